@@ -12,7 +12,10 @@ PIP_INSTALL := $(BIN)/python -m pip install -q --disable-pip-version-check --req
 COMPILE := $(BIN)/python -m uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header \
 	--no-annotate --no-emit-index-url --no-emit-find-links
 PROTOS := $(shell find proto/pagantic -name '*.proto' | sort)
-GENERATE := $(BIN)/python -m grpc_tools.protoc -I proto
+# $(call generate,FOLDER): everything that the protos generate; the descriptor set keeps their comments for reflection.
+generate = mkdir -p $(1)/pagantic && PATH="$(PATH_WITH_VENV)" $(BIN)/python -m grpc_tools.protoc -I proto \
+	--python_out=$(1) --grpc_python_out=$(1) --mypy_out=quiet:$(1) --mypy_grpc_out=quiet:$(1) \
+	--include_source_info --include_imports --descriptor_set_out=$(1)/pagantic/descriptors.binpb $(PROTOS)
 PATH_WITH_VENV := $(abspath $(BIN)):$(PATH)
 
 .PHONY: help
@@ -90,16 +93,14 @@ unit: setup-dev ## Only the unit tests
 
 .PHONY: proto
 proto: setup-dev ## Regenerate proto/gen from proto/pagantic
-	@rm -rf proto/gen && mkdir -p proto/gen
-	@PATH="$(PATH_WITH_VENV)" $(GENERATE) --python_out=proto/gen --grpc_python_out=proto/gen --mypy_out=proto/gen \
-		--mypy_grpc_out=proto/gen $(PROTOS)
+	@rm -rf proto/gen
+	@$(call generate,proto/gen)
 
 .PHONY: proto-check
 proto-check: setup-dev ## Lint protos, check compatibility, and that proto/gen is what they generate
 	@cd proto && $(abspath $(BIN))/buf lint && $(abspath $(BIN))/buf format -d --exit-code > /dev/null
 	@cd proto && $(abspath $(BIN))/buf breaking --against baseline.binpb
-	@fresh=$$(mktemp -d) && trap 'rm -rf "$$fresh"' EXIT && PATH="$(PATH_WITH_VENV)" $(GENERATE) --python_out="$$fresh" \
-		--grpc_python_out="$$fresh" --mypy_out="$$fresh" --mypy_grpc_out="$$fresh" $(PROTOS) && \
+	@fresh=$$(mktemp -d) && trap 'rm -rf "$$fresh"' EXIT && $(call generate,"$$fresh") && \
 		diff -r -q -x __pycache__ "$$fresh" proto/gen || { echo "proto/gen is stale: run make proto"; exit 1; }
 
 .PHONY: lock

@@ -1,0 +1,1 @@
+"""Local supervisor, images, manifests and decision records."""

@@ -1,0 +1,1 @@
+"""Adapters of the edge; they know only the contract of the orchestrator."""

@@ -1,0 +1,1 @@
+"""The services, each a process of its own."""

@@ -1,0 +1,1 @@
+"""Builds, starts, watches and stops the services on one machine."""

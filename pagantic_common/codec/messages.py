@@ -1,0 +1,167 @@
+"""Messages, tools and usage <-> the domain."""
+
+from __future__ import annotations
+
+from google.protobuf.duration_pb2 import Duration
+
+from pagantic.common.v1 import message_pb2, usage_pb2
+from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.domain.messages import (
+    Message,
+    ModelInfo,
+    Role,
+    ToolCall,
+    ToolChoice,
+    ToolChoiceMode,
+    ToolDefinition,
+    ToolResult,
+    ToolSafety,
+)
+from pagantic_common.domain.usage import TokenUsage
+
+_ROLE_TO_PROTO = {role: message_pb2.Role.Value(f"ROLE_{role.name}") for role in Role}
+_ROLE_FROM_PROTO = {value: role for role, value in _ROLE_TO_PROTO.items()}
+_SAFETY_TO_PROTO = {safety: message_pb2.ToolSafety.Value(f"TOOL_SAFETY_{safety.name}") for safety in ToolSafety}
+_SAFETY_FROM_PROTO = {value: safety for safety, value in _SAFETY_TO_PROTO.items()}
+_CHOICE_TO_PROTO = {mode: message_pb2.ToolChoiceMode.Value(f"TOOL_CHOICE_MODE_{mode.name}") for mode in ToolChoiceMode}
+_CHOICE_FROM_PROTO = {value: mode for mode, value in _CHOICE_TO_PROTO.items()}
+
+
+def duration_to_proto(seconds: float) -> Duration:
+    """Encode seconds."""
+    duration = Duration()
+    duration.FromNanoseconds(round(seconds * 1e9))
+    return duration
+
+
+def duration_from_proto(duration: Duration) -> float:
+    """Decode to seconds."""
+    return duration.ToNanoseconds() / 1e9
+
+
+def tool_call_to_proto(call: ToolCall) -> message_pb2.ToolCall:
+    """Encode a tool call."""
+    return message_pb2.ToolCall(id=call.id, name=call.name, arguments_json=call.arguments_json)
+
+
+def tool_call_from_proto(call: message_pb2.ToolCall) -> ToolCall:
+    """Decode a tool call."""
+    return ToolCall(id=call.id, name=call.name, arguments_json=call.arguments_json)
+
+
+def message_to_proto(message: Message) -> message_pb2.Message:
+    """Encode a message."""
+    return message_pb2.Message(
+        role=_ROLE_TO_PROTO[message.role],
+        content=message.content,
+        reasoning=message.reasoning,
+        tool_calls=[tool_call_to_proto(call) for call in message.tool_calls],
+        tool_call_id=message.tool_call_id,
+        name=message.name,
+    )
+
+
+def message_from_proto(message: message_pb2.Message) -> Message:
+    """Decode a message; a role that is not set or not known raises InvalidRequest."""
+    role = _ROLE_FROM_PROTO.get(message.role)
+    if role is None:
+        known = ", ".join(f"ROLE_{role.name}" for role in Role)
+        raise InvalidRequest(f"message role {message.role} is not set or not known: use one of {known}")
+    return Message(
+        role=role,
+        content=message.content,
+        reasoning=message.reasoning,
+        tool_calls=tuple(tool_call_from_proto(call) for call in message.tool_calls),
+        tool_call_id=message.tool_call_id,
+        name=message.name,
+    )
+
+
+def tool_definition_to_proto(tool: ToolDefinition) -> message_pb2.ToolDefinition:
+    """Encode a tool definition."""
+    return message_pb2.ToolDefinition(
+        name=tool.name,
+        description=tool.description,
+        parameters_json=tool.parameters_json,
+        safety=_SAFETY_TO_PROTO[tool.safety],
+        idempotent=tool.idempotent,
+        timeout=None if tool.timeout_s is None else duration_to_proto(tool.timeout_s),
+        requires=tool.requires,
+    )
+
+
+def tool_definition_from_proto(tool: message_pb2.ToolDefinition) -> ToolDefinition:
+    """Decode a tool definition."""
+    return ToolDefinition(
+        name=tool.name,
+        description=tool.description,
+        parameters_json=tool.parameters_json,
+        safety=_SAFETY_FROM_PROTO.get(tool.safety, ToolSafety.NONE),
+        idempotent=tool.idempotent,
+        timeout_s=duration_from_proto(tool.timeout) if tool.HasField("timeout") else None,
+        requires=tuple(tool.requires),
+    )
+
+
+def tool_result_to_proto(result: ToolResult) -> message_pb2.ToolResult:
+    """Encode a tool result."""
+    return message_pb2.ToolResult(
+        call_id=result.call_id, name=result.name, content=result.content, is_error=result.is_error
+    )
+
+
+def tool_result_from_proto(result: message_pb2.ToolResult) -> ToolResult:
+    """Decode a tool result."""
+    return ToolResult(call_id=result.call_id, name=result.name, content=result.content, is_error=result.is_error)
+
+
+def tool_choice_to_proto(choice: ToolChoice) -> message_pb2.ToolChoice:
+    """Encode a tool choice."""
+    if choice.tool_name:
+        return message_pb2.ToolChoice(tool_name=choice.tool_name)
+    return message_pb2.ToolChoice(mode=_CHOICE_TO_PROTO[choice.mode])
+
+
+def tool_choice_from_proto(choice: message_pb2.ToolChoice) -> ToolChoice:
+    """Decode a tool choice; unset is AUTO."""
+    return ToolChoice(
+        mode=_CHOICE_FROM_PROTO.get(choice.mode, ToolChoiceMode.AUTO),
+        tool_name=choice.tool_name,
+    )
+
+
+def model_info_to_proto(model: ModelInfo) -> message_pb2.ModelInfo:
+    """Encode a model's description."""
+    return message_pb2.ModelInfo(name=model.name, context_window=model.context_window, capabilities=model.capabilities)
+
+
+def model_info_from_proto(model: message_pb2.ModelInfo) -> ModelInfo:
+    """Decode a model's description."""
+    return ModelInfo(name=model.name, context_window=model.context_window, capabilities=tuple(model.capabilities))
+
+
+def usage_to_proto(usage: TokenUsage) -> usage_pb2.TokenUsage:
+    """Encode usage."""
+    return usage_pb2.TokenUsage(
+        prompt_tokens=usage.prompt_tokens,
+        cached_prompt_tokens=usage.cached_prompt_tokens,
+        reasoning_tokens=usage.reasoning_tokens,
+        output_tokens=usage.output_tokens,
+        context_tokens=usage.context_tokens,
+        context_window=usage.context_window,
+        decode_seconds=usage.decode_seconds,
+        tokens_per_second=usage.tokens_per_second,
+    )
+
+
+def usage_from_proto(usage: usage_pb2.TokenUsage) -> TokenUsage:
+    """Decode usage."""
+    return TokenUsage(
+        prompt_tokens=usage.prompt_tokens,
+        cached_prompt_tokens=usage.cached_prompt_tokens,
+        reasoning_tokens=usage.reasoning_tokens,
+        output_tokens=usage.output_tokens,
+        context_tokens=usage.context_tokens,
+        context_window=usage.context_window,
+        decode_seconds=usage.decode_seconds,
+    )

@@ -1,0 +1,1 @@
+"""Core types. Standard library only: no I/O, no clock, no randomness."""

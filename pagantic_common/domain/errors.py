@@ -1,0 +1,225 @@
+"""The failure taxonomy and the exceptions that carry it. Knows nothing of transports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, ClassVar
+
+MAX_CAUSES = 5
+
+
+class ErrorCategory(StrEnum):
+    """Which part of the system a failure belongs to."""
+
+    INFERENCE_FAILURE = "INFERENCE_FAILURE"
+    TOOL_FAILURE = "TOOL_FAILURE"
+    CONSTRAINT_FAILURE = "CONSTRAINT_FAILURE"
+    VALIDATION_FAILURE = "VALIDATION_FAILURE"
+    ORCHESTRATION_FAILURE = "ORCHESTRATION_FAILURE"
+    CONFIGURATION_FAILURE = "CONFIGURATION_FAILURE"
+    CANCELLATION = "CANCELLATION"
+
+
+class ErrorCode(StrEnum):
+    """What went wrong; the names are stable."""
+
+    INFERENCE_ENGINE_ERROR = "INFERENCE_ENGINE_ERROR"
+    INFERENCE_MODEL_UNAVAILABLE = "INFERENCE_MODEL_UNAVAILABLE"
+    INFERENCE_CONTEXT_EXCEEDED = "INFERENCE_CONTEXT_EXCEEDED"
+    INFERENCE_MALFORMED_RESPONSE = "INFERENCE_MALFORMED_RESPONSE"
+    INFERENCE_OVERLOADED = "INFERENCE_OVERLOADED"
+    TOOL_NOT_FOUND = "TOOL_NOT_FOUND"
+    TOOL_INVALID_ARGUMENTS = "TOOL_INVALID_ARGUMENTS"
+    TOOL_EXECUTION_FAILED = "TOOL_EXECUTION_FAILED"
+    TOOL_TIMEOUT = "TOOL_TIMEOUT"
+    TOOL_UNAVAILABLE = "TOOL_UNAVAILABLE"
+    TOOL_DENIED = "TOOL_DENIED"
+    CONSTRAINT_GRAMMAR_INVALID = "CONSTRAINT_GRAMMAR_INVALID"
+    CONSTRAINT_GRAMMAR_REJECTED = "CONSTRAINT_GRAMMAR_REJECTED"
+    CONSTRAINT_SCHEMA_INVALID = "CONSTRAINT_SCHEMA_INVALID"
+    CONSTRAINT_JSON_INVALID = "CONSTRAINT_JSON_INVALID"
+    CONSTRAINT_ENUM_UNRECOGNIZED = "CONSTRAINT_ENUM_UNRECOGNIZED"
+    CONSTRAINT_TOO_COMPLEX = "CONSTRAINT_TOO_COMPLEX"
+    VALIDATION_RULE_FAILED = "VALIDATION_RULE_FAILED"
+    VALIDATION_SEMANTIC_FAILED = "VALIDATION_SEMANTIC_FAILED"
+    ORCHESTRATION_STEP_MISMATCH = "ORCHESTRATION_STEP_MISMATCH"
+    ORCHESTRATION_ITERATION_LIMIT = "ORCHESTRATION_ITERATION_LIMIT"
+    ORCHESTRATION_NO_CONSENSUS = "ORCHESTRATION_NO_CONSENSUS"
+    ORCHESTRATION_PLAN_REJECTED = "ORCHESTRATION_PLAN_REJECTED"
+    ORCHESTRATION_DEPENDENCY_UNAVAILABLE = "ORCHESTRATION_DEPENDENCY_UNAVAILABLE"
+    CONFIG_NO_ENGINE = "CONFIG_NO_ENGINE"
+    CONFIG_SCHEMA_REQUIRED = "CONFIG_SCHEMA_REQUIRED"
+    CONFIG_GRAMMAR_NOT_FOUND = "CONFIG_GRAMMAR_NOT_FOUND"
+    CONFIG_INVALID = "CONFIG_INVALID"
+    CANCELLED_TIMEOUT = "CANCELLED_TIMEOUT"
+    CANCELLED_SIGNAL = "CANCELLED_SIGNAL"
+
+    @property
+    def category(self) -> ErrorCategory:
+        """The category that the code belongs to."""
+        return _CATEGORY_OF_PREFIX[self.value.split("_", 1)[0]]
+
+    @property
+    def is_retryable(self) -> bool:
+        """Whether the same request may succeed later; for tool codes, whether it may when the tool is idempotent."""
+        return self not in _NEVER_RETRYABLE
+
+
+_CATEGORY_OF_PREFIX = {
+    "INFERENCE": ErrorCategory.INFERENCE_FAILURE,
+    "TOOL": ErrorCategory.TOOL_FAILURE,
+    "CONSTRAINT": ErrorCategory.CONSTRAINT_FAILURE,
+    "VALIDATION": ErrorCategory.VALIDATION_FAILURE,
+    "ORCHESTRATION": ErrorCategory.ORCHESTRATION_FAILURE,
+    "CONFIG": ErrorCategory.CONFIGURATION_FAILURE,
+    "CANCELLED": ErrorCategory.CANCELLATION,
+}
+
+_NEVER_RETRYABLE = frozenset(
+    {
+        ErrorCode.INFERENCE_CONTEXT_EXCEEDED,
+        ErrorCode.TOOL_NOT_FOUND,
+        ErrorCode.TOOL_INVALID_ARGUMENTS,
+        ErrorCode.TOOL_DENIED,
+        ErrorCode.CONSTRAINT_GRAMMAR_INVALID,
+        ErrorCode.CONSTRAINT_TOO_COMPLEX,
+        ErrorCode.ORCHESTRATION_STEP_MISMATCH,
+        ErrorCode.ORCHESTRATION_ITERATION_LIMIT,
+        ErrorCode.ORCHESTRATION_NO_CONSENSUS,
+        ErrorCode.ORCHESTRATION_PLAN_REJECTED,
+        ErrorCode.CONFIG_NO_ENGINE,
+        ErrorCode.CONFIG_SCHEMA_REQUIRED,
+        ErrorCode.CONFIG_GRAMMAR_NOT_FOUND,
+        ErrorCode.CONFIG_INVALID,
+        ErrorCode.CANCELLED_TIMEOUT,
+        ErrorCode.CANCELLED_SIGNAL,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A failure as a value: the contract's SystemError, whose name Python has taken.
+
+    `code` is None only for failures outside the taxonomy, such as an unknown session.
+    """
+
+    code: ErrorCode | None
+    message: str
+    retryable: bool = False
+    details: Mapping[str, Any] = field(default_factory=dict)
+    caused_by: tuple[Failure, ...] = ()
+
+    @property
+    def category(self) -> ErrorCategory | None:
+        """The category that the code belongs to."""
+        return None if self.code is None else self.code.category
+
+    def because_of(self, cause: Failure) -> Failure:
+        """Return this failure with `cause` and its causes as the chain, nearest first, at most five."""
+        chain = (replace(cause, caused_by=()), *cause.caused_by)
+        return replace(self, caused_by=chain[:MAX_CAUSES])
+
+
+def failure_of(
+    code: ErrorCode,
+    message: str,
+    *,
+    details: Mapping[str, Any] | None = None,
+    tool_is_idempotent: bool = False,
+) -> Failure:
+    """Make a failure whose retryable flag follows the taxonomy."""
+    retryable = code.is_retryable
+    if code.category is ErrorCategory.TOOL_FAILURE:
+        retryable = retryable and tool_is_idempotent
+    return Failure(code=code, message=message, retryable=retryable, details=dict(details or {}))
+
+
+class PaganticError(Exception):
+    """Base of all errors that cross a service's edge. The class says what the caller does next, the code what happened.
+
+    Args:
+        message: Lower case, identifiers by `!r`, limits with units, no prompts, no secrets.
+        code: The taxonomy's code; None takes the class's default.
+        failure: A whole failure, instead of the other arguments.
+        details: Particulars, JSON-able.
+        retry_after_s: When to come back, seconds from now.
+    """
+
+    default_code: ClassVar[ErrorCode | None] = None
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        code: ErrorCode | None = None,
+        failure: Failure | None = None,
+        details: Mapping[str, Any] | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        if failure is None:
+            code = code or self.default_code
+            if code is None:
+                failure = Failure(code=None, message=message, details=dict(details or {}))
+            else:
+                failure = failure_of(code, message, details=details)
+        super().__init__(failure.message)
+        self.failure = failure
+        self.retry_after_s = retry_after_s
+
+    @property
+    def code(self) -> ErrorCode | None:
+        """The taxonomy's code."""
+        return self.failure.code
+
+
+class InvalidRequest(PaganticError):
+    """The request is wrong; change it."""
+
+    default_code = ErrorCode.CONFIG_INVALID
+
+
+class NotFound(PaganticError):
+    """What the request names is not there."""
+
+
+class PreconditionFailed(PaganticError):
+    """The system is not in the state that the request needs; change that first."""
+
+
+class Conflict(PaganticError):
+    """What the request would make is there already and differs."""
+
+
+class PermissionDenied(PaganticError):
+    """Policy forbids it."""
+
+
+class Overloaded(PaganticError):
+    """Too much at once; come back after `retry_after_s`."""
+
+
+class Unavailable(PaganticError):
+    """A service or model cannot be reached; try again or elsewhere."""
+
+
+class DeadlineExceeded(PaganticError):
+    """The deadline passed."""
+
+    default_code = ErrorCode.CANCELLED_TIMEOUT
+
+
+class Cancelled(PaganticError):
+    """The caller cancelled or went away."""
+
+    default_code = ErrorCode.CANCELLED_SIGNAL
+
+
+class Unsupported(PaganticError):
+    """This service does not do that."""
+
+
+class Internal(PaganticError):
+    """The service failed; the fault is not the caller's."""

@@ -1,0 +1,27 @@
+"""The form of ids. They travel as metadata, so their alphabet is small."""
+
+from __future__ import annotations
+
+import re
+
+from pagantic_common.domain.errors import InvalidRequest
+
+_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_TRACE_ID = re.compile(r"(?!0{32})[0-9a-f]{32}")
+
+
+def is_id(value: str) -> bool:
+    """Tell whether `value` may be a request, session or tool call id."""
+    return _ID.fullmatch(value) is not None
+
+
+def is_trace_id(value: str) -> bool:
+    """Tell whether `value` is a W3C trace id: 32 lower-case hex digits, not all zero."""
+    return _TRACE_ID.fullmatch(value) is not None
+
+
+def require_id(field: str, value: str) -> str:
+    """Return `value`, or raise InvalidRequest naming `field`."""
+    if not is_id(value):
+        raise InvalidRequest(f"{field} {value[:140]!r} does not match [A-Za-z0-9._:-]{{1,128}}")
+    return value

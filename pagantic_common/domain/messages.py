@@ -1,0 +1,139 @@
+"""Messages, tool calls and tools, and which fields a message of each role may carry."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.domain.ids import is_id
+
+
+class Role(StrEnum):
+    """Who speaks."""
+
+    SYSTEM = "system"
+    USER = "user"
+    ASSISTANT = "assistant"
+    TOOL = "tool"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call of a tool, as the model asked for it; `arguments_json` is a JSON object as text."""
+
+    id: str
+    name: str
+    arguments_json: str
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of a conversation."""
+
+    role: Role
+    content: str = ""
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str = ""
+    name: str = ""
+
+
+class ToolSafety(StrEnum):
+    """What a tool may touch."""
+
+    NONE = "none"
+    READ = "read"
+    WRITE = "write"
+    EXTERNAL = "external"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolDefinition:
+    """What a tool is called, does and takes; `timeout_s` None means the tool service's default."""
+
+    name: str
+    description: str
+    parameters_json: str
+    safety: ToolSafety = ToolSafety.NONE
+    idempotent: bool = False
+    timeout_s: float | None = None
+    requires: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What a tool gave back for one call."""
+
+    call_id: str
+    name: str
+    content: str
+    is_error: bool = False
+
+
+class ToolChoiceMode(StrEnum):
+    """How freely the model may call tools."""
+
+    AUTO = "auto"
+    REQUIRED = "required"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolChoice:
+    """A mode, or the name of the one tool that must be called."""
+
+    mode: ToolChoiceMode = ToolChoiceMode.AUTO
+    tool_name: str = ""
+
+    @property
+    def is_enforced(self) -> bool:
+        """Tell whether the decoder must produce a call."""
+        return bool(self.tool_name) or self.mode is ToolChoiceMode.REQUIRED
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """A served model."""
+
+    name: str
+    context_window: int
+    capabilities: tuple[str, ...] = ()
+
+
+_FIELDS_OF_ROLE = {
+    Role.SYSTEM: frozenset({"content"}),
+    Role.USER: frozenset({"content"}),
+    Role.ASSISTANT: frozenset({"content", "reasoning", "tool_calls"}),
+    Role.TOOL: frozenset({"content", "tool_call_id", "name"}),
+}
+_OPTIONAL_FIELDS = ("reasoning", "tool_calls", "tool_call_id", "name")
+
+
+def check_message(message: Message, position: int) -> None:
+    """Raise InvalidRequest when the message carries what its role does not, or lacks what it needs."""
+    allowed = _FIELDS_OF_ROLE[message.role]
+    where = f"messages[{position}] ({message.role})"
+    for name in _OPTIONAL_FIELDS:
+        if getattr(message, name) and name not in allowed:
+            raise InvalidRequest(f"{where} must not carry {name}")
+    if message.role is Role.TOOL:
+        if not is_id(message.tool_call_id) or not message.name:
+            raise InvalidRequest(f"{where} needs tool_call_id and name")
+    elif not message.content and not message.tool_calls:
+        raise InvalidRequest(f"{where} has no content")
+    for call in message.tool_calls:
+        if not is_id(call.id) or not call.name:
+            raise InvalidRequest(f"{where} has a tool call without a valid id and name")
+
+
+def check_turn(messages: Sequence[Message]) -> None:
+    """Raise InvalidRequest unless there is a message, each is well formed, and the last is the user's or a tool's."""
+    if not messages:
+        raise InvalidRequest("messages is empty: send at least one message, the last from the user")
+    for position, message in enumerate(messages):
+        check_message(message, position)
+    last = messages[-1].role
+    if last not in (Role.USER, Role.TOOL):
+        raise InvalidRequest(f"the last message is {last}'s: it must be the user's or a tool result")

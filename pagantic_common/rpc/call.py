@@ -1,0 +1,70 @@
+"""How a service calls another: what is left of the deadline, the correlation, and errors as they were raised.
+
+Plain functions around a stub's method: an aio interceptor costs a task per call and layer, and a streaming one hides the
+call that must be cancelled.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator
+from typing import Any, TypeVar
+
+import grpc
+
+from pagantic_common.domain.errors import DeadlineExceeded
+from pagantic_common.rpc.status import restore_error
+from pagantic_common.telemetry.names import CAUSED_BY_KEY, REQUEST_ID_KEY, SESSION_ID_KEY, STEP_NAME_KEY
+from pagantic_common.telemetry.scope import current_correlation, current_deadline
+
+ResponseT = TypeVar("ResponseT")
+
+
+def outgoing_metadata() -> tuple[tuple[str, str | bytes], ...]:
+    """Return the correlation of the work at hand as metadata."""
+    correlation = current_correlation()
+    pairs: list[tuple[str, str | bytes]] = [
+        (REQUEST_ID_KEY, correlation.request_id),
+        (SESSION_ID_KEY, correlation.session_id),
+        (STEP_NAME_KEY, correlation.step_name.encode()),
+        (CAUSED_BY_KEY, correlation.caused_by.encode()),
+    ]
+    return tuple((key, value) for key, value in pairs if value)
+
+
+def remaining_timeout_s(service: str, timeout_s: float | None) -> float | None:
+    """Return the nearer of `timeout_s` and what is left of the deadline; raises DeadlineExceeded when nothing is."""
+    left_s = current_deadline().remaining_s(time.monotonic())
+    if left_s is not None and left_s <= 0:
+        raise DeadlineExceeded(f"the deadline passed before the {service} service was called")
+    if left_s is None or timeout_s is None:
+        return timeout_s if left_s is None else left_s
+    return min(left_s, timeout_s)
+
+
+async def call_unary(
+    service: str, method: grpc.aio.UnaryUnaryMultiCallable[Any, ResponseT], request: Any, timeout_s: float | None = None
+) -> ResponseT:
+    """Make a unary call; raises the PaganticError that the service raised. Cancelling the task cancels the call."""
+    timeout = remaining_timeout_s(service, timeout_s)
+    try:
+        return await method(request, timeout=timeout, metadata=outgoing_metadata())
+    except grpc.aio.AioRpcError as error:
+        raise restore_error(service, error) from None
+
+
+async def call_stream(
+    service: str,
+    method: grpc.aio.UnaryStreamMultiCallable[Any, ResponseT],
+    request: Any,
+    timeout_s: float | None = None,
+) -> AsyncGenerator[ResponseT, None]:
+    """Make a streaming call; closing the generator cancels it. Close it (contextlib.aclosing) when leaving early."""
+    call = method(request, timeout=remaining_timeout_s(service, timeout_s), metadata=outgoing_metadata())
+    try:
+        async for response in call:
+            yield response
+    except grpc.aio.AioRpcError as error:
+        raise restore_error(service, error) from None
+    finally:
+        call.cancel()

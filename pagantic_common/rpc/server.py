@@ -1,0 +1,113 @@
+"""One way to start a server: health, reflection, channelz, tracing, and a graceful drain on SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+
+import grpc
+from grpc_channelz.v1 import channelz
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from opentelemetry.instrumentation.grpc import aio_server_interceptor, filters
+
+from pagantic_common.domain.errors import PaganticError
+from pagantic_common.rpc.reflection import add_reflection
+from pagantic_common.rpc.server_call import CallInterceptor
+from pagantic_common.settings import EXIT_CONFIG, ServiceSettings
+from pagantic_common.telemetry.logging import get_logger, set_up_logging
+from pagantic_common.telemetry.tracing import set_up_tracing, shut_down_tracing
+
+EXIT_START_FAILED = 69  # EX_UNAVAILABLE of sysexits.h
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """A servicer to add: its full service name and what adds it to a server."""
+
+    service_name: str
+    add_to: Callable[[grpc.aio.Server], None]
+
+
+OpenApp = Callable[[], AbstractAsyncContextManager[Sequence[Registration]]]
+
+
+class PortInUse(Exception):
+    """The address cannot be listened on."""
+
+
+async def start_server(
+    settings: ServiceSettings, registrations: Sequence[Registration]
+) -> tuple[grpc.aio.Server, health.aio.HealthServicer, int]:
+    """Start a server with everything that each has; returns it, its health and its port. Raises PortInUse."""
+    server = grpc.aio.server(
+        interceptors=[
+            aio_server_interceptor(filter_=filters.negate(filters.health_check())),
+            CallInterceptor(),
+        ],
+        options=[
+            ("grpc.so_reuseport", 0),
+            ("grpc.max_receive_message_length", settings.max_message_bytes),
+            ("grpc.max_send_message_length", settings.max_message_bytes),
+        ],
+        maximum_concurrent_rpcs=settings.max_concurrent_rpcs,
+    )
+    health_servicer = health.aio.HealthServicer()
+    names = [registration.service_name for registration in registrations]
+    for registration in registrations:
+        registration.add_to(server)
+    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
+    channelz.add_channelz_servicer(server)
+    add_reflection(server, [*names, health.SERVICE_NAME, "grpc.channelz.v1.Channelz"])
+    address = f"{settings.host}:{settings.port}"
+    try:
+        port = server.add_insecure_port(address)
+    except RuntimeError:
+        raise PortInUse(
+            f"cannot listen on {address}: the port is in use or the address is not this machine's"
+        ) from None
+    for name in ("", *names):
+        await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
+    await server.start()
+    return server, health_servicer, port
+
+
+async def _serve(area: str, settings: ServiceSettings, open_app: OpenApp) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with open_app() as registrations:
+        server, health_servicer, port = await start_server(settings, registrations)
+        log.info("listening", address=f"{settings.host}:{port}")
+        await stop.wait()
+        log.info("draining", drain_s=settings.drain_s)
+        await health_servicer.enter_graceful_shutdown()
+        await server.stop(grace=settings.drain_s)
+    log.info("stopped", area=area)
+
+
+def run_service(area: str, settings: ServiceSettings, open_app: OpenApp) -> None:
+    """Run a service until SIGTERM or SIGINT. What keeps it from starting is told on stderr, with a non-zero exit.
+
+    The app is opened before the port: a service that listens can answer.
+    """
+    set_up_logging(area, level=settings.log_level, log_format=settings.log_format)
+    set_up_tracing(area, settings.otlp_endpoint)
+    try:
+        asyncio.run(_serve(area, settings, open_app))
+    except PaganticError as error:
+        code = error.code.value + ": " if error.code else ""
+        print(f"the {area} service cannot start: {code}{error}", file=sys.stderr)  # noqa: T201
+        sys.exit(EXIT_CONFIG)
+    except PortInUse as error:
+        hint = f"set PAGANTIC_{area.upper()}_PORT, or stop what listens there"
+        print(f"the {area} service cannot start: {error}; {hint}", file=sys.stderr)  # noqa: T201
+        sys.exit(EXIT_START_FAILED)
+    finally:
+        shut_down_tracing()

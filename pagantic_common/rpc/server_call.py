@@ -1,0 +1,110 @@
+"""What surrounds every call that a server takes: its correlation, its deadline, and its errors as statuses."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+
+from pagantic_common.domain.correlation import CorrelationContext
+from pagantic_common.domain.deadline import Deadline
+from pagantic_common.domain.errors import ErrorCode, Internal, InvalidRequest, PaganticError
+from pagantic_common.domain.ids import require_id
+from pagantic_common.rpc.status import DETAILS_KEY, details_of, status_code_of
+from pagantic_common.telemetry.logging import get_logger
+from pagantic_common.telemetry.names import CAUSED_BY_KEY, REQUEST_ID_KEY, SESSION_ID_KEY, STEP_NAME_KEY
+from pagantic_common.telemetry.scope import work_scope
+
+log = get_logger(__name__)
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class CallInterceptor(grpc.aio.ServerInterceptor):
+    """Wraps every unary-request method of the server; streaming-request methods (reflection) pass through."""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        """Return the method's handler inside the scope of its call."""
+        handler: Any = await continuation(handler_call_details)
+        if handler is None or handler.request_streaming:
+            return handler  # type: ignore[no-any-return]
+        codec = {
+            "request_deserializer": handler.request_deserializer,
+            "response_serializer": handler.response_serializer,
+        }
+        if handler.response_streaming:
+            return grpc.unary_stream_rpc_method_handler(_around_stream(handler.unary_stream), **codec)
+        return grpc.unary_unary_rpc_method_handler(_around_unary(handler.unary_unary), **codec)
+
+
+def _around_unary(behavior: Callable[[Any, Context], Awaitable[Any]]) -> Callable[[Any, Context], Awaitable[Any]]:
+    async def unary(request: Any, context: Context) -> Any:
+        try:
+            with _call_scope(context):
+                return await behavior(request, context)
+        except grpc.aio.AbortError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the edge of the process: everything becomes a status
+            return await _abort(context, error)
+
+    return unary
+
+
+def _around_stream(
+    behavior: Callable[[Any, Context], AsyncIterator[Any]],
+) -> Callable[[Any, Context], AsyncIterator[Any]]:
+    async def stream(request: Any, context: Context) -> AsyncIterator[Any]:
+        try:
+            with _call_scope(context):
+                async for response in behavior(request, context):
+                    yield response
+        except grpc.aio.AbortError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the edge of the process: everything becomes a status
+            await _abort(context, error)
+
+    return stream
+
+
+@contextmanager
+def _call_scope(context: Context) -> Iterator[None]:
+    metadata = dict(context.invocation_metadata() or ())
+    correlation = CorrelationContext(
+        request_id=_read_id(metadata, REQUEST_ID_KEY),
+        session_id=_read_id(metadata, SESSION_ID_KEY),
+        step_name=_read_text(metadata, STEP_NAME_KEY),
+        caused_by=_read_text(metadata, CAUSED_BY_KEY),
+    )
+    with work_scope(correlation=correlation, deadline=Deadline.after(time.monotonic(), context.time_remaining())):
+        yield
+
+
+def _read_id(metadata: dict[str, Any], key: str) -> str:
+    value = metadata.get(key, "")
+    return require_id(f"metadata {key}", value) if value else ""
+
+
+def _read_text(metadata: dict[str, Any], key: str) -> str:
+    try:
+        return bytes(metadata.get(key, b"")).decode()
+    except UnicodeDecodeError:
+        raise InvalidRequest(f"metadata {key} is not UTF-8") from None
+
+
+async def _abort(context: Context, error: Exception) -> Any:
+    if not isinstance(error, PaganticError):
+        error_id = uuid.uuid4().hex[:12]
+        log.error("unexpected error", error_id=error_id, exc_info=error)
+        error = Internal(f"internal error {error_id}: the service's log has the particulars")
+    elif error.code in (ErrorCode.INFERENCE_ENGINE_ERROR, None) and isinstance(error, Internal):
+        log.error("call failed", code=error.code, message=str(error))
+    trailing = ((DETAILS_KEY, details_of(error)),)
+    await context.abort(status_code_of(error), str(error)[:1000], trailing_metadata=trailing)

@@ -1,0 +1,55 @@
+"""Base of every service's settings, and how they are loaded."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+EXIT_CONFIG = 78  # EX_CONFIG of sysexits.h
+
+SettingsT = TypeVar("SettingsT", bound=BaseSettings)
+
+
+class LogFormat(StrEnum):
+    """How log lines look."""
+
+    JSON = "json"
+    TEXT = "text"
+
+
+class ServiceSettings(BaseSettings):
+    """What every service has. Each is read from the environment as PAGANTIC_<AREA>_<NAME>."""
+
+    model_config = SettingsConfigDict(frozen=True, extra="ignore")
+
+    host: str = Field("127.0.0.1", description="address to listen on; 0.0.0.0 in a container")
+    port: int = Field(ge=0, le=65535, description="port to listen on; 0 takes a free one")
+    max_message_bytes: int = Field(4 * 1024 * 1024, ge=1024, description="largest message taken or sent")
+    max_concurrent_rpcs: int = Field(1024, ge=1, description="calls beyond this are RESOURCE_EXHAUSTED")
+    drain_s: float = Field(10.0, ge=0, description="how long running calls may go on after SIGTERM")
+    log_level: str = Field("INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$", description="least level logged")
+    log_format: LogFormat = Field(LogFormat.JSON, description="json or text")
+    otlp_endpoint: str = Field("", description="host:port of an OpenTelemetry collector; empty exports nothing")
+
+
+def state_folder() -> Path:
+    """Folder for state that services keep when no path is set."""
+    return Path(".pagantic")
+
+
+def load_settings(cls: type[SettingsT]) -> SettingsT:
+    """Read settings from the environment; on a wrong value name it on stderr and exit with 78."""
+    try:
+        return cls()
+    except ValidationError as error:
+        prefix = cls.model_config.get("env_prefix", "")
+        for problem in error.errors():
+            name = "_".join(str(part) for part in problem["loc"]).upper()
+            given = f", not {problem['input']!r}" if not isinstance(problem["input"], dict) else ""
+            print(f"configuration error: {prefix}{name}: {problem['msg'].lower()}{given}", file=sys.stderr)  # noqa: T201
+        sys.exit(EXIT_CONFIG)

@@ -1,0 +1,1 @@
+"""Logs, traces, clocks and correlation; `names.py` has every name that they use."""

@@ -1,0 +1,18 @@
+"""The clock of the machine."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+
+
+class SystemClock:
+    """Clock of the machine; implements `pagantic_common.domain.clock.Clock`."""
+
+    def now(self) -> datetime:
+        """Wall time, UTC."""
+        return datetime.now(UTC)
+
+    def monotonic_s(self) -> float:
+        """Seconds that never go back."""
+        return time.monotonic()

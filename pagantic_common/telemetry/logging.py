@@ -1,0 +1,64 @@
+"""Structured logs on stderr, one line per event, with the correlation of the work at hand. Never logs prompts."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import MutableMapping
+from typing import Any
+
+import structlog
+
+from pagantic_common.settings import LogFormat
+from pagantic_common.telemetry.scope import current_correlation
+
+
+def _add_correlation(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    correlation = current_correlation()
+    for key in ("request_id", "session_id", "trace_id", "span_id", "step_name", "caused_by"):
+        if (value := getattr(correlation, key)) and key not in event:
+            event[key] = value
+    return event
+
+
+def set_up_logging(area: str, *, level: str, log_format: LogFormat) -> None:
+    """Send structlog's and the standard library's records to stderr in one form."""
+
+    def add_service(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        event["service"] = area
+        return event
+
+    shared: list[structlog.typing.Processor] = [
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        add_service,
+        _add_correlation,
+    ]
+    renderer: structlog.typing.Processor = (
+        structlog.processors.JSONRenderer() if log_format is LogFormat.JSON else structlog.dev.ConsoleRenderer()
+    )
+    formatter = structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=shared,
+        processors=[
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter)
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(level)
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+
+
+def get_logger(name: str) -> structlog.stdlib.BoundLogger:
+    """Return a logger; events are lower-case phrases, particulars are keywords."""
+    logger: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(name)
+    return logger
