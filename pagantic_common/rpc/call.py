@@ -1,7 +1,7 @@
 """How a service calls another: what is left of the deadline, the correlation, and errors as they were raised.
 
-Plain functions around a stub's method: an aio interceptor costs a task per call and layer, and a streaming one hides the
-call that must be cancelled.
+Plain functions around a stub's method: an aio interceptor costs a task per call and layer, and a streaming one hides
+the call that must be cancelled.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""The constraint service: a process of its own."""

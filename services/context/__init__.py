@@ -1,0 +1,1 @@
+"""The context service: a process of its own."""

@@ -1,0 +1,1 @@
+"""The inference service: a process of its own."""

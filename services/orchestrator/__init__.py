@@ -1,0 +1,1 @@
+"""The orchestrator service: a process of its own."""

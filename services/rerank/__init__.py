@@ -1,0 +1,1 @@
+"""The rerank service: a process of its own."""

@@ -1,0 +1,1 @@
+"""The tools service: a process of its own."""
