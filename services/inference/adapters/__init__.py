@@ -1,0 +1,1 @@
+"""llama.cpp, llguidance and jinja2 behind the ports."""

@@ -1,0 +1,187 @@
+"""TextEngine over llama.cpp's low-level API: one context, one sequence."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import llama_cpp
+import numpy as np
+
+from pagantic_common.domain.errors import ErrorCode, Internal, PreconditionFailed
+from pagantic_common.domain.messages import ModelInfo
+from pagantic_common.telemetry.logging import get_logger
+from services.inference.core.sampling import Logits
+
+log = get_logger(__name__)
+
+_SEQUENCE = 0
+_PIECE_BYTES = 512
+_GGML_LOG_LEVEL_WARN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """How the model is loaded; `threads` 0 is the number of cores, `gpu_layers` -1 is all."""
+
+    context_tokens: int = 4096
+    batch_tokens: int = 512
+    threads: int = 0
+    gpu_layers: int = 0
+    flash_attention: bool = False
+    use_extra_bufts: bool = True
+
+
+@llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
+def _forward_log(level: int, text: bytes, _user_data: ctypes.c_void_p) -> None:
+    if level >= _GGML_LOG_LEVEL_WARN and (message := text.decode("utf-8", "replace").strip(" .\n")):
+        log.debug("llama.cpp", message=message)
+
+
+class LlamaVocabulary:
+    """The model's tokens, read once."""
+
+    def __init__(self, vocab: llama_cpp.llama_vocab_p) -> None:
+        self.size: int = llama_cpp.llama_vocab_n_tokens(vocab)
+        self.end_tokens = frozenset(token for token in range(self.size) if llama_cpp.llama_vocab_is_eog(vocab, token))
+        self._vocab = vocab
+        self._pieces = [self.render(token, with_special=False) for token in range(self.size)]
+
+    def piece(self, token: int) -> bytes:
+        """Bytes of a token; empty for control tokens."""
+        return self._pieces[token]
+
+    def render(self, token: int, *, with_special: bool) -> bytes:
+        """Bytes of a token, control tokens written out if asked."""
+        size = _PIECE_BYTES
+        while True:
+            buffer = ctypes.create_string_buffer(size)
+            length = llama_cpp.llama_token_to_piece(self._vocab, token, buffer, size, 0, with_special)
+            if length >= 0:
+                return buffer.raw[:length]
+            size = -length
+
+
+class LlamaCppEngine:
+    """A loaded GGUF model; close it to free its memory."""
+
+    def __init__(self, path: Path, *, name: str, options: EngineOptions) -> None:
+        llama_cpp.llama_log_set(_forward_log, ctypes.c_void_p(0))
+        llama_cpp.llama_backend_init()
+        model_params = llama_cpp.llama_model_default_params()
+        model_params.n_gpu_layers = options.gpu_layers
+        model_params.use_extra_bufts = options.use_extra_bufts
+        self._model = llama_cpp.llama_model_load_from_file(str(path).encode(), model_params)
+        if not self._model:
+            raise PreconditionFailed(
+                f"{str(path)!r} cannot be loaded: it is not a GGUF model that this engine knows",
+                code=ErrorCode.CONFIG_NO_ENGINE,
+            )
+        threads = options.threads or os.cpu_count() or 1
+        window = min(options.context_tokens, llama_cpp.llama_model_n_ctx_train(self._model))
+        params = llama_cpp.llama_context_default_params()
+        params.n_ctx = window
+        params.n_batch = params.n_ubatch = min(options.batch_tokens, window)
+        params.n_seq_max = 1
+        params.n_threads = params.n_threads_batch = threads
+        params.flash_attn_type = (
+            llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED
+            if options.flash_attention
+            else llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        )
+        params.no_perf = True
+        self._context = llama_cpp.llama_init_from_model(self._model, params)
+        if not self._context:
+            llama_cpp.llama_model_free(self._model)
+            raise PreconditionFailed(
+                f"no context of {window} tokens could be made for {str(path)!r}: lower the context or free memory",
+                code=ErrorCode.CONFIG_NO_ENGINE,
+            )
+        self.vocab = llama_cpp.llama_model_get_vocab(self._model)
+        self._vocabulary = LlamaVocabulary(self.vocab)
+        self._memory = llama_cpp.llama_get_memory(self._context)
+        self._batch = llama_cpp.llama_batch_init(params.n_batch, 0, 1)
+        self._max_batch_tokens = int(params.n_batch)
+        self._info = ModelInfo(name=name, context_window=window, capabilities=("chat", "tools", "json_schema", "gbnf"))
+
+    @property
+    def model(self) -> ModelInfo:
+        """The model's description."""
+        return self._info
+
+    @property
+    def vocabulary(self) -> LlamaVocabulary:
+        """The model's tokens."""
+        return self._vocabulary
+
+    @property
+    def max_batch_tokens(self) -> int:
+        """Most tokens of one `decode`."""
+        return self._max_batch_tokens
+
+    @property
+    def chat_template(self) -> str:
+        """The model's chat template; empty when it has none."""
+        template = llama_cpp.llama_model_chat_template(self._model, None)
+        return template.decode("utf-8", "replace") if template else ""
+
+    def special_text(self, token: int) -> str:
+        """Text of a control token; empty for a token that the model does not have."""
+        return self._vocabulary.render(token, with_special=True).decode("utf-8", "replace") if token >= 0 else ""
+
+    @property
+    def bos_text(self) -> str:
+        """Text of the begin-of-text token."""
+        return self.special_text(llama_cpp.llama_vocab_bos(self.vocab))
+
+    @property
+    def eos_text(self) -> str:
+        """Text of the end-of-text token."""
+        return self.special_text(llama_cpp.llama_vocab_eos(self.vocab))
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        """Split text into token ids."""
+        data = text.encode("utf-8")
+        size = len(data) + 8
+        tokens = (llama_cpp.llama_token * size)()
+        count = llama_cpp.llama_tokenize(self.vocab, data, len(data), tokens, size, add_special, parse_special)
+        if count < 0:
+            raise Internal(f"text of {len(data)} bytes gave {-count} tokens", code=ErrorCode.INFERENCE_ENGINE_ERROR)
+        return list(tokens[:count])
+
+    def detokenize(self, tokens: Sequence[int], *, with_special: bool) -> bytes:
+        """Return the bytes of tokens; ids outside the vocabulary give nothing."""
+        known = (token for token in tokens if 0 <= token < self._vocabulary.size)
+        return b"".join(self._vocabulary.render(token, with_special=with_special) for token in known)
+
+    def decode(self, tokens: Sequence[int], position: int) -> Logits:
+        """Append tokens at `position` and return a copy of the last one's logits."""
+        batch = self._batch
+        batch.n_tokens = len(tokens)
+        for index, token in enumerate(tokens):
+            batch.token[index] = token
+            batch.pos[index] = position + index
+            batch.n_seq_id[index] = 1
+            batch.seq_id[index][0] = _SEQUENCE
+            batch.logits[index] = index == len(tokens) - 1
+        code = llama_cpp.llama_decode(self._context, batch)
+        if code != 0:
+            self.truncate(position)
+            raise Internal(
+                f"llama_decode of {len(tokens)} tokens at {position} gave {code}", code=ErrorCode.INFERENCE_ENGINE_ERROR
+            )
+        row = llama_cpp.llama_get_logits_ith(self._context, -1)
+        return np.ctypeslib.as_array(row, shape=(self._vocabulary.size,)).copy()
+
+    def truncate(self, length: int) -> None:
+        """Forget everything from position `length` on."""
+        llama_cpp.llama_memory_seq_rm(self._memory, _SEQUENCE, length, -1)
+
+    def close(self) -> None:
+        """Free the model. Nothing may be called afterwards."""
+        llama_cpp.llama_batch_free(self._batch)
+        llama_cpp.llama_free(self._context)
+        llama_cpp.llama_model_free(self._model)

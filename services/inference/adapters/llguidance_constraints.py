@@ -1,0 +1,86 @@
+"""ConstraintCompiler over llguidance: token masks for JSON Schema, GBNF and regular expressions."""
+
+from __future__ import annotations
+
+import llama_cpp
+import numpy as np
+from llguidance import LLMatcher
+from llguidance.llamacpp import lltokenizer_from_vocab
+
+from pagantic_common.domain.errors import ErrorCode, Internal, InvalidRequest
+from pagantic_common.grammar.engine_text import (
+    GrammarError,
+    engine_text_of_gbnf,
+    engine_text_of_regex,
+    engine_text_of_schema,
+)
+from services.inference.core.generation import Constraint, ConstraintKind
+from services.inference.core.sampling import Logits
+
+_TO_ENGINE_TEXT = {
+    ConstraintKind.SCHEMA: engine_text_of_schema,
+    ConstraintKind.GBNF: engine_text_of_gbnf,
+    ConstraintKind.REGEX: engine_text_of_regex,
+    ConstraintKind.ENGINE_TEXT: str,
+}
+
+
+class LlguidanceMatcher:
+    """One constraint's progress over one sequence."""
+
+    def __init__(self, matcher: LLMatcher) -> None:
+        self._matcher = matcher
+
+    def mask(self, logits: Logits) -> None:
+        """Set the logits of tokens that may not come next to -inf, in place."""
+        bits = np.unpackbits(np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8), bitorder="little")
+        self._check()
+        allowed = bits[: logits.shape[0]].view(np.bool_)
+        logits[: allowed.shape[0]][~allowed] = -np.inf
+        logits[allowed.shape[0] :] = -np.inf
+
+    def accept(self, token: int) -> None:
+        """Move past a token that the mask allowed."""
+        self._matcher.consume_token(token)
+        self._check()
+
+    def forced_tokens(self) -> list[int]:
+        """Return the tokens that can only come next."""
+        tokens: list[int] = self._matcher.compute_ff_tokens()
+        return tokens
+
+    def is_complete(self) -> bool:
+        """Tell whether the output may end here."""
+        return bool(self._matcher.is_accepting())
+
+    def is_stopped(self) -> bool:
+        """Tell whether nothing may follow."""
+        return bool(self._matcher.is_stopped())
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            raise Internal(
+                f"the decoder constraint failed: {self._matcher.get_error()}", code=ErrorCode.INFERENCE_ENGINE_ERROR
+            )
+
+
+class LlguidanceCompiler:
+    """Compiles constraints for one model's tokens."""
+
+    def __init__(self, vocab: llama_cpp.llama_vocab_p) -> None:
+        self._tokenizer = lltokenizer_from_vocab(vocab)
+
+    def start(self, constraint: Constraint) -> LlguidanceMatcher:
+        """Return a fresh matcher."""
+        try:
+            text = _TO_ENGINE_TEXT[constraint.kind](constraint.text)
+        except GrammarError as error:
+            raise InvalidRequest(str(error), code=ErrorCode.CONSTRAINT_GRAMMAR_INVALID) from None
+        matcher = LLMatcher(self._tokenizer, text, log_level=0)
+        if matcher.is_error():
+            reason = str(matcher.get_error()).strip().splitlines()
+            raise InvalidRequest(
+                f"the decoder cannot enforce this {constraint.kind}: {reason[0] if reason else 'no reason given'}",
+                code=ErrorCode.CONSTRAINT_GRAMMAR_INVALID,
+            )
+        return LlguidanceMatcher(matcher)

@@ -1,0 +1,148 @@
+"""Between `pagantic.inference.v1` and the core's types."""
+
+from __future__ import annotations
+
+from pagantic.inference.v1 import generation_pb2, inference_service_pb2
+from pagantic_common.codec.messages import (
+    message_from_proto,
+    model_info_to_proto,
+    tool_call_to_proto,
+    tool_choice_from_proto,
+    tool_definition_from_proto,
+    usage_to_proto,
+)
+from pagantic_common.domain.errors import InvalidRequest, Unsupported
+from pagantic_common.domain.json_text import JsonTextError, parse_json
+from pagantic_common.domain.messages import check_message
+from services.inference.core.generation import (
+    CandidateEnd,
+    ChatPrompt,
+    Completed,
+    Constraint,
+    ConstraintKind,
+    Delta,
+    Event,
+    FinishReason,
+    InferenceRequest,
+    Sampling,
+    Started,
+)
+
+MAX_STOP_STRINGS = 16
+MAX_STOP_BYTES = 256
+MAX_PRIORITY = 10
+
+_RANGES = {
+    "temperature": (0.0, 2.0),
+    "top_p": (0.0, 1.0),
+    "top_k": (0, 2**31),
+    "min_p": (0.0, 1.0),
+    "repetition_penalty": (0.0, 2.0),
+    "presence_penalty": (-2.0, 2.0),
+    "frequency_penalty": (-2.0, 2.0),
+}
+_MUST_BE_POSITIVE = ("top_p", "repetition_penalty")
+_CONSTRAINT_KINDS = {
+    "schema_json": ConstraintKind.SCHEMA,
+    "gbnf": ConstraintKind.GBNF,
+    "regex": ConstraintKind.REGEX,
+    "engine_text": ConstraintKind.ENGINE_TEXT,
+}
+_FINISH_REASONS = {reason: generation_pb2.FinishReason.Value(f"FINISH_REASON_{reason.name}") for reason in FinishReason}
+
+
+def chat_prompt_from_proto(chat: generation_pb2.ChatPrompt) -> ChatPrompt:
+    """Decode a conversation; raises InvalidRequest for malformed messages."""
+    messages = tuple(message_from_proto(message) for message in chat.messages)
+    if not messages:
+        raise InvalidRequest("chat.messages is empty")
+    for position, message in enumerate(messages):
+        check_message(message, position)
+    return ChatPrompt(
+        messages=messages,
+        tools=tuple(tool_definition_from_proto(tool) for tool in chat.tools),
+        tool_choice=tool_choice_from_proto(chat.tool_choice),
+    )
+
+
+def sampling_from_proto(sampling: generation_pb2.Sampling) -> Sampling:
+    """Decode sampling; raises InvalidRequest for a value out of its range."""
+    values = {}
+    for name, (low, high) in _RANGES.items():
+        if not sampling.HasField(name):  # type: ignore[arg-type]
+            continue
+        value = getattr(sampling, name)
+        if not low <= value <= high or (name in _MUST_BE_POSITIVE and value <= 0):
+            raise InvalidRequest(f"sampling.{name} is {value}: it must be between {low} and {high}")
+        values[name] = value
+    return Sampling(**values, logit_bias=dict(sampling.logit_bias))
+
+
+def request_from_proto(request: inference_service_pb2.InferRequest) -> InferenceRequest:
+    """Decode a request; raises InvalidRequest for a field out of its range."""
+    which = request.WhichOneof("prompt")
+    if which is None:
+        raise InvalidRequest("prompt is not set: send chat or text")
+    if request.HasField("top_logprobs"):
+        raise Unsupported("top_logprobs is not built yet")
+    if request.max_tokens < 0:
+        raise InvalidRequest(f"max_tokens is {request.max_tokens}: it must not be negative")
+    if abs(request.priority) > MAX_PRIORITY:
+        raise InvalidRequest(f"priority is {request.priority}: it must be between -{MAX_PRIORITY} and {MAX_PRIORITY}")
+    if len(request.stop) > MAX_STOP_STRINGS or any(not 0 < len(s.encode()) <= MAX_STOP_BYTES for s in request.stop):
+        raise InvalidRequest(f"stop takes at most {MAX_STOP_STRINGS} strings of 1 to {MAX_STOP_BYTES} bytes each")
+    _check_options(request.options_json)
+    return InferenceRequest(
+        prompt=chat_prompt_from_proto(request.chat) if which == "chat" else request.text,
+        sampling=sampling_from_proto(request.sampling),
+        seed=request.sampling.seed if request.sampling.HasField("seed") else None,
+        constraint=_constraint_from_proto(request.constraint),
+        max_tokens=request.max_tokens,
+        stop=tuple(request.stop),
+        candidate_count=request.candidate_count or 1,
+        priority=request.priority,
+    )
+
+
+def _constraint_from_proto(constraint: generation_pb2.DecoderConstraint) -> Constraint | None:
+    source = constraint.WhichOneof("source")
+    return None if source is None else Constraint(_CONSTRAINT_KINDS[source], getattr(constraint, source))
+
+
+def _check_options(text: str) -> None:
+    try:
+        options = parse_json(text) if text else {}
+    except JsonTextError as error:
+        raise InvalidRequest(f"options_json is not JSON: {error}") from None
+    if not isinstance(options, dict):
+        raise InvalidRequest("options_json is not a JSON object")
+    if options:
+        raise InvalidRequest(f"this engine has no option {next(iter(options))!r}")
+
+
+def event_to_proto(event: Event) -> inference_service_pb2.InferResponse:
+    """Encode an event."""
+    match event:
+        case Started():
+            started = inference_service_pb2.InferenceStarted(
+                model=model_info_to_proto(event.model),
+                prompt_tokens=event.prompt_tokens,
+                cached_prompt_tokens=event.cached_prompt_tokens,
+                seed=event.seed,
+            )
+            return inference_service_pb2.InferResponse(started=started)
+        case Delta():
+            delta = inference_service_pb2.CandidateDelta(candidate_index=event.candidate_index, content=event.content)
+            return inference_service_pb2.InferResponse(delta=delta)
+        case CandidateEnd():
+            end = inference_service_pb2.CandidateEnd(
+                candidate_index=event.candidate_index,
+                finish_reason=_FINISH_REASONS[event.finish_reason],
+                tool_calls=[tool_call_to_proto(call) for call in event.tool_calls],
+                output_tokens=event.output_tokens,
+                constraint_satisfied=event.constraint_satisfied,
+            )
+            return inference_service_pb2.InferResponse(candidate_end=end)
+        case Completed():
+            completed = inference_service_pb2.InferenceCompleted(usage=usage_to_proto(event.usage))
+            return inference_service_pb2.InferResponse(completed=completed)

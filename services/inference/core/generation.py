@@ -1,0 +1,113 @@
+"""What an inference is asked for, and what it says while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from pagantic_common.domain.messages import Message, ModelInfo, ToolCall, ToolChoice, ToolDefinition
+from pagantic_common.domain.usage import TokenUsage
+
+DEFAULT_MAX_TOKENS = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the next token is picked; the defaults are those of llama.cpp."""
+
+    temperature: float = 0.8
+    top_p: float = 0.95
+    top_k: int = 40
+    min_p: float = 0.05
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+
+
+class ConstraintKind(StrEnum):
+    """How a decoder constraint is written."""
+
+    SCHEMA = "schema"
+    GBNF = "gbnf"
+    REGEX = "regex"
+    ENGINE_TEXT = "engine_text"
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """What the decoder allows."""
+
+    kind: ConstraintKind
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """A conversation and the tools that the model may call."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[ToolDefinition, ...] = ()
+    tool_choice: ToolChoice = ToolChoice()
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceRequest:
+    """One prompt and how to continue it; `max_tokens` 0 is 2048 or what the context window leaves."""
+
+    prompt: ChatPrompt | str
+    sampling: Sampling = Sampling()
+    seed: int | None = None
+    constraint: Constraint | None = None
+    max_tokens: int = 0
+    stop: tuple[str, ...] = ()
+    candidate_count: int = 1
+    priority: int = 0
+
+
+class FinishReason(StrEnum):
+    """Why a candidate ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    TOOL = "tool"
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The prompt was processed."""
+
+    model: ModelInfo
+    prompt_tokens: int
+    cached_prompt_tokens: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """The next text of one candidate."""
+
+    candidate_index: int
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateEnd:
+    """One candidate ended."""
+
+    candidate_index: int
+    finish_reason: FinishReason
+    output_tokens: int
+    tool_calls: tuple[ToolCall, ...] = ()
+    constraint_satisfied: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """All candidates ended."""
+
+    usage: TokenUsage
+
+
+Event = Started | Delta | CandidateEnd | Completed

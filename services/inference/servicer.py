@@ -1,0 +1,80 @@
+"""InferenceService over the app: decode, call, encode."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+import grpc
+
+from pagantic.inference.v1 import inference_service_pb2 as pb
+from pagantic.inference.v1 import inference_service_pb2_grpc as rpc
+from pagantic_common.codec.messages import model_info_to_proto
+from pagantic_common.domain.errors import Unsupported
+from services.inference.app.generation import Generation
+from services.inference.convert import chat_prompt_from_proto, event_to_proto, request_from_proto
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+SERVICE_NAME = pb.DESCRIPTOR.services_by_name["InferenceService"].full_name
+
+
+class InferenceServicer(rpc.InferenceServiceServicer):
+    """See the service's proto for what each rpc promises."""
+
+    def __init__(self, generation: Generation) -> None:
+        self._generation = generation
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Add this servicer to a server."""
+        rpc.add_InferenceServiceServicer_to_server(self, server)
+
+    async def Infer(self, request: pb.InferRequest, context: Context) -> AsyncIterator[pb.InferResponse]:
+        self._generation.check_model(request.model)
+        async with aclosing(self._generation.infer(request_from_proto(request))) as events:
+            async for event in events:
+                yield event_to_proto(event)
+
+    async def Embed(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:
+        raise Unsupported("Embed is not built yet: this service holds a chat model")
+
+    async def Score(self, request: pb.ScoreRequest, context: Context) -> pb.ScoreResponse:
+        raise Unsupported("Score is not built yet")
+
+    async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
+        self._generation.check_model(request.model)
+        engine = self._generation.engine
+        tokens = engine.tokenize(request.text, add_special=request.add_special, parse_special=request.parse_special)
+        return pb.TokenizeResponse(tokens=tokens)
+
+    async def Detokenize(self, request: pb.DetokenizeRequest, context: Context) -> pb.DetokenizeResponse:
+        self._generation.check_model(request.model)
+        data = self._generation.engine.detokenize(request.tokens, with_special=request.with_special)
+        return pb.DetokenizeResponse(text=data.decode("utf-8", "replace"))
+
+    async def CountTokens(self, request: pb.CountTokensRequest, context: Context) -> pb.CountTokensResponse:
+        self._generation.check_model(request.model)
+        engine = self._generation.engine
+        counts = [len(engine.tokenize(text, add_special=False, parse_special=False)) for text in request.texts]
+        chat_tokens = 0
+        if request.HasField("chat"):
+            chat_tokens = len(self._generation.prompt_tokens(chat_prompt_from_proto(request.chat)))
+        return pb.CountTokensResponse(
+            text_tokens=counts, chat_tokens=chat_tokens, context_window=engine.model.context_window
+        )
+
+    async def ListModels(self, request: pb.ListModelsRequest, context: Context) -> pb.ListModelsResponse:
+        return pb.ListModelsResponse(models=[model_info_to_proto(self._generation.engine.model)])
+
+    async def GetLoad(self, request: pb.GetLoadRequest, context: Context) -> pb.GetLoadResponse:
+        generation = self._generation
+        return pb.GetLoadResponse(
+            queued_requests=generation.turns.waiting,
+            queue_capacity=generation.turns.capacity,
+            running_sequences=int(generation.turns.is_busy),
+            sequence_capacity=1,
+            kv_used_tokens=generation.thread.cached_tokens,
+            kv_capacity_tokens=generation.engine.model.context_window,
+            output_tokens_total=generation.thread.output_tokens_total,
+        )
