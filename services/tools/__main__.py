@@ -1,0 +1,42 @@
+"""Runs the tools service: `python -m services.tools`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+
+from pagantic.tools.v1 import tools_service_pb2_grpc as pb_grpc
+from pagantic_common.rpc.server import Registration, run_service
+from pagantic_common.settings import load_settings
+from pagantic_common.telemetry.clock import SystemClock
+from services.tools.adapters.builtin_tools import builtin_tools
+from services.tools.app.execution import ExecutionLimits, ToolExecutor
+from services.tools.core.registry import ToolRegistry
+from services.tools.servicer import ToolServicer
+from services.tools.settings import ToolsSettings
+
+
+@asynccontextmanager
+async def open_app(settings: ToolsSettings) -> AsyncIterator[Sequence[Registration]]:
+    """Wire the service."""
+    clock = SystemClock()
+    registry = ToolRegistry(builtin_tools(clock))
+    limits = ExecutionLimits(
+        default_timeout_s=settings.default_timeout_s,
+        max_retries=settings.max_retries,
+        backoff_s=settings.retry_backoff_s,
+        max_result_bytes=settings.max_result_bytes,
+    )
+    servicer = ToolServicer(registry, ToolExecutor(registry, clock, limits), clock)
+    yield [Registration("pagantic.tools.v1.ToolService", partial(pb_grpc.add_ToolServiceServicer_to_server, servicer))]
+
+
+def main() -> None:
+    """Run until told to stop."""
+    settings = load_settings(ToolsSettings)
+    run_service("tools", settings, partial(open_app, settings))
+
+
+if __name__ == "__main__":
+    main()

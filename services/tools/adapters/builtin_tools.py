@@ -1,0 +1,124 @@
+"""The built-in tools. They need no network; their work is bounded by their core, so a thread can never run away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from datetime import UTC, tzinfo
+from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pagantic_common.domain.clock import Clock
+from pagantic_common.domain.json_text import dump_json
+from pagantic_common.domain.messages import ToolDefinition, ToolSafety
+from services.tools.core.arithmetic import MAX_EXPRESSION_CHARS, evaluate, format_number
+from services.tools.core.failure import ToolFailed
+from services.tools.core.json_query import MAX_DOCUMENT_CHARS, MAX_QUERY_CHARS, query_json
+from services.tools.ports import Tool
+
+
+def _parameters(required: tuple[str, ...], **properties: dict[str, Any]) -> str:
+    return dump_json(
+        {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
+    )
+
+
+class CalculatorTool:
+    """Computes an arithmetic expression."""
+
+    definition = ToolDefinition(
+        name="calculator",
+        description=(
+            "Computes an arithmetic expression exactly. Use it for every calculation. Operators: + - * / // % ** and "
+            "parentheses; functions: sqrt abs round min max floor ceil; constants: pi e."
+        ),
+        parameters_json=_parameters(
+            ("expression",),
+            expression={
+                "type": "string",
+                "description": "the expression, for example (2 + 3) * 4",
+                "minLength": 1,
+                "maxLength": MAX_EXPRESSION_CHARS,
+            },
+        ),
+        safety=ToolSafety.NONE,
+        idempotent=True,
+        timeout_s=5.0,
+    )
+    unavailable_reason = ""
+
+    async def run(self, arguments: Mapping[str, Any]) -> str:
+        """Return the number."""
+        return format_number(await asyncio.to_thread(evaluate, arguments["expression"]))
+
+
+class ClockTool:
+    """Tells the time in a time zone."""
+
+    definition = ToolDefinition(
+        name="clock",
+        description="Tells the date, time and weekday in a time zone. Use it whenever the present time matters.",
+        parameters_json=_parameters(
+            (),
+            timezone={
+                "type": "string",
+                "description": "IANA time zone, for example Europe/Berlin; UTC when left out",
+                "minLength": 1,
+                "maxLength": 64,
+            },
+        ),
+        safety=ToolSafety.READ,
+        idempotent=True,
+        timeout_s=5.0,
+    )
+    unavailable_reason = ""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    async def run(self, arguments: Mapping[str, Any]) -> str:
+        """Return time, weekday and time zone as a JSON object."""
+        name = arguments.get("timezone", "UTC")
+        now = self._clock.now().astimezone(_find_timezone(name))
+        return dump_json({"time": now.isoformat(timespec="seconds"), "weekday": f"{now:%A}", "timezone": name})
+
+
+def _find_timezone(name: str) -> tzinfo:
+    if name == "UTC":  # known even where no time zone data is installed
+        return UTC
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise ToolFailed(f"time zone {name!r} is not known: give an IANA name such as 'Europe/Berlin'") from None
+
+
+class JsonQueryTool:
+    """Queries a JSON document."""
+
+    definition = ToolDefinition(
+        name="json_query",
+        description="Finds values in a JSON document with a JMESPath query and returns them as JSON.",
+        parameters_json=_parameters(
+            ("document", "query"),
+            document={"type": "string", "description": "the JSON document as text", "maxLength": MAX_DOCUMENT_CHARS},
+            query={
+                "type": "string",
+                "description": "the JMESPath query, for example people[?age > `30`].name",
+                "minLength": 1,
+                "maxLength": MAX_QUERY_CHARS,
+            },
+        ),
+        safety=ToolSafety.NONE,
+        idempotent=True,
+        timeout_s=5.0,
+    )
+    unavailable_reason = ""
+
+    async def run(self, arguments: Mapping[str, Any]) -> str:
+        """Return what the query finds."""
+        return await asyncio.to_thread(query_json, arguments["document"], arguments["query"])
+
+
+def builtin_tools(clock: Clock) -> list[Tool]:
+    """Return every built-in tool."""
+    return [CalculatorTool(), ClockTool(clock), JsonQueryTool()]

@@ -1,0 +1,51 @@
+"""ToolService over gRPC: decode, call the app, encode."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import grpc
+
+from pagantic.tools.v1 import tools_service_pb2 as pb
+from pagantic.tools.v1 import tools_service_pb2_grpc as pb_grpc
+from pagantic_common.codec.messages import tool_call_from_proto
+from pagantic_common.domain.clock import Clock
+from pagantic_common.domain.deadline import Deadline
+from pagantic_common.domain.errors import InvalidRequest, Unsupported
+from pagantic_common.domain.ids import require_id
+from pagantic_common.telemetry.scope import current_deadline
+from services.tools.app.execution import ToolExecutor
+from services.tools.convert import outcome_to_proto, registered_tool_to_proto, timeout_from_proto
+from services.tools.core.registry import ToolRegistry
+from services.tools.ports import Tool
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class ToolServicer(pb_grpc.ToolServiceServicer):
+    """Serves the registry and the executor."""
+
+    def __init__(self, registry: ToolRegistry[Tool], executor: ToolExecutor, clock: Clock) -> None:
+        self._registry = registry
+        self._executor = executor
+        self._clock = clock
+
+    async def ListTools(self, request: pb.ListToolsRequest, context: Context) -> pb.ListToolsResponse:
+        tools = self._registry.list_named(request.names)
+        return pb.ListToolsResponse(tools=[registered_tool_to_proto(tool) for tool in tools])
+
+    async def ExecuteTool(self, request: pb.ExecuteToolRequest, context: Context) -> pb.ExecuteToolResponse:
+        if not request.HasField("call"):
+            raise InvalidRequest("call is not set: name the tool and its arguments")
+        require_id("call.id", request.call.id)
+        timeout_s = timeout_from_proto(request)
+        if timeout_s is not None and timeout_s < 0:
+            raise InvalidRequest(f"timeout is {timeout_s} s: it must not be negative")
+        deadline = min(Deadline.after(self._clock.monotonic_s(), timeout_s), current_deadline())
+        return outcome_to_proto(await self._executor.execute(tool_call_from_proto(request.call), deadline))
+
+    async def RegisterMcpServer(self, request: pb.RegisterMcpServerRequest, context: Context) -> NoReturn:
+        raise Unsupported("Model Context Protocol servers arrive in a later version")
+
+    async def RemoveMcpServer(self, request: pb.RemoveMcpServerRequest, context: Context) -> NoReturn:
+        raise Unsupported("Model Context Protocol servers arrive in a later version")

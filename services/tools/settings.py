@@ -1,0 +1,20 @@
+"""Settings of the tools service, read from PAGANTIC_TOOLS_*."""
+
+from __future__ import annotations
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from pagantic_common.settings import ServiceSettings
+
+
+class ToolsSettings(ServiceSettings):
+    """What the tools service can be told."""
+
+    model_config = SettingsConfigDict(env_prefix="PAGANTIC_TOOLS_", frozen=True, extra="ignore")
+
+    port: int = Field(50056, ge=0, le=65535, description="port to listen on; 0 takes a free one")
+    default_timeout_s: float = Field(30.0, gt=0, le=3600, description="time for one run of a tool that names none")
+    max_retries: int = Field(2, ge=0, le=10, description="further runs of an idempotent tool that failed")
+    retry_backoff_s: float = Field(0.05, ge=0, le=60, description="wait before the first retry; doubles each time")
+    max_result_bytes: int = Field(65_536, ge=256, description="largest result, in bytes of UTF-8")

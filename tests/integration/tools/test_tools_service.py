@@ -1,0 +1,142 @@
+"""The tools service over a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+import pytest
+
+from pagantic.common.v1 import error_pb2, message_pb2
+from pagantic.tools.v1 import tools_service_pb2 as pb
+from pagantic.tools.v1 import tools_service_pb2_grpc as pb_grpc
+from pagantic_common.codec.messages import duration_to_proto
+from pagantic_common.domain.errors import ErrorCode
+from pagantic_common.domain.messages import ToolDefinition
+from pagantic_common.rpc.server import Registration, start_server
+from pagantic_common.rpc.status import restore_error
+from pagantic_common.telemetry.clock import SystemClock
+from services.tools.adapters.builtin_tools import builtin_tools
+from services.tools.app.execution import ExecutionLimits, ToolExecutor
+from services.tools.core.registry import ToolRegistry
+from services.tools.servicer import ToolServicer
+from services.tools.settings import ToolsSettings
+
+
+class SleepingTool:
+    """Sleeps until it is stopped."""
+
+    definition = ToolDefinition("sleeper", "", '{"type": "object"}')
+    unavailable_reason = ""
+
+    def __init__(self):
+        self.stopped = asyncio.Event()
+
+    async def run(self, _arguments):
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            self.stopped.set()
+            raise
+
+
+@pytest.fixture
+def sleeper():
+    return SleepingTool()
+
+
+@pytest.fixture
+async def tools(sleeper):
+    clock = SystemClock()
+    registry = ToolRegistry([*builtin_tools(clock), sleeper])
+    servicer = ToolServicer(registry, ToolExecutor(registry, clock, ExecutionLimits()), clock)
+    registration = Registration(
+        "pagantic.tools.v1.ToolService", lambda server: pb_grpc.add_ToolServiceServicer_to_server(servicer, server)
+    )
+    server, _, port = await start_server(ToolsSettings(port=0), [registration])
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        yield pb_grpc.ToolServiceStub(channel)
+    await server.stop(None)
+
+
+def request(name, arguments_json="{}", timeout_s=None, call_id="c1"):
+    return pb.ExecuteToolRequest(
+        call=message_pb2.ToolCall(id=call_id, name=name, arguments_json=arguments_json),
+        timeout=None if timeout_s is None else duration_to_proto(timeout_s),
+    )
+
+
+async def test_builtin_tools_are_listed_by_name_and_available(tools):
+    reply = await tools.ListTools(pb.ListToolsRequest())
+    assert [tool.definition.name for tool in reply.tools] == ["calculator", "clock", "json_query", "sleeper"]
+    assert all(tool.available for tool in reply.tools)
+    assert reply.tools[0].definition.safety == message_pb2.TOOL_SAFETY_NONE
+    assert reply.tools[1].definition.safety == message_pb2.TOOL_SAFETY_READ
+
+
+async def test_listing_an_unknown_name_is_not_found(tools):
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await tools.ListTools(pb.ListToolsRequest(names=["clock", "calc"]))
+    assert raised.value.code() is grpc.StatusCode.NOT_FOUND
+    assert restore_error("tools", raised.value).code is ErrorCode.TOOL_NOT_FOUND
+
+
+async def test_calculator_computes(tools):
+    reply = await tools.ExecuteTool(request("calculator", '{"expression": "17 * 23"}'))
+    assert (reply.result.call_id, reply.result.content, reply.result.is_error) == ("c1", "391", False)
+    assert not reply.HasField("error")
+    assert reply.attempts == 1
+    assert reply.duration.ToNanoseconds() > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments_json", "code", "problem"),
+    [
+        ("calculatr", "{}", error_pb2.ERROR_CODE_TOOL_NOT_FOUND, "did you mean 'calculator'"),
+        ("calculator", "{}", error_pb2.ERROR_CODE_TOOL_INVALID_ARGUMENTS, "argument 'expression' is missing"),
+        ("calculator", "not json", error_pb2.ERROR_CODE_TOOL_INVALID_ARGUMENTS, "not JSON"),
+        ("calculator", '{"expression": "1/0"}', error_pb2.ERROR_CODE_TOOL_EXECUTION_FAILED, "division by zero"),
+    ],
+)
+async def test_failed_call_is_a_normal_reply(tools, name, arguments_json, code, problem):
+    reply = await tools.ExecuteTool(request(name, arguments_json))
+    assert reply.error.code == code
+    assert reply.error.category == error_pb2.ERROR_CATEGORY_TOOL_FAILURE
+    assert reply.result.is_error
+    assert problem in reply.result.content
+
+
+async def test_request_timeout_is_told_and_stops_the_tool(tools, sleeper):
+    reply = await tools.ExecuteTool(request("sleeper", timeout_s=0.05), timeout=10)
+    assert reply.error.code == error_pb2.ERROR_CODE_TOOL_TIMEOUT
+    assert sleeper.stopped.is_set()
+
+
+async def test_grpc_deadline_stops_the_tool(tools, sleeper):
+    try:  # whether the reply or the deadline comes first is a race
+        reply = await tools.ExecuteTool(request("sleeper"), timeout=0.05)
+        code = reply.error.code
+    except grpc.aio.AioRpcError as error:
+        code = error.code()
+    assert code in (error_pb2.ERROR_CODE_TOOL_TIMEOUT, grpc.StatusCode.DEADLINE_EXCEEDED)
+    async with asyncio.timeout(2):
+        await sleeper.stopped.wait()
+
+
+@pytest.mark.parametrize(
+    "bad", [pb.ExecuteToolRequest(), request("clock", call_id="a b"), request("clock", timeout_s=-1)]
+)
+async def test_malformed_request_is_invalid_argument(tools, bad):
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await tools.ExecuteTool(bad)
+    assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_mcp_servers_are_not_supported_yet(tools):
+    for call in (
+        tools.RegisterMcpServer(pb.RegisterMcpServerRequest(name="x")),
+        tools.RemoveMcpServer(pb.RemoveMcpServerRequest(name="x")),
+    ):
+        with pytest.raises(grpc.aio.AioRpcError, match="later version") as raised:
+            await call
+        assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED

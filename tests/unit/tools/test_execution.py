@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+
+import pytest
+
+from pagantic_common.domain.deadline import Deadline
+from pagantic_common.domain.errors import ErrorCode
+from pagantic_common.domain.messages import ToolCall, ToolDefinition
+from pagantic_common.telemetry.clock import SystemClock
+from services.tools.adapters.builtin_tools import builtin_tools
+from services.tools.app.execution import ExecutionLimits, ToolExecutor
+from services.tools.core.failure import ToolFailed
+from services.tools.core.registry import ToolRegistry
+
+
+class ScriptedTool:
+    """Does what its script says, one entry for each run: a result, an exception, or seconds to take."""
+
+    def __init__(self, *script, idempotent=False, timeout_s=None, unavailable_reason=""):
+        self.definition = ToolDefinition(
+            "scripted", "", '{"type": "object"}', idempotent=idempotent, timeout_s=timeout_s
+        )
+        self.unavailable_reason = unavailable_reason
+        self.script = list(script)
+        self.runs = 0
+
+    async def run(self, _arguments):
+        self.runs += 1
+        entry = self.script.pop(0)
+        if isinstance(entry, Exception):
+            raise entry
+        if isinstance(entry, float):
+            await asyncio.sleep(entry)
+            return "late"
+        return entry
+
+
+async def execute(tool, arguments_json="{}", timeout_s=None, **limits):
+    clock = SystemClock()
+    executor = ToolExecutor(ToolRegistry([tool]), clock, ExecutionLimits(**{"backoff_s": 0.0, **limits}))
+    call = ToolCall("c1", tool.definition.name, arguments_json)
+    return await executor.execute(call, Deadline.after(clock.monotonic_s(), timeout_s))
+
+
+async def test_result_is_given_for_its_call():
+    outcome = await execute(ScriptedTool("42"))
+    assert (outcome.result.call_id, outcome.result.name, outcome.result.content) == ("c1", "scripted", "42")
+    assert not outcome.result.is_error
+    assert outcome.failure is None
+    assert outcome.attempts == 1
+
+
+async def test_bad_arguments_run_nothing():
+    tool = ScriptedTool("42")
+    outcome = await execute(tool, "[]")
+    assert outcome.failure.code is ErrorCode.TOOL_INVALID_ARGUMENTS
+    assert outcome.result.is_error
+    assert (tool.runs, outcome.attempts) == (0, 0)
+
+
+async def test_unavailable_tool_is_not_run():
+    tool = ScriptedTool("42", unavailable_reason="no network")
+    outcome = await execute(tool)
+    assert outcome.failure.code is ErrorCode.TOOL_UNAVAILABLE
+    assert "no network" in outcome.result.content
+    assert tool.runs == 0
+
+
+async def test_idempotent_tool_is_retried_until_it_succeeds():
+    outcome = await execute(ScriptedTool(OSError(), OSError(), "ok", idempotent=True))
+    assert (outcome.result.content, outcome.attempts) == ("ok", 3)
+
+
+async def test_idempotent_tool_gives_up_after_its_retries():
+    outcome = await execute(ScriptedTool(*[OSError()] * 9, idempotent=True), max_retries=2)
+    assert outcome.failure.code is ErrorCode.TOOL_EXECUTION_FAILED
+    assert outcome.failure.retryable
+    assert outcome.attempts == 3
+
+
+async def test_other_tool_is_not_retried():
+    outcome = await execute(ScriptedTool(OSError(), "ok"))
+    assert outcome.attempts == 1
+    assert not outcome.failure.retryable
+
+
+async def test_final_failure_is_not_retried():
+    outcome = await execute(ScriptedTool(ToolFailed("never"), "ok", idempotent=True))
+    assert (outcome.attempts, outcome.failure.retryable) == (1, False)
+
+
+async def test_passing_failure_is_retried():
+    outcome = await execute(ScriptedTool(ToolFailed("busy", is_final=False), "ok", idempotent=True))
+    assert (outcome.attempts, outcome.result.content) == (2, "ok")
+
+
+async def test_exception_leaks_nothing():
+    outcome = await execute(ScriptedTool(ValueError("password 1234")))
+    assert "1234" not in outcome.failure.message + outcome.result.content
+    assert "internal error" in outcome.result.content
+
+
+async def test_slow_tool_ends_at_its_own_timeout_and_is_retried():
+    outcome = await execute(ScriptedTool(5.0, "ok", idempotent=True, timeout_s=0.01), timeout_s=5)
+    assert (outcome.attempts, outcome.result.content) == (2, "ok")
+
+
+async def test_slow_tool_ends_at_the_default_timeout():
+    outcome = await execute(ScriptedTool(5.0), default_timeout_s=0.01)
+    assert outcome.failure.code is ErrorCode.TOOL_TIMEOUT
+    assert "within 0.01 s" in outcome.failure.message
+
+
+async def test_no_retry_goes_past_the_callers_timeout():
+    outcome = await execute(ScriptedTool(5.0, 5.0, 5.0, idempotent=True), timeout_s=0.02)
+    assert outcome.failure.code is ErrorCode.TOOL_TIMEOUT
+    assert outcome.attempts == 1
+    assert outcome.duration_s < 1
+
+
+async def test_timeout_that_the_tool_raises_itself_is_its_own_failure():
+    outcome = await execute(ScriptedTool(TimeoutError()))
+    assert outcome.failure.code is ErrorCode.TOOL_EXECUTION_FAILED
+
+
+async def test_cancelling_the_caller_cancels_the_tool():
+    task = asyncio.create_task(execute(ScriptedTool(5.0, idempotent=True)))
+    await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_large_result_is_refused_with_size_and_limit():
+    outcome = await execute(ScriptedTool("é" * 200, "x", idempotent=True), max_result_bytes=300)
+    assert outcome.failure.code is ErrorCode.TOOL_EXECUTION_FAILED
+    assert "400 bytes, at most 300" in outcome.failure.message
+    assert outcome.attempts == 1
+
+
+async def test_result_that_is_not_unicode_is_made_so():
+    assert (await execute(ScriptedTool("a\ud800b"))).result.content == "a?b"
+
+
+class FrozenClock:
+    """Always 2024-02-29 23:30:00 UTC."""
+
+    def now(self):
+        return datetime(2024, 2, 29, 23, 30, tzinfo=UTC)
+
+    def monotonic_s(self):
+        return 1.0
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments_json", "content"),
+    [
+        ("calculator", '{"expression": "6 / 4"}', "1.5"),
+        ("clock", "{}", '{"time":"2024-02-29T23:30:00+00:00","weekday":"Thursday","timezone":"UTC"}'),
+        (
+            "clock",
+            '{"timezone": "Europe/Berlin"}',
+            '{"time":"2024-03-01T00:30:00+01:00","weekday":"Friday","timezone":"Europe/Berlin"}',
+        ),
+        ("json_query", '{"document": "{\\"a\\": [1, 2]}", "query": "a[1]"}', "2"),
+    ],
+)
+async def test_builtin_tool_answers(tool, arguments_json, content):
+    executor = ToolExecutor(ToolRegistry(builtin_tools(FrozenClock())), FrozenClock(), ExecutionLimits())
+    outcome = await executor.execute(ToolCall("c1", tool, arguments_json), Deadline())
+    assert outcome.result.content == content
+
+
+@pytest.mark.parametrize("timezone", ["Mars/Olympus", "../etc/passwd", "Europe", "/etc/passwd"])
+async def test_unknown_time_zone_is_told(timezone):
+    executor = ToolExecutor(ToolRegistry(builtin_tools(FrozenClock())), FrozenClock(), ExecutionLimits())
+    outcome = await executor.execute(ToolCall("c1", "clock", f'{{"timezone": "{timezone}"}}'), Deadline())
+    assert outcome.failure.code is ErrorCode.TOOL_EXECUTION_FAILED
+    assert f"time zone '{timezone}' is not known" in outcome.result.content
