@@ -1,0 +1,1 @@
+"""The store on disk and the client of the inference service."""

@@ -1,0 +1,222 @@
+"""Collections in one SQLite file. A commit waits for the disk (WAL, synchronous=FULL); uses take turns."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pagantic_common.domain.clock import Clock
+from pagantic_common.domain.errors import Conflict, InvalidRequest, NotFound, PreconditionFailed, Unavailable
+from services.context.core.chunk import Chunk
+from services.context.core.document import Collection, Document
+from services.context.ports import IngestResult, Version
+
+_SCHEMA_VERSION = 1
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS collections (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, created_at TEXT NOT NULL, revision INTEGER NOT NULL
+) STRICT;
+CREATE TABLE IF NOT EXISTS documents (
+    id INTEGER PRIMARY KEY,
+    collection_id INTEGER NOT NULL REFERENCES collections ON DELETE CASCADE,
+    source TEXT NOT NULL, digest TEXT NOT NULL, metadata_json TEXT NOT NULL,
+    UNIQUE (collection_id, source)
+) STRICT;
+CREATE TABLE IF NOT EXISTS chunks (
+    document_id INTEGER NOT NULL REFERENCES documents ON DELETE CASCADE,
+    position INTEGER NOT NULL, content TEXT NOT NULL,
+    PRIMARY KEY (document_id, position)
+) STRICT, WITHOUT ROWID;
+"""
+_COUNTS = """
+SELECT c.name, c.created_at, count(DISTINCT d.id), count(k.position) FROM collections c
+LEFT JOIN documents d ON d.collection_id = c.id LEFT JOIN chunks k ON k.document_id = d.id
+"""
+
+
+class SqliteStore:
+    """Implements DocumentStore; methods run in threads.
+
+    Args:
+        path: The file; made with its folder when it is not there. InvalidRequest when it cannot be used.
+        clock: For created_at.
+        max_chunks: Most chunks of one collection; an ingest beyond it is PreconditionFailed.
+    """
+
+    def __init__(self, path: Path, clock: Clock, max_chunks: int) -> None:
+        self._clock = clock
+        self._max_chunks = max_chunks
+        self._lock = threading.Lock()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        except (OSError, sqlite3.Error) as error:
+            raise InvalidRequest(f"the data folder cannot be used: {error}") from None
+        try:
+            _prepare(self._db)
+        except (sqlite3.Error, InvalidRequest) as error:
+            self._db.close()
+            raise InvalidRequest(f"the store in the data folder cannot be used: {error}") from None
+
+    def close(self) -> None:
+        """Close the file, after the use in progress."""
+        with self._lock:
+            self._db.close()
+
+    async def create_collection(self, name: str) -> Collection:
+        """Make an empty collection; raises Conflict when the name is taken."""
+        return await asyncio.to_thread(self._create_collection, name)
+
+    async def list_collections(self) -> list[Collection]:
+        """Return collections by name."""
+        return await asyncio.to_thread(self._list_collections)
+
+    async def delete_collection(self, name: str) -> None:
+        """Remove a collection with its documents; raises NotFound."""
+        await asyncio.to_thread(self._delete_collection, name)
+
+    async def ingest(self, name: str, documents: Sequence[tuple[Document, Sequence[str]]]) -> IngestResult:
+        """Store documents with their chunks, all or none; makes the collection when it is not there."""
+        return await asyncio.to_thread(self._ingest, name, documents)
+
+    async def delete_documents(self, name: str, sources: Sequence[str]) -> int:
+        """Remove documents and return how many there were; raises NotFound for the collection."""
+        return await asyncio.to_thread(self._delete_documents, name, sources)
+
+    async def version_of(self, name: str) -> Version:
+        """Return the collection's version; raises NotFound."""
+        return await asyncio.to_thread(self._version_of, name)
+
+    async def load_chunks(self, name: str) -> tuple[Version, list[Chunk]]:
+        """Return all chunks with their version; raises NotFound."""
+        return await asyncio.to_thread(self._load_chunks, name)
+
+    @contextmanager
+    def _transaction(self, begin: str = "BEGIN IMMEDIATE") -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            try:
+                self._db.execute(begin)
+                try:
+                    yield self._db
+                    self._db.execute("COMMIT")
+                finally:
+                    if self._db.in_transaction:
+                        self._db.execute("ROLLBACK")
+            except sqlite3.OperationalError as error:  # the disk is full, or another process holds the file
+                raise Unavailable(f"the store cannot be used: {error}") from error
+
+    def _create_collection(self, name: str) -> Collection:
+        with self._transaction() as db:
+            if self._insert_collection(db, name) is None:
+                raise Conflict(f"a collection named {name!r} is there already")
+            return _read_collection(db, name)
+
+    def _insert_collection(self, db: sqlite3.Connection, name: str) -> int | None:
+        sql = (
+            "INSERT INTO collections (name, created_at, revision) VALUES (?, ?, 0) ON CONFLICT DO NOTHING RETURNING id"
+        )
+        row = db.execute(sql, (name, self._clock.now().isoformat())).fetchone()
+        return None if row is None else int(row[0])
+
+    def _list_collections(self) -> list[Collection]:
+        with self._transaction("BEGIN") as db:
+            return [_to_collection(row) for row in db.execute(f"{_COUNTS} GROUP BY c.id ORDER BY c.name")]
+
+    def _delete_collection(self, name: str) -> None:
+        with self._transaction() as db:
+            db.execute("DELETE FROM collections WHERE id = ?", (_find(db, name)[0],))
+
+    def _ingest(self, name: str, documents: Sequence[tuple[Document, Sequence[str]]]) -> IngestResult:
+        added = replaced = unchanged = 0
+        with self._transaction() as db:
+            self._insert_collection(db, name)
+            collection_id, _ = _find(db, name)
+            for document, chunks in documents:
+                key = (collection_id, document.source)
+                known = db.execute(
+                    "SELECT digest FROM documents WHERE collection_id = ? AND source = ?", key
+                ).fetchone()
+                if known is not None and known[0] == document.digest:
+                    unchanged += 1
+                    continue
+                if known is None:
+                    added += 1
+                else:
+                    replaced += 1
+                    db.execute("DELETE FROM documents WHERE collection_id = ? AND source = ?", key)
+                _insert_document(db, collection_id, document, chunks)
+            if added or replaced:
+                db.execute("UPDATE collections SET revision = revision + 1 WHERE id = ?", (collection_id,))
+            collection = _read_collection(db, name)
+            if collection.chunk_count > self._max_chunks:
+                raise PreconditionFailed(
+                    f"collection {name!r} would have {collection.chunk_count} chunks, at most {self._max_chunks} are "
+                    "allowed: delete documents or use another collection"
+                )
+        return IngestResult(collection, added, replaced, unchanged)
+
+    def _delete_documents(self, name: str, sources: Sequence[str]) -> int:
+        with self._transaction() as db:
+            collection_id, _ = _find(db, name)
+            sql = "DELETE FROM documents WHERE collection_id = ? AND source = ?"
+            deleted = sum(db.execute(sql, (collection_id, source)).rowcount for source in set(sources))
+            if deleted:
+                db.execute("UPDATE collections SET revision = revision + 1 WHERE id = ?", (collection_id,))
+        return deleted
+
+    def _version_of(self, name: str) -> Version:
+        with self._transaction("BEGIN") as db:
+            return _find(db, name)
+
+    def _load_chunks(self, name: str) -> tuple[Version, list[Chunk]]:
+        sql = (
+            "SELECT k.position, k.content, d.source, d.metadata_json FROM documents d JOIN chunks k "
+            "ON k.document_id = d.id WHERE d.collection_id = ? ORDER BY d.id, k.position"
+        )
+        with self._transaction("BEGIN") as db:
+            version = _find(db, name)
+            rows = db.execute(sql, (version[0],)).fetchall()
+        return version, [
+            Chunk(id=str(position), content=content, source=source, metadata_json=metadata_json)
+            for position, content, source, metadata_json in rows
+        ]
+
+
+def _prepare(db: sqlite3.Connection) -> None:
+    version = db.execute("PRAGMA user_version").fetchone()[0]
+    if version not in (0, _SCHEMA_VERSION):
+        raise InvalidRequest(f"it has schema version {version}, this service reads {_SCHEMA_VERSION}")
+    db.executescript(
+        "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;"
+        f"{_SCHEMA} PRAGMA user_version = {_SCHEMA_VERSION};"
+    )
+
+
+def _find(db: sqlite3.Connection, name: str) -> Version:
+    row = db.execute("SELECT id, revision FROM collections WHERE name = ?", (name,)).fetchone()
+    if row is None:
+        raise NotFound(f"no collection is named {name!r}")
+    return int(row[0]), int(row[1])
+
+
+def _insert_document(db: sqlite3.Connection, collection_id: int, document: Document, chunks: Sequence[str]) -> None:
+    document_id = db.execute(
+        "INSERT INTO documents (collection_id, source, digest, metadata_json) VALUES (?, ?, ?, ?)",
+        (collection_id, document.source, document.digest, document.metadata_json),
+    ).lastrowid
+    rows = [(document_id, position, content) for position, content in enumerate(chunks)]
+    db.executemany("INSERT INTO chunks (document_id, position, content) VALUES (?, ?, ?)", rows)
+
+
+def _read_collection(db: sqlite3.Connection, name: str) -> Collection:
+    return _to_collection(db.execute(f"{_COUNTS} WHERE c.name = ? GROUP BY c.id", (name,)).fetchone())
+
+
+def _to_collection(row: tuple[str, str, int, int]) -> Collection:
+    name, created_at, document_count, chunk_count = row
+    return Collection(name, document_count, chunk_count, datetime.fromisoformat(created_at).astimezone(UTC))

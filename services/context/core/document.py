@@ -1,0 +1,83 @@
+"""Documents, collections, and what they must be like."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.domain.json_text import JsonTextError, parse_json
+
+_COLLECTION = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_MAX_SOURCE_CHARS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A text to store; `source` names it within its collection."""
+
+    source: str
+    content: str
+    metadata_json: str = ""
+
+    @property
+    def digest(self) -> str:
+        """What tells whether the document changed: content and metadata."""
+        return hashlib.sha256(f"{len(self.metadata_json)}:{self.metadata_json}{self.content}".encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """A named set of documents."""
+
+    name: str
+    document_count: int
+    chunk_count: int
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class IngestBounds:
+    """How much one Ingest may bring."""
+
+    max_documents: int
+    max_document_chars: int
+
+
+def check_collection_name(field: str, name: str) -> None:
+    """Raise InvalidRequest, naming the field, unless `name` may name a collection."""
+    if _COLLECTION.fullmatch(name) is None:
+        raise InvalidRequest(f"{field} {name[:80]!r} does not match [A-Za-z0-9._-]{{1,64}}")
+
+
+def check_documents(documents: Sequence[Document], bounds: IngestBounds) -> None:
+    """Raise InvalidRequest when a document is malformed, too large or repeated, or there are too many or none."""
+    if not 1 <= len(documents) <= bounds.max_documents:
+        raise InvalidRequest(f"documents has {len(documents)} entries: send 1 to {bounds.max_documents}")
+    sources: set[str] = set()
+    for position, document in enumerate(documents):
+        where = f"documents[{position}]"
+        if not document.source or len(document.source) > _MAX_SOURCE_CHARS or not document.source.isprintable():
+            raise InvalidRequest(f"{where}.source must be 1 to {_MAX_SOURCE_CHARS} printable characters")
+        if document.source in sources:
+            raise InvalidRequest(f"{where}.source {document.source[:80]!r} is there twice")
+        sources.add(document.source)
+        if not document.content.strip():
+            raise InvalidRequest(f"{where}.content is empty")
+        if len(document.content) > bounds.max_document_chars:
+            actual, limit = len(document.content), bounds.max_document_chars
+            raise InvalidRequest(f"{where}.content has {actual} characters, at most {limit} are allowed")
+        if document.metadata_json:
+            _check_metadata(where, document.metadata_json)
+
+
+def _check_metadata(where: str, metadata_json: str) -> None:
+    try:
+        metadata = parse_json(metadata_json)
+    except JsonTextError as error:
+        raise InvalidRequest(f"{where}.metadata_json is not JSON: {error}") from None
+    if not isinstance(metadata, dict):
+        raise InvalidRequest(f"{where}.metadata_json is not a JSON object")

@@ -1,0 +1,65 @@
+"""ContextService over gRPC: decode, call the app, encode."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+
+from pagantic.context.v1 import context_service_pb2 as pb
+from pagantic.context.v1 import context_service_pb2_grpc as pb_grpc
+from services.context.app.building import ContextBuilding
+from services.context.app.library import Library
+from services.context.app.retrieval import Retrieval
+from services.context.convert import (
+    built_context_to_proto,
+    chunk_from_proto,
+    chunk_to_proto,
+    collection_to_proto,
+    document_from_proto,
+    ingest_result_to_proto,
+    policy_from_proto,
+)
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class ContextServicer(pb_grpc.ContextServiceServicer):
+    """Serves the library, retrieval and the building of context messages."""
+
+    def __init__(self, library: Library, retrieval: Retrieval, building: ContextBuilding) -> None:
+        self._library = library
+        self._retrieval = retrieval
+        self._building = building
+
+    async def CreateCollection(
+        self, request: pb.CreateCollectionRequest, context: Context
+    ) -> pb.CreateCollectionResponse:
+        collection = await self._library.create_collection(request.name)
+        return pb.CreateCollectionResponse(collection=collection_to_proto(collection))
+
+    async def ListCollections(self, request: pb.ListCollectionsRequest, context: Context) -> pb.ListCollectionsResponse:
+        collections = await self._library.list_collections()
+        return pb.ListCollectionsResponse(collections=[collection_to_proto(one) for one in collections])
+
+    async def DeleteCollection(
+        self, request: pb.DeleteCollectionRequest, context: Context
+    ) -> pb.DeleteCollectionResponse:
+        await self._library.delete_collection(request.name)
+        return pb.DeleteCollectionResponse()
+
+    async def Ingest(self, request: pb.IngestRequest, context: Context) -> pb.IngestResponse:
+        documents = [document_from_proto(document) for document in request.documents]
+        return ingest_result_to_proto(await self._library.ingest(request.collection, documents))
+
+    async def Delete(self, request: pb.DeleteRequest, context: Context) -> pb.DeleteResponse:
+        return pb.DeleteResponse(deleted=await self._library.delete_documents(request.collection, request.sources))
+
+    async def Retrieve(self, request: pb.RetrieveRequest, context: Context) -> pb.RetrieveResponse:
+        chunks = await self._retrieval.retrieve(request.query, policy_from_proto(request.policy))
+        return pb.RetrieveResponse(chunks=[chunk_to_proto(chunk) for chunk in chunks])
+
+    async def BuildContext(self, request: pb.BuildContextRequest, context: Context) -> pb.BuildContextResponse:
+        policy = policy_from_proto(request.policy)
+        given = [chunk_from_proto(chunk) for chunk in request.chunks]
+        return built_context_to_proto(await self._building.build(request.query, policy, given, request.model))

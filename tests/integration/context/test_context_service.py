@@ -1,0 +1,159 @@
+"""The context service over a real socket, with a scripted inference service that counts words."""
+
+from __future__ import annotations
+
+import json
+
+import grpc
+import pytest
+
+from pagantic.common.v1 import chunk_pb2, message_pb2
+from pagantic.context.v1 import context_service_pb2 as pb
+from pagantic.context.v1 import context_service_pb2_grpc as pb_grpc
+from pagantic.inference.v1 import inference_service_pb2 as inference_pb
+from pagantic.inference.v1 import inference_service_pb2_grpc as inference_grpc
+from pagantic_common.domain.errors import ErrorCode, InvalidRequest
+from pagantic_common.rpc.server import Registration, start_server
+from pagantic_common.rpc.status import restore_error
+from services.context.__main__ import open_app
+from services.context.settings import ContextSettings
+
+
+class WordCountingInference(inference_grpc.InferenceServiceServicer):
+    """Counts words; knows one model."""
+
+    async def CountTokens(self, request, _context):  # noqa: N802
+        if request.model not in ("", "small"):
+            raise InvalidRequest("no engine serves it", code=ErrorCode.CONFIG_NO_ENGINE)
+        return inference_pb.CountTokensResponse(text_tokens=[len(text.split()) for text in request.texts])
+
+
+@pytest.fixture
+async def inference_address():
+    servicer = WordCountingInference()
+    registration = Registration(
+        "pagantic.inference.v1.InferenceService",
+        lambda server: inference_grpc.add_InferenceServiceServicer_to_server(servicer, server),
+    )
+    server, _, port = await start_server(ContextSettings(port=0), [registration])
+    yield f"127.0.0.1:{port}"
+    await server.stop(None)
+
+
+@pytest.fixture
+async def context(inference_address, tmp_path):
+    async for stub in serve(ContextSettings(port=0, data_folder=tmp_path, inference_address=inference_address)):
+        yield stub
+
+
+async def serve(settings):
+    async with open_app(settings) as registrations:
+        server, _, port = await start_server(settings, registrations)
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            yield pb_grpc.ContextServiceStub(channel)
+        await server.stop(None)
+
+
+async def ingest(context, **documents):
+    request = pb.IngestRequest(collection="docs")
+    for source, content in documents.items():
+        request.documents.add(source=source, content=content, metadata_json='{"lang": "en"}')
+    return await context.Ingest(request)
+
+
+def policy(**fields):
+    return pb.ContextPolicy(collection="docs", **fields)
+
+
+async def test_ingested_documents_are_retrieved_best_first(context):
+    reply = await ingest(context, fox="the quick fox", dog="the lazy dog", both="fox and dog, fox and dog")
+    assert (reply.added, reply.collection.document_count, reply.collection.chunk_count) == (3, 3, 3)
+    assert reply.collection.HasField("created_at")
+    found = await context.Retrieve(pb.RetrieveRequest(query="Fox", policy=policy()))
+    assert [chunk.source for chunk in found.chunks] == ["both", "fox"]
+    assert found.chunks[0].score > found.chunks[1].score > 0
+    assert found.chunks[0].score_kind == "bm25"
+    assert json.loads(found.chunks[0].metadata_json) == {"lang": "en"}
+
+
+async def test_context_is_one_system_message_within_its_budget(context):
+    await ingest(context, a="fox one two", b="fox fox", c="bird")
+    whole = await context.BuildContext(pb.BuildContextRequest(query="fox wolf", policy=policy()))
+    assert whole.message == message_pb2.Message(
+        role=message_pb2.ROLE_SYSTEM, content="Relevant context:\n\n[1] (b): fox fox\n[2] (a): fox one two"
+    )
+    assert (whole.token_count, whole.coverage, len(whole.chunks)) == (11, 0.5, 2)
+    cut = await context.BuildContext(pb.BuildContextRequest(query="fox", policy=policy(max_tokens=7), model="small"))
+    assert (cut.token_count, [chunk.source for chunk in cut.chunks]) == (6, ["b"])
+    none = await context.BuildContext(pb.BuildContextRequest(query="zebra", policy=policy()))
+    assert not none.HasField("message")
+
+
+async def test_given_chunks_are_laid_out_without_a_collection(context):
+    given = [chunk_pb2.Chunk(id="9", content="step result", source="step-1", score=0.25, score_kind="keyword")]
+    reply = await context.BuildContext(pb.BuildContextRequest(query="step", chunks=given))
+    assert reply.message.content == "Relevant context:\n\n[1] (step-1): step result"
+    assert list(reply.chunks) == given
+
+
+@pytest.mark.parametrize(
+    ("method", "request_", "status"),
+    [
+        ("Retrieve", pb.RetrieveRequest(query="q", policy=policy()), grpc.StatusCode.NOT_FOUND),
+        ("Retrieve", pb.RetrieveRequest(query="q"), grpc.StatusCode.INVALID_ARGUMENT),
+        ("Retrieve", pb.RetrieveRequest(policy=policy()), grpc.StatusCode.INVALID_ARGUMENT),
+        (
+            "Retrieve",
+            pb.RetrieveRequest(query="q", policy=policy(retriever=pb.RETRIEVER_VECTOR)),
+            grpc.StatusCode.UNIMPLEMENTED,
+        ),
+        ("Retrieve", pb.RetrieveRequest(query="q", policy=policy(retriever=77)), grpc.StatusCode.INVALID_ARGUMENT),
+        ("BuildContext", pb.BuildContextRequest(query="q", policy=policy()), grpc.StatusCode.NOT_FOUND),
+        ("Delete", pb.DeleteRequest(collection="docs", sources=["a"]), grpc.StatusCode.NOT_FOUND),
+        ("DeleteCollection", pb.DeleteCollectionRequest(name="docs"), grpc.StatusCode.NOT_FOUND),
+        ("CreateCollection", pb.CreateCollectionRequest(name="a/b"), grpc.StatusCode.INVALID_ARGUMENT),
+        ("Ingest", pb.IngestRequest(collection="docs"), grpc.StatusCode.INVALID_ARGUMENT),
+    ],
+)
+async def test_mistake_has_its_status(context, method, request_, status):
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await getattr(context, method)(request_)
+    assert raised.value.code() is status
+
+
+async def test_collection_is_made_once_listed_and_deleted(context):
+    await context.CreateCollection(pb.CreateCollectionRequest(name="docs"))
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await context.CreateCollection(pb.CreateCollectionRequest(name="docs"))
+    assert raised.value.code() is grpc.StatusCode.ALREADY_EXISTS
+    listed = await context.ListCollections(pb.ListCollectionsRequest())
+    assert [one.name for one in listed.collections] == ["docs"]
+    await ingest(context, a="alpha")
+    assert (await context.Delete(pb.DeleteRequest(collection="docs", sources=["a", "b"]))).deleted == 1
+    await context.DeleteCollection(pb.DeleteCollectionRequest(name="docs"))
+    assert not (await context.ListCollections(pb.ListCollectionsRequest())).collections
+
+
+async def test_unknown_model_is_told_as_the_inference_service_tells_it(context):
+    await ingest(context, a="alpha")
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await context.BuildContext(pb.BuildContextRequest(query="alpha", policy=policy(), model="huge"))
+    assert restore_error("context", raised.value).code is ErrorCode.CONFIG_NO_ENGINE
+
+
+async def test_retrieval_works_while_the_inference_service_is_away(tmp_path):
+    settings = ContextSettings(port=0, data_folder=tmp_path, inference_address="127.0.0.1:1")
+    async for context in serve(settings):
+        await ingest(context, a="alpha")
+        found = await context.Retrieve(pb.RetrieveRequest(query="alpha", policy=policy()))
+        assert len(found.chunks) == 1
+        with pytest.raises(grpc.aio.AioRpcError, match="inference") as raised:
+            await context.BuildContext(pb.BuildContextRequest(query="alpha", policy=policy()))
+        assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_deadline_of_the_caller_holds(context):
+    await ingest(context, a="alpha")
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await context.BuildContext(pb.BuildContextRequest(query="alpha", policy=policy()), timeout=1e-6)
+    assert raised.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pagantic_common.domain.errors import InvalidRequest
+from services.context.app.building import ContextBuilding
+from services.context.app.retrieval import RetrievalPolicy
+from services.context.core.chunk import Chunk, lay_out
+
+
+class ScriptedRetrieval:
+    """Finds always the same."""
+
+    def __init__(self, *chunks):
+        self.chunks = list(chunks)
+
+    async def retrieve(self, _query, _policy):
+        return self.chunks
+
+
+class WordCounter:
+    """Counts words, and one token less for a whole of many lines, as merges over line ends do."""
+
+    def __init__(self):
+        self.calls = 0
+
+    async def count(self, _model, texts):
+        self.calls += 1
+        return [max(1, len(text.split()) - text.count("\n") // 3) for text in texts]
+
+
+def chunk(content, chunk_id="0"):
+    return Chunk(chunk_id, content, "s", 1.0, "bm25")
+
+
+POLICY = RetrievalPolicy("docs")
+
+
+async def test_nothing_found_gives_no_message():
+    counter = WordCounter()
+    built = await ContextBuilding(ScriptedRetrieval(), counter, 100).build("q", POLICY, [], "")
+    assert (built.text, built.chunks, built.coverage, counter.calls) == ("", (), 0.0, 0)
+
+
+async def test_given_chunks_are_laid_out_as_they_are():
+    given_chunks = [chunk("b b"), chunk("a"), chunk("a")]
+    building = ContextBuilding(ScriptedRetrieval(chunk("never")), WordCounter(), 100)
+    built = await building.build("", POLICY, given_chunks, "")
+    assert built.chunks == tuple(given_chunks)
+    assert built.text == lay_out(given_chunks)
+
+
+async def test_without_a_budget_nothing_is_counted():
+    counter = WordCounter()
+    built = await ContextBuilding(ScriptedRetrieval(chunk("a")), counter, 0).build("a b", POLICY, [], "")
+    assert (built.token_count, counter.calls, built.coverage) == (0, 0, 0.5)
+
+
+async def test_negative_budget_is_refused():
+    with pytest.raises(InvalidRequest, match="max_tokens"):
+        await ContextBuilding(ScriptedRetrieval(), WordCounter(), 0).build(
+            "q", RetrievalPolicy("docs", max_tokens=-1), [], ""
+        )
+
+
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=12), st.integers(1, 80))
+async def test_the_longest_prefix_that_fits_is_kept(sizes, budget):
+    chunks = [chunk("w " * size, str(number)) for number, size in enumerate(sizes)]
+    counter = WordCounter()
+    policy = RetrievalPolicy("docs", max_tokens=budget)
+    built = await ContextBuilding(ScriptedRetrieval(*chunks), counter, 5).build("w", policy, [], "")
+    counts = [(await counter.count("", [lay_out(chunks[:kept])]))[0] for kept in range(1, len(chunks) + 1)]
+    fitting = [kept for kept, tokens in enumerate(counts, 1) if tokens <= budget]
+    assert len(built.chunks) == (max(fitting) if fitting else 0)
+    assert built.chunks == tuple(chunks[: len(built.chunks)])
+    assert built.token_count == (counts[len(built.chunks) - 1] if fitting else 0)

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+
+import pytest
+
+from pagantic_common.domain.errors import Conflict, InvalidRequest, NotFound, PreconditionFailed, Unsupported
+from pagantic_common.telemetry.clock import SystemClock
+from services.context.adapters.sqlite_store import SqliteStore
+from services.context.app.library import Library
+from services.context.app.retrieval import Retrieval, RetrievalPolicy, Retriever
+from services.context.core.document import Document, IngestBounds
+
+BOUNDS = IngestBounds(100, 10_000)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "deep" / "context.sqlite3"
+
+
+@pytest.fixture
+def store(path):
+    store = SqliteStore(path, SystemClock(), max_chunks=50)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def library(store):
+    return Library(store, BOUNDS, chunk_chars=40, overlap_chars=0)
+
+
+async def test_ingest_adds_replaces_and_leaves_alone(library):
+    first = await library.ingest("docs", [Document("a", "alpha"), Document("b", "beta")])
+    assert (first.added, first.replaced, first.unchanged) == (2, 0, 0)
+    second = await library.ingest("docs", [Document("a", "alpha"), Document("b", "new"), Document("c", "gamma")])
+    assert (second.added, second.replaced, second.unchanged) == (1, 1, 1)
+    assert (second.collection.document_count, second.collection.chunk_count) == (3, 3)
+
+
+async def test_what_was_ingested_is_there_after_a_restart(path):
+    store = SqliteStore(path, SystemClock(), max_chunks=50)
+    await Library(store, BOUNDS, 40, 0).ingest("docs", [Document("a", "alpha", '{"k": 1}')])
+    store.close()
+    again = SqliteStore(path, SystemClock(), max_chunks=50)
+    _, chunks = await again.load_chunks("docs")
+    assert [(chunk.id, chunk.content, chunk.source, chunk.metadata_json) for chunk in chunks] == [
+        ("0", "alpha", "a", '{"k": 1}')
+    ]
+    again.close()
+
+
+async def test_commit_waits_for_the_disk(store):
+    assert store._db.execute("PRAGMA synchronous").fetchone() == (2,)
+    assert store._db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+async def test_ingest_that_fails_stores_nothing(library, store):
+    await library.ingest("docs", [Document("a", "alpha")])
+    with pytest.raises(PreconditionFailed, match="at most 50"):
+        await library.ingest("docs", [Document("b", "beta"), Document("big", "word " * 1000)])
+    with pytest.raises(PreconditionFailed):
+        await library.ingest("fresh", [Document("big", "word " * 1000)])
+    assert [(one.name, one.document_count) for one in await store.list_collections()] == [("docs", 1)]
+
+
+async def test_collections_are_made_listed_and_removed(library):
+    made = await library.create_collection("b")
+    await library.create_collection("a")
+    assert (made.name, made.document_count, made.chunk_count) == ("b", 0, 0)
+    assert [one.name for one in await library.list_collections()] == ["a", "b"]
+    with pytest.raises(Conflict, match="'a'"):
+        await library.create_collection("a")
+    await library.delete_collection("a")
+    with pytest.raises(NotFound, match="'a'"):
+        await library.delete_collection("a")
+
+
+async def test_deleting_documents_counts_those_that_were_there(library):
+    await library.ingest("docs", [Document("a", "alpha"), Document("b", "beta")])
+    assert await library.delete_documents("docs", ["a", "a", "zzz"]) == 1
+    with pytest.raises(NotFound):
+        await library.delete_documents("none", ["a"])
+
+
+async def test_concurrent_ingests_all_arrive(library):
+    await asyncio.gather(*(library.ingest("docs", [Document(f"d{number}", "text")]) for number in range(20)))
+    assert (await library.list_collections())[0].document_count == 20
+
+
+@pytest.mark.parametrize("damage", [b"not a database, but long enough to be read as one" * 50, None])
+def test_file_that_is_no_store_is_refused(path, damage):
+    path.parent.mkdir()
+    if damage is None:
+        db = sqlite3.connect(path)
+        db.execute("PRAGMA user_version = 99")
+        db.close()
+    else:
+        path.write_bytes(damage)
+    with pytest.raises(InvalidRequest, match="cannot be used"):
+        SqliteStore(path, SystemClock(), max_chunks=50)
+
+
+async def test_retrieval_sees_every_change(library, store):
+    retrieval = Retrieval(store, max_indexes=1)
+
+    async def find(query, **policy):
+        return [chunk.source for chunk in await retrieval.retrieve(query, RetrievalPolicy("docs", **policy))]
+
+    await library.ingest("docs", [Document("a", "red fox"), Document("b", "red red dog"), Document("c", "blue")])
+    assert await find("red") == ["b", "a"]
+    assert await find("red fox", retriever=Retriever.KEYWORD) == ["a", "b"]
+    assert await find("red fox", retriever=Retriever.KEYWORD, min_score=0.6) == ["a"]
+    assert await find("red", max_chunks=1) == ["b"]
+    assert await find("zebra") == []
+    await library.ingest("docs", [Document("a", "zebra")])
+    assert await find("zebra") == ["a"]
+    await library.delete_collection("docs")
+    await library.ingest("docs", [Document("z", "zebra")])
+    assert await find("zebra") == ["z"]
+
+
+async def test_same_content_is_found_once(library, store):
+    await library.ingest("docs", [Document("a", "same words"), Document("b", "same words")])
+    found = await Retrieval(store, max_indexes=1).retrieve("same", RetrievalPolicy("docs"))
+    assert [(chunk.source, chunk.score_kind) for chunk in found] == [("a", "bm25")]
+
+
+async def test_concurrent_searches_over_more_collections_than_indexes_agree(library, store):
+    retrieval = Retrieval(store, max_indexes=2)
+    for number in range(4):
+        await library.ingest(f"c{number}", [Document(f"s{number}", "word")])
+    found = await asyncio.gather(
+        *(retrieval.retrieve("word", RetrievalPolicy(f"c{number % 4}")) for number in range(16))
+    )
+    assert [chunks[0].source for chunks in found] == [f"s{number % 4}" for number in range(16)]
+
+
+@pytest.mark.parametrize("retriever", [Retriever.VECTOR, Retriever.HYBRID])
+async def test_embedding_retrievers_are_not_supported_yet(store, retriever):
+    with pytest.raises(Unsupported, match=retriever.name):
+        await Retrieval(store, 1).retrieve("q", RetrievalPolicy("docs", retriever))
+
+
+async def test_empty_query_is_refused(store):
+    with pytest.raises(InvalidRequest, match="query"):
+        await Retrieval(store, 1).retrieve("  ", RetrievalPolicy("docs"))
