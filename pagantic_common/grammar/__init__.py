@@ -1,0 +1,1 @@
+"""Grammars as text: GBNF, and what the decoding engine takes. Knows nothing of services."""

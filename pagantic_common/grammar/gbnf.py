@@ -1,0 +1,350 @@
+"""GBNF, the grammar format of llama.cpp: text -> Grammar.
+
+Theory of operation: one pass over the text with a stack of open groups, so nesting costs no Python frames; what follows
+from the tree (undefined rules, left recursion) is checked afterwards. Depth is bounded because the tree is walked
+recursively later.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pagantic_common.grammar.problems import GrammarError, Problem, place_of
+from pagantic_common.grammar.tree import (
+    MAX_CODE_POINT,
+    CharSet,
+    Choice,
+    Grammar,
+    Literal,
+    Node,
+    Repeat,
+    RuleRef,
+    Sequence,
+    finite_rules,
+    left_refs_of,
+    nullable_rules,
+    refs_of,
+)
+
+MAX_DEPTH = 60  # groups and stacked repetitions inside one rule
+MAX_REPETITIONS = 2000
+MAX_PROBLEMS = 20
+_WORD = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
+_DIGITS = frozenset("0123456789")
+_HEX = frozenset("0123456789abcdefABCDEF")
+_HEX_LENGTH = {"x": 2, "u": 4, "U": 8}
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", '"': '"', "[": "[", "]": "]"}
+_LIMITS: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
+_SURROGATES = range(0xD800, 0xE000)
+
+
+def parse_gbnf(text: str) -> Grammar:
+    """Parse GBNF; raises GrammarError naming every problem found.
+
+    A syntax error ends the search; undefined rules, a missing root and left recursion are all reported. A rule
+    defined twice keeps its last definition, as in llama.cpp, and is warned of.
+    """
+    parser = _Parser(text)
+    try:
+        parser.parse_rules()
+    except _SyntaxProblem as problem:
+        raise GrammarError(_problem_at(text, problem.offset, str(problem))) from None
+    problems = _find_problems(parser)
+    if problems:
+        raise GrammarError(*problems[:MAX_PROBLEMS])
+    return Grammar(parser.rules, tuple(parser.warnings + _find_warnings(parser)))
+
+
+class _SyntaxProblem(Exception):
+    def __init__(self, offset: int, message: str) -> None:
+        super().__init__(message)
+        self.offset = offset
+
+
+@dataclass(slots=True)
+class _Group:
+    """An open group: finished options, and the items of the option being read with the depth of each."""
+
+    start: int
+    options: list[Node] = field(default_factory=list)
+    items: list[Node] = field(default_factory=list)
+    depths: list[int] = field(default_factory=list)
+    depth: int = 0
+
+    def end_option(self) -> None:
+        self.options.append(self.items[0] if len(self.items) == 1 else Sequence(tuple(self.items)))
+        self.depth = max(self.depth, *self.depths, 0)
+        self.items, self.depths = [], []
+
+    def close(self) -> Node:
+        self.end_option()
+        return self.options[0] if len(self.options) == 1 else Choice(tuple(self.options))
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+        self.rules: dict[str, Node] = {}
+        self.starts: dict[str, int] = {}
+        self.warnings: list[Problem] = []
+
+    def fail(self, message: str, offset: int | None = None) -> _SyntaxProblem:
+        return _SyntaxProblem(self.at if offset is None else offset, message)
+
+    def peek(self) -> str:
+        return self.text[self.at : self.at + 1]
+
+    def skip_space(self, *, newlines: bool) -> None:
+        text, at, size = self.text, self.at, len(self.text)
+        while at < size:
+            char = text[at]
+            if char == "#":
+                end = text.find("\n", at)
+                at = size if end < 0 else end
+            elif char in " \t" or (newlines and char in "\r\n"):
+                at += 1
+            else:
+                break
+        self.at = at
+
+    def parse_rules(self) -> None:
+        self.skip_space(newlines=True)
+        while self.at < len(self.text):
+            start = self.at
+            name = self.read_word()
+            if not name:
+                hint = "; to go on over lines, end the line with '|' or use a group" if self.peek() == "|" else ""
+                raise self.fail(f"a rule name was expected, not {self.peek()!r}{hint}")
+            self.skip_space(newlines=False)
+            if not self.text.startswith("::=", self.at):
+                raise self.fail(f"'::=' was expected after {name!r}")
+            self.at += 3
+            self.skip_space(newlines=True)
+            if name in self.rules:
+                self.warnings.append(_problem_at(self.text, start, f"rule {name!r} is defined again; the last counts"))
+            self.rules[name] = self.parse_body()
+            self.starts[name] = start
+            self.skip_space(newlines=True)
+
+    def read_word(self) -> str:
+        start = self.at
+        while self.peek() in _WORD:
+            self.at += 1
+        return self.text[start : self.at]
+
+    def parse_body(self) -> Node:
+        """Read alternatives up to the newline, outside of groups, that ends the rule."""
+        stack = [_Group(self.at)]
+        while True:
+            char = self.peek()
+            if char == "" or char in "\r\n":  # inside a group newlines were skipped as space
+                if len(stack) > 1:
+                    raise self.fail("the group is not closed", stack[-1].start)
+                return stack[0].close()
+            if char == "|":
+                self.at += 1
+                stack[-1].end_option()
+                self.skip_space(newlines=True)
+                continue
+            if char == "(":
+                if len(stack) > MAX_DEPTH:
+                    raise self.fail(f"groups are nested deeper than {MAX_DEPTH}")
+                stack.append(_Group(self.at))
+                self.at += 1
+                self.skip_space(newlines=True)
+                continue
+            self.parse_item(stack, char)
+            self.skip_space(newlines=len(stack) > 1)
+
+    def parse_item(self, stack: list[_Group], char: str) -> None:
+        group, start = stack[-1], self.at
+        node: Node
+        depth = 0
+        if char == ")":
+            if len(stack) == 1:
+                raise self.fail("')' closes no group")
+            self.at += 1
+            closed = stack.pop()
+            node, depth, group = closed.close(), closed.depth + 1, stack[-1]
+        elif char in "*+?{":
+            if not group.items:
+                raise self.fail(f"{char!r} follows nothing that it could repeat")
+            least, most = self.parse_limits(char)
+            node, depth = Repeat(group.items.pop(), least, most), group.depths.pop() + 1
+        else:
+            node = self.parse_plain(char)
+        if depth > MAX_DEPTH:
+            raise self.fail(f"groups and repetitions are nested deeper than {MAX_DEPTH}", start)
+        group.items.append(node)
+        group.depths.append(depth)
+
+    def parse_plain(self, char: str) -> Node:
+        start = self.at
+        if char == '"':
+            return self.parse_literal()
+        if char == "[":
+            return self.parse_set()
+        if char == ".":
+            self.at += 1
+            return CharSet((), negated=True)
+        if char in "<!":
+            raise self.fail("token literals (<name>, <[id]>) are not supported: they mean one model's vocabulary only")
+        if word := self.read_word():
+            return RuleRef(word, start)
+        raise self.fail(f"unexpected {char!r}")
+
+    def parse_limits(self, char: str) -> tuple[int, int | None]:
+        start = self.at
+        self.at += 1
+        if char != "{":
+            return _LIMITS[char]
+        least = self.read_count()
+        most: int | None = least
+        if self.peek() == ",":
+            self.at += 1
+            self.skip_space(newlines=False)
+            most = None if self.peek() == "}" else self.read_count()
+        if self.peek() != "}":
+            raise self.fail("'}' was expected")
+        self.at += 1
+        if most is not None and most < least:
+            raise self.fail(f"the repetition's limits are reversed: {least} and {most}", start)
+        return least, most
+
+    def read_count(self) -> int:
+        self.skip_space(newlines=False)
+        start = self.at
+        while self.peek() in _DIGITS:
+            self.at += 1
+        digits = self.text[start : self.at]
+        if not digits:
+            raise self.fail("a number was expected")
+        if len(digits) > 9 or int(digits) > MAX_REPETITIONS:  # noqa: PLR2004 - more digits need no conversion
+            raise self.fail(f"more than {MAX_REPETITIONS} repetitions", start)
+        self.skip_space(newlines=False)
+        return int(digits)
+
+    def parse_literal(self) -> Literal:
+        start = self.at
+        self.at += 1
+        chars: list[str] = []
+        while (char := self.peek()) != '"':
+            if char in ("", "\n", "\r"):
+                raise self.fail("the string is not closed", start)
+            chars.append(chr(self.read_char()))
+        self.at += 1
+        return Literal("".join(chars))
+
+    def parse_set(self) -> CharSet:
+        start = self.at
+        self.at += 1
+        negated = self.peek() == "^"
+        self.at += negated
+        ranges: list[tuple[int, int]] = []
+        while self.peek() != "]":
+            if self.peek() in ("", "\n", "\r"):
+                raise self.fail("the character class is not closed", start)
+            first = self.at
+            low = high = self.read_char()
+            if self.peek() == "-" and self.text[self.at + 1 : self.at + 2] not in ("]", ""):
+                self.at += 1
+                high = self.read_char()
+            if high < low:
+                raise self.fail(f"the range {self.text[first : self.at]!r} is reversed", first)
+            ranges.append((low, high))
+        self.at += 1
+        if not ranges:
+            raise self.fail("the character class is empty", start)
+        return CharSet(tuple(ranges), negated)
+
+    def read_char(self) -> int:
+        """Read one character or escape; returns its code point."""
+        start = self.at
+        char = self.text[start]
+        self.at += 1
+        if char != "\\":
+            return ord(char)
+        kind = self.peek()
+        self.at += 1
+        if kind in _ESCAPES:
+            return ord(_ESCAPES[kind])
+        length = _HEX_LENGTH.get(kind)
+        if length is None:
+            raise self.fail(f"unknown escape of {kind!r}" if kind else "the text ends inside an escape", start)
+        digits = self.text[self.at : self.at + length]
+        if len(digits) < length or not _HEX.issuperset(digits):
+            raise self.fail(f"the escape of {kind!r} needs {length} hexadecimal digits", start)
+        self.at += length
+        code = int(digits, 16)
+        if code > MAX_CODE_POINT or code in _SURROGATES:
+            raise self.fail(f"{code:#x} is no Unicode character", start)
+        return code
+
+
+def _problem_at(text: str, offset: int, message: str) -> Problem:
+    line, column = place_of(text, offset)
+    return Problem(message, line, column)
+
+
+def _find_problems(parser: _Parser) -> list[Problem]:
+    problems = []
+    if "root" not in parser.rules:
+        problems.append(Problem("there is no rule named exactly 'root'"))
+    named: set[str] = set()
+    for node in parser.rules.values():
+        for ref in refs_of(node):
+            if ref.name not in parser.rules and ref.name not in named:
+                named.add(ref.name)
+                problems.append(_problem_at(parser.text, ref.offset, f"rule {ref.name!r} is not defined"))
+    if not problems and (cycle := _find_left_cycle(parser.rules)):
+        chain = " -> ".join([*cycle[:MAX_PROBLEMS], cycle[0]])
+        problems.append(
+            _problem_at(parser.text, parser.starts[cycle[0]], f"rule {cycle[0]!r} is left-recursive: {chain}")
+        )
+    return problems
+
+
+def _find_left_cycle(rules: dict[str, Node]) -> list[str]:
+    """Return rules each of which can stand leftmost in the next, the last in the first; empty when there are none.
+
+    Rules that nothing has leftmost are taken away until none is left (Kahn); what stays has a predecessor that stays.
+    """
+    nullable = nullable_rules(rules)
+    lefts = {name: left_refs_of(node, nullable)[0] for name, node in rules.items()}
+    incoming = dict.fromkeys(lefts, 0)
+    for targets in lefts.values():
+        for target in targets:
+            incoming[target] += 1
+    free = [name for name, count in incoming.items() if not count]
+    while free:
+        for target in lefts.pop(free.pop()):
+            incoming[target] -= 1
+            if not incoming[target]:
+                free.append(target)
+    before = {target: name for name, targets in lefts.items() for target in targets}
+    name = next((name for name in rules if name in lefts), None)
+    seen: dict[str, None] = {}
+    while name is not None and name not in seen:
+        seen[name] = None
+        name = before[name]
+    path = list(seen)
+    return path[path.index(name) :][::-1] if name is not None else []
+
+
+def _find_warnings(parser: _Parser) -> list[Problem]:
+    reached = {"root"}
+    waiting = ["root"]
+    while waiting:
+        for ref in refs_of(parser.rules[waiting.pop()]):
+            if ref.name not in reached:
+                reached.add(ref.name)
+                waiting.append(ref.name)
+    finite = finite_rules(parser.rules)
+    warnings = []
+    for name, start in parser.starts.items():
+        if name not in reached:
+            warnings.append(_problem_at(parser.text, start, f"rule {name!r} cannot be reached from root"))
+        elif name not in finite:
+            warnings.append(_problem_at(parser.text, start, f"rule {name!r} never ends: it derives no finite text"))
+    return warnings

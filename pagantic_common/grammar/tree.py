@@ -1,0 +1,160 @@
+"""A grammar as a tree, and what follows from its shape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from pagantic_common.grammar.problems import Problem
+
+MAX_CODE_POINT = 0x10FFFF
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """Exactly this text; may be empty."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CharSet:
+    """One character of (or, negated, outside) these inclusive ranges of code points."""
+
+    ranges: tuple[tuple[int, int], ...]
+    negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RuleRef:
+    """What another rule derives; `offset` is where the text names it."""
+
+    name: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """`least` to `most` times the item; None is without end."""
+
+    item: Node
+    least: int
+    most: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    """The items one after the other; none is the empty text."""
+
+    items: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of the options."""
+
+    options: tuple[Node, ...]
+
+
+Node = Literal | CharSet | RuleRef | Repeat | Sequence | Choice
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """Rules by name, `root` among them, every named rule defined; and warnings."""
+
+    rules: Mapping[str, Node]
+    warnings: tuple[Problem, ...] = ()
+
+
+def refs_of(node: Node) -> Iterator[RuleRef]:
+    """Yield every rule that the node names, left to right."""
+    match node:
+        case RuleRef():
+            yield node
+        case Repeat(item=item):
+            yield from refs_of(item)
+        case Sequence(items=children) | Choice(options=children):
+            for child in children:
+                yield from refs_of(child)
+        case _:
+            pass
+
+
+def nullable_rules(rules: Mapping[str, Node]) -> frozenset[str]:
+    """Return the rules that derive the empty text."""
+
+    def is_empty(node: Node, known: set[str]) -> bool:
+        match node:
+            case Literal(text=text):
+                return not text
+            case RuleRef(name=name):
+                return name in known
+            case Repeat(item=item, least=least):
+                return least == 0 or is_empty(item, known)
+            case Sequence(items=items):
+                return all(is_empty(item, known) for item in items)
+            case Choice(options=options):
+                return any(is_empty(option, known) for option in options)
+            case _:
+                return False
+
+    return _least_fixpoint(rules, is_empty)
+
+
+def finite_rules(rules: Mapping[str, Node]) -> frozenset[str]:
+    """Return the rules that derive some text; the others go on for ever."""
+
+    def is_finite(node: Node, known: set[str]) -> bool:
+        match node:
+            case RuleRef(name=name):
+                return name in known
+            case Repeat(item=item, least=least):
+                return least == 0 or is_finite(item, known)
+            case Sequence(items=items):
+                return all(is_finite(item, known) for item in items)
+            case Choice(options=options):
+                return any(is_finite(option, known) for option in options)
+            case _:
+                return True
+
+    return _least_fixpoint(rules, is_finite)
+
+
+def _least_fixpoint(rules: Mapping[str, Node], holds: Callable[[Node, set[str]], bool]) -> frozenset[str]:
+    """Work each rule again only when a rule that it names has come to hold: linear in the references."""
+    users: dict[str, set[str]] = {}
+    for name, node in rules.items():
+        for ref in refs_of(node):
+            users.setdefault(ref.name, set()).add(name)
+    known: set[str] = set()
+    waiting = list(rules)
+    while waiting:
+        name = waiting.pop()
+        if name not in known and name in rules and holds(rules[name], known):
+            known.add(name)
+            waiting.extend(users.get(name, ()))
+    return frozenset(known)
+
+
+def left_refs_of(node: Node, nullable: frozenset[str]) -> tuple[set[str], bool]:
+    """Return the rules that can stand leftmost in the node, and whether the node can be empty."""
+    match node:
+        case RuleRef(name=name):
+            return {name}, name in nullable
+        case Repeat(item=item, least=least, most=most):
+            names, is_empty = left_refs_of(item, nullable)
+            return (set() if most == 0 else names), is_empty or least == 0
+        case Sequence(items=items):
+            names = set()
+            for item in items:
+                more, is_empty = left_refs_of(item, nullable)
+                names |= more
+                if not is_empty:
+                    return names, False
+            return names, True
+        case Choice(options=options):
+            found = [left_refs_of(option, nullable) for option in options]
+            return set().union(*(names for names, _ in found)), any(is_empty for _, is_empty in found)
+        case _:
+            return set(), node == Literal("")
