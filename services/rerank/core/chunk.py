@@ -1,0 +1,115 @@
+"""Chunks, how they are scored anew and ordered."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.domain.json_text import JsonTextError, dump_json, parse_json
+from pagantic_common.domain.text_scoring import TextIndex
+
+MAX_CHUNKS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A scored piece of text."""
+
+    id: str
+    content: str
+    source: str
+    score: float = 0.0
+    score_kind: str = ""
+    metadata_json: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Scorer:
+    """A way to score; `score` gives, for a query and texts, the scores above 0 by position."""
+
+    name: str
+    description: str
+    min_score: float
+    max_score: float
+    score: Callable[[str, Sequence[str]], dict[int, float]]
+
+
+# The default first.
+SCORERS: Final = (
+    Scorer(
+        "bm25",
+        "Okapi BM25 over the given chunks; 0 when no term of the query occurs",
+        0.0,
+        math.inf,
+        lambda query, texts: TextIndex(texts).bm25(query),
+    ),
+    Scorer(
+        "keyword",
+        "fraction of the query's distinct terms that the chunk has",
+        0.0,
+        1.0,
+        lambda query, texts: TextIndex(texts).coverage(query),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RerankPolicy:
+    """How to score and what to keep; an empty scorer is the default one, `top_k` of 0 is all."""
+
+    scorer: str = ""
+    min_score: float | None = None
+    top_k: int = 0
+
+
+def find_scorer(name: str) -> Scorer:
+    """Return the scorer of that name, the default one for an empty name; raises InvalidRequest listing the known."""
+    for scorer in SCORERS:
+        if name in (scorer.name, ""):
+            return scorer
+    known = ", ".join(repr(scorer.name) for scorer in SCORERS)
+    raise InvalidRequest(f"scorer {name[:80]!r} is not known: use one of {known}")
+
+
+def rerank(query: str, chunks: Sequence[Chunk], policy: RerankPolicy) -> list[Chunk]:
+    """Return the chunks with their new scores, best first, ties in their order.
+
+    The earlier score and its kind are kept in the metadata. Raises InvalidRequest for an unknown scorer, an empty
+    query, too many chunks, a negative `top_k`, and metadata that is no JSON object.
+    """
+    scorer = find_scorer(policy.scorer)
+    if not query.strip():
+        raise InvalidRequest("query is empty")
+    if len(chunks) > MAX_CHUNKS:
+        raise InvalidRequest(f"chunks has {len(chunks)} entries, at most {MAX_CHUNKS} are allowed")
+    if policy.top_k < 0:
+        raise InvalidRequest(f"top_k is {policy.top_k}: it must not be negative")
+    scores = scorer.score(query, [chunk.content for chunk in chunks])
+    scored = [
+        replace(
+            chunk,
+            score=scores.get(position, 0.0),
+            score_kind=scorer.name,
+            metadata_json=_keep_score(position, chunk),
+        )
+        for position, chunk in enumerate(chunks)
+    ]
+    kept = [chunk for chunk in scored if policy.min_score is None or chunk.score >= policy.min_score]
+    kept.sort(key=lambda chunk: chunk.score, reverse=True)  # stable, also in reverse
+    return kept[: policy.top_k or None]
+
+
+def _keep_score(position: int, chunk: Chunk) -> str:
+    where = f"chunks[{position}]"
+    try:
+        metadata = parse_json(chunk.metadata_json or "{}")
+    except JsonTextError as error:
+        raise InvalidRequest(f"{where}.metadata_json is not JSON: {error}") from None
+    if not isinstance(metadata, dict):
+        raise InvalidRequest(f"{where}.metadata_json is not a JSON object")
+    if not math.isfinite(chunk.score):
+        raise InvalidRequest(f"{where}.score is {chunk.score}: it must be a number")
+    return dump_json({**metadata, "retriever_score": chunk.score, "retriever_score_kind": chunk.score_kind})

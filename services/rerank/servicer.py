@@ -1,0 +1,28 @@
+"""RerankService over gRPC: decode, score in a thread, encode."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+
+from pagantic.rerank.v1 import rerank_service_pb2 as pb
+from pagantic.rerank.v1 import rerank_service_pb2_grpc as pb_grpc
+from services.rerank.convert import chunk_from_proto, chunk_to_proto, policy_from_proto, scorer_to_proto
+from services.rerank.core.chunk import SCORERS, rerank
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class RerankServicer(pb_grpc.RerankServiceServicer):
+    """Serves the scorers."""
+
+    async def Rerank(self, request: pb.RerankRequest, context: Context) -> pb.RerankResponse:
+        chunks = [chunk_from_proto(chunk) for chunk in request.chunks]
+        # A full request may take long enough to hold up the others.
+        reranked = await asyncio.to_thread(rerank, request.query, chunks, policy_from_proto(request))
+        return pb.RerankResponse(chunks=[chunk_to_proto(chunk) for chunk in reranked])
+
+    async def ListScorers(self, request: pb.ListScorersRequest, context: Context) -> pb.ListScorersResponse:
+        return pb.ListScorersResponse(scorers=[scorer_to_proto(scorer) for scorer in SCORERS])

@@ -1,0 +1,16 @@
+"""Settings of the rerank service, read from PAGANTIC_RERANK_*."""
+
+from __future__ import annotations
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from pagantic_common.settings import ServiceSettings
+
+
+class RerankSettings(ServiceSettings):
+    """What the rerank service can be told."""
+
+    model_config = SettingsConfigDict(env_prefix="PAGANTIC_RERANK_", frozen=True, extra="ignore")
+
+    port: int = Field(50055, ge=0, le=65535, description="port to listen on; 0 takes a free one")
