@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import llama_cpp
 import numpy as np
 from llguidance import LLMatcher
@@ -17,7 +19,7 @@ from pagantic_common.grammar.engine_text import (
 from services.inference.core.generation import Constraint, ConstraintKind
 from services.inference.core.sampling import Logits
 
-_TO_ENGINE_TEXT = {
+_TO_ENGINE_TEXT: dict[ConstraintKind, Callable[[str], str]] = {
     ConstraintKind.SCHEMA: engine_text_of_schema,
     ConstraintKind.GBNF: engine_text_of_gbnf,
     ConstraintKind.REGEX: engine_text_of_regex,

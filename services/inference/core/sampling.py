@@ -1,6 +1,7 @@
 """Picks a token from logits, in the order of llama.cpp's default chain.
 
-That is: penalties and bias, top-k, top-p, min-p, temperature."""
+That is: penalties and bias, top-k, top-p, min-p, temperature.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """One candidate while it is decoded: logits in, tokens and text out.
 
 Theory of operation. `take` is given the logits of the last position of the sequence and answers with the tokens to
-decode next: the one that was picked, and after it those that the constraint forces, so that a run of forced tokens costs
-one batch. The first pick needs the logits of the prompt's last token.
+decode next: the one that was picked, and after it those that the constraint forces, so that a run of forced tokens
+costs one batch. The first pick needs the logits of the prompt's last token.
 
 Invariants:
     1. `output_tokens` never exceeds `max_tokens`.

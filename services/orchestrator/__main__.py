@@ -1,0 +1,57 @@
+"""Starts the orchestrator: the one place that names its concrete classes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from pagantic_common.rpc.channel import open_channel
+from pagantic_common.rpc.server import Registration, run_service
+from pagantic_common.settings import load_settings
+from pagantic_common.telemetry.clock import SystemClock
+from services.orchestrator.adapters.grpc_constraint import GrpcConstraint
+from services.orchestrator.adapters.grpc_context import GrpcContext
+from services.orchestrator.adapters.grpc_inference import GrpcInference
+from services.orchestrator.adapters.grpc_tools import GrpcTools
+from services.orchestrator.adapters.sqlite_journal import SqliteJournal
+from services.orchestrator.app.executions import Executions
+from services.orchestrator.app.runner import Services
+from services.orchestrator.servicer import SERVICE_NAME, OrchestratorServicer
+from services.orchestrator.settings import OrchestratorSettings
+
+
+@asynccontextmanager
+async def _open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Registration]]:
+    async with AsyncExitStack() as stack:
+        journal = SqliteJournal(settings.journal_path)
+        await journal.open()
+        stack.push_async_callback(journal.close)
+        inference, constraint, context, rerank, tools = [
+            await stack.enter_async_context(open_channel(address, max_message_bytes=settings.max_message_bytes))
+            for address in (
+                settings.inference_address,
+                settings.constraint_address,
+                settings.context_address,
+                settings.rerank_address,
+                settings.tools_address,
+            )
+        ]
+        services = Services(
+            inference=GrpcInference(inference),
+            constraint=GrpcConstraint(constraint),
+            tools=GrpcTools(tools),
+            context=GrpcContext(context, rerank),
+        )
+        executions = Executions(services, journal, SystemClock(), max_running=settings.max_running)
+        stack.push_async_callback(executions.close)
+        yield [Registration(SERVICE_NAME, OrchestratorServicer(executions).add_to)]
+
+
+def main() -> None:
+    """Entry point of `python -m services.orchestrator`."""
+    settings = load_settings(OrchestratorSettings)
+    run_service("orchestrator", settings, lambda: _open_app(settings))
+
+
+if __name__ == "__main__":
+    main()

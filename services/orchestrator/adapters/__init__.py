@@ -1,0 +1,1 @@
+"""gRPC clients of the other services, and the journal in SQLite."""

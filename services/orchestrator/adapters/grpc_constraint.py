@@ -1,0 +1,59 @@
+"""ConstraintPort over gRPC."""
+
+from __future__ import annotations
+
+import grpc
+
+from pagantic.constraint.v1 import constraint_service_pb2, constraint_service_pb2_grpc
+from pagantic_common.codec.errors import failure_from_proto
+from pagantic_common.rpc.call import call_unary
+from services.orchestrator.convert.request import output_to_proto, rule_to_proto
+from services.orchestrator.convert.response import guarantee_from_proto, stage_from_proto
+from services.orchestrator.core.request import OutputContract, Request
+from services.orchestrator.core.response import Enforcement
+from services.orchestrator.ports import CompiledConstraint
+
+
+class GrpcConstraint:
+    """The constraint service behind a channel."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._stub: constraint_service_pb2_grpc.ConstraintServiceAsyncStub = (
+            constraint_service_pb2_grpc.ConstraintServiceStub(channel)
+        )
+
+    async def compile(self, output: OutputContract) -> CompiledConstraint:
+        """Compile the contract's grammar, or else its schema; with both, the grammar decodes and the schema checks."""
+        request = constraint_service_pb2.CompileRequest()
+        has_grammar = bool(output.grammar or output.grammar_name)
+        if output.grammar_name:
+            request.grammar_name = output.grammar_name
+        elif output.grammar:
+            request.grammar = output.grammar
+        else:
+            request.schema_json = output.schema_json
+        compiled = await call_unary("constraint", self._stub.Compile, request)
+        return CompiledConstraint(compiled.engine_text, is_fully_enforced=not has_grammar and not compiled.unsupported)
+
+    async def enforce(self, text: str, request: Request, *, is_decoder_enforced: bool) -> Enforcement:
+        """Run the pipeline that the request declares."""
+        reply = await call_unary(
+            "constraint",
+            self._stub.Enforce,
+            constraint_service_pb2.EnforceRequest(
+                output=text,
+                contract=output_to_proto(request.output),
+                rules=[rule_to_proto(rule) for rule in request.rules],
+                semantic_intent=request.semantic_intent,
+                decoder_enforced=is_decoder_enforced,
+            ),
+        )
+        return Enforcement(
+            valid=reply.valid,
+            output=reply.output,
+            structured_output_json=reply.structured_output_json,
+            stages=tuple(stage_from_proto(stage) for stage in reply.stages),
+            guarantee=guarantee_from_proto(reply.guarantee),
+            failure=failure_from_proto(reply.error) if reply.HasField("error") else None,
+            semantic_score=reply.semantic_score if reply.HasField("semantic_score") else None,
+        )

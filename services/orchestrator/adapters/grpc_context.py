@@ -1,0 +1,52 @@
+"""ContextPort over gRPC: the context service, and the rerank service where the policy asks for it."""
+
+from __future__ import annotations
+
+import grpc
+
+from pagantic.common.v1 import chunk_pb2
+from pagantic.context.v1 import context_service_pb2, context_service_pb2_grpc
+from pagantic.rerank.v1 import rerank_service_pb2, rerank_service_pb2_grpc
+from pagantic_common.codec.messages import message_from_proto
+from pagantic_common.rpc.call import call_unary
+from services.orchestrator.convert.request import context_to_proto
+from services.orchestrator.core.request import ContextPolicy
+from services.orchestrator.ports import BuiltContext
+
+
+class GrpcContext:
+    """The context and rerank services behind their channels."""
+
+    def __init__(self, context: grpc.aio.Channel, rerank: grpc.aio.Channel) -> None:
+        self._context: context_service_pb2_grpc.ContextServiceAsyncStub = context_service_pb2_grpc.ContextServiceStub(
+            context
+        )
+        self._rerank: rerank_service_pb2_grpc.RerankServiceAsyncStub = rerank_service_pb2_grpc.RerankServiceStub(rerank)
+
+    async def build(self, query: str, policy: ContextPolicy, model: str) -> BuiltContext:
+        """Retrieve, rerank where the policy says so, and lay out."""
+        encoded = context_to_proto(policy)
+        chunks: list[chunk_pb2.Chunk] = []
+        if policy.scorer is not None:
+            chunks = await self._retrieve_and_rerank(query, policy, encoded)
+            if not chunks:
+                return BuiltContext(None)
+        request = context_service_pb2.BuildContextRequest(query=query, policy=encoded, chunks=chunks, model=model)
+        reply = await call_unary("context", self._context.BuildContext, request)
+        if not reply.HasField("message"):
+            return BuiltContext(None)
+        return BuiltContext(message_from_proto(reply.message), len(reply.chunks), reply.token_count)
+
+    async def _retrieve_and_rerank(
+        self, query: str, policy: ContextPolicy, encoded: context_service_pb2.ContextPolicy
+    ) -> list[chunk_pb2.Chunk]:
+        unfiltered = context_service_pb2.ContextPolicy()
+        unfiltered.CopyFrom(encoded)
+        unfiltered.ClearField("min_score")  # it applies to the reranked score
+        request = context_service_pb2.RetrieveRequest(query=query, policy=unfiltered)
+        found = await call_unary("context", self._context.Retrieve, request)
+        rerank = rerank_service_pb2.RerankRequest(
+            query=query, chunks=found.chunks, scorer=policy.scorer or "", min_score=policy.min_score, top_k=policy.top_k
+        )
+        ranked = await call_unary("rerank", self._rerank.Rerank, rerank)
+        return list(ranked.chunks)

@@ -1,0 +1,42 @@
+"""ToolsPort over gRPC."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import grpc
+
+from pagantic.tools.v1 import tools_service_pb2, tools_service_pb2_grpc
+from pagantic_common.codec.errors import error_code_from_proto
+from pagantic_common.codec.messages import duration_from_proto, tool_call_to_proto, tool_definition_from_proto
+from pagantic_common.domain.messages import ToolCall
+from pagantic_common.rpc.call import call_unary
+from services.orchestrator.core.response import ToolCallRecord
+from services.orchestrator.ports import OfferedTool
+
+
+class GrpcTools:
+    """The tools service behind a channel."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._stub: tools_service_pb2_grpc.ToolServiceAsyncStub = tools_service_pb2_grpc.ToolServiceStub(channel)
+
+    async def list_tools(self, names: Sequence[str]) -> list[OfferedTool]:
+        """List the named tools, or all."""
+        request = tools_service_pb2.ListToolsRequest(names=names)
+        reply = await call_unary("tools", self._stub.ListTools, request)
+        return [OfferedTool(tool_definition_from_proto(tool.definition), tool.available) for tool in reply.tools]
+
+    async def execute(self, call: ToolCall) -> ToolCallRecord:
+        """Run a call; the tool's own failure is in the record."""
+        request = tools_service_pb2.ExecuteToolRequest(call=tool_call_to_proto(call))
+        reply = await call_unary("tools", self._stub.ExecuteTool, request)
+        return ToolCallRecord(
+            id=call.id,
+            name=call.name,
+            arguments_json=call.arguments_json,
+            result=reply.result.content,
+            is_error=reply.result.is_error,
+            error_code=error_code_from_proto(reply.error.code),
+            duration_s=duration_from_proto(reply.duration),
+        )

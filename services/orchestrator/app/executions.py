@@ -1,0 +1,202 @@
+"""Admits requests, runs each once, lets callers watch and cancel."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+
+from pagantic_common.domain.clock import Clock
+from pagantic_common.domain.deadline import Deadline
+from pagantic_common.domain.errors import Conflict, ErrorCode, Failure, Overloaded, Unsupported, failure_of
+from pagantic_common.telemetry.logging import get_logger
+from pagantic_common.telemetry.scope import current_correlation, current_deadline, work_scope
+from services.orchestrator.app.recorder import Recorder
+from services.orchestrator.app.runner import Runner, Services
+from services.orchestrator.core.events import Completed, Event
+from services.orchestrator.core.lifecycle import State
+from services.orchestrator.core.request import Mode, Request, check_request
+from services.orchestrator.core.response import Response
+from services.orchestrator.ports import ExecutionRecord, Journal
+
+log = get_logger(__name__)
+
+END_TIMEOUT_S = 5.0
+
+
+class _Running:
+    """An execution that has not ended: its task, who watches, and why it is to stop."""
+
+    def __init__(self, recorder: Recorder, fingerprint: str) -> None:
+        self.recorder = recorder
+        self.fingerprint = fingerprint
+        self.task: asyncio.Task[None] | None = None
+        self.watchers = 0
+        self.stop_failure: Failure | None = None
+
+    def stop(self, failure: Failure) -> None:
+        """Cancel the run; the first reason counts."""
+        if self.stop_failure is None and self.task is not None:
+            self.stop_failure = failure
+            self.task.cancel()
+
+
+class Executions:
+    """The use-cases behind Execute, ExecuteStream and CancelExecution."""
+
+    def __init__(
+        self,
+        services: Services,
+        journal: Journal,
+        clock: Clock,
+        *,
+        max_running: int,
+        new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
+    ) -> None:
+        self._services = services
+        self.journal = journal
+        self._clock = clock
+        self._max_running = max_running
+        self._new_id = new_id
+        self._running: dict[str, _Running] = {}
+        self._sessions: dict[str, asyncio.Lock] = {}
+
+    def new_request_id(self) -> str:
+        """Return an id for a request that came without one."""
+        return self._new_id()
+
+    async def execute(self, request: Request, fingerprint: str) -> Response:
+        """Run a request, or join the run or the response of the same id, and return what came of it."""
+        async with aclosing(self.stream(request, fingerprint)) as events:
+            async for event in events:
+                if isinstance(event.payload, Completed):
+                    return event.payload.response
+        raise AssertionError("a stream ends with Completed")  # the recorder's invariant 2
+
+    async def stream(self, request: Request, fingerprint: str) -> AsyncGenerator[Event, None]:
+        """Run or join a request and give its events; the last is Completed.
+
+        Leaving early cancels the run when nobody else watches it. Raises InvalidRequest for a malformed envelope,
+        Conflict for another payload under the same id, Overloaded when too much runs already.
+        """
+        check_request(request)
+        if request.mode in (Mode.PLAN, Mode.REDUNDANT):
+            raise Unsupported(f"mode {request.mode} is not built yet: use CHAT or STRUCTURED")
+        running = self._running.get(request.request_id)
+        if running is None:
+            running_or_ended = await self._admit(request, fingerprint)
+            if isinstance(running_or_ended, ExecutionRecord):
+                async for event in self._replay(running_or_ended, fingerprint):
+                    yield event
+                return
+            running = running_or_ended
+        elif running.fingerprint != fingerprint:
+            raise _conflict(request.request_id)
+        running.watchers += 1
+        try:
+            async with aclosing(running.recorder.watch()) as events:
+                async for event in events:
+                    yield event
+        finally:
+            running.watchers -= 1
+            if running.watchers == 0 and not running.recorder.is_ended:
+                running.stop(_caller_left())
+
+    async def cancel(self, request_id: str) -> State:
+        """Cancel an execution and return the state it is in then. Raises NotFound for an unknown id."""
+        running = self._running.get(request_id)
+        if running is not None and running.task is not None:
+            running.stop(failure_of(ErrorCode.CANCELLED_SIGNAL, "cancelled by CancelExecution"))
+            await asyncio.wait([running.task], timeout=END_TIMEOUT_S)
+        return (await self.journal.get(request_id)).state
+
+    async def close(self) -> None:
+        """Cancel what still runs and wait for it to end."""
+        tasks = [running.task for running in self._running.values() if running.task is not None]
+        for running in list(self._running.values()):
+            running.stop(failure_of(ErrorCode.CANCELLED_SIGNAL, "the orchestrator is shutting down: send it again"))
+        if tasks:
+            await asyncio.wait(tasks, timeout=END_TIMEOUT_S)
+
+    async def _admit(self, request: Request, fingerprint: str) -> _Running | ExecutionRecord:
+        if len(self._running) >= self._max_running:
+            raise Overloaded(
+                f"{len(self._running)} executions run already, the limit is {self._max_running}", retry_after_s=1.0
+            )
+        now = self._clock.now()
+        record = ExecutionRecord(
+            request_id=request.request_id,
+            session_id=request.session_id,
+            trace_id=request.trace_id or current_correlation().trace_id,
+            mode=request.mode,
+            started_at=now,
+            state=State.INIT,
+            entered_at=now,
+            attempt=1,
+            fingerprint=fingerprint,
+        )
+        running = _Running(Recorder(self.journal, self._clock, record), fingerprint)
+        self._running[request.request_id] = running
+        try:
+            existing = await self.journal.admit(record)
+        except BaseException:
+            del self._running[request.request_id]
+            raise
+        if existing is not None:
+            del self._running[request.request_id]
+            return existing
+        running.task = asyncio.create_task(self._run(request, running))
+        return running
+
+    async def _replay(self, record: ExecutionRecord, fingerprint: str) -> AsyncGenerator[Event, None]:
+        if record.fingerprint != fingerprint:
+            raise _conflict(record.request_id)
+        if record.response is None:
+            raise Conflict(
+                f"request {record.request_id!r} was interrupted before it ended: send it again under a new request_id"
+            )
+        for event in await self.journal.timeline(record.request_id):
+            yield event
+
+    async def _run(self, request: Request, running: _Running) -> None:
+        runner = Runner(self._services, self.journal, self._clock, running.recorder)
+        timeout = Deadline.after(time.monotonic(), request.hints.timeout_s)
+        try:
+            with work_scope(deadline=timeout):
+                left_s = current_deadline().remaining_s(time.monotonic())
+                try:
+                    async with asyncio.timeout(left_s), self._turn(request.session_id):
+                        await runner.run(request)
+                except TimeoutError:
+                    await runner.end(request, failure_of(ErrorCode.CANCELLED_TIMEOUT, "the request's time is up"))
+                except asyncio.CancelledError:
+                    if running.stop_failure is None:
+                        raise
+                    await runner.end(request, running.stop_failure)
+                except Exception:
+                    error_id = uuid.uuid4().hex[:12]
+                    log.exception("unexpected error", error_id=error_id)
+                    text = f"internal error {error_id}: the orchestrator's log has the particulars"
+                    await runner.end(request, Failure(code=None, message=text))
+        finally:
+            self._running.pop(request.request_id, None)
+
+    def _turn(self, session_id: str) -> asyncio.Lock:
+        """Turns of one conversation follow each other; a request without one waits for nobody."""
+        if not session_id:
+            return asyncio.Lock()
+        if len(self._sessions) > 10 * self._max_running:
+            self._sessions = {key: lock for key, lock in self._sessions.items() if lock.locked()}
+        return self._sessions.setdefault(session_id, asyncio.Lock())
+
+
+def _conflict(request_id: str) -> Conflict:
+    return Conflict(f"request_id {request_id!r} was used with another payload: take a new one")
+
+
+def _caller_left() -> Failure:
+    if current_deadline().has_passed(time.monotonic()):
+        return failure_of(ErrorCode.CANCELLED_TIMEOUT, "the caller's deadline passed")
+    return failure_of(ErrorCode.CANCELLED_SIGNAL, "the caller cancelled or went away")

@@ -1,0 +1,153 @@
+"""Gives every event of one execution its envelope, stores it, and shows it to whoever watches."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
+
+from pagantic_common.domain.clock import Clock
+from pagantic_common.domain.errors import Failure
+from pagantic_common.domain.messages import Message
+from pagantic_common.telemetry.scope import current_correlation
+from services.orchestrator.core.events import Completed, ContentDelta, Event, Payload
+from services.orchestrator.core.machine import Transition
+from services.orchestrator.core.response import Response
+from services.orchestrator.ports import ExecutionRecord, Journal
+
+WATCHER_CAPACITY = 4096
+
+
+class Recorder:
+    """The journal and the watchers of one execution.
+
+    Invariants:
+        1. Stored events have sequences 1, 2, 3 …; an event is stored before it is shown.
+        2. Every watcher sees every stored event from the first, and ends after Completed.
+    """
+
+    def __init__(self, journal: Journal, clock: Clock, record: ExecutionRecord) -> None:
+        self._journal = journal
+        self._clock = clock
+        self.record = record
+        self._stored: list[Event] = []
+        self._watchers: list[asyncio.Queue[Event | None]] = []
+        self._order = asyncio.Lock()  # parallel tool calls emit at the same time
+        self.is_ended = False
+
+    async def emit(
+        self,
+        payload: Payload,
+        *,
+        layer: str,
+        action: str,
+        duration_s: float | None = None,
+        failure: Failure | None = None,
+        tool_call_id: str = "",
+        caused_by: str = "",
+    ) -> None:
+        """Store and show an event; text that streams by is only shown."""
+        async with self._order:
+            event = self._envelope(
+                payload,
+                layer=layer,
+                action=action,
+                duration_s=duration_s,
+                failure=failure,
+                tool_call_id=tool_call_id,
+                caused_by=caused_by,
+            )
+            if isinstance(payload, ContentDelta):
+                self._show(event)
+                return
+            if isinstance(payload, Transition):
+                self.record = replace(
+                    self.record, state=payload.target, entered_at=event.timestamp, attempt=payload.attempt
+                )
+            await self._journal.append(event, self.record)
+            self._stored.append(event)
+            self._show(event)
+
+    def note_step(self, name: str, failure: Failure | None = None) -> None:
+        """Remember the last step; it is stored with the next event."""
+        last_failure = failure or self.record.last_failure
+        self.record = replace(
+            self.record, last_step=name, total_steps=self.record.total_steps + 1, last_failure=last_failure
+        )
+
+    async def finish(self, transition: Transition, response: Response, turn: Sequence[Message]) -> None:
+        """Store the terminal transition and the response together, show them, and end every watch."""
+        moved = self._envelope(transition, action="lifecycle.transition", failure=response.failure)
+        self.record = replace(
+            self.record,
+            state=transition.target,
+            entered_at=moved.timestamp,
+            response=response,
+            last_failure=response.failure or self.record.last_failure,
+        )
+        self._stored.append(moved)
+        took_s = (moved.timestamp - self.record.started_at).total_seconds()
+        completed = self._envelope(
+            Completed(response), action="execution.end", duration_s=took_s, failure=response.failure
+        )
+        self._stored.append(completed)
+        await self._journal.finish([moved, completed], self.record, turn)
+        self.is_ended = True
+        self._show(moved)
+        self._show(completed)
+        for watcher in self._watchers:
+            watcher.put_nowait(None)
+
+    async def watch(self) -> AsyncGenerator[Event, None]:
+        """Give every stored event so far, then what comes, until the end."""
+        queue: asyncio.Queue[Event | None] = asyncio.Queue()
+        for stored in self._stored:
+            queue.put_nowait(stored)
+        if self.is_ended:
+            queue.put_nowait(None)
+        self._watchers.append(queue)
+        try:
+            while (event := await queue.get()) is not None:
+                yield event
+        finally:
+            with contextlib.suppress(ValueError):
+                self._watchers.remove(queue)
+
+    def _show(self, event: Event) -> None:
+        for watcher in self._watchers:
+            # A watcher that has stopped reading loses streamed text first, never a stored event.
+            if event.is_stored or watcher.qsize() < WATCHER_CAPACITY:
+                watcher.put_nowait(event)
+
+    def _envelope(
+        self,
+        payload: Payload,
+        *,
+        layer: str = "orchestrator",
+        action: str,
+        duration_s: float | None = None,
+        failure: Failure | None = None,
+        tool_call_id: str = "",
+        caused_by: str = "",
+    ) -> Event:
+        correlation = replace(
+            current_correlation(),
+            request_id=self.record.request_id,
+            session_id=self.record.session_id,
+            trace_id=self.record.trace_id,
+            caused_by=caused_by,
+        )
+        is_stored = not isinstance(payload, ContentDelta)
+        return Event(
+            correlation=correlation,
+            sequence=len(self._stored) + int(is_stored),
+            timestamp=self._clock.now(),
+            layer=layer,
+            action=action,
+            attempt=self.record.attempt,
+            payload=payload,
+            duration_s=duration_s,
+            failure=failure,
+            tool_call_id=tool_call_id,
+        )

@@ -1,0 +1,1 @@
+"""Between `pagantic.orchestrator.v1` and the core's types."""

@@ -1,0 +1,267 @@
+"""Event <-> ExecutionEvent, and what a client asks of executions and sessions."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from pagantic.common.v1 import correlation_pb2
+from pagantic.constraint.v1 import contract_pb2
+from pagantic.inference.v1 import generation_pb2
+from pagantic.orchestrator.v1 import event_pb2, execution_pb2, orchestrator_service_pb2
+from pagantic_common.codec.errors import (
+    error_code_from_proto,
+    error_code_to_proto,
+    failure_from_proto,
+    failure_to_proto,
+)
+from pagantic_common.codec.messages import duration_from_proto, duration_to_proto, message_to_proto
+from pagantic_common.domain.correlation import CorrelationContext
+from services.orchestrator.convert.request import mode_to_proto
+from services.orchestrator.convert.response import (
+    response_from_proto,
+    response_to_proto,
+    stage_from_proto,
+    stage_to_proto,
+)
+from services.orchestrator.core import events
+from services.orchestrator.core.events import Event, Payload
+from services.orchestrator.core.lifecycle import State
+from services.orchestrator.core.machine import Transition
+from services.orchestrator.core.response import FinishReason
+from services.orchestrator.ports import ExecutionRecord, SessionRecord
+
+_STATE_PREFIX = "LIFECYCLE_STATE_"
+_FINISH_PREFIX = "FINISH_REASON_"
+
+
+def state_to_proto(state: State) -> execution_pb2.LifecycleState.ValueType:
+    """Encode a state."""
+    return execution_pb2.LifecycleState.Value(_STATE_PREFIX + state.value)
+
+
+def state_from_proto(value: int) -> State | None:
+    """Decode a state; None when it is not set or not known."""
+    names: dict[int, str] = {number: name for name, number in execution_pb2.LifecycleState.items()}
+    name = names.get(value, "").removeprefix(_STATE_PREFIX)
+    return State(name) if name in State.__members__ else None
+
+
+def timestamp_to_proto(moment: datetime) -> Timestamp:
+    """Encode a moment."""
+    timestamp = Timestamp()
+    timestamp.FromDatetime(moment)
+    return timestamp
+
+
+def finish_reason_from_proto(value: generation_pb2.FinishReason.ValueType) -> FinishReason:
+    """Decode a finish reason; what is not known is an error."""
+    name = generation_pb2.FinishReason.Name(value).removeprefix(_FINISH_PREFIX)
+    return FinishReason[name] if name in FinishReason.__members__ else FinishReason.ERROR
+
+
+def event_to_proto(event: Event) -> event_pb2.ExecutionEvent:
+    """Encode an event."""
+    correlation = event.correlation
+    encoded = event_pb2.ExecutionEvent(
+        correlation=correlation_pb2.CorrelationContext(
+            request_id=correlation.request_id,
+            session_id=correlation.session_id,
+            trace_id=correlation.trace_id,
+            span_id=correlation.span_id,
+            parent_span_id=correlation.parent_span_id,
+            caused_by=correlation.caused_by,
+        ),
+        sequence=event.sequence,
+        timestamp=timestamp_to_proto(event.timestamp),
+        layer=event.layer,
+        action=event.action,
+        attempt=event.attempt,
+        tool_call_id=event.tool_call_id,
+    )
+    if event.duration_s is not None:
+        encoded.duration.CopyFrom(duration_to_proto(event.duration_s))
+    if event.failure is not None:
+        encoded.error.CopyFrom(failure_to_proto(event.failure))
+    _set_payload(encoded, event.payload)
+    return encoded
+
+
+def _set_payload(encoded: event_pb2.ExecutionEvent, payload: Payload) -> None:  # noqa: C901 - an arm for each kind
+    match payload:
+        case Transition():
+            encoded.transition.CopyFrom(
+                event_pb2.LifecycleTransition(
+                    to=state_to_proto(payload.target), attempt=payload.attempt, reason=payload.reason
+                )
+            )
+            # `from` is a keyword of Python, so it is no argument name.
+            setattr(encoded.transition, "from", state_to_proto(payload.source))
+        case events.InferenceStart():
+            encoded.inference_start.CopyFrom(
+                event_pb2.InferenceStart(
+                    message_count=payload.message_count,
+                    tool_defs_count=payload.tool_defs_count,
+                    schema_present=payload.schema_present,
+                    grammar_present=payload.grammar_present,
+                    temperature=payload.temperature,
+                )
+            )
+        case events.InferenceEnd():
+            encoded.inference_end.CopyFrom(
+                event_pb2.InferenceEnd(
+                    duration_ms=payload.duration_ms,
+                    tokens_in=payload.tokens_in,
+                    tokens_out=payload.tokens_out,
+                    finish_reason=generation_pb2.FinishReason.Value(_FINISH_PREFIX + payload.finish_reason.name),
+                    tool_call_count=payload.tool_call_count,
+                )
+            )
+        case events.ToolStart():
+            encoded.tool_start.CopyFrom(
+                event_pb2.ToolStart(
+                    tool_name=payload.tool_name, tool_call_id=payload.tool_call_id, args_hash=payload.args_hash
+                )
+            )
+        case events.ToolEnd():
+            encoded.tool_end.CopyFrom(
+                event_pb2.ToolEnd(
+                    tool_name=payload.tool_name,
+                    tool_call_id=payload.tool_call_id,
+                    args_hash=payload.args_hash,
+                    duration_ms=payload.duration_ms,
+                    success=payload.success,
+                    error_code=error_code_to_proto(payload.error_code),
+                )
+            )
+        case events.ContextRetrieved():
+            encoded.context_retrieved.CopyFrom(
+                event_pb2.ContextRetrieved(
+                    collection=payload.collection, chunk_count=payload.chunk_count, token_count=payload.token_count
+                )
+            )
+        case events.RepairApplied():
+            stage = contract_pb2.Stage.Value(f"STAGE_{payload.stage}")
+            encoded.repair_applied.CopyFrom(event_pb2.RepairApplied(stage=stage, repairs=payload.repairs))
+        case events.ValidationStage():
+            encoded.validation_stage.report.CopyFrom(stage_to_proto(payload.report))
+        case events.ContentDelta():
+            encoded.content_delta.text = payload.text
+        case events.AttemptDiscarded():
+            discarded = event_pb2.AttemptDiscarded(attempt=payload.attempt, reason=payload.reason)
+            encoded.attempt_discarded.CopyFrom(discarded)
+        case events.Completed():
+            encoded.completed.response.CopyFrom(response_to_proto(payload.response))
+
+
+def event_from_proto(encoded: event_pb2.ExecutionEvent) -> Event:
+    """Decode a stored event."""
+    correlation = encoded.correlation
+    return Event(
+        correlation=CorrelationContext(
+            request_id=correlation.request_id,
+            session_id=correlation.session_id,
+            trace_id=correlation.trace_id,
+            span_id=correlation.span_id,
+            parent_span_id=correlation.parent_span_id,
+            caused_by=correlation.caused_by,
+        ),
+        sequence=encoded.sequence,
+        timestamp=encoded.timestamp.ToDatetime(UTC),
+        layer=encoded.layer,
+        action=encoded.action,
+        attempt=encoded.attempt,
+        payload=_payload_from_proto(encoded),
+        duration_s=duration_from_proto(encoded.duration) if encoded.HasField("duration") else None,
+        failure=failure_from_proto(encoded.error) if encoded.HasField("error") else None,
+        tool_call_id=encoded.tool_call_id,
+    )
+
+
+def _payload_from_proto(encoded: event_pb2.ExecutionEvent) -> Payload:  # noqa: C901, PLR0911 - an arm for each kind
+    match encoded.WhichOneof("event"):
+        case "transition":
+            moved = encoded.transition
+            source = state_from_proto(getattr(moved, "from")) or State.INIT
+            return Transition(source, state_from_proto(moved.to) or State.ERROR, moved.attempt, moved.reason)
+        case "inference_start":
+            start = encoded.inference_start
+            return events.InferenceStart(
+                message_count=start.message_count,
+                tool_defs_count=start.tool_defs_count,
+                schema_present=start.schema_present,
+                grammar_present=start.grammar_present,
+                temperature=start.temperature if start.HasField("temperature") else None,
+            )
+        case "inference_end":
+            end = encoded.inference_end
+            reason = finish_reason_from_proto(end.finish_reason)
+            return events.InferenceEnd(
+                duration_ms=end.duration_ms,
+                tokens_in=end.tokens_in,
+                tokens_out=end.tokens_out,
+                finish_reason=reason,
+                tool_call_count=end.tool_call_count,
+            )
+        case "tool_start":
+            tool = encoded.tool_start
+            return events.ToolStart(tool.tool_name, tool.tool_call_id, tool.args_hash)
+        case "tool_end":
+            tool_end = encoded.tool_end
+            return events.ToolEnd(
+                tool_name=tool_end.tool_name,
+                tool_call_id=tool_end.tool_call_id,
+                args_hash=tool_end.args_hash,
+                duration_ms=tool_end.duration_ms,
+                success=tool_end.success,
+                error_code=error_code_from_proto(tool_end.error_code),
+            )
+        case "context_retrieved":
+            found = encoded.context_retrieved
+            return events.ContextRetrieved(found.collection, found.chunk_count, found.token_count)
+        case "repair_applied":
+            repair = encoded.repair_applied
+            stage = contract_pb2.Stage.Name(repair.stage).removeprefix("STAGE_")
+            return events.RepairApplied(stage, tuple(repair.repairs))
+        case "validation_stage":
+            return events.ValidationStage(stage_from_proto(encoded.validation_stage.report))
+        case "attempt_discarded":
+            return events.AttemptDiscarded(encoded.attempt_discarded.attempt, encoded.attempt_discarded.reason)
+        case "completed":
+            return events.Completed(response_from_proto(encoded.completed.response))
+        case other:
+            raise ValueError(f"an event of kind {other!r} is not one that this version stores")
+
+
+def record_to_proto(record: ExecutionRecord) -> execution_pb2.Execution:
+    """Encode an execution."""
+    state = execution_pb2.ExecutionState(
+        current=state_to_proto(record.state),
+        entered_at=timestamp_to_proto(record.entered_at),
+        attempt=record.attempt,
+        total_steps=record.total_steps,
+        last_error=None if record.last_failure is None else failure_to_proto(record.last_failure),
+        last_step=record.last_step,
+    )
+    return execution_pb2.Execution(
+        request_id=record.request_id,
+        session_id=record.session_id,
+        trace_id=record.trace_id,
+        mode=mode_to_proto(record.mode),
+        started_at=timestamp_to_proto(record.started_at),
+        state=state,
+        response=None if record.response is None else response_to_proto(record.response),
+        interrupted=record.is_interrupted,
+    )
+
+
+def session_to_proto(session: SessionRecord) -> orchestrator_service_pb2.Session:
+    """Encode a conversation."""
+    return orchestrator_service_pb2.Session(
+        session_id=session.session_id,
+        messages=[message_to_proto(message) for message in session.messages],
+        message_count=session.message_count,
+        created_at=timestamp_to_proto(session.created_at),
+        updated_at=timestamp_to_proto(session.updated_at),
+    )

@@ -1,0 +1,172 @@
+"""SystemRequest -> Request, and the parts of a Request that other services are sent."""
+
+from __future__ import annotations
+
+import hashlib
+
+from pagantic.constraint.v1 import contract_pb2
+from pagantic.context.v1 import context_service_pb2
+from pagantic.orchestrator.v1 import execution_pb2
+from pagantic_common.codec.messages import duration_from_proto, message_from_proto, tool_choice_from_proto
+from pagantic_common.domain.errors import InvalidRequest, Unsupported
+from services.orchestrator.core.request import (
+    DEFAULT_MAX_RETRIES,
+    ContextPolicy,
+    Hints,
+    Mode,
+    OutputContract,
+    Request,
+    RetryPolicy,
+    Rule,
+    SystemPrompt,
+)
+
+_MODE_PREFIX = "MODE_"
+
+
+def request_from_proto(request: execution_pb2.SystemRequest, request_id: str) -> Request:
+    """Decode a request whose id is `request_id`; raises InvalidRequest for a mode or role that is not one."""
+    return Request(
+        request_id=request_id,
+        session_id=request.session_id,
+        trace_id=request.trace_id,
+        mode=_mode_from_proto(request.mode),
+        messages=tuple(message_from_proto(message) for message in request.messages),
+        prompt=_prompt_from_proto(request.prompt),
+        hints=_hints_from_proto(request.hints),
+        output=_output_from_proto(request.output),
+        tools=tuple(request.tools),
+        context=_context_from_proto(request.context) if request.HasField("context") else None,
+        rules=tuple(_rule_from_proto(rule) for rule in request.rules),
+        semantic_intent=request.semantic_intent,
+        retry=_retry_from_proto(request.retry),
+    )
+
+
+def fingerprint_of(request: execution_pb2.SystemRequest) -> str:
+    """SHA-256 of the payload without its request_id and trace_id, hex: equal payloads give equal fingerprints."""
+    payload = execution_pb2.SystemRequest()
+    payload.CopyFrom(request)
+    payload.ClearField("request_id")
+    payload.ClearField("trace_id")
+    return hashlib.sha256(payload.SerializeToString(deterministic=True)).hexdigest()
+
+
+def mode_to_proto(mode: Mode) -> execution_pb2.Mode.ValueType:
+    """Encode a mode."""
+    return execution_pb2.Mode.Value(_MODE_PREFIX + mode.value)
+
+
+def output_to_proto(output: OutputContract) -> contract_pb2.OutputContract:
+    """Encode an output contract for the constraint service."""
+    contract = contract_pb2.OutputContract(
+        schema_json=output.schema_json,
+        decoder_constraint=output.decoder_constraint,
+        repair_allowed=output.repair_allowed,
+        strict_validation=output.strict_validation,
+    )
+    if output.grammar_name:
+        contract.grammar_name = output.grammar_name
+    elif output.grammar:
+        contract.grammar = output.grammar
+    return contract
+
+
+def rule_to_proto(rule: Rule) -> contract_pb2.Rule:
+    """Encode a rule for the constraint service."""
+    if rule.builtin_kind:
+        builtin = contract_pb2.BuiltinRule(kind=rule.builtin_kind, parameters_json=rule.builtin_parameters_json)
+        return contract_pb2.Rule(name=rule.name, builtin=builtin)
+    return contract_pb2.Rule(name=rule.name, expression=rule.expression)
+
+
+def context_to_proto(policy: ContextPolicy) -> context_service_pb2.ContextPolicy:
+    """Encode a context policy for the context service."""
+    encoded = context_service_pb2.ContextPolicy(
+        retriever=context_service_pb2.Retriever.Value(policy.retriever),
+        collection=policy.collection,
+        max_chunks=policy.max_chunks,
+        max_tokens=policy.max_tokens,
+    )
+    if policy.min_score is not None:
+        encoded.min_score = policy.min_score
+    return encoded
+
+
+def _mode_from_proto(value: int) -> Mode:
+    names: dict[int, str] = {number: name for name, number in execution_pb2.Mode.items()}
+    name = names.get(value, "").removeprefix(_MODE_PREFIX)
+    if name not in Mode.__members__:
+        known = ", ".join(_MODE_PREFIX + mode.value for mode in Mode)
+        raise InvalidRequest(f"mode {value} is not set or not known: use one of {known}")
+    return Mode(name)
+
+
+def _prompt_from_proto(prompt: execution_pb2.SystemPrompt) -> SystemPrompt:
+    match prompt.WhichOneof("source"):
+        case "instructions":
+            sets = tuple((entry.name, tuple(entry.rules)) for entry in prompt.instructions.sets)
+            return SystemPrompt(text=prompt.instructions.base, sets=sets)
+        case "template":
+            raise Unsupported("prompt.template is not built yet: use prompt.text or prompt.instructions")
+        case _:
+            return SystemPrompt(text=prompt.text)
+
+
+def _hints_from_proto(hints: execution_pb2.ExecutionHints) -> Hints:
+    return Hints(
+        max_tokens=hints.max_tokens,
+        timeout_s=duration_from_proto(hints.timeout) if hints.HasField("timeout") else None,
+        temperature=hints.temperature if hints.HasField("temperature") else None,
+        top_p=hints.top_p if hints.HasField("top_p") else None,
+        seed=hints.seed if hints.HasField("seed") else None,
+        tool_choice=tool_choice_from_proto(hints.tool_choice),
+        max_tool_rounds=hints.max_tool_rounds,
+        model=hints.model,
+        options_json=hints.options_json,
+    )
+
+
+def _output_from_proto(output: contract_pb2.OutputContract) -> OutputContract:
+    return OutputContract(
+        schema_json=output.schema_json,
+        grammar=output.grammar,
+        grammar_name=output.grammar_name,
+        decoder_constraint=output.decoder_constraint if output.HasField("decoder_constraint") else True,
+        repair_allowed=output.repair_allowed if output.HasField("repair_allowed") else True,
+        strict_validation=output.strict_validation if output.HasField("strict_validation") else True,
+    )
+
+
+def _context_from_proto(policy: context_service_pb2.ContextPolicy) -> ContextPolicy:
+    if policy.include_tools or policy.include_schema:
+        raise Unsupported("context.include_tools and context.include_schema are not built yet")
+    if policy.retriever not in context_service_pb2.Retriever.values():
+        raise InvalidRequest(f"context.retriever {policy.retriever} is not known")
+    return ContextPolicy(
+        retriever=context_service_pb2.Retriever.Name(policy.retriever),
+        collection=policy.collection,
+        max_chunks=policy.max_chunks,
+        min_score=policy.min_score if policy.HasField("min_score") else None,
+        is_after_system=policy.placement == context_service_pb2.PLACEMENT_AFTER_SYSTEM,
+        scorer=policy.rerank.scorer if policy.HasField("rerank") else None,
+        top_k=policy.rerank.top_k,
+        max_tokens=policy.max_tokens,
+    )
+
+
+def _rule_from_proto(rule: contract_pb2.Rule) -> Rule:
+    return Rule(
+        name=rule.name,
+        expression=rule.expression,
+        builtin_kind=rule.builtin.kind,
+        builtin_parameters_json=rule.builtin.parameters_json,
+    )
+
+
+def _retry_from_proto(retry: execution_pb2.RetryPolicy) -> RetryPolicy:
+    return RetryPolicy(
+        max_retries=retry.max_retries if retry.HasField("max_retries") else DEFAULT_MAX_RETRIES,
+        backoff_s=duration_from_proto(retry.backoff),
+        is_exponential=retry.kind == execution_pb2.BACKOFF_KIND_EXPONENTIAL,
+    )

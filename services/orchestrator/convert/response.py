@@ -1,0 +1,143 @@
+"""Response and its parts <-> proto."""
+
+from __future__ import annotations
+
+from pagantic.constraint.v1 import contract_pb2
+from pagantic.orchestrator.v1 import execution_pb2
+from pagantic_common.codec.errors import (
+    error_code_from_proto,
+    error_code_to_proto,
+    failure_from_proto,
+    failure_to_proto,
+)
+from pagantic_common.codec.messages import duration_from_proto, duration_to_proto, usage_from_proto, usage_to_proto
+from services.orchestrator.core.response import (
+    Guarantee,
+    Response,
+    StageReport,
+    ToolCallRecord,
+    ValidationReport,
+    Violation,
+)
+
+
+def response_to_proto(response: Response) -> execution_pb2.SystemResponse:
+    """Encode a response."""
+    encoded = execution_pb2.SystemResponse(
+        request_id=response.request_id,
+        session_id=response.session_id,
+        content=response.content,
+        structured_output_json=response.structured_output_json,
+        tool_calls_made=[_record_to_proto(record) for record in response.tool_calls_made],
+        confidence=response.confidence,
+        confidence_source=execution_pb2.ConfidenceSource.Value(f"CONFIDENCE_SOURCE_{response.confidence_source}"),
+        token_usage=usage_to_proto(response.usage),
+    )
+    if response.validation is not None:
+        encoded.validation.CopyFrom(_validation_to_proto(response.validation))
+    if response.failure is not None:
+        encoded.error.CopyFrom(failure_to_proto(response.failure))
+    return encoded
+
+
+def response_from_proto(encoded: execution_pb2.SystemResponse) -> Response:
+    """Decode a response."""
+    source = execution_pb2.ConfidenceSource.Name(encoded.confidence_source)
+    return Response(
+        request_id=encoded.request_id,
+        session_id=encoded.session_id,
+        content=encoded.content,
+        structured_output_json=encoded.structured_output_json,
+        tool_calls_made=tuple(_record_from_proto(record) for record in encoded.tool_calls_made),
+        confidence=encoded.confidence if encoded.HasField("confidence") else None,
+        confidence_source=source.removeprefix("CONFIDENCE_SOURCE_"),
+        validation=_validation_from_proto(encoded.validation) if encoded.HasField("validation") else None,
+        usage=usage_from_proto(encoded.token_usage),
+        failure=failure_from_proto(encoded.error) if encoded.HasField("error") else None,
+    )
+
+
+def stage_to_proto(report: StageReport) -> contract_pb2.StageReport:
+    """Encode a stage report."""
+    return contract_pb2.StageReport(
+        stage=contract_pb2.Stage.Value(f"STAGE_{report.stage}"),
+        outcome=contract_pb2.StageOutcome.Value(f"STAGE_OUTCOME_{report.outcome}"),
+        reasons=report.reasons,
+        violations=[_violation_to_proto(violation) for violation in report.violations],
+        duration=duration_to_proto(report.duration_s),
+    )
+
+
+def stage_from_proto(report: contract_pb2.StageReport) -> StageReport:
+    """Decode a stage report."""
+    return StageReport(
+        stage=contract_pb2.Stage.Name(report.stage).removeprefix("STAGE_"),
+        outcome=contract_pb2.StageOutcome.Name(report.outcome).removeprefix("STAGE_OUTCOME_"),
+        reasons=tuple(report.reasons),
+        violations=tuple(violation_from_proto(violation) for violation in report.violations),
+        duration_s=duration_from_proto(report.duration),
+    )
+
+
+def violation_from_proto(violation: contract_pb2.Violation) -> Violation:
+    """Decode a violation."""
+    return Violation(error_code_from_proto(violation.code), violation.path, violation.message)
+
+
+def guarantee_from_proto(value: contract_pb2.Guarantee.ValueType) -> Guarantee:
+    """Decode a guarantee."""
+    return Guarantee(contract_pb2.Guarantee.Name(value).removeprefix("GUARANTEE_"))
+
+
+def _violation_to_proto(violation: Violation) -> contract_pb2.Violation:
+    return contract_pb2.Violation(
+        code=error_code_to_proto(violation.code), path=violation.path, message=violation.message
+    )
+
+
+def _record_to_proto(record: ToolCallRecord) -> execution_pb2.ToolCallRecord:
+    return execution_pb2.ToolCallRecord(
+        id=record.id,
+        name=record.name,
+        arguments_json=record.arguments_json,
+        result=record.result,
+        is_error=record.is_error,
+        error_code=error_code_to_proto(record.error_code),
+        duration=duration_to_proto(record.duration_s),
+    )
+
+
+def _record_from_proto(record: execution_pb2.ToolCallRecord) -> ToolCallRecord:
+    return ToolCallRecord(
+        id=record.id,
+        name=record.name,
+        arguments_json=record.arguments_json,
+        result=record.result,
+        is_error=record.is_error,
+        error_code=error_code_from_proto(record.error_code),
+        duration_s=duration_from_proto(record.duration),
+    )
+
+
+def _validation_to_proto(report: ValidationReport) -> execution_pb2.ValidationReport:
+    return execution_pb2.ValidationReport(
+        checks_passed=report.checks_passed,
+        checks_failed=report.checks_failed,
+        repair_attempts=report.repair_attempts,
+        remaining_violations=[_violation_to_proto(violation) for violation in report.remaining_violations],
+        guarantee=contract_pb2.Guarantee.Value(f"GUARANTEE_{report.guarantee.value}"),
+        warnings=report.warnings,
+        stages=[stage_to_proto(stage) for stage in report.stages],
+    )
+
+
+def _validation_from_proto(report: execution_pb2.ValidationReport) -> ValidationReport:
+    return ValidationReport(
+        checks_passed=report.checks_passed,
+        checks_failed=report.checks_failed,
+        repair_attempts=report.repair_attempts,
+        remaining_violations=tuple(violation_from_proto(violation) for violation in report.remaining_violations),
+        guarantee=guarantee_from_proto(report.guarantee),
+        warnings=tuple(report.warnings),
+        stages=tuple(stage_from_proto(stage) for stage in report.stages),
+    )

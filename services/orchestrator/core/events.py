@@ -1,0 +1,136 @@
+"""What is told of an execution while it runs: the entries of its timeline, and the text that streams by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from pagantic_common.domain.correlation import CorrelationContext
+from pagantic_common.domain.errors import ErrorCode, Failure
+from services.orchestrator.core.machine import Transition
+from services.orchestrator.core.response import FinishReason, Response, StageReport
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceStart:
+    """An inference began."""
+
+    message_count: int
+    tool_defs_count: int
+    schema_present: bool
+    grammar_present: bool
+    temperature: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceEnd:
+    """An inference ended."""
+
+    duration_ms: float
+    tokens_in: int
+    tokens_out: int
+    finish_reason: FinishReason
+    tool_call_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class ToolStart:
+    """A tool call began."""
+
+    tool_name: str
+    tool_call_id: str
+    args_hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolEnd:
+    """A tool call ended."""
+
+    tool_name: str
+    tool_call_id: str
+    args_hash: str
+    duration_ms: float
+    success: bool
+    error_code: ErrorCode | None
+
+
+@dataclass(frozen=True, slots=True)
+class ContextRetrieved:
+    """Context was retrieved."""
+
+    collection: str
+    chunk_count: int
+    token_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class RepairApplied:
+    """A stage repaired the output."""
+
+    stage: str
+    repairs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ValidationStage:
+    """A validation stage ended."""
+
+    report: StageReport
+
+
+@dataclass(frozen=True, slots=True)
+class ContentDelta:
+    """The next text of the answer; streamed, not stored."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptDiscarded:
+    """Streamed content of this attempt no longer counts."""
+
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """The execution ended."""
+
+    response: Response
+
+
+Payload = (
+    Transition
+    | InferenceStart
+    | InferenceEnd
+    | ToolStart
+    | ToolEnd
+    | ContextRetrieved
+    | RepairApplied
+    | ValidationStage
+    | ContentDelta
+    | AttemptDiscarded
+    | Completed
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """The envelope; `sequence` has no gaps among stored events, and a delta repeats the one before it."""
+
+    correlation: CorrelationContext
+    sequence: int
+    timestamp: datetime
+    layer: str
+    action: str
+    attempt: int
+    payload: Payload
+    duration_s: float | None = None
+    failure: Failure | None = None
+    tool_call_id: str = ""
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether it belongs to the timeline; text that streams by does not."""
+        return not isinstance(self.payload, ContentDelta)

@@ -1,0 +1,54 @@
+"""The lifecycle of an execution as a table. What is not in the table cannot happen.
+
+Invariants:
+    1. COMPLETE, ERROR and CANCELLED are terminal: nothing leads out of them.
+    2. Every live state leads to ERROR and to CANCELLED.
+    3. The attempt counts the times EXECUTE was entered; the first is 1.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class State(StrEnum):
+    """States of the lifecycle."""
+
+    INIT = "INIT"
+    PLAN = "PLAN"
+    PREPARE = "PREPARE"
+    EXECUTE = "EXECUTE"
+    VALIDATE = "VALIDATE"
+    COMPLETE = "COMPLETE"
+    ERROR = "ERROR"
+    CANCELLED = "CANCELLED"
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether nothing leads out of it."""
+        return self in TERMINAL
+
+
+TERMINAL = frozenset({State.COMPLETE, State.ERROR, State.CANCELLED})
+_ENDS = frozenset({State.ERROR, State.CANCELLED})
+
+TRANSITIONS: dict[State, frozenset[State]] = {
+    State.INIT: frozenset({State.PLAN, State.PREPARE}) | _ENDS,
+    State.PLAN: frozenset({State.PREPARE}) | _ENDS,
+    State.PREPARE: frozenset({State.EXECUTE}) | _ENDS,
+    State.EXECUTE: frozenset({State.VALIDATE, State.COMPLETE}) | _ENDS,
+    State.VALIDATE: frozenset({State.COMPLETE, State.EXECUTE}) | _ENDS,
+    State.COMPLETE: frozenset(),
+    State.ERROR: frozenset(),
+    State.CANCELLED: frozenset(),
+}
+
+
+class IllegalTransitionError(RuntimeError):
+    """The program asked for a transition that is not in the table: a programming error."""
+
+
+def check_transition(source: State, target: State) -> None:
+    """Raise IllegalTransitionError unless the table has the transition."""
+    if target not in TRANSITIONS[source]:
+        raise IllegalTransitionError(f"{source} does not lead to {target}")

@@ -1,0 +1,296 @@
+"""One execution as a pure machine: what happened in, what to do next out.
+
+Theory of operation. `step(run, input)` returns the run after the input, the lifecycle transitions that it made, and the
+commands that the app carries out; their outcomes come back as inputs. At any time exactly one of Prepare, Infer,
+RunTools and Enforce is outstanding, until Finish. Nothing here waits, calls or draws.
+
+Invariants:
+    1. Every transition is in the lifecycle's table.
+    2. Each step of a live run gives exactly one outstanding command, or Finish; a terminal run takes no input.
+    3. Tool calls that ran are in `records`, in order, whatever happens later; none runs twice.
+    4. A response with no failure satisfies its schema, or says PARTIAL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from pagantic_common.domain.errors import ErrorCategory, ErrorCode, Failure, failure_of
+from pagantic_common.domain.messages import Message, Role, ToolCall, ToolChoice, ToolDefinition
+from pagantic_common.domain.usage import TokenUsage
+from services.orchestrator.core.lifecycle import State, check_transition
+from services.orchestrator.core.prompt import assemble_messages, feedback_message
+from services.orchestrator.core.request import Mode, Request
+from services.orchestrator.core.response import Enforcement, FinishReason, InferenceOutput, Response, ToolCallRecord
+from services.orchestrator.core.validation import confidence_of, report_of
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What PREPARE resolved; `engine_text` is empty when the decoder is free, `is_fully_enforced` is of the schema."""
+
+    history: tuple[Message, ...] = ()
+    context_message: Message | None = None
+    tools: tuple[ToolDefinition, ...] = ()
+    engine_text: str = ""
+    is_fully_enforced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Inferred:
+    """An inference ended."""
+
+    output: InferenceOutput
+
+
+@dataclass(frozen=True, slots=True)
+class ToolsRan:
+    """All calls of one model turn ended, in call order."""
+
+    records: tuple[ToolCallRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Enforced:
+    """The constraint pipeline ended."""
+
+    enforcement: Enforcement
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Something failed that the machine cannot mend, or the execution was cancelled."""
+
+    failure: Failure
+
+
+Input = Prepared | Inferred | ToolsRan | Enforced | Failed
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Resolve history, context, tools and constraint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Infer:
+    """Ask the model, `wait_s` seconds from now."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[ToolDefinition, ...]
+    tool_choice: ToolChoice
+    engine_text: str
+    seed: int | None
+    wait_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunTools:
+    """Run the calls of one model turn; they are independent of each other."""
+
+    calls: tuple[ToolCall, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Enforce:
+    """Run the constraint pipeline on an output."""
+
+    output: str
+    is_decoder_enforced: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DiscardAttempt:
+    """Tell that what was streamed in this attempt no longer counts."""
+
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Deliver the response; `turn` is what the conversation gains, empty when the turn failed."""
+
+    response: Response
+    turn: tuple[Message, ...] = ()
+
+
+Command = Prepare | Infer | RunTools | Enforce | DiscardAttempt | Finish
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """The lifecycle moved."""
+
+    source: State
+    target: State
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Everything that the machine knows of an execution."""
+
+    request: Request
+    state: State = State.INIT
+    attempt: int = 1
+    prepared: Prepared = Prepared()
+    transcript: tuple[Message, ...] = ()
+    rounds: int = 0
+    is_in_tool_phase: bool = False
+    records: tuple[ToolCallRecord, ...] = ()
+    usage: TokenUsage = TokenUsage()
+    output: InferenceOutput | None = None
+    best: Enforcement | None = None
+    repair_attempts: int = 0
+    last_failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a step gave."""
+
+    run: Run
+    transitions: tuple[Transition, ...] = ()
+    commands: tuple[Command, ...] = field(default_factory=tuple)
+
+
+def start(request: Request) -> Outcome:
+    """Begin an admitted request. PLAN and REDUNDANT are not built yet and are refused before this."""
+    return _move(Run(request=request), State.PREPARE, "request admitted", Prepare())
+
+
+def step(run: Run, happened: Input) -> Outcome:
+    """Take what happened. Inputs that the state does not expect raise IllegalTransitionError."""
+    match happened:
+        case Failed():
+            return _fail(run, happened.failure)
+        case Prepared():
+            is_tool_phase = bool(happened.tools)
+            run = replace(run, prepared=happened, is_in_tool_phase=is_tool_phase)
+            return _move(run, State.EXECUTE, "prepared", _infer(run))
+        case Inferred():
+            run = replace(run, output=happened.output, usage=run.usage + happened.output.usage, rounds=run.rounds + 1)
+            return _after_inference(run, happened.output)
+        case ToolsRan():
+            return _after_tools(run, happened.records)
+        case Enforced():
+            return _after_enforcement(run, happened.enforcement)
+
+
+def _after_inference(run: Run, output: InferenceOutput) -> Outcome:
+    if output.tool_calls:
+        if run.rounds >= run.request.max_tool_rounds:
+            limit = run.request.max_tool_rounds
+            message = f"the model still calls tools after {limit} inference rounds, the limit of hints.max_tool_rounds"
+            return _fail(run, failure_of(ErrorCode.ORCHESTRATION_ITERATION_LIMIT, message))
+        return Outcome(run, commands=(RunTools(output.tool_calls),))
+    if run.rounds == 1 and run.is_in_tool_phase and run.request.hints.tool_choice.is_enforced:
+        reason = "was cut off at max_tokens" if output.finish_reason is FinishReason.LENGTH else "is missing"
+        return _fail(run, failure_of(ErrorCode.INFERENCE_MALFORMED_RESPONSE, f"the required tool call {reason}"))
+    if run.is_in_tool_phase and run.request.mode is Mode.STRUCTURED:
+        run = replace(run, is_in_tool_phase=False)
+        return Outcome(run, commands=(_infer(run),))
+    if not run.request.is_validated:
+        return _complete(run, "answered")
+    enforced = bool(_engine_text(run)) and run.prepared.is_fully_enforced and output.constraint_satisfied
+    return _move(run, State.VALIDATE, "output produced", Enforce(output.content, is_decoder_enforced=enforced))
+
+
+def _after_tools(run: Run, records: Sequence[ToolCallRecord]) -> Outcome:
+    output = run.output or InferenceOutput("", FinishReason.TOOL)
+    said = Message(Role.ASSISTANT, content=output.content, tool_calls=output.tool_calls)
+    results = [
+        Message(Role.TOOL, content=record.result, tool_call_id=record.id, name=record.name) for record in records
+    ]
+    run = replace(run, records=(*run.records, *records), transcript=(*run.transcript, said, *results))
+    return Outcome(run, commands=(_infer(run),))
+
+
+def _after_enforcement(run: Run, enforcement: Enforcement) -> Outcome:
+    repaired = sum(1 for stage in enforcement.stages if stage.outcome == "REPAIRED")
+    is_best = run.best is None or enforcement.valid or len(enforcement.violations) <= len(run.best.violations)
+    run = replace(
+        run,
+        repair_attempts=run.repair_attempts + repaired,
+        best=enforcement if is_best else run.best,
+        last_failure=enforcement.failure,
+    )
+    if enforcement.valid:
+        return _complete(run, "all stages passed")
+    if run.attempt <= run.request.retry.max_retries:
+        return _retry(run, enforcement)
+    if not run.request.output.strict_validation:
+        return _complete(run, f"attempts used up after {run.attempt}, strict_validation is off")
+    return _fail(run, enforcement.failure or failure_of(ErrorCode.CONSTRAINT_SCHEMA_INVALID, "validation failed"))
+
+
+def _retry(run: Run, enforcement: Enforcement) -> Outcome:
+    discarded = DiscardAttempt(run.attempt, "validation failed")
+    said = run.output.content if run.output else ""
+    fed_back = feedback_message([violation.message for violation in enforcement.violations])
+    added = (Message(Role.ASSISTANT, content=said), fed_back) if said else (fed_back,)
+    wait_s = run.request.retry.wait_s(run.attempt)
+    run = replace(run, transcript=(*run.transcript, *added), attempt=run.attempt + 1)
+    return _move(run, State.EXECUTE, "validation failed, a retry is left", discarded, _infer(run, wait_s))
+
+
+def _engine_text(run: Run) -> str:
+    return "" if run.is_in_tool_phase else run.prepared.engine_text
+
+
+def _infer(run: Run, wait_s: float = 0.0) -> Infer:
+    hints = run.request.hints
+    tools = run.prepared.tools if run.is_in_tool_phase else ()
+    return Infer(
+        messages=assemble_messages(run.request, run.prepared.history, run.prepared.context_message, run.transcript),
+        tools=tools,
+        tool_choice=hints.tool_choice if tools and run.rounds == 0 else ToolChoice(),
+        engine_text=_engine_text(run),
+        seed=None if hints.seed is None else hints.seed + max(0, run.attempt - 1),
+        wait_s=wait_s,
+    )
+
+
+def _complete(run: Run, reason: str) -> Outcome:
+    response = _response(run)
+    turn: tuple[Message, ...] = ()
+    if run.request.mode is Mode.CHAT and run.request.session_id:
+        asked = [message for message in run.request.messages if message.role is not Role.SYSTEM]
+        answer = Message(Role.ASSISTANT, content=response.content)
+        turn = (*asked, *run.transcript, *((answer,) if response.content else ()))
+    return _move(run, State.COMPLETE, reason, Finish(response, turn))
+
+
+def _fail(run: Run, failure: Failure) -> Outcome:
+    if run.last_failure is not None and run.last_failure != failure:
+        failure = failure.because_of(run.last_failure)
+    run = replace(run, last_failure=failure)
+    target = State.CANCELLED if failure.category is ErrorCategory.CANCELLATION else State.ERROR
+    code = failure.code.value if failure.code else "internal error"
+    return _move(run, target, code, Finish(replace(_response(run), failure=failure)))
+
+
+def _response(run: Run) -> Response:
+    best = run.best
+    content = best.output if best else (run.output.content if run.output else "")
+    confidence = confidence_of(run.request, best)
+    return Response(
+        request_id=run.request.request_id,
+        session_id=run.request.session_id,
+        content=content,
+        structured_output_json=best.structured_output_json if best else "",
+        tool_calls_made=run.records,
+        confidence=confidence,
+        confidence_source="UNSPECIFIED" if confidence is None else "VALIDATION",
+        validation=report_of(run.request, best, run.repair_attempts) if best else None,
+        usage=run.usage,
+    )
+
+
+def _move(run: Run, target: State, reason: str, *commands: Command) -> Outcome:
+    check_transition(run.state, target)
+    transition = Transition(run.state, target, run.attempt, reason)
+    return Outcome(replace(run, state=target), (transition,), commands)

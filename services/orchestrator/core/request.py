@@ -1,0 +1,185 @@
+"""A request as the core sees it, and what makes one acceptable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pagantic_common.domain.errors import ErrorCode, InvalidRequest
+from pagantic_common.domain.ids import is_trace_id, require_id
+from pagantic_common.domain.json_text import JsonTextError, parse_json
+from pagantic_common.domain.messages import Message, Role, ToolChoice, ToolChoiceMode, check_turn
+
+DEFAULT_MAX_RETRIES = 2
+MAX_RETRIES = 10
+DEFAULT_MAX_TOOL_ROUNDS = 20
+
+
+class Mode(StrEnum):
+    """What kind of work a request is."""
+
+    CHAT = "CHAT"
+    STRUCTURED = "STRUCTURED"
+    PLAN = "PLAN"
+    REDUNDANT = "REDUNDANT"
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """Wishes about how the work is done; None and 0 mean not set."""
+
+    max_tokens: int = 0
+    timeout_s: float | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    tool_choice: ToolChoice = ToolChoice()
+    max_tool_rounds: int = 0
+    model: str = ""
+    options_json: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputContract:
+    """What an output must look like."""
+
+    schema_json: str = ""
+    grammar: str = ""
+    grammar_name: str = ""
+    decoder_constraint: bool = True
+    repair_allowed: bool = True
+    strict_validation: bool = True
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it asks for nothing."""
+        return not (self.schema_json or self.grammar or self.grammar_name)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A condition on the output: a CEL expression, or the kind and parameters of a built-in one."""
+
+    name: str
+    expression: str = ""
+    builtin_kind: str = ""
+    builtin_parameters_json: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ContextPolicy:
+    """Which context to retrieve; `retriever` and `placement` are the names of the contract's enums."""
+
+    retriever: str
+    collection: str
+    max_chunks: int = 0
+    min_score: float | None = None
+    is_after_system: bool = False
+    scorer: str | None = None
+    top_k: int = 0
+    max_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SystemPrompt:
+    """A text, or a base text with sets of rules."""
+
+    text: str = ""
+    sets: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    def render(self) -> str:
+        """Join base and sets by blank lines; a set is a `## name` line and `- rule` lines."""
+        parts = [self.text] if self.text else []
+        parts += ["\n".join([f"## {name}", *(f"- {rule}" for rule in rules)]) for name, rules in self.sets]
+        return "\n\n".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often output that fails validation is asked for again."""
+
+    max_retries: int = DEFAULT_MAX_RETRIES
+    backoff_s: float = 0.0
+    is_exponential: bool = False
+
+    def wait_s(self, retry: int) -> float:
+        """Wait before retry number `retry`, from 1."""
+        return self.backoff_s * (2 ** (retry - 1) if self.is_exponential else 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One piece of work, ids filled in."""
+
+    request_id: str
+    mode: Mode
+    messages: tuple[Message, ...]
+    session_id: str = ""
+    trace_id: str = ""
+    prompt: SystemPrompt = SystemPrompt()
+    hints: Hints = Hints()
+    output: OutputContract = OutputContract()
+    tools: tuple[str, ...] = ()
+    context: ContextPolicy | None = None
+    rules: tuple[Rule, ...] = ()
+    semantic_intent: str = ""
+    retry: RetryPolicy = RetryPolicy()
+
+    @property
+    def is_validated(self) -> bool:
+        """Whether its output goes through VALIDATE."""
+        return self.mode is not Mode.CHAT or not self.output.is_empty or bool(self.rules or self.semantic_intent)
+
+    @property
+    def max_tool_rounds(self) -> int:
+        """Most inference rounds of its tool loop."""
+        return self.hints.max_tool_rounds or DEFAULT_MAX_TOOL_ROUNDS
+
+    @property
+    def offers_tools(self) -> bool:
+        """Whether tools are looked up: CHAT offers all registered ones unless told otherwise, STRUCTURED none."""
+        if self.hints.tool_choice.mode is ToolChoiceMode.NONE and not self.hints.tool_choice.tool_name:
+            return False
+        return bool(self.tools) or self.mode is Mode.CHAT
+
+
+def check_request(request: Request) -> None:
+    """Raise InvalidRequest for an envelope that cannot be admitted. Nothing has been executed then."""
+    require_id("request_id", request.request_id)
+    if request.session_id:
+        require_id("session_id", request.session_id)
+    if request.trace_id and not is_trace_id(request.trace_id):
+        raise InvalidRequest(f"trace_id {request.trace_id[:64]!r} is not 32 lower-case hex digits")
+    check_turn(request.messages)
+    if any(message.role is Role.SYSTEM for message in request.messages[1:]):
+        raise InvalidRequest("a system message may only come first: use prompt for instructions")
+    _check_hints(request.hints)
+    if not 0 <= request.retry.max_retries <= MAX_RETRIES:
+        raise InvalidRequest(
+            f"retry.max_retries is {request.retry.max_retries}: it must be between 0 and {MAX_RETRIES}"
+        )
+
+
+def _check_hints(hints: Hints) -> None:
+    if hints.max_tokens < 0 or hints.max_tool_rounds < 0:
+        raise InvalidRequest("hints.max_tokens and hints.max_tool_rounds must not be negative")
+    if hints.timeout_s is not None and hints.timeout_s <= 0:
+        raise InvalidRequest(f"hints.timeout is {hints.timeout_s} s: it must be positive")
+    for name, value, high in (("temperature", hints.temperature, 2.0), ("top_p", hints.top_p, 1.0)):
+        if value is not None and not 0 <= value <= high:
+            raise InvalidRequest(f"hints.{name} is {value}: it must be between 0 and {high}")
+
+
+def check_configuration(request: Request) -> None:
+    """Raise InvalidRequest for what is found in PREPARE: a missing schema, or one that is not JSON."""
+    if request.mode in (Mode.STRUCTURED, Mode.REDUNDANT) and not request.output.schema_json:
+        raise InvalidRequest(
+            f"mode {request.mode} needs output.schema_json: send a JSON Schema", code=ErrorCode.CONFIG_SCHEMA_REQUIRED
+        )
+    if request.output.schema_json:
+        try:
+            schema = parse_json(request.output.schema_json)
+        except JsonTextError as error:
+            raise InvalidRequest(f"output.schema_json is not JSON: {error}") from None
+        if not isinstance(schema, dict | bool):
+            raise InvalidRequest("output.schema_json is not a JSON Schema: it must be an object or a boolean")

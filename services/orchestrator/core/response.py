@@ -1,0 +1,120 @@
+"""What comes of a request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pagantic_common.domain.errors import ErrorCode, Failure
+from pagantic_common.domain.messages import ToolCall
+from pagantic_common.domain.usage import TokenUsage
+
+
+class FinishReason(StrEnum):
+    """Why an inference ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    TOOL = "tool"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceOutput:
+    """What one inference gave."""
+
+    content: str
+    finish_reason: FinishReason
+    tool_calls: tuple[ToolCall, ...] = ()
+    constraint_satisfied: bool = False
+    usage: TokenUsage = TokenUsage()
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallRecord:
+    """One tool call that ran."""
+
+    id: str
+    name: str
+    arguments_json: str
+    result: str
+    is_error: bool
+    error_code: ErrorCode | None
+    duration_s: float
+
+
+class Guarantee(StrEnum):
+    """How an output came to satisfy its schema."""
+
+    UNSPECIFIED = "UNSPECIFIED"
+    ENFORCED = "ENFORCED"
+    VALIDATED = "VALIDATED"
+    REPAIRED = "REPAIRED"
+    PARTIAL = "PARTIAL"
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One way in which an output is wrong."""
+
+    code: ErrorCode | None
+    path: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class StageReport:
+    """What one stage found; `stage` and `outcome` are the names of the contract's enums."""
+
+    stage: str
+    outcome: str
+    reasons: tuple[str, ...] = ()
+    violations: tuple[Violation, ...] = ()
+    duration_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Enforcement:
+    """What the constraint pipeline found of one output."""
+
+    valid: bool
+    output: str
+    structured_output_json: str = ""
+    stages: tuple[StageReport, ...] = ()
+    guarantee: Guarantee = Guarantee.UNSPECIFIED
+    failure: Failure | None = None
+    semantic_score: float | None = None
+
+    @property
+    def violations(self) -> tuple[Violation, ...]:
+        """Every violation, in the order of the stages."""
+        return tuple(violation for stage in self.stages for violation in stage.violations)
+
+
+@dataclass(frozen=True, slots=True)
+class ValidationReport:
+    """What validation found over all attempts."""
+
+    checks_passed: int
+    checks_failed: int
+    repair_attempts: int
+    remaining_violations: tuple[Violation, ...]
+    guarantee: Guarantee
+    warnings: tuple[str, ...] = ()
+    stages: tuple[StageReport, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What the caller gets."""
+
+    request_id: str
+    session_id: str
+    content: str = ""
+    structured_output_json: str = ""
+    tool_calls_made: tuple[ToolCallRecord, ...] = ()
+    confidence: float | None = None
+    confidence_source: str = "UNSPECIFIED"
+    validation: ValidationReport | None = None
+    usage: TokenUsage = TokenUsage()
+    failure: Failure | None = None

@@ -1,0 +1,35 @@
+"""The validation report, and how sure it makes us."""
+
+from __future__ import annotations
+
+from services.orchestrator.core.request import Mode, Request
+from services.orchestrator.core.response import Enforcement, Guarantee, ValidationReport
+
+
+def report_of(request: Request, enforcement: Enforcement, repair_attempts: int) -> ValidationReport:
+    """Sum up the attempt that is delivered."""
+    outcomes = [stage.outcome for stage in enforcement.stages]
+    guarantee = enforcement.guarantee
+    warnings: tuple[str, ...] = ()
+    if not enforcement.valid:
+        if request.output.schema_json:
+            guarantee = Guarantee.PARTIAL
+        warnings = ("the output does not satisfy its contract",)
+    return ValidationReport(
+        checks_passed=outcomes.count("PASSED") + outcomes.count("REPAIRED"),
+        checks_failed=outcomes.count("FAILED"),
+        repair_attempts=repair_attempts,
+        remaining_violations=() if enforcement.valid else enforcement.violations,
+        guarantee=guarantee,
+        warnings=warnings,
+        stages=enforcement.stages,
+    )
+
+
+def confidence_of(request: Request, enforcement: Enforcement | None) -> float | None:
+    """Return the semantic score where there is one, else 1 or 0 by whether validation passed; None for a plain chat."""
+    if enforcement is None or not (request.mode is Mode.STRUCTURED or request.rules or request.semantic_intent):
+        return None
+    if enforcement.semantic_score is not None:
+        return enforcement.semantic_score
+    return 1.0 if enforcement.valid else 0.0

@@ -1,0 +1,109 @@
+"""OrchestratorService over the app: decode, call, encode."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+import grpc
+
+from pagantic.orchestrator.v1 import event_pb2, execution_pb2
+from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
+from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as rpc
+from pagantic_common.domain.errors import InvalidRequest, Unsupported
+from pagantic_common.domain.ids import require_id
+from services.orchestrator.app.executions import Executions
+from services.orchestrator.convert.event import (
+    event_to_proto,
+    record_to_proto,
+    session_to_proto,
+    state_from_proto,
+    state_to_proto,
+)
+from services.orchestrator.convert.request import fingerprint_of, request_from_proto
+from services.orchestrator.convert.response import response_to_proto
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+SERVICE_NAME = pb.DESCRIPTOR.services_by_name["OrchestratorService"].full_name
+DEFAULT_PAGE = 50
+MAX_PAGE = 500
+
+
+class OrchestratorServicer(rpc.OrchestratorServiceServicer):
+    """See the service's proto for what each rpc promises."""
+
+    def __init__(self, executions: Executions) -> None:
+        self._executions = executions
+        self._journal = executions.journal
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Add this servicer to a server."""
+        rpc.add_OrchestratorServiceServicer_to_server(self, server)
+
+    async def Execute(self, request: execution_pb2.SystemRequest, context: Context) -> execution_pb2.SystemResponse:
+        decoded = request_from_proto(request, request.request_id or self._executions.new_request_id())
+        return response_to_proto(await self._executions.execute(decoded, fingerprint_of(request)))
+
+    async def ExecuteStream(
+        self, request: execution_pb2.SystemRequest, context: Context
+    ) -> AsyncIterator[event_pb2.ExecutionEvent]:
+        decoded = request_from_proto(request, request.request_id or self._executions.new_request_id())
+        async with aclosing(self._executions.stream(decoded, fingerprint_of(request))) as events:
+            async for event in events:
+                yield event_to_proto(event)
+
+    async def CancelExecution(self, request: pb.CancelExecutionRequest, context: Context) -> pb.CancelExecutionResponse:
+        state = await self._executions.cancel(require_id("request_id", request.request_id))
+        return pb.CancelExecutionResponse(state=state_to_proto(state))
+
+    async def GetExecution(self, request: pb.GetExecutionRequest, context: Context) -> pb.GetExecutionResponse:
+        record = await self._journal.get(require_id("request_id", request.request_id))
+        return pb.GetExecutionResponse(execution=record_to_proto(record))
+
+    async def ListExecutions(self, request: pb.ListExecutionsRequest, context: Context) -> pb.ListExecutionsResponse:
+        limit = _page_size(request.page_size)
+        records = await self._journal.list_executions(
+            limit=limit + 1,
+            before=request.page_token,
+            session_id=request.session_id,
+            state=state_from_proto(request.state),
+        )
+        token = records[limit - 1].request_id if len(records) > limit else ""
+        encoded = [record_to_proto(record) for record in records[:limit]]
+        return pb.ListExecutionsResponse(executions=encoded, next_page_token=token)
+
+    async def GetTimeline(self, request: pb.GetTimelineRequest, context: Context) -> pb.GetTimelineResponse:
+        events = await self._journal.timeline(require_id("request_id", request.request_id))
+        return pb.GetTimelineResponse(events=[event_to_proto(event) for event in events])
+
+    async def CreatePlan(self, request: pb.CreatePlanRequest, context: Context) -> pb.CreatePlanResponse:
+        raise Unsupported("CreatePlan is not built yet")
+
+    async def GetSession(self, request: pb.GetSessionRequest, context: Context) -> pb.GetSessionResponse:
+        session = await self._journal.get_session(require_id("session_id", request.session_id))
+        return pb.GetSessionResponse(session=session_to_proto(session))
+
+    async def ListSessions(self, request: pb.ListSessionsRequest, context: Context) -> pb.ListSessionsResponse:
+        limit, start = _page_size(request.page_size), _page_start(request.page_token)
+        sessions = await self._journal.list_sessions(limit=limit + 1, after=start)
+        token = str(start + limit) if len(sessions) > limit else ""
+        encoded = [session_to_proto(session) for session in sessions[:limit]]
+        return pb.ListSessionsResponse(sessions=encoded, next_page_token=token)
+
+    async def DeleteSession(self, request: pb.DeleteSessionRequest, context: Context) -> pb.DeleteSessionResponse:
+        await self._journal.delete_session(require_id("session_id", request.session_id))
+        return pb.DeleteSessionResponse()
+
+
+def _page_size(wanted: int) -> int:
+    if not 0 <= wanted <= MAX_PAGE:
+        raise InvalidRequest(f"page_size is {wanted}: it must be between 0 and {MAX_PAGE}")
+    return wanted or DEFAULT_PAGE
+
+
+def _page_start(token: str) -> int:
+    if token and not token.isdecimal():
+        raise InvalidRequest(f"page_token {token[:40]!r} is not one that this service gave")
+    return int(token or "0")

@@ -1,0 +1,28 @@
+"""Knobs of the orchestrator, read as PAGANTIC_ORCHESTRATOR_<NAME>."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from pagantic_common.settings import ServiceSettings, state_folder
+
+
+class OrchestratorSettings(ServiceSettings):
+    """What can be set."""
+
+    model_config = SettingsConfigDict(frozen=True, extra="ignore", env_prefix="PAGANTIC_ORCHESTRATOR_")
+
+    port: int = Field(50051, ge=0, le=65535, description="port to listen on")
+    inference_address: str = Field("127.0.0.1:50052", description="address of the inference service")
+    constraint_address: str = Field("127.0.0.1:50053", description="address of the constraint service")
+    context_address: str = Field("127.0.0.1:50054", description="address of the context service")
+    rerank_address: str = Field("127.0.0.1:50055", description="address of the rerank service")
+    tools_address: str = Field("127.0.0.1:50056", description="address of the tools service")
+    journal_path: Path = Field(
+        default_factory=lambda: state_folder() / "orchestrator" / "journal.sqlite3",
+        description="SQLite file of executions, events and conversations",
+    )
+    max_running: int = Field(256, ge=1, description="executions that may run at once; one more is RESOURCE_EXHAUSTED")
