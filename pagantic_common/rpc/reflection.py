@@ -12,7 +12,7 @@ from typing import Any
 
 import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from grpc_reflection.v1alpha._async import ReflectionServicer
 
 
@@ -56,4 +56,4 @@ class _CommentedPool:
 def add_reflection(server: grpc.aio.Server, service_names: Sequence[str]) -> None:
     """Serve reflection for the named services."""
     servicer = ReflectionServicer((*service_names, reflection.SERVICE_NAME), pool=_CommentedPool())
-    reflection.reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, server)
+    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, server)

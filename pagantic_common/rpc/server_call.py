@@ -25,7 +25,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):
-    """Wraps every unary-request method of the server; streaming-request methods (reflection) pass through."""
+    """Wraps every unary-request method of the server that is ours."""
 
     async def intercept_service(
         self,
@@ -34,7 +34,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
         """Return the method's handler inside the scope of its call."""
         handler: Any = await continuation(handler_call_details)
-        if handler is None or handler.request_streaming:
+        # Methods of gRPC itself (health, reflection, channelz) have no errors of ours, and their own calling style.
+        if handler is None or handler.request_streaming or handler_call_details.method.startswith("/grpc."):
             return handler  # type: ignore[no-any-return]
         codec = {
             "request_deserializer": handler.request_deserializer,
