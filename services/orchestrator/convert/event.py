@@ -97,7 +97,8 @@ def _set_payload(encoded: event_pb2.ExecutionEvent, payload: Payload) -> None:  
                 )
             )
             # `from` is a keyword of Python, so it is no argument name.
-            setattr(encoded.transition, "from", state_to_proto(payload.source))
+            if payload.source is not None:
+                setattr(encoded.transition, "from", state_to_proto(payload.source))
         case events.InferenceStart():
             encoded.inference_start.CopyFrom(
                 event_pb2.InferenceStart(
@@ -183,7 +184,7 @@ def _payload_from_proto(encoded: event_pb2.ExecutionEvent) -> Payload:  # noqa: 
     match encoded.WhichOneof("event"):
         case "transition":
             moved = encoded.transition
-            source = state_from_proto(getattr(moved, "from")) or State.INIT
+            source = state_from_proto(getattr(moved, "from"))
             return Transition(source, state_from_proto(moved.to) or State.ERROR, moved.attempt, moved.reason)
         case "inference_start":
             start = encoded.inference_start

@@ -121,9 +121,9 @@ Command = Prepare | Infer | RunTools | Enforce | DiscardAttempt | Finish
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """The lifecycle moved."""
+    """The lifecycle moved; `source` is None when the execution was admitted."""
 
-    source: State
+    source: State | None
     target: State
     attempt: int
     reason: str
@@ -159,7 +159,9 @@ class Outcome:
 
 def start(request: Request) -> Outcome:
     """Begin an admitted request. PLAN and REDUNDANT are not built yet and are refused before this."""
-    return _move(Run(request=request), State.PREPARE, "request admitted", Prepare())
+    admitted = Transition(None, State.INIT, 1, "request admitted")
+    outcome = _move(Run(request=request), State.PREPARE, "nothing to plan", Prepare())
+    return replace(outcome, transitions=(admitted, *outcome.transitions))
 
 
 def step(run: Run, happened: Input) -> Outcome:

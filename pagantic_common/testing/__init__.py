@@ -1,0 +1,1 @@
+"""Test doubles and harnesses that every service's tests share."""

@@ -1,0 +1,26 @@
+"""A clock that moves only when it is told to."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+
+class FakeClock:
+    """Implements `pagantic_common.domain.clock.Clock`; `step_s` is how far each reading moves it."""
+
+    def __init__(self, *, step_s: float = 0.0) -> None:
+        self._elapsed_s = 0.0
+        self._step_s = step_s
+
+    def now(self) -> datetime:
+        """Wall time, from 2026-01-01 on."""
+        return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self.monotonic_s())
+
+    def monotonic_s(self) -> float:
+        """Seconds since it was made."""
+        self._elapsed_s += self._step_s
+        return self._elapsed_s
+
+    def advance(self, seconds: float) -> None:
+        """Move on."""
+        self._elapsed_s += seconds

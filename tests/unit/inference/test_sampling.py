@@ -1,0 +1,57 @@
+from collections import Counter
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.inference.core.generation import Sampling
+from services.inference.core.sampling import adjust_logits, pick_token
+
+LOGITS = st.lists(st.floats(-20, 20, width=32), min_size=2, max_size=40).map(lambda v: np.array(v, dtype=np.float32))
+DRAWS = st.floats(0, 1, exclude_max=True)
+
+
+@given(LOGITS)
+def test_temperature_zero_takes_the_most_probable_token(logits):
+    assert pick_token(logits, Sampling(temperature=0), 0.7) == int(np.argmax(logits))
+
+
+@given(LOGITS, DRAWS, st.data())
+def test_a_masked_token_is_never_picked(logits, draw, data):
+    allowed = data.draw(st.sets(st.integers(0, len(logits) - 1), min_size=1))
+    masked = np.array([value if i in allowed else -np.inf for i, value in enumerate(logits)], dtype=np.float32)
+    assert pick_token(masked, Sampling(), draw) in allowed
+
+
+@given(LOGITS, DRAWS, st.integers(1, 5))
+def test_top_k_keeps_only_the_k_best(logits, draw, k):
+    picked = pick_token(logits, Sampling(top_k=k, top_p=1, min_p=0), draw)
+    assert int(np.count_nonzero(logits > logits[picked])) < k
+
+
+def test_draws_follow_the_distribution():
+    logits = np.log(np.array([0.5, 0.3, 0.2], dtype=np.float32))
+    sampling = Sampling(temperature=1, top_k=0, top_p=1, min_p=0)
+    draws = np.random.default_rng(1).random(20_000)
+    counts = Counter(pick_token(logits.copy(), sampling, draw) for draw in draws)
+    assert np.allclose([counts[i] / 20_000 for i in range(3)], [0.5, 0.3, 0.2], atol=0.015)
+
+
+def test_top_p_keeps_the_smallest_set_that_reaches_it():
+    logits = np.log(np.array([0.5, 0.3, 0.2], dtype=np.float32))
+    sampling = Sampling(temperature=1, top_k=0, top_p=0.6, min_p=0)
+    picked = {pick_token(logits.copy(), sampling, draw) for draw in np.linspace(0, 0.999, 50)}
+    assert picked == {0, 1}
+
+
+def test_min_p_drops_what_is_far_below_the_best():
+    logits = np.log(np.array([0.8, 0.15, 0.05], dtype=np.float32))
+    sampling = Sampling(temperature=1, top_k=0, top_p=1, min_p=0.1)
+    assert {pick_token(logits.copy(), sampling, draw) for draw in np.linspace(0, 0.999, 50)} == {0, 1}
+
+
+def test_penalties_and_bias_change_only_their_tokens():
+    logits = np.array([2.0, -2.0, 1.0], dtype=np.float32)
+    sampling = Sampling(repetition_penalty=2, presence_penalty=0.5, frequency_penalty=0.25, logit_bias={2: -3, 99: 1})
+    adjust_logits(logits, sampling, Counter({0: 2, 1: 1}))
+    assert np.allclose(logits, [2 / 2 - 0.5 - 0.5, -4 - 0.5 - 0.25, -2])
