@@ -1,0 +1,95 @@
+"""`python -m deploy.local up|down|status|demo`: the system on one machine."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+from dataclasses import asdict
+from types import FrameType
+
+from deploy.local.areas import ConfigurationError
+from deploy.local.supervision import SupervisionError
+from deploy.local.system import LocalSystem, StartFailed
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m deploy.local", description="Run every service on this machine.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("up", help="start every service and wait until all serve")
+    commands.add_parser("down", help="stop every service")
+    status = commands.add_parser("status", help="tell how each service is")
+    status.add_argument("--json", action="store_true", help="print JSON")
+    demo = commands.add_parser("demo", help="start, answer three requests, and serve until Ctrl-C")
+    demo.add_argument("--once", action="store_true", help="stop after the three requests")
+    return parser
+
+
+def up(system: LocalSystem) -> int:
+    """Start every service; fine when they run already."""
+    if not system.is_up():
+        system.start()
+        return 0
+    unwell = [area.name for area in system.status() if not area.is_serving]
+    if unwell:
+        print(f"already up, but not serving: {' '.join(unwell)}; run `pagantic down`, then `pagantic up`")
+        return 1
+    print("already up")
+    return 0
+
+
+def down(system: LocalSystem) -> int:
+    """Stop every service; fine when none runs."""
+    if not system.is_up() and not system.supervision.has_daemon():
+        print("already down")
+        return 0
+    system.stop()
+    return 0
+
+
+def status(system: LocalSystem, *, as_json: bool) -> int:
+    """Print a line for each service; 1 when one does not serve."""
+    found = system.status()
+    if as_json:
+        print(json.dumps([asdict(area) for area in found], indent=2))
+    else:
+        print(f"{'service':<14}{'state':<10}{'pid':>8}  {'address':<22}{'health':<13}uptime")
+        for area in found:
+            pid = str(area.pid) if area.pid else "-"
+            uptime = f"{area.uptime_s:.0f} s" if area.uptime_s else "-"
+            print(f"{area.name:<14}{area.state:<10}{pid:>8}  {area.address:<22}{area.health:<13}{uptime}")
+    return 0 if all(area.is_serving for area in found) else 1
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def main() -> int:
+    """Run one command; returns its exit code."""
+    arguments = _parser().parse_args()
+    # A SIGTERM ends what Ctrl-C ends; a shell starts background jobs with SIGINT ignored, which would keep it off.
+    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGINT, _interrupt)
+    try:
+        system = LocalSystem()
+        if arguments.command == "up":
+            return up(system)
+        if arguments.command == "down":
+            return down(system)
+        if arguments.command == "status":
+            return status(system, as_json=arguments.json)
+        from deploy.local.demo import run_demo  # noqa: PLC0415 - the other commands need no client
+
+        return run_demo(system, once=arguments.once)
+    except (ConfigurationError, StartFailed, SupervisionError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

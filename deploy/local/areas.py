@@ -1,0 +1,77 @@
+"""The services of one machine: where each listens, and the environment that lets them find each other."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+DEFAULT_PORTS = {
+    "orchestrator": 50051,
+    "inference": 50052,
+    "constraint": 50053,
+    "context": 50054,
+    "rerank": 50055,
+    "tools": 50056,
+}
+MAX_PORT = 65535
+_LISTENS_ANYWHERE = ("0.0.0.0", "::", "[::]")  # noqa: S104 - compared with, not bound
+
+
+class ConfigurationError(Exception):
+    """A setting has a value that cannot be; the message names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """One service: its name, the address it listens on and the one it is reached at."""
+
+    name: str
+    host: str
+    port: int
+
+    @property
+    def address(self) -> str:
+        """Where callers on this machine reach it."""
+        host = "127.0.0.1" if self.host in _LISTENS_ANYWHERE else self.host
+        return f"{host}:{self.port}"
+
+
+def read_areas(environment: Mapping[str, str] = os.environ) -> tuple[Area, ...]:
+    """Return all services with PAGANTIC_<AREA>_HOST and _PORT applied; raises ConfigurationError."""
+    areas = tuple(_read_area(name, port, environment) for name, port in DEFAULT_PORTS.items())
+    taken: dict[int, str] = {}
+    for area in areas:
+        if other := taken.get(area.port):
+            raise ConfigurationError(f"{other} and {area.name} both have port {area.port}: set another for one of them")
+        taken[area.port] = area.name
+    return areas
+
+
+def _read_area(name: str, default_port: int, environment: Mapping[str, str]) -> Area:
+    prefix = f"PAGANTIC_{name.upper()}"
+    text = environment.get(f"{prefix}_PORT") or str(default_port)
+    if not text.isdecimal() or not 1 <= int(text) <= MAX_PORT:
+        raise ConfigurationError(f"{prefix}_PORT is {text!r}: it must be a number between 1 and {MAX_PORT}")
+    return Area(name, environment.get(f"{prefix}_HOST") or "127.0.0.1", int(text))
+
+
+def state_folder(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return PAGANTIC_STATE, or .pagantic, as an absolute path."""
+    return Path(environment.get("PAGANTIC_STATE") or ".pagantic").resolve()
+
+
+def child_environment(areas: tuple[Area, ...], state: Path, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of the services: what is set stays; what is not points at `areas` and `state`."""
+    address_of = {area.name: area.address for area in areas}
+    defaults = {
+        f"PAGANTIC_ORCHESTRATOR_{name.upper()}_ADDRESS": address
+        for name, address in address_of.items()
+        if name != "orchestrator"
+    }
+    for name in ("CONTEXT", "CONSTRAINT"):
+        defaults[f"PAGANTIC_{name}_INFERENCE_ADDRESS"] = address_of["inference"]
+    defaults["PAGANTIC_ORCHESTRATOR_JOURNAL_PATH"] = str(state / "orchestrator" / "journal.sqlite3")
+    defaults["PAGANTIC_CONTEXT_DATA_FOLDER"] = str(state / "context")
+    return {**defaults, **environment}

@@ -1,0 +1,157 @@
+"""Starts the system and shows three requests with their timelines, as any client would send them."""
+
+from __future__ import annotations
+
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from deploy.local.system import LocalSystem
+from pagantic.orchestrator.v1 import event_pb2, execution_pb2
+from pagantic_common.client import Client, chat_request, structured_request
+from pagantic_common.client.tables import describe_usage, error_code_name, timeline_table, wide_console
+from pagantic_common.domain.errors import PaganticError
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+PROGRESS_INTERVAL_S = 2.0
+STREAMED_ACTIONS = ("content_delta", "reasoning_delta")
+
+
+@dataclass(frozen=True, slots=True)
+class DemoRequest:
+    """One request and what it shows."""
+
+    title: str
+    request: execution_pb2.SystemRequest
+
+
+def demo_requests() -> list[DemoRequest]:
+    """Return the three requests: a chat, a chat that must use a tool, and text into JSON."""
+    report = (EXAMPLES / "incident.txt").read_text(encoding="utf-8")
+    schema = (EXAMPLES / "incident_schema.json").read_text(encoding="utf-8")
+    return [
+        DemoRequest(
+            "CHAT: a question",
+            chat_request(
+                "In one sentence: what is a lighthouse for?", tools=[], max_tokens=64, temperature=0.0, seed=1
+            ),
+        ),
+        DemoRequest(
+            "CHAT with a tool: the decoder makes sure that the calculator is called",
+            chat_request(
+                "What is 17 * 23?",
+                tools=["calculator"],
+                tool_choice="required",
+                system="You answer with the result of the calculator.",
+                max_tokens=64,
+                temperature=0.0,
+                seed=1,
+            ),
+        ),
+        DemoRequest(
+            "STRUCTURED: an incident report into JSON",
+            structured_request(
+                f"Extract title, severity, affected service and whether it is resolved.\n\n{report}",
+                schema,
+                max_tokens=200,
+                temperature=0.0,
+                seed=1,
+            ),
+        ),
+    ]
+
+
+def run_demo(system: LocalSystem, *, once: bool) -> int:
+    """Run the demo; returns 0 when all requests ended without error. Stops what it started, also on Ctrl-C."""
+    console = wide_console()
+    was_up = system.is_up()
+    if was_up:
+        console.print("already up: the demo uses what runs, and leaves it running")
+    else:
+        system.start()
+    try:
+        failed = _show_requests(system, console)
+        if not once:
+            console.print(f"\nserving on {system.areas[0].address}; Ctrl-C stops" + (" the demo" if was_up else ""))
+            while True:
+                signal.pause()
+    except KeyboardInterrupt:
+        if once:
+            raise
+        failed = 0
+    finally:
+        if not was_up:
+            system.stop()
+    return 1 if failed else 0
+
+
+def _show_requests(system: LocalSystem, console: Console) -> int:
+    failed = 0
+    console.print(
+        "\nThe default model has 135 million parameters: its wording is poor and its facts are often wrong. "
+        "What is guaranteed is structure: tool calls and JSON are enforced while the model writes."
+    )
+    with Client(system.areas[0].address) as client:
+        for example in demo_requests():
+            console.rule(f"[bold]{example.title}", align="left")
+            console.print(f"[dim]> {escape(_question(example.request))}")
+            try:
+                response = _answer(client, example.request, console)
+                _show_response(client, response, console)
+                failed += response.HasField("error")
+            except PaganticError as error:
+                failed += 1
+                console.print(f"[red]failed:[/] {escape(str(error))}")
+    console.print(f"\n{len(demo_requests()) - failed} of {len(demo_requests())} requests ended without error")
+    return failed
+
+
+def _question(request: execution_pb2.SystemRequest) -> str:
+    lines = request.messages[-1].content.splitlines()
+    return lines[0] + (f" (and {len(lines) - 1} more lines)" if len(lines) > 1 else "")
+
+
+def _answer(client: Client, request: execution_pb2.SystemRequest, console: Console) -> execution_pb2.SystemResponse:
+    started_s = last_s = time.monotonic()
+    response = execution_pb2.SystemResponse()
+    characters = 0
+    action = "starting"
+    with console.status("starting") as spinner:
+        for event in client.stream(request):
+            kind = event.WhichOneof("event")
+            if kind == "completed":
+                response = event.completed.response
+            if kind in STREAMED_ACTIONS:
+                characters += len(_delta_text(event))
+            else:
+                action = event.action
+            now_s = time.monotonic()
+            line = f"{action} … {now_s - started_s:.0f} s, {characters} characters"
+            spinner.update(line)
+            if not console.is_terminal and now_s - last_s > PROGRESS_INTERVAL_S:
+                last_s = now_s
+                console.print(line)
+    return response
+
+
+def _delta_text(event: event_pb2.ExecutionEvent) -> str:
+    return event.content_delta.text + event.reasoning_delta.text
+
+
+def _show_response(client: Client, response: execution_pb2.SystemResponse, console: Console) -> None:
+    for call in response.tool_calls_made:
+        outcome = "failed: " if call.is_error else ""
+        console.print(f"[cyan]tool[/] {escape(f'{call.name}({call.arguments_json}) -> {outcome}{call.result}')}")
+    if response.structured_output_json:
+        console.print_json(response.structured_output_json)
+    else:
+        console.print(escape(response.content))
+    if response.HasField("error"):
+        code = error_code_name(response.error.code)
+        console.print(f"[red]failed:[/] {code}: {escape(response.error.message)}")
+    console.print(f"[dim]{describe_usage(response.token_usage)}")
+    console.print(timeline_table(client.timeline(response.request_id)))

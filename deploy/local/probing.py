@@ -1,0 +1,56 @@
+"""Asks from outside: whether a service says that it is healthy, and whether a port is free."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Iterable
+
+import grpc
+import psutil
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from deploy.local.areas import Area
+
+HEALTH_TIMEOUT_S = 1.0
+
+
+def probe_health(address: str) -> str:
+    """Return SERVING, NOT_SERVING, UNKNOWN, or UNREACHABLE when nothing answers within a second."""
+    with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+        try:
+            reply = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=HEALTH_TIMEOUT_S)
+        except grpc.RpcError:
+            return "UNREACHABLE"
+    return str(health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status))
+
+
+def find_taken_ports(areas: Iterable[Area]) -> list[str]:
+    """Return a sentence for each service whose port cannot be listened on."""
+    return [problem for area in areas if (problem := _port_problem(area))]
+
+
+def _port_problem(area: Area) -> str:
+    setting = f"set PAGANTIC_{area.name.upper()}_PORT, or stop what listens there"
+    try:
+        family, _, _, _, address = socket.getaddrinfo(area.host.strip("[]"), area.port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return f"port {area.port} of the {area.name} service is in use{_owner(area.port)}: {setting}"
+        reason = (error.strerror or str(error)).lower()
+        return f"the {area.name} service cannot listen on {area.host}:{area.port} ({reason}): {setting}"
+    return ""
+
+
+def _owner(port: int) -> str:
+    try:
+        for connection in psutil.net_connections("tcp"):
+            is_listening = connection.status == psutil.CONN_LISTEN
+            if is_listening and connection.laddr and connection.laddr.port == port and connection.pid:
+                return f" by {psutil.Process(connection.pid).name()!r} (pid {connection.pid})"
+    except psutil.Error:
+        pass
+    return ""

@@ -1,0 +1,222 @@
+"""One supervisord per state folder: its configuration, its control socket, starting and stopping it.
+
+Control goes over a unix socket that only this user can open; no TCP port is opened. The socket lies in the temporary
+folder because the path of a unix socket may have about 100 bytes and a state folder may be anywhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+import xmlrpc.client
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import psutil
+from supervisor.xmlrpc import SupervisorTransport
+
+from deploy.local.areas import Area
+
+STOP_WAIT_S = 20
+SHUTDOWN_DEADLINE_S = 60.0
+TAIL_LINES = 20
+_STARTED = ("STARTING", "RUNNING")
+
+_HEAD = """\
+[supervisord]
+logfile=%(here)s/logs/supervisord.log
+logfile_maxbytes=5MB
+logfile_backups=1
+pidfile=%(here)s/supervisord.pid
+childlogdir=%(here)s/logs
+{user}
+[unix_http_server]
+file={socket}
+chmod=0600
+
+[rpcinterface:supervisor]
+supervisor.rpcinterface_factory=supervisor.rpcinterface:make_main_rpcinterface
+"""
+
+# 78 is how a service says that its configuration is wrong: starting it again would not help.
+_PROGRAM = """
+[program:{name}]
+command={python} -m services.{name}
+stdout_logfile=%(here)s/logs/{name}.log
+stdout_logfile_maxbytes=10MB
+stdout_logfile_backups=2
+redirect_stderr=true
+autorestart=unexpected
+exitcodes=0,78
+startsecs=1
+startretries=2
+stopsignal=TERM
+stopwaitsecs={stop_wait_s}
+killasgroup=true
+"""
+
+# Groups stop one after the other, the last first: the orchestrator ends its requests while the others still answer.
+_GROUPS = """
+[group:inner]
+programs={inner}
+priority=1
+
+[group:edge]
+programs=orchestrator
+priority=2
+"""
+
+
+class SupervisionError(Exception):
+    """Supervisord cannot be started or stopped; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessState:
+    """What supervisord knows of a service."""
+
+    name: str
+    state: str
+    pid: int
+    uptime_s: float
+    problem: str
+
+    @property
+    def has_failed(self) -> bool:
+        """Tell whether it ended, or never began."""
+        return self.state not in _STARTED
+
+
+class Supervision:
+    """The supervisord of one state folder."""
+
+    def __init__(self, state: Path) -> None:
+        self.state = state
+        self.logs = state / "logs"
+        self._config = state / "supervisord.conf"
+        self._pid_file = state / "supervisord.pid"
+        key = hashlib.sha256(os.fsencode(state)).hexdigest()[:12]
+        self._socket_folder = Path(tempfile.gettempdir()) / f"pagantic-{os.getuid()}-{key}"
+        self._socket = self._socket_folder / "s"
+
+    def start(self, areas: tuple[Area, ...], environment: Mapping[str, str]) -> None:
+        """Start supervisord, which starts the services, and return; it outlives this process."""
+        if "%" in str(self.state):
+            raise SupervisionError(f"the state folder's path has a '%', which supervisord cannot take: {self.state}")
+        self.logs.mkdir(parents=True, exist_ok=True)
+        self._make_socket_folder()
+        self._config.write_text(self._render(areas), encoding="utf-8")
+        done = subprocess.run(
+            [sys.executable, "-m", "supervisor.supervisord", "-c", str(self._config)],
+            env=dict(environment),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=30,
+        )
+        if done.returncode != 0:
+            raise SupervisionError(f"supervisord does not start: {(done.stderr or done.stdout).strip()}")
+        deadline_s = time.monotonic() + 10
+        while not self.is_running():
+            if time.monotonic() > deadline_s:
+                raise SupervisionError(f"supervisord does not answer: see {self.logs / 'supervisord.log'}")
+            time.sleep(0.05)
+
+    def is_running(self) -> bool:
+        """Tell whether supervisord answers."""
+        try:
+            self._call("getState")
+        except (OSError, xmlrpc.client.Error):
+            return False
+        return True
+
+    def processes(self) -> dict[str, ProcessState]:
+        """Return what is known of each service; empty when supervisord does not answer."""
+        try:
+            infos = cast("list[dict[str, Any]]", self._call("getAllProcessInfo"))
+        except (OSError, xmlrpc.client.Error):
+            return {}
+        return {info["name"]: _process_state(info) for info in infos}
+
+    def stop(self, progress: Callable[[float], None]) -> None:
+        """Stop the services and supervisord, and wait until they are gone; raises SupervisionError when they stay."""
+        daemon = self._daemon()
+        try:
+            self._call("shutdown")
+        except (OSError, xmlrpc.client.Error):
+            if daemon is not None:
+                daemon.terminate()
+        started_s = time.monotonic()
+        while daemon is not None and daemon.is_running() and daemon.status() != psutil.STATUS_ZOMBIE:
+            waited_s = time.monotonic() - started_s
+            if waited_s > SHUTDOWN_DEADLINE_S:
+                raise SupervisionError(
+                    f"supervisord (pid {daemon.pid}) did not stop within {SHUTDOWN_DEADLINE_S:.0f} s"
+                )
+            progress(waited_s)
+            time.sleep(0.1)
+        self._socket.unlink(missing_ok=True)
+        self._pid_file.unlink(missing_ok=True)
+        if self._socket_folder.is_dir() and not self._socket_folder.is_symlink():
+            self._socket_folder.rmdir()
+
+    def log_tail(self, name: str) -> str:
+        """Return the last lines of a service's log."""
+        try:
+            text = (self.logs / f"{name}.log").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""
+        return "\n".join(text.splitlines()[-TAIL_LINES:])
+
+    def has_daemon(self) -> bool:
+        """Tell whether supervisord runs, also when its socket is gone."""
+        return self._daemon() is not None
+
+    def _daemon(self) -> psutil.Process | None:
+        try:
+            process = psutil.Process(int(self._pid_file.read_text(encoding="ascii")))
+            command = process.cmdline()
+        except (OSError, ValueError, psutil.Error):
+            return None
+        return process if "supervisor.supervisord" in command and str(self._config) in command else None
+
+    def _call(self, method: str) -> Any:
+        transport = SupervisorTransport(None, None, f"unix://{self._socket}")
+        try:
+            server = xmlrpc.client.ServerProxy("http://127.0.0.1", transport=transport)
+            return getattr(server.supervisor, method)()
+        finally:
+            transport.close()
+
+    def _make_socket_folder(self) -> None:
+        self._socket_folder.mkdir(mode=0o700, exist_ok=True)
+        info = self._socket_folder.lstat()
+        if self._socket_folder.is_symlink() or info.st_uid != os.getuid() or info.st_mode & 0o077:
+            raise SupervisionError(f"{self._socket_folder} is not a folder that only this user can open: remove it")
+
+    def _render(self, areas: tuple[Area, ...]) -> str:
+        # Without a user supervisord warns when root starts it.
+        user = "user=root\n" if os.geteuid() == 0 else ""
+        python = shlex.quote(sys.executable).replace("%", "%%")
+        socket = str(self._socket).replace("%", "%%")
+        programs = [_PROGRAM.format(name=area.name, python=python, stop_wait_s=STOP_WAIT_S) for area in areas]
+        inner = ",".join(area.name for area in areas if area.name != "orchestrator")
+        return _HEAD.format(user=user, socket=socket) + "".join(programs) + _GROUPS.format(inner=inner)
+
+
+def _process_state(info: Mapping[str, Any]) -> ProcessState:
+    is_running = info["statename"] == "RUNNING"
+    return ProcessState(
+        name=info["name"],
+        state=info["statename"],
+        pid=info["pid"],
+        uptime_s=float(max(0, info["now"] - info["start"])) if is_running else 0.0,
+        problem=info["spawnerr"] or (f"exit status {info['exitstatus']}" if info["exitstatus"] else ""),
+    )

@@ -1,0 +1,63 @@
+"""The supervisor's configuration and what is asked before it starts."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+from supervisor.options import ServerOptions
+
+from deploy.local.areas import Area, read_areas
+from deploy.local.probing import find_taken_ports, probe_health
+from deploy.local.supervision import Supervision, SupervisionError
+
+
+@pytest.fixture
+def taken_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield listener.getsockname()[1]
+
+
+def test_supervisor_reads_a_program_for_each_service_and_opens_no_tcp_port(tmp_path, monkeypatch):
+    folder = tmp_path / "an odd ; name"
+    (folder / "logs").mkdir(parents=True)
+    supervision = Supervision(folder)
+    supervision._config.write_text(supervision._render(read_areas({})), encoding="utf-8")
+    options = ServerOptions()
+    monkeypatch.setattr(options, "usage", pytest.fail)
+    options.realize(["-c", str(supervision._config)])
+    programs = {program.name: program for group in options.process_group_configs for program in group.process_configs}
+    assert set(programs) == {"orchestrator", "inference", "constraint", "context", "rerank", "tools"}
+    assert programs["tools"].stdout_logfile == str(folder / "logs" / "tools.log")
+    assert [config["section"] for config in options.server_configs] == ["unix_http_server"]
+
+
+def test_a_state_folder_that_supervisor_cannot_take_is_refused(tmp_path):
+    with pytest.raises(SupervisionError, match="has a '%'"):
+        Supervision(tmp_path / "100%").start(read_areas({}), {})
+
+
+def test_the_control_socket_fits_however_deep_the_state_folder_is(tmp_path):
+    assert len(str(Supervision(tmp_path / ("x" * 200))._socket)) < 100
+
+
+def test_a_taken_port_is_named_with_its_service(taken_port):
+    problems = find_taken_ports([Area("inference", "127.0.0.1", taken_port)])
+    assert len(problems) == 1
+    assert f"port {taken_port} of the inference service is in use" in problems[0]
+    assert "PAGANTIC_INFERENCE_PORT" in problems[0]
+
+
+def test_what_does_not_answer_is_unreachable():
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        assert probe_health(f"127.0.0.1:{unused.getsockname()[1]}") == "UNREACHABLE"
+
+
+def test_nothing_runs_in_a_fresh_state_folder(tmp_path):
+    supervision = Supervision(tmp_path)
+    assert not supervision.is_running()
+    assert not supervision.has_daemon()
+    assert supervision.processes() == {}
