@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
@@ -10,6 +12,29 @@ from opentelemetry.instrumentation.grpc import aio_client_interceptors
 
 # Health checking works only under round_robin, which is also what spreads calls over the pods of a headless Service.
 _SERVICE_CONFIG = json.dumps({"loadBalancingConfig": [{"round_robin": {}}], "healthCheckConfig": {"serviceName": ""}})
+
+
+class CancelUnary(grpc.aio.UnaryUnaryClientInterceptor):
+    """Passes a cancellation on to the call.
+
+    The tracing interceptor waits for a unary call inside the task that cancelling ends, and leaves the call itself
+    running: without this, nothing that a service waits for would ever be cancelled.
+    """
+
+    async def intercept_unary_unary(
+        self,
+        continuation: Callable[[grpc.aio.ClientCallDetails, Any], Awaitable[Any]],
+        client_call_details: grpc.aio.ClientCallDetails,
+        request: Any,
+    ) -> Any:
+        """Wait for the call here, inside the tracing interceptor, and cancel it when the wait is."""
+        call = await continuation(client_call_details, request)
+        try:
+            await call.code()
+        except asyncio.CancelledError:
+            call.cancel()
+            raise
+        return call
 
 
 def channel_options(max_message_bytes: int) -> list[tuple[str, Any]]:
@@ -29,5 +54,5 @@ def channel_options(max_message_bytes: int) -> list[tuple[str, Any]]:
 def open_channel(address: str, *, max_message_bytes: int) -> grpc.aio.Channel:
     """Open a traced, plaintext channel that connects on first use."""
     return grpc.aio.insecure_channel(
-        address, options=channel_options(max_message_bytes), interceptors=list(aio_client_interceptors())
+        address, options=channel_options(max_message_bytes), interceptors=[*aio_client_interceptors(), CancelUnary()]
     )

@@ -41,7 +41,7 @@ class ScriptedEngine:
         self.vocabulary = ByteVocabulary()
         self.max_batch_tokens = 64
         self.batches: list[tuple[int, ...]] = []
-        self._script = [*script.encode(), END_TOKEN]
+        self._script: list[int] = [*script.encode(), END_TOKEN]
         self._tokens: list[int] = []
         self._on_decode = on_decode
 

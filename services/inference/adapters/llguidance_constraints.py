@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import llama_cpp
@@ -70,7 +71,10 @@ class LlguidanceCompiler:
     """Compiles constraints for one model's tokens."""
 
     def __init__(self, vocab: llama_cpp.llama_vocab_p) -> None:
-        self._tokenizer = lltokenizer_from_vocab(vocab)
+        with warnings.catch_warnings():
+            # llguidance reads token attributes through a name that llama-cpp-python has deprecated.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self._tokenizer = lltokenizer_from_vocab(vocab)
 
     def start(self, constraint: Constraint) -> LlguidanceMatcher:
         """Return a fresh matcher."""

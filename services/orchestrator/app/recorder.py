@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import Failure
@@ -48,19 +49,23 @@ class Recorder:
         caused_by: str = "",
     ) -> None:
         """Store and show an event; text that streams by is only shown."""
+        event_fields: dict[str, Any] = {
+            "layer": layer,
+            "action": action,
+            "duration_s": duration_s,
+            "failure": failure,
+            "tool_call_id": tool_call_id,
+            "caused_by": caused_by,
+        }
+        if isinstance(payload, ContentDelta):
+            self._show(self._envelope(payload, **event_fields))
+            return
+        # A cancellation must not come between storing an event and counting it.
+        await asyncio.shield(asyncio.ensure_future(self._store(payload, event_fields)))
+
+    async def _store(self, payload: Payload, event_fields: dict[str, Any]) -> None:
         async with self._order:
-            event = self._envelope(
-                payload,
-                layer=layer,
-                action=action,
-                duration_s=duration_s,
-                failure=failure,
-                tool_call_id=tool_call_id,
-                caused_by=caused_by,
-            )
-            if isinstance(payload, ContentDelta):
-                self._show(event)
-                return
+            event = self._envelope(payload, **event_fields)
             if isinstance(payload, Transition):
                 self.record = replace(
                     self.record, state=payload.target, entered_at=event.timestamp, attempt=payload.attempt
@@ -78,26 +83,27 @@ class Recorder:
 
     async def finish(self, transition: Transition, response: Response, turn: Sequence[Message]) -> None:
         """Store the terminal transition and the response together, show them, and end every watch."""
-        moved = self._envelope(transition, action="lifecycle.transition", failure=response.failure)
-        self.record = replace(
-            self.record,
-            state=transition.target,
-            entered_at=moved.timestamp,
-            response=response,
-            last_failure=response.failure or self.record.last_failure,
-        )
-        self._stored.append(moved)
-        took_s = (moved.timestamp - self.record.started_at).total_seconds()
-        completed = self._envelope(
-            Completed(response), action="execution.end", duration_s=took_s, failure=response.failure
-        )
-        self._stored.append(completed)
-        await self._journal.finish([moved, completed], self.record, turn)
-        self.is_ended = True
-        self._show(moved)
-        self._show(completed)
-        for watcher in self._watchers:
-            watcher.put_nowait(None)
+        async with self._order:
+            moved = self._envelope(transition, action="lifecycle.transition", failure=response.failure)
+            self.record = replace(
+                self.record,
+                state=transition.target,
+                entered_at=moved.timestamp,
+                response=response,
+                last_failure=response.failure or self.record.last_failure,
+            )
+            self._stored.append(moved)
+            took_s = (moved.timestamp - self.record.started_at).total_seconds()
+            completed = self._envelope(
+                Completed(response), action="execution.end", duration_s=took_s, failure=response.failure
+            )
+            self._stored.append(completed)
+            await self._journal.finish([moved, completed], self.record, turn)
+            self.is_ended = True
+            self._show(moved)
+            self._show(completed)
+            for watcher in self._watchers:
+                watcher.put_nowait(None)
 
     async def watch(self) -> AsyncGenerator[Event, None]:
         """Give every stored event so far, then what comes, until the end."""

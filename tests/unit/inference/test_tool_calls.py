@@ -20,7 +20,9 @@ def test_calls_are_read_in_every_form_that_models_use(text):
     assert parse_calls(text, ["clock"]) == [("clock", '{"zone":"UTC"}')]
 
 
-@pytest.mark.parametrize("text", ["It is noon.", '{"name":"other","arguments":{}}', "{", '{"name":"clock","arguments":3}'])
+@pytest.mark.parametrize(
+    "text", ["It is noon.", '{"name":"other","arguments":{}}', "{", '{"name":"clock","arguments":3}']
+)
 def test_what_is_no_call_of_an_offered_tool_is_an_answer(text):
     assert parse_calls(text, ["clock"]) == []
 

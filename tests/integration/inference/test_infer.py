@@ -1,0 +1,230 @@
+"""The inference service over a real socket with a scripted engine."""
+
+import asyncio
+import threading
+
+import grpc
+import pytest
+
+from pagantic.common.v1 import message_pb2
+from pagantic.inference.v1 import generation_pb2
+from pagantic.inference.v1 import inference_service_pb2 as pb
+from pagantic.inference.v1 import inference_service_pb2_grpc as rpc
+from pagantic_common.domain.errors import (
+    DeadlineExceeded,
+    ErrorCode,
+    InvalidRequest,
+    Overloaded,
+    Unsupported,
+)
+from pagantic_common.rpc.call import call_stream, call_unary
+from pagantic_common.rpc.server import Registration
+from pagantic_common.telemetry.clock import SystemClock
+from pagantic_common.testing.scripted_engine import ScriptedEngine
+from pagantic_common.testing.server import serving
+from services.inference.adapters.jinja_chat_template import JinjaChatTemplate
+from services.inference.app.decode_job import EngineThread
+from services.inference.app.generation import Generation
+from services.inference.servicer import SERVICE_NAME, InferenceServicer
+
+TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant: "
+
+
+class NoConstraints:
+    def start(self, _constraint):
+        raise InvalidRequest("the scripted engine has no masks", code=ErrorCode.CONSTRAINT_GRAMMAR_INVALID)
+
+
+def generation_over(engine, queue_capacity=4):
+    return Generation(
+        engine=engine,
+        template=JinjaChatTemplate(TEMPLATE, bos_token="", eos_token=""),
+        constraints=NoConstraints(),
+        thread=EngineThread(engine, SystemClock(), lambda: "call_1"),
+        queue_capacity=queue_capacity,
+        max_candidates=8,
+        new_seed=lambda: 7,
+    )
+
+
+@pytest.fixture
+async def inference():
+    """Gives a function that serves an engine and returns a stub; engines are closed at the end."""
+    stack, generations = [], []
+
+    async def serve(engine, **options):
+        generation = generation_over(engine, **options)
+        generations.append(generation)
+        context = serving([Registration(SERVICE_NAME, InferenceServicer(generation).add_to)])
+        channel, _address = await context.__aenter__()
+        stack.append(context)
+        return rpc.InferenceServiceStub(channel)
+
+    yield serve
+    for context in reversed(stack):
+        await context.__aexit__(None, None, None)
+    for generation in generations:
+        generation.close()
+
+
+def chat(text="hi", **fields):
+    message = message_pb2.Message(role=message_pb2.ROLE_USER, content=text)
+    fields.setdefault("max_tokens", 50)
+    return pb.InferRequest(chat=generation_pb2.ChatPrompt(messages=[message]), **fields)
+
+
+async def collect(stub, request, timeout_s=10.0):
+    return [event async for event in call_stream("inference", stub.Infer, request, timeout_s)]
+
+
+def texts_of(events):
+    texts = {}
+    for event in events:
+        if event.WhichOneof("event") == "delta":
+            texts[event.delta.candidate_index] = texts.get(event.delta.candidate_index, "") + event.delta.content
+    return texts
+
+
+async def test_events_come_in_order_and_text_is_whole(inference):
+    stub = await inference(ScriptedEngine("Grüße, 世界"))
+    events = await collect(stub, chat())
+    kinds = [event.WhichOneof("event") for event in events]
+    assert kinds[0] == "started"
+    assert kinds[-2:] == ["candidate_end", "completed"]
+    assert texts_of(events) == {0: "Grüße, 世界"}
+    assert events[-2].candidate_end.finish_reason == generation_pb2.FINISH_REASON_STOP
+    usage = events[-1].completed.usage
+    assert usage.output_tokens == len("Grüße, 世界".encode())
+    assert usage.context_tokens == usage.prompt_tokens + usage.output_tokens
+    assert events[0].started.seed == 7
+
+
+async def test_candidates_share_one_prompt_and_a_second_request_its_prefix(inference):
+    engine = ScriptedEngine("ok")
+    stub = await inference(engine)
+    events = await collect(stub, chat("hello", candidate_count=3))
+    assert texts_of(events) == {0: "ok", 1: "ok", 2: "ok"}
+    prompt = events[0].started.prompt_tokens
+    assert sum(len(batch) for batch in engine.batches) == prompt + 3 * len("ok")
+    again = await collect(stub, chat("hello there"))
+    assert again[0].started.cached_prompt_tokens == len("user: hello")
+
+
+async def test_a_stop_string_ends_the_output_and_is_not_in_it(inference):
+    stub = await inference(ScriptedEngine("one two three"))
+    events = await collect(stub, chat(stop=["two"]))
+    assert texts_of(events) == {0: "one "}
+    assert events[-2].candidate_end.finish_reason == generation_pb2.FINISH_REASON_STOP
+
+
+async def test_max_tokens_ends_the_output_with_length(inference):
+    stub = await inference(ScriptedEngine("abcdef"))
+    events = await collect(stub, chat(max_tokens=3))
+    assert texts_of(events) == {0: "abc"}
+    assert events[-2].candidate_end.finish_reason == generation_pb2.FINISH_REASON_LENGTH
+
+
+async def test_a_prompt_that_does_not_fit_says_both_sizes(inference):
+    stub = await inference(ScriptedEngine(context_window=64))
+    with pytest.raises(InvalidRequest, match="context window 64") as caught:
+        await collect(stub, chat("x" * 100))
+    assert caught.value.code is ErrorCode.INFERENCE_CONTEXT_EXCEEDED
+    assert caught.value.failure.details["context_window"] == 64
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "wrong"),
+    [
+        ({"model": "other"}, InvalidRequest, "no engine serves model 'other'"),
+        ({"sampling": generation_pb2.Sampling(temperature=3)}, InvalidRequest, "sampling.temperature"),
+        ({"max_tokens": -1}, InvalidRequest, "max_tokens is -1"),
+        ({"candidate_count": 99}, InvalidRequest, "candidate_count is 99"),
+        ({"stop": [""]}, InvalidRequest, "stop takes"),
+        ({"options_json": "{"}, InvalidRequest, "options_json is not JSON"),
+        ({"options_json": '{"mirostat":1}'}, InvalidRequest, "no option 'mirostat'"),
+        ({"top_logprobs": 2}, Unsupported, "not built yet"),
+        ({"constraint": generation_pb2.DecoderConstraint(regex="a+")}, InvalidRequest, "has no masks"),
+    ],
+)
+async def test_a_wrong_field_is_named_and_the_next_request_is_served(inference, change, error, wrong):
+    stub = await inference(ScriptedEngine("fine"))
+    with pytest.raises(error, match=wrong):
+        await collect(stub, chat(**change))
+    assert texts_of(await collect(stub, chat())) == {0: "fine"}
+
+
+async def test_cancelling_stops_decoding_within_one_step_and_frees_the_engine(inference):
+    reached, go_on = threading.Event(), threading.Event()
+
+    def pause(_tokens):
+        if len(engine.batches) == 5:
+            reached.set()
+            go_on.wait(5)
+
+    engine = ScriptedEngine("x" * 300, on_decode=pause)
+    stub = await inference(engine)
+    call = stub.Infer(chat(max_tokens=300))
+    await asyncio.to_thread(reached.wait, 5)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call.read()
+    await asyncio.sleep(0.05)  # the cancel crosses the socket while the engine is held
+    go_on.set()
+    await collect(stub, chat("next", max_tokens=1))
+    assert len(engine.batches) <= 5 + 2 + 1
+
+
+async def test_a_deadline_reaches_the_decode_loop(inference):
+    hold = threading.Event()
+    engine = ScriptedEngine("x" * 300, on_decode=lambda _tokens: hold.wait(0.05))
+    stub = await inference(engine)
+    with pytest.raises(DeadlineExceeded):
+        await collect(stub, chat(max_tokens=300), timeout_s=0.3)
+    hold.set()
+    await collect(stub, chat("next", max_tokens=1))
+    assert len(engine.batches) < 20
+
+
+async def test_a_full_queue_is_refused_with_a_delay(inference):
+    hold = threading.Event()
+    stub = await inference(ScriptedEngine("x", on_decode=lambda _tokens: hold.wait(5)), queue_capacity=1)
+    running = [asyncio.create_task(collect(stub, chat())) for _ in range(2)]
+    try:
+        for _ in range(100):
+            load = await call_unary("inference", stub.GetLoad, pb.GetLoadRequest())
+            if load.queued_requests == 1:
+                break
+            await asyncio.sleep(0.01)
+        with pytest.raises(Overloaded) as caught:
+            await collect(stub, chat())
+        assert caught.value.retry_after_s
+    finally:
+        hold.set()
+    assert all(texts_of(events) == {0: "x"} for events in await asyncio.gather(*running))
+
+
+async def test_tokens_are_counted_as_the_model_sees_them(inference):
+    stub = await inference(ScriptedEngine())
+    request = pb.CountTokensRequest(texts=["abc", ""], chat=chat().chat)
+    reply = await call_unary("inference", stub.CountTokens, request)
+    assert list(reply.text_tokens) == [3, 0]
+    assert reply.chat_tokens == len("user: hi\nassistant: ")
+    tokens = await call_unary("inference", stub.Tokenize, pb.TokenizeRequest(text="añb"))
+    text = await call_unary("inference", stub.Detokenize, pb.DetokenizeRequest(tokens=tokens.tokens))
+    assert text.text == "añb"
+
+
+@pytest.mark.parametrize("name", ["Embed", "Score"])
+async def test_what_is_not_built_says_so(inference, name):
+    stub = await inference(ScriptedEngine())
+    request = {"Embed": pb.EmbedRequest, "Score": pb.ScoreRequest}[name]()
+    with pytest.raises(Unsupported, match="not built yet"):
+        await call_unary("inference", getattr(stub, name), request)
+
+
+async def test_a_message_over_the_limit_is_refused_by_grpc_itself(inference):
+    stub = await inference(ScriptedEngine())
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        async for _ in stub.Infer(chat("x" * (5 * 1024 * 1024))):
+            pass
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED

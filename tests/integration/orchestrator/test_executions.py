@@ -1,0 +1,324 @@
+"""The orchestrator over a real socket and a real journal, with scripted services behind it."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from pagantic.common.v1 import error_pb2, message_pb2
+from pagantic.constraint.v1 import contract_pb2
+from pagantic.context.v1 import context_service_pb2
+from pagantic.orchestrator.v1 import execution_pb2
+from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
+from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as rpc
+from pagantic_common.domain.errors import (
+    Cancelled,
+    Conflict,
+    DeadlineExceeded,
+    ErrorCode,
+    InvalidRequest,
+    NotFound,
+    Overloaded,
+    Unavailable,
+    Unsupported,
+)
+from pagantic_common.domain.messages import ToolCall
+from pagantic_common.rpc.call import call_stream, call_unary
+from pagantic_common.rpc.server import Registration
+from pagantic_common.telemetry.clock import SystemClock
+from pagantic_common.testing.server import serving
+from services.orchestrator.adapters.sqlite_journal import SqliteJournal
+from services.orchestrator.app.executions import Executions
+from services.orchestrator.servicer import SERVICE_NAME, OrchestratorServicer
+from tests.support.scripted_services import (
+    ScriptedConstraint,
+    ScriptedContext,
+    ScriptedInference,
+    ScriptedTools,
+    answer,
+    scripted_services,
+)
+
+CALL = ToolCall("c1", "clock", '{"zone":"UTC"}')
+
+
+@asynccontextmanager
+async def orchestrator(path, services=None, max_running=8):
+    journal = SqliteJournal(path / "journal.sqlite3")
+    await journal.open()
+    executions = Executions(services or scripted_services(), journal, SystemClock(), max_running=max_running)
+    try:
+        async with serving([Registration(SERVICE_NAME, OrchestratorServicer(executions).add_to)]) as (channel, _):
+            yield rpc.OrchestratorServiceStub(channel)
+    finally:
+        await executions.close()
+        await journal.close()
+
+
+def system_request(text="hi", **fields):
+    fields.setdefault("mode", execution_pb2.MODE_CHAT)
+    message = message_pb2.Message(role=message_pb2.ROLE_USER, content=text)
+    return execution_pb2.SystemRequest(messages=[message], **fields)
+
+
+def structured(**fields):
+    output = contract_pb2.OutputContract(schema_json='{"type":"object"}')
+    return system_request(mode=execution_pb2.MODE_STRUCTURED, output=output, **fields)
+
+
+async def execute(stub, request, timeout_s=10.0):
+    return await call_unary("orchestrator", stub.Execute, request, timeout_s)
+
+
+async def timeline(stub, request_id):
+    reply = await call_unary("orchestrator", stub.GetTimeline, pb.GetTimelineRequest(request_id=request_id))
+    return list(reply.events)
+
+
+async def ended(stub, request_id):
+    """Wait until an execution is in a terminal state, and return it."""
+    for _ in range(300):
+        reply = await call_unary("orchestrator", stub.GetExecution, pb.GetExecutionRequest(request_id=request_id))
+        if reply.execution.HasField("response"):
+            return reply.execution
+        await asyncio.sleep(0.01)
+    raise AssertionError("the execution did not end")
+
+
+async def test_a_chat_answers_and_its_timeline_has_no_gaps(tmp_path):
+    async with orchestrator(tmp_path) as stub:
+        response = await execute(stub, system_request(request_id="r1"))
+        assert response.content == "hello"
+        assert response.token_usage.output_tokens == 3
+        events = await timeline(stub, "r1")
+    assert [event.sequence for event in events] == list(range(1, len(events) + 1))
+    states = [event.transition.to for event in events if event.WhichOneof("event") == "transition"]
+    assert [execution_pb2.LifecycleState.Name(state).removeprefix("LIFECYCLE_STATE_") for state in states] == [
+        "INIT",
+        "PREPARE",
+        "EXECUTE",
+        "COMPLETE",
+    ]
+    assert all(event.correlation.request_id == "r1" and event.correlation.trace_id for event in events)
+    assert events[-1].completed.response == response
+
+
+async def test_a_tool_call_is_told_with_its_cause_and_duration(tmp_path):
+    services = scripted_services(inference=ScriptedInference(answer("", [CALL]), answer("noon")))
+    async with orchestrator(tmp_path, services) as stub:
+        response = await execute(stub, system_request(request_id="r1"))
+        events = await timeline(stub, "r1")
+    assert [call.result for call in response.tool_calls_made] == ["noon"]
+    actions = [event.action for event in events if not event.action.startswith("lifecycle")]
+    assert actions == [
+        "inference.start",
+        "inference.end",
+        "tool.start",
+        "tool.end",
+        "inference.start",
+        "inference.end",
+        "execution.end",
+    ]
+    by_action = {event.action: event for event in events}
+    assert by_action["tool.end"].correlation.caused_by == "inference-1"
+    assert by_action["inference.end"].correlation.caused_by == "c1"
+    assert by_action["tool.end"].HasField("duration")
+
+
+async def test_a_stream_gives_text_between_stored_events_and_ends_with_completed(tmp_path):
+    services = scripted_services(inference=ScriptedInference(answer("one two three")))
+    async with orchestrator(tmp_path, services) as stub:
+        request = system_request()
+        events = [event async for event in call_stream("orchestrator", stub.ExecuteStream, request)]
+    kinds = [event.WhichOneof("event") for event in events]
+    assert kinds.count("content_delta") == 3
+    assert kinds[-1] == "completed"
+    assert "".join(event.content_delta.text for event in events) == "onetwothree"
+
+
+async def test_a_session_remembers_and_a_failed_turn_leaves_nothing(tmp_path):
+    inference = ScriptedInference(answer("one"), Unavailable("gone"), answer("two"))
+    async with orchestrator(tmp_path, scripted_services(inference=inference)) as stub:
+        await execute(stub, system_request("first", session_id="s"))
+        failed = await execute(stub, system_request("second", session_id="s"))
+        assert failed.error.code == error_pb2.ERROR_CODE_ORCHESTRATION_DEPENDENCY_UNAVAILABLE
+        await execute(stub, system_request("third", session_id="s"))
+        reply = await call_unary("orchestrator", stub.GetSession, pb.GetSessionRequest(session_id="s"))
+        assert [message.content for message in reply.session.messages] == ["first", "one", "third", "two"]
+        assert [message.content for message in inference.commands[-1].messages] == ["first", "one", "third"]
+        await call_unary("orchestrator", stub.DeleteSession, pb.DeleteSessionRequest(session_id="s"))
+        for method, request in (
+            (stub.GetSession, pb.GetSessionRequest(session_id="s")),
+            (stub.DeleteSession, pb.DeleteSessionRequest(session_id="s")),
+        ):
+            with pytest.raises(NotFound, match="no session has id 's'"):
+                await call_unary("orchestrator", method, request)
+
+
+async def test_structured_output_is_retried_and_its_streamed_text_is_discarded(tmp_path):
+    inference = ScriptedInference(answer("bad"), answer("{}"))
+    services = scripted_services(inference=inference, constraint=ScriptedConstraint("bad"))
+    async with orchestrator(tmp_path, services) as stub:
+        response = await execute(stub, structured(request_id="r1"))
+        events = await timeline(stub, "r1")
+    assert response.structured_output_json == "{}"
+    assert response.validation.guarantee == contract_pb2.GUARANTEE_ENFORCED
+    assert "attempt.discarded" in [event.action for event in events]
+    assert events[-1].attempt == 2
+
+
+async def test_the_same_id_and_payload_runs_once_and_another_payload_is_refused(tmp_path):
+    inference = ScriptedInference(answer("only"))
+    async with orchestrator(tmp_path, scripted_services(inference=inference)) as stub:
+        first = await execute(stub, system_request(request_id="r1"))
+        assert await execute(stub, system_request(request_id="r1")) == first
+        assert len(inference.commands) == 1
+        with pytest.raises(Conflict):
+            await execute(stub, system_request("other", request_id="r1"))
+
+
+async def test_a_second_caller_joins_the_running_execution(tmp_path):
+    inference = ScriptedInference(None)
+    async with orchestrator(tmp_path, scripted_services(inference=inference)) as stub:
+        both = [asyncio.create_task(execute(stub, system_request(request_id="r1"))) for _ in range(2)]
+        await inference.waiting.wait()
+        reply = await call_unary("orchestrator", stub.CancelExecution, pb.CancelExecutionRequest(request_id="r1"))
+        assert reply.state == execution_pb2.LIFECYCLE_STATE_CANCELLED
+        first, second = await asyncio.gather(*both)
+    assert first == second
+    assert first.error.code == error_pb2.ERROR_CODE_CANCELLED_SIGNAL
+    assert len(inference.commands) == 1
+
+
+async def test_a_caller_that_goes_away_stops_the_inference(tmp_path):
+    inference = ScriptedInference(None)
+    async with orchestrator(tmp_path, scripted_services(inference=inference)) as stub:
+        call = stub.Execute(system_request(request_id="r1"))
+        await inference.waiting.wait()
+        call.cancel()
+        await asyncio.wait_for(inference.stopped.wait(), 5)
+        execution = await ended(stub, "r1")
+    assert execution.state.current == execution_pb2.LIFECYCLE_STATE_CANCELLED
+    assert execution.response.error.code == error_pb2.ERROR_CODE_CANCELLED_SIGNAL
+
+
+async def test_a_hint_timeout_is_a_response_and_the_callers_deadline_a_status(tmp_path):
+    async with orchestrator(tmp_path, scripted_services(inference=ScriptedInference(None))) as stub:
+        request = system_request()
+        request.hints.timeout.FromMilliseconds(100)
+        response = await execute(stub, request)
+        assert response.error.code == error_pb2.ERROR_CODE_CANCELLED_TIMEOUT
+        with pytest.raises((DeadlineExceeded, Cancelled)):
+            await execute(stub, system_request(request_id="late"), timeout_s=0.1)
+        execution = await ended(stub, "late")
+    assert execution.response.error.code == error_pb2.ERROR_CODE_CANCELLED_TIMEOUT
+
+
+@pytest.mark.parametrize(
+    ("request_", "error", "wrong"),
+    [
+        (execution_pb2.SystemRequest(mode=execution_pb2.MODE_CHAT), InvalidRequest, "messages is empty"),
+        (system_request(mode=execution_pb2.MODE_UNSPECIFIED), InvalidRequest, "mode 0"),
+        (system_request(mode=99), InvalidRequest, "mode 99"),
+        (system_request(mode=execution_pb2.MODE_PLAN), Unsupported, "mode PLAN is not built yet"),
+        (system_request(mode=execution_pb2.MODE_REDUNDANT), Unsupported, "mode REDUNDANT is not built yet"),
+        (system_request(request_id="no spaces"), InvalidRequest, "request_id"),
+        (
+            execution_pb2.SystemRequest(mode=execution_pb2.MODE_CHAT, messages=[message_pb2.Message(content="x")]),
+            InvalidRequest,
+            "message role 0",
+        ),
+    ],
+)
+async def test_a_malformed_envelope_is_a_status_and_nothing_is_executed(tmp_path, request_, error, wrong):
+    async with orchestrator(tmp_path) as stub:
+        with pytest.raises(error, match=wrong):
+            await execute(stub, request_)
+        listed = await call_unary("orchestrator", stub.ListExecutions, pb.ListExecutionsRequest())
+        assert not listed.executions
+
+
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        (system_request(mode=execution_pb2.MODE_STRUCTURED), error_pb2.ERROR_CODE_CONFIG_SCHEMA_REQUIRED),
+        (
+            system_request(output=contract_pb2.OutputContract(schema_json="{")),
+            error_pb2.ERROR_CODE_CONFIG_INVALID,
+        ),
+        (system_request(tools=["hammer"]), error_pb2.ERROR_CODE_TOOL_NOT_FOUND),
+        (system_request(semantic_intent="be nice"), error_pb2.ERROR_CODE_CONFIG_INVALID),
+    ],
+)
+async def test_once_admitted_a_wrong_configuration_is_a_response(tmp_path, request_, code):
+    async with orchestrator(tmp_path) as stub:
+        response = await execute(stub, request_)
+    assert response.error.code == code
+    assert not response.error.retryable
+    assert response.error.message
+
+
+async def test_a_chat_goes_on_without_tools_or_context_that_cannot_be_reached(tmp_path):
+    tools, context = ScriptedTools(), ScriptedContext()
+    tools.failure = context.failure = Unavailable("down")
+    async with orchestrator(tmp_path, scripted_services(tools=tools, context=context)) as stub:
+        policy = context_service_pb2.ContextPolicy(collection="c")
+        response = await execute(stub, system_request(request_id="r1", context=policy))
+        assert response.content == "hello"
+        retrieved = [event for event in await timeline(stub, "r1") if event.action == "context.retrieved"]
+        assert retrieved[0].error.message == "down"
+        named = await execute(stub, system_request(tools=["clock"]))
+        assert named.error.code == error_pb2.ERROR_CODE_ORCHESTRATION_DEPENDENCY_UNAVAILABLE
+        assert named.error.retryable
+
+
+async def test_one_more_execution_than_the_limit_is_overloaded(tmp_path):
+    inference = ScriptedInference(None)
+    async with orchestrator(tmp_path, scripted_services(inference=inference), max_running=1) as stub:
+        call = stub.Execute(system_request())
+        await inference.waiting.wait()
+        with pytest.raises(Overloaded) as caught:
+            await execute(stub, system_request())
+        assert caught.value.retry_after_s
+        call.cancel()
+
+
+async def test_after_a_restart_responses_are_there_and_what_ran_is_interrupted(tmp_path):
+    async with orchestrator(tmp_path) as stub:
+        before = await execute(stub, system_request(request_id="done"))
+    async with orchestrator(tmp_path, scripted_services(inference=ScriptedInference(answer("new")))) as stub:
+        assert await execute(stub, system_request(request_id="done")) == before
+        with pytest.raises(NotFound, match="no execution has request_id 'never'"):
+            await timeline(stub, "never")
+
+
+async def test_a_bug_is_a_response_with_an_error_id_and_leaks_nothing(tmp_path):
+    inference = ScriptedInference(ZeroDivisionError("secret"))
+    async with orchestrator(tmp_path, scripted_services(inference=inference)) as stub:
+        response = await execute(stub, system_request())
+    assert "internal error" in response.error.message
+    assert "secret" not in response.error.message
+
+
+async def test_executions_and_sessions_are_paged(tmp_path):
+    async with orchestrator(tmp_path) as stub:
+        for number in range(5):
+            await execute(stub, system_request(request_id=f"r{number}", session_id=f"s{number}"))
+        first = await call_unary("orchestrator", stub.ListExecutions, pb.ListExecutionsRequest(page_size=3))
+        assert [execution.request_id for execution in first.executions] == ["r4", "r3", "r2"]
+        rest = pb.ListExecutionsRequest(page_size=3, page_token=first.next_page_token)
+        second = await call_unary("orchestrator", stub.ListExecutions, rest)
+        assert [execution.request_id for execution in second.executions] == ["r1", "r0"]
+        assert not second.next_page_token
+        sessions = await call_unary("orchestrator", stub.ListSessions, pb.ListSessionsRequest(page_size=2))
+        assert [session.session_id for session in sessions.sessions] == ["s4", "s3"]
+        with pytest.raises(InvalidRequest, match="page_size"):
+            await call_unary("orchestrator", stub.ListSessions, pb.ListSessionsRequest(page_size=501))
+
+
+async def test_a_failure_code_of_a_service_reaches_the_caller_as_it_was(tmp_path):
+    constraint = ScriptedConstraint()
+    constraint.failure = InvalidRequest("no", code=ErrorCode.CONSTRAINT_TOO_COMPLEX)
+    async with orchestrator(tmp_path, scripted_services(constraint=constraint)) as stub:
+        response = await execute(stub, structured())
+    assert response.error.code == error_pb2.ERROR_CODE_CONSTRAINT_TOO_COMPLEX

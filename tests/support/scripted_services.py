@@ -1,0 +1,109 @@
+"""The other services as the orchestrator's ports see them, saying what a test tells them."""
+
+import asyncio
+
+from pagantic_common.domain.errors import ErrorCode, NotFound
+from pagantic_common.domain.messages import ToolDefinition
+from pagantic_common.domain.usage import TokenUsage
+from services.orchestrator.app.runner import Services
+from services.orchestrator.core.response import (
+    Enforcement,
+    FinishReason,
+    Guarantee,
+    InferenceOutput,
+    StageReport,
+    ToolCallRecord,
+)
+from services.orchestrator.ports import BuiltContext, CompiledConstraint, OfferedTool
+
+USAGE = TokenUsage(prompt_tokens=10, output_tokens=3, context_tokens=13, context_window=100, decode_seconds=0.5)
+
+
+def answer(content="hello", calls=(), reason=None):
+    reason = reason or (FinishReason.TOOL if calls else FinishReason.STOP)
+    return InferenceOutput(content, reason, tool_calls=tuple(calls), constraint_satisfied=not calls, usage=USAGE)
+
+
+class ScriptedInference:
+    """Gives its outputs in turn; an exception is raised, and `None` waits until the call is cancelled."""
+
+    def __init__(self, *outputs):
+        self.outputs = list(outputs) or [answer()]
+        self.commands = []
+        self.waiting = asyncio.Event()
+        self.stopped = asyncio.Event()
+
+    async def infer(self, command, _hints):
+        self.commands.append(command)
+        output = self.outputs.pop(0) if len(self.outputs) > 1 else self.outputs[0]
+        if isinstance(output, Exception):
+            raise output
+        if output is None:
+            yield "partial"
+            self.waiting.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.stopped.set()
+        for word in output.content.split(" "):
+            yield word
+        yield output
+
+
+class ScriptedConstraint:
+    """Finds an output valid unless it is among `invalid`."""
+
+    def __init__(self, *invalid):
+        self.invalid = set(invalid)
+        self.failure = None
+
+    async def compile(self, _output):
+        if self.failure is not None:
+            raise self.failure
+        return CompiledConstraint("engine text", is_fully_enforced=True)
+
+    async def enforce(self, text, _request, *, is_decoder_enforced):
+        valid = text not in self.invalid
+        stage = StageReport("SCHEMA_VALIDATION", "PASSED" if valid else "FAILED")
+        guarantee = Guarantee.ENFORCED if is_decoder_enforced else Guarantee.VALIDATED
+        return Enforcement(valid, text, text, (stage,), guarantee if valid else Guarantee.PARTIAL)
+
+
+class ScriptedTools:
+    """Has one tool, `clock`."""
+
+    def __init__(self):
+        self.failure = None
+        self.calls = []
+
+    async def list_tools(self, names):
+        if self.failure is not None:
+            raise self.failure
+        if unknown := set(names) - {"clock"}:
+            raise NotFound(f"no tool is named {unknown}", code=ErrorCode.TOOL_NOT_FOUND)
+        return [OfferedTool(ToolDefinition("clock", "Tells the time.", "{}"), is_available=True)]
+
+    async def execute(self, call):
+        self.calls.append(call)
+        return ToolCallRecord(call.id, call.name, call.arguments_json, "noon", False, None, 0.01)
+
+
+class ScriptedContext:
+    """Finds nothing, or fails."""
+
+    def __init__(self):
+        self.failure = None
+
+    async def build(self, _query, _policy, _model):
+        if self.failure is not None:
+            raise self.failure
+        return BuiltContext(None)
+
+
+def scripted_services(inference=None, constraint=None, tools=None, context=None):
+    return Services(
+        inference=inference or ScriptedInference(),
+        constraint=constraint or ScriptedConstraint(),
+        tools=tools or ScriptedTools(),
+        context=context or ScriptedContext(),
+    )
