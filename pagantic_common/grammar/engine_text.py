@@ -44,7 +44,7 @@ def engine_text_of_schema(schema_json: str, *, lenient: bool = False) -> str:
     except (ValueError, RecursionError):
         raise GrammarError(Problem("the schema is not JSON")) from None
     if isinstance(schema, bool):
-        schema = {} if schema else {"not": {}}
+        schema = {} if schema else {"allOf": [False]}
     if not isinstance(schema, dict):
         raise GrammarError(Problem("the schema is neither an object nor a boolean"))
     options: JsonCompileOptions = {

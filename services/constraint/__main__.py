@@ -1,0 +1,47 @@
+"""Runs the constraint service: `python -m services.constraint`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+
+from pagantic.constraint.v1 import constraint_service_pb2_grpc as pb_grpc
+from pagantic_common.rpc.server import Registration, run_service
+from pagantic_common.settings import load_settings
+from pagantic_common.telemetry.clock import SystemClock
+from services.constraint.adapters.byte_matcher import ByteMatcher
+from services.constraint.adapters.grammar_folder import GrammarFolder
+from services.constraint.app.compile_cache import CompileCache
+from services.constraint.app.constraints import Constraints
+from services.constraint.core.model import Limits
+from services.constraint.servicer import ConstraintServicer
+from services.constraint.settings import ConstraintSettings
+
+SERVICE_NAME = "pagantic.constraint.v1.ConstraintService"
+
+
+@asynccontextmanager
+async def open_app(settings: ConstraintSettings) -> AsyncIterator[Sequence[Registration]]:
+    """Wire the service; raises InvalidRequest for a grammars folder that cannot be used."""
+    limits = Limits(settings.max_schema_bytes, settings.max_schema_depth, settings.max_output_bytes)
+    clock = SystemClock()
+    constraints = Constraints(
+        limits,
+        CompileCache(limits, settings.compile_cache_entries),
+        GrammarFolder(settings.grammars_folder),
+        ByteMatcher(clock.monotonic_s, settings.max_match_s),
+        clock,
+    )
+    servicer = ConstraintServicer(constraints)
+    yield [Registration(SERVICE_NAME, partial(pb_grpc.add_ConstraintServiceServicer_to_server, servicer))]
+
+
+def main() -> None:
+    """Run until told to stop."""
+    settings = load_settings(ConstraintSettings)
+    run_service("constraint", settings, partial(open_app, settings))
+
+
+if __name__ == "__main__":
+    main()

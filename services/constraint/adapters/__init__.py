@@ -1,0 +1,1 @@
+"""Where the constraint service meets files and the engine."""

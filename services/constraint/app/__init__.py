@@ -1,0 +1,1 @@
+"""Use-cases of the constraint service."""

@@ -1,0 +1,160 @@
+"""Sources -> engine text, and what of a schema the engine cannot enforce."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from pagantic_common.domain.errors import ErrorCode, InvalidRequest
+from pagantic_common.grammar.engine_text import (
+    GrammarError,
+    check_engine_text,
+    engine_text_of_gbnf,
+    engine_text_of_regex,
+    engine_text_of_schema,
+    engine_text_of_values,
+)
+from services.constraint.core.model import Limits
+from services.constraint.core.schema import bound_source, build_validator, parse_schema
+
+MAX_UNSUPPORTED = 200
+_UNIMPLEMENTED = re.compile(r"Unimplemented keys: (\[.*\])")
+_UNKNOWN_FORMAT = re.compile(r"Unknown format: (.*)")
+
+
+class SourceKind(StrEnum):
+    """What a source is."""
+
+    SCHEMA = "schema"
+    GRAMMAR = "grammar"
+    REGEX = "regex"
+    VALUES = "values"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What to compile; values are a JSON array of strings."""
+
+    kind: SourceKind
+    text: str
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of kind and text, hex."""
+        return hashlib.sha256(f"{self.kind.value}\0{self.text}".encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Unsupported:
+    """A keyword of a schema that decoding does not enforce, and where, as a JSON pointer."""
+
+    keyword: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A compiled source."""
+
+    hash: str
+    engine_text: str
+    unsupported: tuple[Unsupported, ...] = ()
+
+
+def compile_source(source: Source, limits: Limits) -> Compiled:
+    """Compile; raises InvalidRequest with CONFIG_INVALID, CONSTRAINT_GRAMMAR_INVALID or CONSTRAINT_TOO_COMPLEX."""
+    if source.kind is SourceKind.SCHEMA:
+        return _compile_schema(source, limits)
+    bound_source(source.text, limits, source.kind.value)
+    try:
+        engine_text = _engine_text(source)
+        check_engine_text(engine_text)
+    except GrammarError as error:
+        raise grammar_invalid(source.kind.value, error) from None
+    return Compiled(source.hash, engine_text)
+
+
+def grammar_invalid(what: str, error: GrammarError) -> InvalidRequest:
+    """Return the error that says why a source cannot be compiled."""
+    return InvalidRequest(f"the {what} cannot be compiled: {error}", code=ErrorCode.CONSTRAINT_GRAMMAR_INVALID)
+
+
+def _engine_text(source: Source) -> str:
+    match source.kind:
+        case SourceKind.GRAMMAR:
+            return engine_text_of_gbnf(source.text)
+        case SourceKind.REGEX:
+            return engine_text_of_regex(source.text)
+        case _:
+            return engine_text_of_values(json.loads(source.text))
+
+
+def _compile_schema(source: Source, limits: Limits) -> Compiled:
+    schema = parse_schema(source.text, limits)
+    build_validator(schema)
+    try:
+        engine_text = engine_text_of_schema(source.text)
+        check_engine_text(engine_text)
+    except GrammarError:
+        pass
+    else:
+        return Compiled(source.hash, engine_text)
+    try:
+        engine_text = engine_text_of_schema(source.text, lenient=True)
+        warnings = check_engine_text(engine_text)
+    except GrammarError as error:
+        raise grammar_invalid("schema", error) from None
+    found = [place for warning in warnings for place in _places_of(warning, schema)]
+    return Compiled(source.hash, engine_text, tuple(dict.fromkeys(found))[:MAX_UNSUPPORTED])
+
+
+def _places_of(warning: str, schema: Any) -> list[Unsupported]:
+    """Find what a warning of the engine is about; one that is not understood stands for the whole schema."""
+    if match := _UNIMPLEMENTED.match(warning):
+        keys = set(json.loads(match.group(1)))
+        found = _find(schema, lambda key, _: key in keys)
+    elif match := _UNKNOWN_FORMAT.match(warning):
+        name = match.group(1)
+        found = _find(schema, lambda key, value: key == "format" and value == name)
+    elif warning.startswith("oneOf"):
+        found = _find(schema, lambda key, _: key == "oneOf")
+    else:
+        found = []
+    return found or [Unsupported(warning[:100], "")]
+
+
+_OF_SCHEMAS_BY_NAME = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+_NO_SCHEMAS = frozenset({"enum", "const", "default", "examples"})
+
+
+def _find(schema: Any, is_wanted: Callable[[str, Any], bool]) -> list[Unsupported]:
+    return [Unsupported(key, path) for path, key, value in _keywords(schema) if is_wanted(key, value)]
+
+
+def _keywords(schema: Any) -> Iterator[tuple[str, str, Any]]:
+    """Yield pointer, keyword and value of every keyword of every subschema, in document order."""
+    waiting: list[tuple[str, Any]] = [("", schema)]
+    while waiting:
+        path, value = waiting.pop()
+        if isinstance(value, list):
+            waiting += [(f"{path}/{index}", item) for index, item in reversed(list(enumerate(value)))]
+        if not isinstance(value, dict):
+            continue
+        children: list[tuple[str, Any]] = []
+        for key, item in value.items():
+            pointer = f"{path}/{_escape(key)}"
+            yield pointer, key, item
+            if key in _OF_SCHEMAS_BY_NAME and isinstance(item, dict):
+                children += [(f"{pointer}/{_escape(name)}", child) for name, child in item.items()]
+            elif key not in _NO_SCHEMAS:
+                children.append((pointer, item))
+        waiting += reversed(children)
+
+
+def _escape(key: str) -> str:
+    return key.replace("~", "~0").replace("/", "~1")

@@ -1,0 +1,149 @@
+"""Enum values that differ only in case take their declared form.
+
+Only the changed strings of the text are replaced, so number text, key order and white space stay.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from services.constraint.core.json_repair import is_json
+from services.constraint.core.paths import format_path
+
+MAX_SCHEMAS_PER_PLACE = 64
+
+_LEXEME = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{},:]|[^\s\[\]{},:"]+', re.DOTALL)
+
+Path = tuple[str | int, ...]
+Schemas = tuple[dict[str, Any], ...]
+
+
+def normalize_enums(document_text: str, schema: dict[str, Any] | bool) -> tuple[str, tuple[str, ...]]:
+    """Return the document and the paths that changed; what is not JSON is returned unchanged.
+
+    An exact match of any enum that applies wins, else the unique case-folded match.
+    """
+    if not isinstance(schema, dict) or not is_json(document_text):
+        return document_text, ()
+    places = _Places(schema)
+    pieces: list[str] = []
+    changed: list[str] = []
+    end = 0
+    for path, start, stop in _string_values(document_text):
+        declared = _declared_form(json.loads(document_text[start:stop]), places.schemas_at(path))
+        if declared is not None:
+            pieces += [document_text[end:start], json.dumps(declared, ensure_ascii=False)]
+            end = stop
+            changed.append(format_path(path))
+    return "".join([*pieces, document_text[end:]]), tuple(changed)
+
+
+def _declared_form(value: str, schemas: Schemas) -> str | None:
+    """Return the enum value to write instead, None to leave the value."""
+    options = dict.fromkeys(
+        option
+        for schema in schemas
+        if isinstance(schema.get("enum"), list)
+        for option in schema["enum"]
+        if isinstance(option, str)
+    )
+    if value in options:
+        return None
+    folded = value.casefold()
+    matches = [option for option in options if option.casefold() == folded]
+    return matches[0] if len(matches) == 1 else None
+
+
+def _string_values(text: str) -> Iterator[tuple[Path, int, int]]:
+    """Yield path and span of every string value of a valid document, in order."""
+    path: list[str | int | None] = []  # per open container: the key or index of the member at hand; None: key is next
+    for match in _LEXEME.finditer(text):
+        lexeme = match.group()
+        if lexeme in "{[":
+            path.append(None if lexeme == "{" else 0)
+        elif lexeme in "}]":
+            path.pop()
+        elif lexeme == ",":
+            last = path[-1]
+            path[-1] = last + 1 if isinstance(last, int) else None
+        elif lexeme[0] == '"':
+            if path and path[-1] is None:
+                path[-1] = json.loads(lexeme)
+            else:
+                yield tuple(part for part in path if part is not None), match.start(), match.end()
+
+
+class _Places:
+    """Which subschemas apply where; kept per place, because documents repeat places."""
+
+    def __init__(self, root: dict[str, Any]) -> None:
+        self.root = root
+        self.known: dict[Path, Schemas] = {(): self.expand([root])}
+
+    def schemas_at(self, path: Path) -> Schemas:
+        """Return the subschemas that apply at a path."""
+        place = tuple(part if isinstance(part, str) or part < _MAX_DISTINCT_ITEMS else -1 for part in path)
+        schemas = self.known[()]
+        for depth, part in enumerate(place, start=1):
+            prefix = place[:depth]
+            found = self.known.get(prefix)
+            if found is None:
+                found = self.known[prefix] = self.expand(_children(schemas, part))
+            schemas = found
+            if not schemas:
+                break
+        return schemas
+
+    def expand(self, schemas: Iterable[Any]) -> Schemas:
+        """Follow local references and combinations; each subschema once."""
+        found: dict[int, dict[str, Any]] = {}
+        waiting = list(schemas)
+        while waiting and len(found) < MAX_SCHEMAS_PER_PLACE:
+            schema = waiting.pop(0)
+            if not isinstance(schema, dict) or id(schema) in found:
+                continue
+            found[id(schema)] = schema
+            for keyword in ("allOf", "anyOf", "oneOf"):
+                options = schema.get(keyword)
+                waiting.extend(options if isinstance(options, list) else [])
+            waiting.extend(schema[keyword] for keyword in ("if", "then", "else") if keyword in schema)
+            if isinstance(reference := schema.get("$ref"), str):
+                waiting.append(self.resolve(reference))
+        return tuple(found.values())
+
+    def resolve(self, reference: str) -> Any:
+        """Return what a JSON pointer into the schema names, None for anything else."""
+        if reference != "#" and not reference.startswith("#/"):
+            return None
+        value: Any = self.root
+        for part in reference.split("/")[1:]:
+            key = part.replace("~1", "/").replace("~0", "~")
+            if isinstance(value, list) and key.isascii() and key.isdigit() and int(key) < len(value):
+                value = value[int(key)]
+            elif isinstance(value, dict) and key in value:
+                value = value[key]
+            else:
+                return None
+        return value
+
+
+_MAX_DISTINCT_ITEMS = 64  # items of an array beyond these share one place
+
+
+def _children(schemas: Schemas, part: str | int) -> Iterator[Any]:
+    for schema in schemas:
+        if isinstance(part, str):
+            properties = schema.get("properties")
+            if isinstance(properties, dict) and part in properties:
+                yield properties[part]
+            else:
+                yield schema.get("additionalProperties")
+        else:
+            prefix = schema.get("prefixItems")
+            if isinstance(prefix, list) and 0 <= part < len(prefix):
+                yield prefix[part]
+            else:
+                yield schema.get("items")

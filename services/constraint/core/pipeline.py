@@ -1,0 +1,170 @@
+"""The stages on a finished output, in order, and what they guarantee together.
+
+1. A stage that fails ends the pipeline: the later ones are skipped and say so.
+2. ENFORCED needs a decoder that was constrained by all of the schema, an unchanged output and a passed schema stage.
+3. An explicit schema that allows anything still asks for JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from pagantic_common.domain.errors import ErrorCode, Failure, failure_of
+from pagantic_common.domain.json_text import JsonTextError, parse_json
+from services.constraint.core.enums import normalize_enums
+from services.constraint.core.json_repair import is_json, repair_json
+from services.constraint.core.model import Contract, Enforcement, Guarantee, Outcome, Stage, StageReport, Violation
+from services.constraint.core.rules import CompiledRules
+from services.constraint.core.schema import Validator, find_violations
+
+MAX_DETAILED_VIOLATIONS = 50
+_AFTER_FAILURE = "an earlier stage failed"
+_NO_SCHEMA = "the contract has no schema"
+
+
+class Pipeline:
+    """One output's way through the stages."""
+
+    def __init__(
+        self,
+        output: str,
+        contract: Contract,
+        *,
+        decoder_enforced: bool,
+        validator: Validator | None,
+        schema: dict[str, object] | bool | None,
+        rules: CompiledRules,
+        matches_grammar: Callable[[str], bool] | None,
+        monotonic_s: Callable[[], float],
+    ) -> None:
+        self.output = output
+        self.contract = contract
+        self.decoder_enforced = decoder_enforced
+        self.validator = validator
+        self.schema = schema
+        self.rules = rules
+        self.matches_grammar = matches_grammar
+        self.monotonic_s = monotonic_s
+        self.is_changed = False
+
+    def run(self) -> Enforcement:
+        """Run the stages on the output."""
+        steps: dict[Stage, Callable[[], StageReport]] = {
+            Stage.DECODER_CONSTRAINT: self._check_grammar,
+            Stage.JSON_REPAIR: self._repair,
+            Stage.ENUM_NORMALIZATION: self._normalize,
+            Stage.SCHEMA_VALIDATION: self._validate,
+            Stage.RULES: self._check_rules,
+            Stage.SEMANTIC: lambda: _skip(Stage.SEMANTIC, "no intent was given"),
+        }
+        reports: list[StageReport] = []
+        failed: StageReport | None = None
+        for stage, step in steps.items():
+            start = self.monotonic_s()
+            report = _skip(stage, _AFTER_FAILURE) if failed else step()
+            if report.outcome is Outcome.FAILED:
+                failed = report
+            reports.append(replace(report, duration_s=self.monotonic_s() - start))
+        structured = self.output if self.schema is not None and is_json(self.output) else ""
+        guarantee = self._guarantee(failed)
+        failure = _failure_of(failed) if failed else None
+        return Enforcement(failed is None, self.output, structured, tuple(reports), guarantee, failure)
+
+    def _guarantee(self, failed: StageReport | None) -> Guarantee:
+        if self.schema is None:
+            return Guarantee.UNSPECIFIED
+        if failed is not None and failed.stage is not Stage.RULES:
+            return Guarantee.PARTIAL
+        if self.is_changed:
+            return Guarantee.REPAIRED
+        is_enforced = self.decoder_enforced and self.contract.decoder_constraint
+        return Guarantee.ENFORCED if is_enforced else Guarantee.VALIDATED
+
+    def _check_grammar(self) -> StageReport:
+        stage = Stage.DECODER_CONSTRAINT
+        if not self.contract.decoder_constraint:
+            return _skip(stage, "the contract does not constrain the decoder")
+        if self.matches_grammar is not None:
+            if self.matches_grammar(self.output):
+                return StageReport(stage, Outcome.PASSED, ("the grammar derives the output",))
+            text = "the grammar does not derive the output"
+            return _fail(stage, Violation(ErrorCode.CONSTRAINT_GRAMMAR_REJECTED, text))
+        if self.schema is None:
+            return _skip(stage, "the contract has neither grammar nor schema")
+        if self.decoder_enforced:
+            return StageReport(stage, Outcome.PASSED, ("the decoder enforced the schema; it is checked again below",))
+        return _skip(stage, "the decoder did not enforce all of the schema")
+
+    def _repair(self) -> StageReport:
+        stage = Stage.JSON_REPAIR
+        if self.schema is None:
+            return _skip(stage, _NO_SCHEMA)
+        if not self.contract.repair_allowed:
+            return _skip(stage, "the contract does not allow repair")
+        result = repair_json(self.output)
+        if not result.valid:
+            return _fail(stage, _not_json(self.output), "no repair makes JSON of the output")
+        if result.level == 0:
+            return StageReport(stage, Outcome.PASSED)
+        self.output, self.is_changed = result.text, True
+        return StageReport(stage, Outcome.REPAIRED, result.repairs)
+
+    def _normalize(self) -> StageReport:
+        stage = Stage.ENUM_NORMALIZATION
+        if self.schema is None:
+            return _skip(stage, _NO_SCHEMA)
+        text, changed = normalize_enums(self.output, self.schema)
+        if not changed:
+            return StageReport(stage, Outcome.PASSED)
+        self.output, self.is_changed = text, True
+        return StageReport(stage, Outcome.REPAIRED, tuple(f'field "{path}" took its declared form' for path in changed))
+
+    def _validate(self) -> StageReport:
+        stage = Stage.SCHEMA_VALIDATION
+        if self.schema is None or self.validator is None:
+            return _skip(stage, _NO_SCHEMA)
+        try:
+            violations = find_violations(self.output, self.validator)
+        except JsonTextError:
+            return _fail(stage, _not_json(self.output))
+        if violations:
+            return StageReport(stage, Outcome.FAILED, (), tuple(violations))
+        if self.schema in ({}, True):
+            return _skip(stage, "the schema allows anything")
+        return StageReport(stage, Outcome.PASSED)
+
+    def _check_rules(self) -> StageReport:
+        if not self.rules.checks:
+            return _skip(Stage.RULES, "no rules were given")
+        violations = self.rules.check(self.output)
+        outcome = Outcome.FAILED if violations else Outcome.PASSED
+        return StageReport(Stage.RULES, outcome, (), tuple(violations))
+
+
+def _skip(stage: Stage, reason: str) -> StageReport:
+    return StageReport(stage, Outcome.SKIPPED, (reason,))
+
+
+def _fail(stage: Stage, violation: Violation, *reasons: str) -> StageReport:
+    return StageReport(stage, Outcome.FAILED, reasons, (violation,))
+
+
+def _not_json(text: str) -> Violation:
+    try:
+        parse_json(text)
+    except JsonTextError as error:
+        return Violation(ErrorCode.CONSTRAINT_JSON_INVALID, f"the output is not JSON: {error}")
+    return Violation(ErrorCode.CONSTRAINT_JSON_INVALID, "the output is not JSON")
+
+
+def _failure_of(report: StageReport) -> Failure:
+    """Return the failure that stands for the stage; violations of several codes are one of the schema."""
+    codes = {violation.code for violation in report.violations}
+    code = codes.pop() if len(codes) == 1 else ErrorCode.CONSTRAINT_SCHEMA_INVALID
+    listed = [{"path": found.path, "message": found.message} for found in report.violations[:MAX_DETAILED_VIOLATIONS]]
+    count = len(report.violations)
+    more = f" (and {count - 1} more)" if count > 1 else ""
+    return failure_of(
+        code, report.violations[0].message + more, details={"violations": listed, "violation_count": count}
+    )

@@ -1,0 +1,141 @@
+import json
+from contextlib import asynccontextmanager
+
+import grpc
+import pytest
+
+from pagantic.common.v1 import error_pb2
+from pagantic.constraint.v1 import constraint_service_pb2 as rpc
+from pagantic.constraint.v1 import constraint_service_pb2_grpc, contract_pb2
+from pagantic_common.domain.errors import ErrorCode, InvalidRequest, PaganticError, Unsupported
+from pagantic_common.grammar.engine_text import check_engine_text
+from pagantic_common.rpc.call import call_unary
+from pagantic_common.rpc.server import start_server
+from services.constraint.__main__ import open_app
+from services.constraint.settings import ConstraintSettings
+
+SCHEMA = json.dumps({"type": "object", "properties": {"c": {"enum": ["red", "blue"]}}, "required": ["c"]})
+
+
+@asynccontextmanager
+async def running(**knobs):
+    settings = ConstraintSettings(port=0, **knobs)
+    async with open_app(settings) as registrations:
+        server, _, port = await start_server(settings, registrations)
+        try:
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+                yield constraint_service_pb2_grpc.ConstraintServiceStub(channel)
+        finally:
+            await server.stop(grace=None)
+
+
+@pytest.fixture
+async def stub(tmp_path):
+    (tmp_path / "yes-no.gbnf").write_text('root ::= "yes" | "no"\n')
+    async with running(grammars_folder=tmp_path) as stub:
+        yield stub
+
+
+async def refusal(method, request) -> PaganticError:
+    with pytest.raises(PaganticError) as caught:
+        await call_unary("constraint", method, request)
+    return caught.value
+
+
+async def test_compiles_every_kind_of_source_and_caches(stub):
+    requests = [
+        rpc.CompileRequest(schema_json=SCHEMA),
+        rpc.CompileRequest(grammar='root ::= "a"'),
+        rpc.CompileRequest(grammar_name="yes-no"),
+        rpc.CompileRequest(regex="a+"),
+        rpc.CompileRequest(enum_list=rpc.EnumList(values=["a", "b"])),
+    ]
+    first = [await stub.Compile(request) for request in requests]
+    second = [await stub.Compile(request) for request in requests]
+    assert [response.cached for response in first + second] == [False] * 5 + [True] * 5
+    assert [response.hash for response in first] == [response.hash for response in second]
+    assert [check_engine_text(response.engine_text) for response in first] == [[]] * 5
+
+
+async def test_compile_lists_what_decoding_cannot_enforce(stub):
+    response = await stub.Compile(rpc.CompileRequest(schema_json='{"type": "array", "uniqueItems": true}'))
+    assert [(found.keyword, found.path) for found in response.unsupported] == [("uniqueItems", "/uniqueItems")]
+
+
+async def test_enforce_repairs_and_reports_each_stage(stub):
+    contract = contract_pb2.OutputContract(schema_json=SCHEMA)
+    rule = contract_pb2.Rule(name="short", expression="size(output) < 50")
+    response = await stub.Enforce(rpc.EnforceRequest(output='{"c": "RED"', contract=contract, rules=[rule]))
+    assert response.valid
+    assert response.structured_output_json == '{"c": "red"}'
+    assert response.guarantee == contract_pb2.GUARANTEE_REPAIRED
+    assert [report.stage for report in response.stages] == [1, 2, 3, 4, 5, 6]
+    assert not response.HasField("error")
+
+
+async def test_enforce_names_every_violation(stub):
+    contract = contract_pb2.OutputContract(schema_json=SCHEMA)
+    response = await stub.Enforce(rpc.EnforceRequest(output="{}", contract=contract))
+    assert not response.valid
+    assert response.guarantee == contract_pb2.GUARANTEE_PARTIAL
+    assert response.error.code == error_pb2.ERROR_CODE_CONSTRAINT_SCHEMA_INVALID
+    assert [found.message for found in response.stages[3].violations] == ['missing required field "c"']
+
+
+async def test_enforce_checks_the_grammar(stub):
+    contract = contract_pb2.OutputContract(grammar_name="yes-no")
+    assert (await stub.Enforce(rpc.EnforceRequest(output="yes", contract=contract))).valid
+    response = await stub.Enforce(rpc.EnforceRequest(output="maybe", contract=contract))
+    assert response.error.code == error_pb2.ERROR_CODE_CONSTRAINT_GRAMMAR_REJECTED
+
+
+async def test_each_stage_is_an_rpc(stub):
+    grammar = await stub.ValidateGrammar(rpc.ValidateGrammarRequest(grammar='root ::= "a"\nb ::= "c"', text="a"))
+    assert (grammar.valid, grammar.text_matches, len(grammar.warnings)) == (True, True, 1)
+    wrong = await stub.ValidateGrammar(rpc.ValidateGrammarRequest(grammar="root ::= x", text="a"))
+    assert (wrong.valid, wrong.HasField("text_matches"), wrong.problems[0].column) == (False, False, 10)
+    checked = await stub.ValidateJson(rpc.ValidateJsonRequest(text='{"a": NaN}'))
+    assert not checked.valid
+    repaired = await stub.RepairJson(rpc.RepairJsonRequest(text="{'a': 1"))
+    assert (repaired.text, repaired.valid, repaired.level) == ('{"a": 1}', True, 2)
+    normalized = await stub.NormalizeEnums(rpc.NormalizeEnumsRequest(document_json='{"c":"RED"}', schema_json=SCHEMA))
+    assert (normalized.document_json, list(normalized.changed_paths)) == ('{"c":"red"}', ["c"])
+    assert (await stub.ValidateSchema(rpc.ValidateSchemaRequest(document_json="not json"))).valid
+    schema = await stub.ValidateSchema(rpc.ValidateSchemaRequest(document_json="not json", schema_json=SCHEMA))
+    assert schema.violations[0].code == error_pb2.ERROR_CODE_CONSTRAINT_JSON_INVALID
+    rule = contract_pb2.Rule(name="r", builtin=contract_pb2.BuiltinRule(kind="not_empty"))
+    assert not (await stub.ValidateRules(rpc.ValidateRulesRequest(output=" ", rules=[rule]))).valid
+
+
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        (rpc.CompileRequest(), ErrorCode.CONFIG_INVALID),
+        (rpc.CompileRequest(schema_json="{"), ErrorCode.CONFIG_INVALID),
+        (rpc.CompileRequest(grammar="x"), ErrorCode.CONSTRAINT_GRAMMAR_INVALID),
+        (rpc.CompileRequest(grammar_name="none"), ErrorCode.CONFIG_GRAMMAR_NOT_FOUND),
+        (rpc.CompileRequest(regex="x" * 300_000), ErrorCode.CONSTRAINT_TOO_COMPLEX),
+    ],
+)
+async def test_bad_source_is_the_callers_fault(stub, request_, code):
+    error = await refusal(stub.Compile, request_)
+    assert (type(error), error.code) == (InvalidRequest, code)
+
+
+async def test_bad_rule_is_named(stub):
+    request = rpc.ValidateRulesRequest(rules=[contract_pb2.Rule(name="mine", expression="(")])
+    assert "'mine'" in str(await refusal(stub.ValidateRules, request))
+    unset = rpc.ValidateRulesRequest(rules=[contract_pb2.Rule(name="bare")])
+    assert "'bare'" in str(await refusal(stub.ValidateRules, unset))
+
+
+async def test_semantics_are_not_there_yet(stub):
+    assert isinstance(await refusal(stub.ValidateSemantics, rpc.ValidateSemanticsRequest(intent="x")), Unsupported)
+    assert isinstance(await refusal(stub.Enforce, rpc.EnforceRequest(semantic_intent="x")), Unsupported)
+
+
+async def test_output_beyond_the_limit_is_refused():
+    async with running(max_output_bytes=10) as stub:
+        error = await refusal(stub.RepairJson, rpc.RepairJsonRequest(text="é" * 6))
+        assert error.code is ErrorCode.CONSTRAINT_TOO_COMPLEX
+        assert "12 bytes, at most 10" in str(error)

@@ -1,0 +1,122 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.constraint.core.json_repair import is_json, repair_json
+
+documents = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+containers = documents.filter(lambda value: isinstance(value, dict | list))
+
+
+@pytest.mark.parametrize(
+    ("cut", "repaired"),
+    [
+        ('{"a": "x', '{"a": "x"}'),
+        ('{"a": [1, {"b": "c', '{"a": [1, {"b": "c"}]}'),
+        ('{"a": 1,', '{"a": 1}'),
+        ('{"a": 1, "b', '{"a": 1}'),
+        ('{"a": 1, "b"', '{"a": 1}'),
+        ('{"a": 1, "b":', '{"a": 1}'),
+        ('{"a": 1, "b": ', '{"a": 1}'),
+        ('{"a": tr', '{"a": true}'),
+        ('{"a": n', '{"a": null}'),
+        ("[12.", "[12]"),
+        ("[1, -", "[1]"),
+        ("[1e+", "[1]"),
+        ('{"a": -', "{}"),
+        ("[", "[]"),
+        ("{  \n", "{}"),
+        ('["a\\', '["a"]'),
+        ('["a\\u12', '["a"]'),
+        ('["a\\ud83d', '["a"]'),
+        ('["a\\\\ud83d', '["a\\\\ud83d"]'),
+        ('"abc', '"abc"'),
+    ],
+)
+def test_text_that_was_cut_off_is_completed(cut, repaired):
+    result = repair_json(cut)
+    assert (result.text, result.valid, result.level) == (repaired, True, 1)
+    assert result.repairs
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('```json\n{"a": 1}\n```', {"a": 1}),
+        ('Sure! Here it is:\n```\n{"a": 1\n```\nBye', {"a": 1}),
+        ('The answer is {"a": 1}. Good luck!', {"a": 1}),
+        ('See [the docs]: {"a": 1}', {"a": 1}),
+        ("{'a': 'it\\'s', 'b': 'say \"hi\"'}", {"a": "it's", "b": 'say "hi"'}),
+        ("{a: 1, b_2: True, c: None, d: False}", {"a": 1, "b_2": True, "c": None, "d": False}),
+        ('{"a": 1, // one\n "b": [1, 2,], /* two */ # three\n}', {"a": 1, "b": [1, 2]}),
+        ('{"a": 1 "b": 2}', {"a": 1, "b": 2}),
+        ('{"a": [1, 2, "b": 3}', None),
+        ('{"a": [1, {"b": 2}', {"a": [1, {"b": 2}]}),
+        ("{'a': [1, {'b': 2", {"a": [1, {"b": 2}]}),
+        ("{'a': 1, 'b", {"a": 1}),
+        ('{"a": "line\nbreak\ttab"}', {"a": "line\nbreak\ttab"}),
+        ('{"a": "C:\\q"}', {"a": "C:\\q"}),
+        ("{“a”: “b”}", {"a": "b"}),
+        ('{"a": +1.50, "b": .5, "c": 01}', {"a": 1.5, "b": 0.5, "c": 1}),
+        ('{"a": NaN}', {"a": None}),
+        ('{"a": 12345678901234567890.10,}', {"a": 12345678901234567890.10}),
+        ("True", True),
+        ("'x'", "x"),
+        ("no json at all", None),
+        ("I think {x} is {y}", None),
+    ],
+)
+def test_text_around_and_dialects_are_forgiven(text, value):
+    result = repair_json(text)
+    if value is None:
+        assert (result.valid, result.text) == (False, text)
+    else:
+        assert json.loads(result.text) == value
+        assert result.repairs
+
+
+def test_number_text_survives_the_second_level():
+    assert "12345678901234567890.10" in repair_json('{"a": 12345678901234567890.10,}').text
+
+
+@pytest.mark.parametrize("text", ["", "   ", "-", "}", "]", ":", ",", "//", "```"])
+def test_what_cannot_be_repaired_is_returned_unchanged(text):
+    result = repair_json(text)
+    assert (result.text, result.valid) == (text, False)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 50_000, "'" * 100_000, "{a" * 50_000, "[" + "/*" * 50_000])
+def test_deep_and_long_text_never_raises(text):
+    repair_json(text)
+
+
+@given(documents)
+def test_valid_json_is_unchanged(value):
+    text = json.dumps(value)
+    result = repair_json(text)
+    assert (result.text, result.level, result.repairs) == (text, 0, ())
+
+
+@given(containers, st.booleans(), st.data())
+def test_every_truncation_of_a_document_is_repaired(value, is_ascii, data):
+    text = json.dumps(value, ensure_ascii=is_ascii)
+    cut = text[: data.draw(st.integers(1, len(text)))]
+    result = repair_json(cut)
+    assert result.valid
+    assert is_json(result.text)
+    assert result.level <= 1
+
+
+@given(st.text("{}[]\",:\\'`/*#-+.0159eEaTu \n", max_size=60))
+def test_repair_is_idempotent_and_gives_json_or_the_text(text):
+    first = repair_json(text)
+    assert is_json(first.text) == first.valid
+    assert first.valid or first.text == text
+    second = repair_json(first.text)
+    assert (second.text, second.valid) == (first.text, first.valid)

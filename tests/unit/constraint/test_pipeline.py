@@ -1,0 +1,114 @@
+import json
+from itertools import count
+
+import pytest
+
+from pagantic_common.domain.errors import ErrorCode
+from services.constraint.core.model import Contract, Guarantee, Outcome, Rule, Stage
+from services.constraint.core.pipeline import Pipeline
+from services.constraint.core.rules import compile_rules
+from services.constraint.core.schema import build_validator
+
+SCHEMA = {"type": "object", "properties": {"c": {"enum": ["red", "blue"]}}, "required": ["c"]}
+P, R, F, S = "PASSED", "REPAIRED", "FAILED", "SKIPPED"
+
+
+def enforce(output, schema=SCHEMA, *, rules=(), enforced=False, matches=None, **switches):
+    ticks = count()
+    return Pipeline(
+        output,
+        Contract(schema_json=json.dumps(schema), **switches),
+        decoder_enforced=enforced,
+        validator=None if schema is None else build_validator(schema),
+        schema=schema,
+        rules=compile_rules(rules),
+        matches_grammar=matches,
+        monotonic_s=lambda: float(next(ticks)),
+    ).run()
+
+
+def outcomes(found):
+    return [report.outcome.value for report in found.stages]
+
+
+def test_valid_output_passes_and_is_validated():
+    found = enforce('{"c": "red"}')
+    assert found.valid
+    assert found.guarantee is Guarantee.VALIDATED
+    assert outcomes(found) == [S, P, P, P, S, S]
+    assert found.structured_output_json == '{"c": "red"}'
+
+
+def test_what_the_decoder_enforced_is_enforced_only_unchanged_and_checked():
+    assert enforce('{"c": "red"}', enforced=True).guarantee is Guarantee.ENFORCED
+    assert enforce('{"c": "red"', enforced=True).guarantee is Guarantee.REPAIRED
+    assert enforce('{"c": "x"}', enforced=True).guarantee is Guarantee.PARTIAL
+    assert enforce('{"c": "red"}', enforced=True, decoder_constraint=False).guarantee is Guarantee.VALIDATED
+
+
+def test_repaired_and_normalized_output_is_returned():
+    found = enforce('{"c": "RED"')
+    assert (found.output, found.structured_output_json) == ('{"c": "red"}', '{"c": "red"}')
+    assert found.guarantee is Guarantee.REPAIRED
+    assert outcomes(found) == [S, R, R, P, S, S]
+
+
+def test_text_without_json_fails_in_repair_and_ends_the_pipeline():
+    found = enforce("no idea", rules=(Rule("r", kind="not_empty"),))
+    assert not found.valid
+    assert found.guarantee is Guarantee.PARTIAL
+    assert found.failure.code is ErrorCode.CONSTRAINT_JSON_INVALID
+    assert outcomes(found) == [S, F, S, S, S, S]
+    assert found.stages[-1].reasons == ("an earlier stage failed",)
+    assert found.structured_output_json == ""
+
+
+def test_repair_that_is_not_allowed_skips_its_stage_only():
+    found = enforce('{"c": "red"', repair_allowed=False)
+    assert outcomes(found) == [S, S, P, F, S, S]
+    assert found.failure.code is ErrorCode.CONSTRAINT_JSON_INVALID
+
+
+def test_failure_carries_every_violation():
+    found = enforce('{"c": "x"}', {**SCHEMA, "required": ["c", "d"]})
+    assert found.failure.code is ErrorCode.CONSTRAINT_SCHEMA_INVALID
+    assert found.failure.message == 'missing required field "d" (and 1 more)'
+    assert found.failure.details["violations"][1] == {"path": "c", "message": 'field "c": must be one of [red blue]'}
+    assert found.failure.retryable
+
+
+def test_failure_of_enums_alone_says_so():
+    assert enforce('{"c": "x"}').failure.code is ErrorCode.CONSTRAINT_ENUM_UNRECOGNIZED
+
+
+def test_failed_rule_leaves_the_guarantee():
+    found = enforce('{"c": "red"}', rules=(Rule("r", kind="contains", parameters_json='{"text": "zz"}'),))
+    assert not found.valid
+    assert found.guarantee is Guarantee.VALIDATED
+    assert found.failure.code is ErrorCode.VALIDATION_RULE_FAILED
+
+
+def test_grammar_is_checked_after_decoding():
+    assert outcomes(enforce("x", None, matches=lambda _: True)) == [P, S, S, S, S, S]
+    found = enforce("x", None, matches=lambda _: False)
+    assert outcomes(found) == [F, S, S, S, S, S]
+    assert found.failure.code is ErrorCode.CONSTRAINT_GRAMMAR_REJECTED
+    assert found.guarantee is Guarantee.UNSPECIFIED
+
+
+@pytest.mark.parametrize("schema", [{}, True])
+def test_schema_that_allows_anything_still_asks_for_json(schema):
+    assert outcomes(enforce("[1]", schema)) == [S, P, P, S, S, S]
+    assert enforce("nope", schema).failure.code is ErrorCode.CONSTRAINT_JSON_INVALID
+
+
+def test_without_contract_everything_is_skipped():
+    found = enforce("anything", None)
+    assert found.valid
+    assert outcomes(found) == [S] * 6
+    assert [report.stage for report in found.stages] == list(Stage)
+
+
+def test_stages_are_timed_by_the_clock_that_was_given():
+    assert [report.duration_s for report in enforce("{}").stages] == [1.0] * 6
+    assert all(report.outcome is Outcome.SKIPPED for report in enforce("{}", None).stages)

@@ -1,0 +1,95 @@
+import pytest
+
+from pagantic_common.domain.errors import InvalidRequest
+from services.constraint.core.model import Rule
+from services.constraint.core.rules import compile_rules
+
+
+def failures(output: str, *rules: Rule) -> list[str]:
+    return [found.message for found in compile_rules(rules).check(output)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "parameters", "holds", "fails"),
+    [
+        ("not_empty", "", "a", " \n"),
+        ("max_length", '{"length": 2}', "😀é", "abc"),
+        ("min_length", '{"length": 2}', "éé", "é"),
+        ("valid_json", "{}", '{"a": 1}', "{a: 1}"),
+        ("regex", '{"pattern": "^A.c"}', "Aéc", "xAbc"),
+        ("contains", '{"text": "b"}', "abc", "ac"),
+        ("excludes", '{"text": "b"}', "ac", "abc"),
+    ],
+)
+def test_builtin_rules(kind, parameters, holds, fails):
+    rule = Rule("r", kind=kind, parameters_json=parameters)
+    assert failures(holds, rule) == []
+    assert len(failures(fails, rule)) == 1
+
+
+@pytest.mark.parametrize(
+    ("expression", "output", "holds"),
+    [
+        ("size(output) == 2", "😀é", True),
+        ("output.size() == 2 && output != 'size('", "😀é", True),
+        ("'size(x)' == output", "size(x)", True),
+        ("value.a > 1.5", '{"a": 2}', True),
+        ("value.a == 2.0 && value.l.all(x, x > 0.0)", '{"a": 2, "l": [1, 2]}', True),
+        ("has(value.b)", '{"a": 2}', False),
+        ("value == null", "null", True),
+        ("output.startsWith('A')", "B", False),
+    ],
+)
+def test_expressions_see_text_and_value(expression, output, holds):
+    assert (failures(output, Rule("r", expression=expression)) == []) is holds
+
+
+@pytest.mark.parametrize(
+    ("expression", "output", "reason"),
+    [
+        ("value.b == 1.0", '{"a": 2}', "cannot be evaluated: KeyError"),
+        ("value.a", '{"a": 2}', "gives a float, not true or false"),
+        ("value.a == 1.0", "not json", "the output is not JSON"),
+        ("nothing == 1", "", "cannot be evaluated"),
+        ("1 / 0 == 1", "", "cannot be evaluated: ZeroDivisionError"),
+        ("value.map(x, value.map(y, value.map(z, x))).size() > 0", "[" + "1," * 99 + "1]", "more than 100000 steps"),
+    ],
+)
+def test_evaluation_error_fails_the_rule_and_says_so(expression, output, reason):
+    [message] = failures(output, Rule("mine", expression=expression))
+    assert message.startswith("rule 'mine': ")
+    assert reason in message
+
+
+def test_every_failure_is_reported_in_order():
+    rules = [Rule(name, kind="contains", parameters_json='{"text": "z"}') for name in ("b", "a", "c")]
+    assert [message[:8] for message in failures("x", *rules)] == ["rule 'b'", "rule 'a'", "rule 'c'"]
+
+
+@pytest.mark.parametrize(
+    ("rule", "reason"),
+    [
+        (Rule("r", expression="a &&"), "does not compile"),
+        (Rule("r", expression="x" * 5000), "5000 characters"),
+        (Rule("r", expression="(" * 500), "brackets"),
+        (Rule("r", kind="shiny"), "no built-in rule is named 'shiny'"),
+        (Rule("r", kind="max_length"), "takes exactly the parameter 'length'"),
+        (Rule("r", kind="max_length", parameters_json='{"length": "2"}'), "must be a number"),
+        (Rule("r", kind="max_length", parameters_json='{"length": true}'), "must be a number"),
+        (Rule("r", kind="min_length", parameters_json='{"length": -1}'), "negative"),
+        (Rule("r", kind="regex", parameters_json='{"pattern": "a(?=b)"}'), "not a regular expression of RE2"),
+        (Rule("r", kind="contains", parameters_json="{"), "not JSON"),
+        (Rule("r", kind="not_empty", parameters_json='{"x": 1}'), "takes no parameters"),
+    ],
+)
+def test_wrong_rule_is_refused_by_name(rule, reason):
+    with pytest.raises(InvalidRequest) as caught:
+        compile_rules((rule,))
+    assert str(caught.value).startswith("rule 'r': ")
+    assert reason in str(caught.value)
+
+
+def test_names_are_unique():
+    rule = Rule("r", kind="not_empty")
+    with pytest.raises(InvalidRequest, match="more than once"):
+        compile_rules((rule, rule))
