@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pagantic_common.grammar.problems import GrammarError, Problem, place_of
+from pagantic_common.grammar.checks import find_problems, find_warnings, problem_at
+from pagantic_common.grammar.problems import GrammarError, Problem
 from pagantic_common.grammar.tree import (
     MAX_CODE_POINT,
     CharSet,
@@ -20,10 +21,6 @@ from pagantic_common.grammar.tree import (
     Repeat,
     RuleRef,
     Sequence,
-    finite_rules,
-    left_refs_of,
-    nullable_rules,
-    refs_of,
 )
 
 MAX_DEPTH = 60  # groups and stacked repetitions inside one rule
@@ -48,11 +45,11 @@ def parse_gbnf(text: str) -> Grammar:
     try:
         parser.parse_rules()
     except _SyntaxProblem as problem:
-        raise GrammarError(_problem_at(text, problem.offset, str(problem))) from None
-    problems = _find_problems(parser)
+        raise GrammarError(problem_at(text, problem.offset, str(problem))) from None
+    problems = find_problems(text, parser.rules, parser.starts)
     if problems:
         raise GrammarError(*problems[:MAX_PROBLEMS])
-    return Grammar(parser.rules, tuple(parser.warnings + _find_warnings(parser)))
+    return Grammar(parser.rules, tuple(parser.warnings + find_warnings(text, parser.rules, parser.starts)))
 
 
 class _SyntaxProblem(Exception):
@@ -122,7 +119,7 @@ class _Parser:
             self.at += 3
             self.skip_space(newlines=True)
             if name in self.rules:
-                self.warnings.append(_problem_at(self.text, start, f"rule {name!r} is defined again; the last counts"))
+                self.warnings.append(problem_at(self.text, start, f"rule {name!r} is defined again; the last counts"))
             self.rules[name] = self.parse_body()
             self.starts[name] = start
             self.skip_space(newlines=True)
@@ -280,71 +277,3 @@ class _Parser:
         if code > MAX_CODE_POINT or code in _SURROGATES:
             raise self.fail(f"{code:#x} is no Unicode character", start)
         return code
-
-
-def _problem_at(text: str, offset: int, message: str) -> Problem:
-    line, column = place_of(text, offset)
-    return Problem(message, line, column)
-
-
-def _find_problems(parser: _Parser) -> list[Problem]:
-    problems = []
-    if "root" not in parser.rules:
-        problems.append(Problem("there is no rule named exactly 'root'"))
-    named: set[str] = set()
-    for node in parser.rules.values():
-        for ref in refs_of(node):
-            if ref.name not in parser.rules and ref.name not in named:
-                named.add(ref.name)
-                problems.append(_problem_at(parser.text, ref.offset, f"rule {ref.name!r} is not defined"))
-    if not problems and (cycle := _find_left_cycle(parser.rules)):
-        chain = " -> ".join([*cycle[:MAX_PROBLEMS], cycle[0]])
-        problems.append(
-            _problem_at(parser.text, parser.starts[cycle[0]], f"rule {cycle[0]!r} is left-recursive: {chain}")
-        )
-    return problems
-
-
-def _find_left_cycle(rules: dict[str, Node]) -> list[str]:
-    """Return rules each of which can stand leftmost in the next, the last in the first; empty when there are none.
-
-    Rules that nothing has leftmost are taken away until none is left (Kahn); what stays has a predecessor that stays.
-    """
-    nullable = nullable_rules(rules)
-    lefts = {name: left_refs_of(node, nullable)[0] for name, node in rules.items()}
-    incoming = dict.fromkeys(lefts, 0)
-    for targets in lefts.values():
-        for target in targets:
-            incoming[target] += 1
-    free = [name for name, count in incoming.items() if not count]
-    while free:
-        for target in lefts.pop(free.pop()):
-            incoming[target] -= 1
-            if not incoming[target]:
-                free.append(target)
-    before = {target: name for name, targets in lefts.items() for target in targets}
-    name = next((name for name in rules if name in lefts), None)
-    seen: dict[str, None] = {}
-    while name is not None and name not in seen:
-        seen[name] = None
-        name = before[name]
-    path = list(seen)
-    return path[path.index(name) :][::-1] if name is not None else []
-
-
-def _find_warnings(parser: _Parser) -> list[Problem]:
-    reached = {"root"}
-    waiting = ["root"]
-    while waiting:
-        for ref in refs_of(parser.rules[waiting.pop()]):
-            if ref.name not in reached:
-                reached.add(ref.name)
-                waiting.append(ref.name)
-    finite = finite_rules(parser.rules)
-    warnings = []
-    for name, start in parser.starts.items():
-        if name not in reached:
-            warnings.append(_problem_at(parser.text, start, f"rule {name!r} cannot be reached from root"))
-        elif name not in finite:
-            warnings.append(_problem_at(parser.text, start, f"rule {name!r} never ends: it derives no finite text"))
-    return warnings

@@ -18,4 +18,9 @@ def format_path(parts: Iterable[str | int]) -> str:
             text += f"[{json.dumps(part, ensure_ascii=False)}]"
         else:
             text += f".{part}" if text else part
-    return text
+    return printable(text)
+
+
+def printable(text: str) -> str:
+    """Replace lone surrogates, which JSON's escapes can make and no text can carry."""
+    return text.encode(errors="replace").decode()

@@ -14,7 +14,7 @@ import jsonschema_rs
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.domain.json_text import JsonTextError, dump_json, parse_json
 from services.constraint.core.model import Limits, Violation
-from services.constraint.core.paths import format_path
+from services.constraint.core.paths import format_path, printable
 
 MAX_VIOLATIONS = 1000
 _MAX_SHOWN_CHARS = 200
@@ -144,7 +144,7 @@ def _violations_of(error: jsonschema_rs.ValidationError, document: Any) -> Itera
     elif kind in ("additionalProperties", "unevaluatedProperties") or _is_closed_object(error):
         names = details.get("unexpected")
         for name in _value_at(document, error.instance_path) if names is None else names:
-            yield Violation(ErrorCode.CONSTRAINT_SCHEMA_INVALID, f'unexpected field "{name}"{where}', path)
+            yield Violation(ErrorCode.CONSTRAINT_SCHEMA_INVALID, f'unexpected field "{printable(name)}"{where}', path)
     else:
         is_enum = kind == "enum"
         code = ErrorCode.CONSTRAINT_ENUM_UNRECOGNIZED if is_enum else ErrorCode.CONSTRAINT_SCHEMA_INVALID

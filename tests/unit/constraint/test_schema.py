@@ -106,3 +106,10 @@ def test_hostile_pattern_is_linear():
 def test_document_that_is_no_json_is_an_error():
     with pytest.raises(JsonTextError):
         find_violations("{", build_validator({}))
+
+
+@pytest.mark.parametrize("document", [r'{"\ud800": 1}', r'{"a": "\udc00"}', r'"\ud800"'])
+def test_lone_surrogates_never_leave(document):
+    schema = {"type": "object", "properties": {"a": {"type": "null"}}, "additionalProperties": False}
+    for found in find_violations(document, build_validator(schema)):
+        assert (found.message + found.path).encode()
