@@ -65,9 +65,23 @@ def _plain_message(message: Message) -> dict[str, Any]:
 
 def _describe(tools: Sequence[ToolDefinition]) -> str:
     lines = ["You can call these functions:"]
-    lines += [f"- {tool.name}: {tool.description} Parameters: {tool.parameters_json}" for tool in tools]
+    lines += [f"- {tool.name}: {tool.description} Parameters: {_outline(tool.parameters_json)}" for tool in tools]
     lines.append('Answer with one JSON object: {"name": <function>, "arguments": {<parameters>}}')
     return "\n".join(lines)
+
+
+def _outline(parameters_json: str) -> str:
+    """Return a parameter schema without the bounds that the decoder sees to anyway: they only confuse a small model."""
+    schema = parse_json(parameters_json) if parameters_json else {}
+    properties = schema.get("properties") if isinstance(schema, dict) else None
+    if not isinstance(properties, dict):
+        return parameters_json
+    bounds = {"pattern", "minLength", "maxLength"}
+    kept = {
+        name: {key: value for key, value in entry.items() if key not in bounds} if isinstance(entry, dict) else entry
+        for name, entry in properties.items()
+    }
+    return dump_json({**schema, "properties": kept})
 
 
 def _arguments(call: ToolCall) -> Any:

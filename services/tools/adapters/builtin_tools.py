@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.json_text import dump_json
 from pagantic_common.domain.messages import ToolDefinition, ToolSafety
-from services.tools.core.arithmetic import MAX_EXPRESSION_CHARS, evaluate, format_number
+from services.tools.core.arithmetic import EXPRESSION_PATTERN, MAX_EXPRESSION_CHARS, evaluate, format_number
 from services.tools.core.failure import ToolFailed
 from services.tools.core.json_query import MAX_DOCUMENT_CHARS, MAX_QUERY_CHARS, query_json
 from services.tools.ports import Tool
@@ -39,6 +39,7 @@ class CalculatorTool:
                 "description": "the expression, for example (2 + 3) * 4",
                 "minLength": 1,
                 "maxLength": MAX_EXPRESSION_CHARS,
+                "pattern": EXPRESSION_PATTERN,
             },
         ),
         safety=ToolSafety.NONE,
@@ -65,6 +66,7 @@ class ClockTool:
                 "description": "IANA time zone, for example Europe/Berlin; UTC when left out",
                 "minLength": 1,
                 "maxLength": 64,
+                "pattern": "^[A-Za-z][A-Za-z0-9_+-]*(?:/[A-Za-z0-9_+-]+)*$",
             },
         ),
         safety=ToolSafety.READ,

@@ -17,6 +17,9 @@ from typing import Final
 from services.tools.core.failure import ToolFailed
 
 MAX_EXPRESSION_CHARS: Final = 1000
+# The alphabet of expressions. Where a call is enforced in the decoder, this keeps a small model from writing prose.
+_WORDS: Final = "sqrt|abs|round|min|max|floor|ceil|pi|e"
+EXPRESSION_PATTERN: Final = rf"^(?:[-+(. 0-9]|{_WORDS})(?:(?:[-+*/%()., 0-9]|{_WORDS})*(?:[0-9) ]|pi|e))?$"
 MAX_DEPTH: Final = 50
 MAX_INTEGER_BITS: Final = 4096
 MAX_ROUND_DIGITS: Final = 100
