@@ -43,11 +43,11 @@ def demo_requests() -> list[DemoRequest]:
         DemoRequest(
             "CHAT with a tool: the decoder makes sure that the calculator is called",
             chat_request(
-                "What is 17 * 23?",
+                "Calculate 17*23",
                 tools=["calculator"],
                 tool_choice="required",
-                system="You answer with the result of the calculator.",
-                max_tokens=64,
+                system="You are a helpful assistant with tools.",
+                max_tokens=128,
                 temperature=0.0,
                 seed=1,
             ),

