@@ -77,16 +77,19 @@ def run_demo(system: LocalSystem, *, once: bool) -> int:
         failed = _show_requests(system, console)
         if not once:
             console.print(f"\nserving on {system.areas[0].address}; Ctrl-C stops" + (" the demo" if was_up else ""))
-            while True:
-                signal.pause()
-    except KeyboardInterrupt:
-        if once:
-            raise
-        failed = 0
+            _wait_for_interrupt()
     finally:
         if not was_up:
             system.stop()
     return 1 if failed else 0
+
+
+def _wait_for_interrupt() -> None:
+    try:
+        while True:
+            signal.pause()
+    except KeyboardInterrupt:
+        return
 
 
 def _show_requests(system: LocalSystem, console: Console) -> int:
@@ -154,4 +157,4 @@ def _show_response(client: Client, response: execution_pb2.SystemResponse, conso
         code = error_code_name(response.error.code)
         console.print(f"[red]failed:[/] {code}: {escape(response.error.message)}")
     console.print(f"[dim]{describe_usage(response.token_usage)}")
-    console.print(timeline_table(client.timeline(response.request_id)))
+    console.print(timeline_table(client.timeline(response.request_id), width=console.width))

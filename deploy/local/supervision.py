@@ -105,12 +105,14 @@ class Supervision:
         key = hashlib.sha256(os.fsencode(state)).hexdigest()[:12]
         self._socket_folder = Path(tempfile.gettempdir()) / f"pagantic-{os.getuid()}-{key}"
         self._socket = self._socket_folder / "s"
+        self._log_starts: dict[str, int] = {}
 
     def start(self, areas: tuple[Area, ...], environment: Mapping[str, str]) -> None:
         """Start supervisord, which starts the services, and return; it outlives this process."""
         if "%" in str(self.state):
             raise SupervisionError(f"the state folder's path has a '%', which supervisord cannot take: {self.state}")
         self.logs.mkdir(parents=True, exist_ok=True)
+        self._log_starts = {area.name: _size_of(self._log(area.name)) for area in areas}
         self._make_socket_folder()
         self._config.write_text(self._render(areas), encoding="utf-8")
         done = subprocess.run(
@@ -168,16 +170,21 @@ class Supervision:
             self._socket_folder.rmdir()
 
     def log_tail(self, name: str) -> str:
-        """Return the last lines of a service's log."""
+        """Return the last lines of a service's log, none from before this object started it."""
         try:
-            text = (self.logs / f"{name}.log").read_text(encoding="utf-8", errors="replace")
+            content = self._log(name).read_bytes()
         except OSError:
             return ""
+        start = self._log_starts.get(name, 0)
+        text = content[start if start <= len(content) else 0 :].decode(errors="replace")
         return "\n".join(text.splitlines()[-TAIL_LINES:])
 
     def has_daemon(self) -> bool:
         """Tell whether supervisord runs, also when its socket is gone."""
         return self._daemon() is not None
+
+    def _log(self, name: str) -> Path:
+        return self.logs / f"{name}.log"
 
     def _daemon(self) -> psutil.Process | None:
         try:
@@ -209,6 +216,10 @@ class Supervision:
         programs = [_PROGRAM.format(name=area.name, python=python, stop_wait_s=STOP_WAIT_S) for area in areas]
         inner = ",".join(area.name for area in areas if area.name != "orchestrator")
         return _HEAD.format(user=user, socket=socket) + "".join(programs) + _GROUPS.format(inner=inner)
+
+
+def _size_of(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else 0
 
 
 def _process_state(info: Mapping[str, Any]) -> ProcessState:

@@ -39,7 +39,10 @@ def read_status() -> list[dict[str, Any]]:
 
 
 def _run(*arguments: str) -> int:
-    try:
-        return subprocess.run([sys.executable, "-m", MODULE, *arguments], check=False).returncode
-    except KeyboardInterrupt:  # the supervisor's command was interrupted too, and has said so
-        return 130
+    # Ctrl-C reaches the started command too; it stops what it started, so it is waited for and not killed.
+    running = subprocess.Popen([sys.executable, "-m", MODULE, *arguments])
+    while True:
+        try:
+            return running.wait()
+        except KeyboardInterrupt:
+            continue

@@ -121,7 +121,8 @@ def timeline(
             for event in events:
                 print_json(event, one_line=True)
         else:
-            wide_console().print(timeline_table(events))
+            console = wide_console()
+            console.print(timeline_table(events, width=console.width))
 
 
 def _parse_request(text: str) -> execution_pb2.SystemRequest:

@@ -19,6 +19,7 @@ from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 
 COLUMNS = ("seq", "+ms", "layer", "action", "what", "caused by", "took ms", "error")
 PIPE_COLUMNS = 160
+WIDE_COLUMNS = 110
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +65,26 @@ def timeline_rows(events: Iterable[event_pb2.ExecutionEvent]) -> list[TimelineRo
     return rows
 
 
-def timeline_table(events: Sequence[event_pb2.ExecutionEvent], *, title: str = "") -> Table:
-    """Return the timeline as a table."""
-    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+def timeline_table(events: Sequence[event_pb2.ExecutionEvent], *, width: int = PIPE_COLUMNS) -> Table:
+    """Return the timeline as a table for `width` columns.
+
+    The column of errors is left out when there is none; where there is little room, layer and cause are.
+    """
+    rows = timeline_rows(events)
+    left_out = set() if any(row.error for row in rows) else {"error"}
+    if width < WIDE_COLUMNS:
+        left_out |= {"layer", "caused by"}
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for column in COLUMNS:
+        if column in left_out:
+            continue
         justify: Literal["left", "right"] = "right" if column in {"seq", "+ms", "took ms"} else "left"
         is_fixed = column not in {"what", "error"}
         style = "red" if column == "error" else None
-        table.add_column(column, justify=justify, no_wrap=is_fixed, overflow="fold", style=style)
-    for row in timeline_rows(events):
-        table.add_row(*map(escape, row.cells))
+        table.add_column(column, justify=justify, overflow="fold", no_wrap=is_fixed, style=style)
+    for row in rows:
+        cells = [escape(cell) for column, cell in zip(COLUMNS, row.cells, strict=True) if column not in left_out]
+        table.add_row(*cells)
     return table
 
 

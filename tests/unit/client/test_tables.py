@@ -40,7 +40,14 @@ def test_every_kind_of_event_can_be_described():
         assert isinstance(describe_event(event), str)
 
 
-def test_the_table_has_a_row_for_each_event():
-    table = timeline_table([event_at(1, action="[red]x"), event_at(2)])
-    assert [column.header for column in table.columns] == list(COLUMNS)
-    assert table.row_count == 2
+def test_the_table_has_a_row_for_each_event_and_a_column_of_errors_only_when_there_is_one():
+    fine = [event_at(1, action="[red]x"), event_at(2)]
+    failed = event_at(3, error=error_pb2.SystemError(code=error_pb2.ERROR_CODE_TOOL_TIMEOUT))
+    assert timeline_table(fine).row_count == 2
+    assert [column.header for column in timeline_table(fine).columns] == list(COLUMNS[:-1])
+    assert [column.header for column in timeline_table([*fine, failed]).columns] == list(COLUMNS)
+
+
+def test_a_narrow_table_keeps_room_for_what_happened():
+    headers = [column.header for column in timeline_table([event_at(1)], width=80).columns]
+    assert headers == ["seq", "+ms", "action", "what", "took ms"]

@@ -61,3 +61,15 @@ def test_nothing_runs_in_a_fresh_state_folder(tmp_path):
     assert not supervision.is_running()
     assert not supervision.has_daemon()
     assert supervision.processes() == {}
+
+
+def test_a_log_tail_holds_only_the_last_lines_of_this_start(tmp_path):
+    supervision = Supervision(tmp_path)
+    supervision.logs.mkdir()
+    log = tmp_path / "logs" / "tools.log"
+    log.write_text("old\n" + "".join(f"{number}\n" for number in range(30)), encoding="utf-8")
+    supervision._log_starts = {"tools": 4}
+    assert supervision.log_tail("tools").splitlines() == [str(number) for number in range(10, 30)]
+    log.write_text("x\n", encoding="utf-8")  # rotated
+    assert supervision.log_tail("tools") == "x"
+    assert supervision.log_tail("rerank") == ""
