@@ -1,0 +1,190 @@
+from importlib import import_module
+from pathlib import Path
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from deploy.local.areas import DEFAULT_PORTS
+from pagantic_common.settings import ServiceSettings
+
+FOLDER = Path(__file__).parents[3] / "deploy" / "kubernetes"
+BASE = FOLDER / "base"
+KUBERNETES = "1.34"
+MANIFESTS = sorted(path for path in FOLDER.rglob("*.yaml") if path.name != "kustomization.yaml")
+KUSTOMIZATIONS = sorted(FOLDER.rglob("kustomization.yaml"))
+AREAS = sorted(DEFAULT_PORTS)
+
+
+def documents(path):
+    return list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
+
+
+def of_kind(kind):
+    found = [document for path in sorted(BASE.glob("*.yaml")) for document in documents(path)]
+    return {document["metadata"]["name"]: document for document in found if document["kind"] == kind}
+
+
+def pod_of(area):
+    return of_kind("Deployment")[area]["spec"]["template"]["spec"]
+
+
+def container_of(area):
+    (container,) = pod_of(area)["containers"]
+    return container
+
+
+def settings_of(area):
+    module = import_module(f"services.{area}.settings")
+    (cls,) = (
+        value
+        for value in vars(module).values()
+        if isinstance(value, type) and issubclass(value, ServiceSettings) and value is not ServiceSettings
+    )
+    return cls
+
+
+def settings_from(area, environment, monkeypatch):
+    prefix = settings_of(area).model_config["env_prefix"]
+    for name, value in environment.items():
+        assert name.removeprefix(prefix).lower() in settings_of(area).model_fields, f"{name} is no setting"
+        monkeypatch.setenv(name, value)
+    return settings_of(area)()
+
+
+def environment_of(area):
+    return {entry["name"]: entry.get("value", "2") for entry in container_of(area)["env"]}
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
+def test_every_manifest_is_valid_and_has_no_unknown_field(path):
+    for document in documents(path):
+        if not path.stem.endswith("-patch"):
+            kubernetes_validate.validate(document, KUBERNETES, strict=True)
+
+
+def test_validation_finds_a_misspelt_field():
+    deployment = of_kind("Deployment")["tools"]
+    deployment["spec"]["template"]["spec"]["containers"][0]["redinessProbe"] = {}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(deployment, KUBERNETES, strict=True)
+
+
+@pytest.mark.parametrize("path", KUSTOMIZATIONS, ids=lambda path: path.parent.name)
+def test_kustomization_lists_every_file_beside_it(path):
+    (content,) = documents(path)
+    listed = content["resources"] + [patch["path"] for patch in content.get("patches", [])]
+    assert all((path.parent / name).exists() for name in listed)
+    beside = {file.name for file in path.parent.glob("*.yaml")} - {"kustomization.yaml"}
+    assert beside == {name for name in listed if not name.startswith("..")}
+
+
+def test_image_tag_is_the_version_of_the_project():
+    (content,) = documents(BASE / "kustomization.yaml")
+    (image,) = content["images"]
+    assert {container_of(area)["image"] for area in AREAS} == {image["name"]}
+    assert f'version = "{image["newTag"]}"' in (FOLDER.parents[1] / "pyproject.toml").read_text(encoding="utf-8")
+
+
+def test_every_area_and_nothing_else_has_a_deployment_and_a_service():
+    assert sorted(of_kind("Deployment")) == sorted(of_kind("Service")) == AREAS
+
+
+@pytest.mark.parametrize("area", AREAS)
+def test_pods_are_confined(area):
+    pod, container = pod_of(area), container_of(area)
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["runAsUser"] == 10001
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["enableServiceLinks"] is False
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+@pytest.mark.parametrize("area", AREAS)
+def test_containers_have_requests_and_limits_and_run_their_own_service(area):
+    container = container_of(area)
+    assert container["args"] == [f"services.{area}"]
+    for bound in ("requests", "limits"):
+        assert set(container["resources"][bound]) == {"cpu", "memory"}
+
+
+@pytest.mark.parametrize("area", AREAS)
+@pytest.mark.parametrize("probe", ["startupProbe", "readinessProbe", "livenessProbe"])
+def test_containers_are_probed_over_grpc(area, probe):
+    assert container_of(area)[probe]["grpc"] == {"port": DEFAULT_PORTS[area]}
+
+
+@pytest.mark.parametrize("area", AREAS)
+def test_headless_service_reaches_the_pods_of_its_deployment(area):
+    deployment, service = of_kind("Deployment")[area], of_kind("Service")[area]
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["selector"] == deployment["spec"]["selector"]["matchLabels"]
+    assert service["spec"]["selector"].items() <= deployment["spec"]["template"]["metadata"]["labels"].items()
+    (service_port,), (container_port,) = service["spec"]["ports"], container_of(area)["ports"]
+    assert service_port["port"] == container_port["containerPort"] == settings_of(area).model_fields["port"].default
+    assert service_port["targetPort"] == service_port["name"] == container_port["name"] == "grpc"
+
+
+@pytest.mark.parametrize("area", AREAS)
+def test_environment_is_made_of_settings_that_the_service_has(area, monkeypatch):
+    settings = settings_from(area, environment_of(area), monkeypatch)
+    assert settings.host == "0.0.0.0"  # noqa: S104 - inside the pod
+    assert pod_of(area)["terminationGracePeriodSeconds"] > settings.drain_s
+
+
+@pytest.mark.parametrize("area", AREAS)
+def test_services_are_addressed_by_their_name_and_port(area, monkeypatch):
+    settings = settings_from(area, environment_of(area), monkeypatch)
+    addresses = {name: value for name, value in settings.model_dump().items() if name.endswith("_address")}
+    assert addresses == {
+        name: f"dns:///{callee}:{DEFAULT_PORTS[callee]}"
+        for name in addresses
+        for callee in [name.removesuffix("_address")]
+    }
+
+
+@pytest.mark.parametrize(("area", "setting"), [("orchestrator", "journal_path"), ("context", "data_folder")])
+def test_state_is_kept_on_a_claim_by_one_pod_at_a_time(area, setting, monkeypatch):
+    spec = of_kind("Deployment")[area]["spec"]
+    assert spec["replicas"] == 1
+    assert spec["strategy"] == {"type": "Recreate"}
+    (volume,) = (volume for volume in pod_of(area)["volumes"] if "persistentVolumeClaim" in volume)
+    assert volume["persistentVolumeClaim"]["claimName"] in of_kind("PersistentVolumeClaim")
+    (mount,) = (mount for mount in container_of(area)["volumeMounts"] if mount["name"] == volume["name"])
+    settings = settings_from(area, environment_of(area), monkeypatch)
+    assert getattr(settings, setting).is_relative_to(mount["mountPath"])
+
+
+def test_inference_alone_is_scaled_and_its_number_is_left_to_the_autoscaler():
+    assert list(of_kind("HorizontalPodAutoscaler")) == list(of_kind("PodDisruptionBudget")) == ["inference"]
+    assert of_kind("HorizontalPodAutoscaler")["inference"]["spec"]["scaleTargetRef"]["name"] == "inference"
+    assert "replicas" not in of_kind("Deployment")["inference"]["spec"]
+
+
+def test_only_the_orchestrator_is_reached_from_outside_the_namespace():
+    for policy in of_kind("NetworkPolicy").values():
+        spec = policy["spec"]
+        assert spec["policyTypes"] == ["Ingress"]
+        if spec["podSelector"] == {}:
+            assert spec["ingress"] == [{"from": [{"podSelector": {}}]}]
+        else:
+            assert spec["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "orchestrator"
+    assert {} in [policy["spec"]["podSelector"] for policy in of_kind("NetworkPolicy").values()]
+
+
+def test_overlay_patches_what_the_base_has():
+    for path in FOLDER.rglob("*-patch.yaml"):
+        (patch,) = documents(path)
+        base = of_kind(patch["kind"])[patch["metadata"]["name"]]
+        names = {container["name"] for container in base["spec"]["template"]["spec"]["containers"]}
+        fields = settings_of(patch["metadata"]["name"]).model_fields
+        for container in patch["spec"]["template"]["spec"]["containers"]:
+            assert container["name"] in names
+            for entry in container["env"]:
+                prefix = f"PAGANTIC_{patch['metadata']['name'].upper()}_"
+                assert entry["name"].removeprefix(prefix).lower() in fields
