@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import sys
 from dataclasses import asdict
@@ -85,6 +86,9 @@ def main() -> int:
         return run_demo(system, once=arguments.once)
     except (ConfigurationError, StartFailed, SupervisionError) as error:
         print(error, file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # nobody reads any more; Python would complain once more while it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
