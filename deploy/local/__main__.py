@@ -67,6 +67,19 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
+def _run(arguments: argparse.Namespace) -> int:
+    system = LocalSystem()
+    if arguments.command == "up":
+        return up(system)
+    if arguments.command == "down":
+        return down(system)
+    if arguments.command == "status":
+        return status(system, as_json=arguments.json)
+    from deploy.local.demo import run_demo  # noqa: PLC0415 - the other commands need no client
+
+    return run_demo(system, once=arguments.once)
+
+
 def main() -> int:
     """Run one command; returns its exit code."""
     arguments = _parser().parse_args()
@@ -74,16 +87,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGINT, _interrupt)
     try:
-        system = LocalSystem()
-        if arguments.command == "up":
-            return up(system)
-        if arguments.command == "down":
-            return down(system)
-        if arguments.command == "status":
-            return status(system, as_json=arguments.json)
-        from deploy.local.demo import run_demo  # noqa: PLC0415 - the other commands need no client
-
-        return run_demo(system, once=arguments.once)
+        return _run(arguments)
     except (ConfigurationError, StartFailed, SupervisionError) as error:
         print(error, file=sys.stderr)
         return 1
