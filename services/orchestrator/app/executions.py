@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 import uuid
 from collections.abc import AsyncGenerator, Callable
@@ -32,15 +33,19 @@ class _Running:
     def __init__(self, recorder: Recorder, fingerprint: str) -> None:
         self.recorder = recorder
         self.fingerprint = fingerprint
+        self.admitted = asyncio.Event()
+        self.ended = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
+        self.is_started = False
         self.watchers = 0
         self.stop_failure: Failure | None = None
 
     def stop(self, failure: Failure) -> None:
-        """Cancel the run; the first reason counts."""
-        if self.stop_failure is None and self.task is not None:
+        """Cancel the run; the first reason counts. A run that has not started yet ends when it does."""
+        if self.stop_failure is None:
             self.stop_failure = failure
-            self.task.cancel()
+            if self.is_started and self.task is not None:
+                self.task.cancel()
 
 
 class Executions:
@@ -84,7 +89,8 @@ class Executions:
         check_request(request)
         if request.mode in (Mode.PLAN, Mode.REDUNDANT):
             raise Unsupported(f"mode {request.mode} is not built yet: use CHAT or STRUCTURED")
-        running = self._running.get(request.request_id)
+        while (running := self._running.get(request.request_id)) is not None and not running.admitted.is_set():
+            await running.admitted.wait()
         if running is None:
             running_or_ended = await self._admit(request, fingerprint)
             if isinstance(running_or_ended, ExecutionRecord):
@@ -107,9 +113,10 @@ class Executions:
     async def cancel(self, request_id: str) -> State:
         """Cancel an execution and return the state it is in then. Raises NotFound for an unknown id."""
         running = self._running.get(request_id)
-        if running is not None and running.task is not None:
+        if running is not None:
             running.stop(failure_of(ErrorCode.CANCELLED_SIGNAL, "cancelled by CancelExecution"))
-            await asyncio.wait([running.task], timeout=END_TIMEOUT_S)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(running.ended.wait(), END_TIMEOUT_S)
         return (await self.journal.get(request_id)).state
 
     async def close(self) -> None:
@@ -141,14 +148,14 @@ class Executions:
         self._running[request.request_id] = running
         try:
             existing = await self.journal.admit(record)
-        except BaseException:
-            del self._running[request.request_id]
-            raise
-        if existing is not None:
-            del self._running[request.request_id]
-            return existing
-        running.task = asyncio.create_task(self._run(request, running))
-        return running
+            if existing is None:
+                running.task = asyncio.create_task(self._run(request, running))
+        finally:
+            if running.task is None:
+                del self._running[request.request_id]
+                running.ended.set()
+            running.admitted.set()
+        return running if existing is None else existing
 
     async def _replay(self, record: ExecutionRecord, fingerprint: str) -> AsyncGenerator[Event, None]:
         if record.fingerprint != fingerprint:
@@ -162,9 +169,13 @@ class Executions:
 
     async def _run(self, request: Request, running: _Running) -> None:
         runner = Runner(self._services, self.journal, self._clock, running.recorder)
+        running.is_started = True
         timeout = Deadline.after(time.monotonic(), request.hints.timeout_s)
         try:
             with work_scope(deadline=timeout):
+                if running.stop_failure is not None:
+                    await runner.end(request, running.stop_failure)
+                    return
                 left_s = current_deadline().remaining_s(time.monotonic())
                 try:
                     async with asyncio.timeout(left_s), self._turn(request.session_id):
@@ -182,6 +193,7 @@ class Executions:
                     await runner.end(request, Failure(code=None, message=text))
         finally:
             self._running.pop(request.request_id, None)
+            running.ended.set()
 
     def _turn(self, session_id: str) -> asyncio.Lock:
         """Turns of one conversation follow each other; a request without one waits for nobody."""

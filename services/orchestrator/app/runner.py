@@ -186,7 +186,7 @@ class Runner:
                     async for piece in pieces:
                         if isinstance(piece, InferenceOutput):
                             output = piece
-                        else:
+                        elif command.is_streamed:
                             await self._recorder.emit(
                                 events.ContentDelta(piece), layer="inference", action="content.delta", caused_by=step
                             )

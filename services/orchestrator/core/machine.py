@@ -75,7 +75,7 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True)
 class Infer:
-    """Ask the model, `wait_s` seconds from now."""
+    """Ask the model, `wait_s` seconds from now; `is_streamed` when its text is the answer that the caller gets."""
 
     messages: tuple[Message, ...]
     tools: tuple[ToolDefinition, ...]
@@ -83,6 +83,7 @@ class Infer:
     engine_text: str
     seed: int | None
     wait_s: float = 0.0
+    is_streamed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +193,7 @@ def _after_inference(run: Run, output: InferenceOutput) -> Outcome:
     if run.rounds == 1 and run.is_in_tool_phase and run.request.hints.tool_choice.is_enforced:
         reason = "was cut off at max_tokens" if output.finish_reason is FinishReason.LENGTH else "is missing"
         return _fail(run, failure_of(ErrorCode.INFERENCE_MALFORMED_RESPONSE, f"the required tool call {reason}"))
-    if run.is_in_tool_phase and run.request.mode is Mode.STRUCTURED:
+    if run.is_in_tool_phase and _has_answer_phase(run):
         run = replace(run, is_in_tool_phase=False)
         return Outcome(run, commands=(_infer(run),))
     if not run.request.is_validated:
@@ -239,6 +240,11 @@ def _retry(run: Run, enforcement: Enforcement) -> Outcome:
     return _move(run, State.EXECUTE, "validation failed, a retry is left", discarded, _infer(run, wait_s))
 
 
+def _has_answer_phase(run: Run) -> bool:
+    """Whether the answer is inferred on its own, constrained, once the model has done with its tools."""
+    return run.request.mode is Mode.STRUCTURED or bool(run.prepared.engine_text)
+
+
 def _engine_text(run: Run) -> str:
     return "" if run.is_in_tool_phase else run.prepared.engine_text
 
@@ -253,6 +259,7 @@ def _infer(run: Run, wait_s: float = 0.0) -> Infer:
         engine_text=_engine_text(run),
         seed=None if hints.seed is None else hints.seed + max(0, run.attempt - 1),
         wait_s=wait_s,
+        is_streamed=not (run.is_in_tool_phase and _has_answer_phase(run)),
     )
 
 

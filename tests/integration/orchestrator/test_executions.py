@@ -322,3 +322,28 @@ async def test_a_failure_code_of_a_service_reaches_the_caller_as_it_was(tmp_path
     async with orchestrator(tmp_path, scripted_services(constraint=constraint)) as stub:
         response = await execute(stub, structured())
     assert response.error.code == error_pb2.ERROR_CODE_CONSTRAINT_TOO_COMPLEX
+
+
+async def test_a_cancellation_before_the_run_has_started_is_not_lost(tmp_path):
+    inference = ScriptedInference(None)
+    async with orchestrator(tmp_path, scripted_services(inference=inference)) as stub:
+        for number in range(20):
+            request = system_request(request_id=f"early-{number}")
+            running = asyncio.create_task(execute(stub, request))
+            while True:
+                try:
+                    cancel = pb.CancelExecutionRequest(request_id=request.request_id)
+                    reply = await call_unary("orchestrator", stub.CancelExecution, cancel)
+                    break
+                except NotFound:
+                    await asyncio.sleep(0)
+            assert reply.state == execution_pb2.LIFECYCLE_STATE_CANCELLED
+            assert (await running).error.code == error_pb2.ERROR_CODE_CANCELLED_SIGNAL
+
+
+async def test_two_callers_of_one_stored_response_both_get_it(tmp_path):
+    async with orchestrator(tmp_path) as stub:
+        before = await execute(stub, system_request(request_id="done"))
+    async with orchestrator(tmp_path) as stub:
+        both = await asyncio.gather(*(execute(stub, system_request(request_id="done")) for _ in range(2)))
+    assert both == [before, before]

@@ -199,10 +199,18 @@ def test_structured_with_tools_runs_a_tool_phase_before_the_constrained_one():
     prepared = Prepared(tools=(CLOCK,), engine_text="g", is_fully_enforced=True)
     work = request(Mode.STRUCTURED, tools=("clock",))
     outcomes = drive(work, prepared, said("", [CALL]), ToolsRan((RECORD,)), said("chatty"))
-    assert outcomes[1].commands[0].engine_text == ""
+    assert (outcomes[1].commands[0].engine_text, outcomes[1].commands[0].is_streamed) == ("", False)
     last = outcomes[-1].commands[0]
     assert isinstance(last, Infer)
-    assert (last.engine_text, last.tools) == ("g", ())
+    assert (last.engine_text, last.tools, last.is_streamed) == ("g", (), True)
+
+
+def test_a_chat_with_a_grammar_answers_under_it_once_it_has_done_with_its_tools():
+    prepared = Prepared(tools=(CLOCK,), engine_text="g")
+    outcomes = drive(request(output=OutputContract(grammar="root ::= 'x'")), prepared, said("chatty"))
+    assert outcomes[-1].commands[0].engine_text == "g"
+    outcomes = drive(request(), Prepared(tools=(CLOCK,)), said("chatty"))
+    assert finish_of(outcomes).response.content == "chatty"
 
 
 def test_a_cancellation_ends_in_cancelled_and_anything_else_in_error():

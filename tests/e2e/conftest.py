@@ -1,0 +1,78 @@
+"""Real processes with the real model, started once by the supervisor that users have."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import grpc
+import pytest
+
+ROOT = Path(__file__).parents[2]
+AREAS = ("orchestrator", "inference", "constraint", "context", "rerank", "tools")
+
+
+def free_ports(count):
+    """Return ports that nobody listens on now."""
+    held = [socket.socket() for _ in range(count)]
+    try:
+        for one in held:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in held]
+    finally:
+        for one in held:
+            one.close()
+
+
+class System:
+    """The running services: where they listen, and how commands are run against them."""
+
+    def __init__(self, state):
+        self.ports = dict(zip(AREAS, free_ports(len(AREAS)), strict=True))
+        self.state = state
+        self.environment = {key: value for key, value in os.environ.items() if not key.startswith("PAGANTIC_")}
+        self.environment |= {f"PAGANTIC_{area.upper()}_PORT": str(port) for area, port in self.ports.items()}
+        self.environment |= {
+            "PAGANTIC_STATE": str(state),
+            "PAGANTIC_ORCHESTRATOR_JOURNAL_PATH": str(state / "journal.sqlite3"),
+            "PAGANTIC_CONTEXT_DATA_FOLDER": str(state / "context"),
+            "PAGANTIC_ADDRESS": self.address("orchestrator"),
+            "PAGANTIC_CONTEXT_ADDRESS": self.address("context"),
+            "PAGANTIC_TOOLS_ADDRESS": self.address("tools"),
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "COLUMNS": "200",
+        }
+
+    def address(self, area):
+        return f"127.0.0.1:{self.ports[area]}"
+
+    def run(self, *command, stdin=None, timeout_s=180, check=True):
+        """Run a command as a user would; returns the completed process."""
+        done = subprocess.run(
+            [str(part) for part in command],
+            cwd=ROOT,
+            env=self.environment,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+        if check:
+            assert done.returncode == 0, f"{command} gave {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done
+
+
+@pytest.fixture(scope="session")
+def system(tmp_path_factory):
+    running = System(tmp_path_factory.mktemp("state"))
+    running.run(sys.executable, "-m", "deploy.local", "up")
+    yield running
+    running.run(sys.executable, "-m", "deploy.local", "down")
+
+
+@pytest.fixture
+def channel(system):
+    with grpc.insecure_channel(system.address("orchestrator")) as opened:
+        yield opened

@@ -1,0 +1,106 @@
+"""The system as clients see it that have no proto file of ours: Node, and grpcurl."""
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import jsonschema_rs
+import pytest
+
+NODE = Path(__file__).parent / "node"
+ORCHESTRATOR = "pagantic.orchestrator.v1.OrchestratorService"
+SCHEMA = {
+    "type": "object",
+    "properties": {"color": {"enum": ["red", "green", "blue"]}, "is_warm": {"type": "boolean"}},
+    "required": ["color", "is_warm"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture(scope="session")
+def node_client():
+    if not (shutil.which("node") and shutil.which("npm")):
+        if os.environ.get("CI"):
+            pytest.fail("node and npm are required in CI")
+        pytest.skip("node or npm is not installed")
+    if not (NODE / "node_modules").is_dir():
+        subprocess.run(["npm", "ci", "--ignore-scripts", "--no-fund", "--no-audit"], cwd=NODE, check=True, timeout=100)  # noqa: S607
+    return NODE / "client.mjs"
+
+
+def test_a_node_client_with_stubs_from_reflection_does_everything(system, node_client):
+    seen = json.loads(system.run("node", node_client, system.address("orchestrator")).stdout)
+    assert {ORCHESTRATOR, "grpc.health.v1.Health"} <= set(seen["services"])
+    assert seen["health"] == "SERVING"
+    assert seen["kinds"][0] == "transition"
+    assert seen["kinds"][-1] == "completed"
+    assert "content_delta" in seen["kinds"]
+    for response in (seen["response"], seen["streamed"]):
+        assert response["validation"]["guarantee"] == "GUARANTEE_ENFORCED"
+        jsonschema_rs.validate(SCHEMA, json.loads(response["structured_output_json"]))
+    assert seen["refusal"]["code"] == 3
+    assert "messages is empty" in seen["refusal"]["details"]
+
+
+def grpcurl(system, *arguments, area="orchestrator", check=True):
+    done = system.run("grpcurl", "-plaintext", *arguments[:-1], system.address(area), *arguments[-1], check=check)
+    return done.stdout if check else done.stdout + done.stderr
+
+
+def test_grpcurl_lists_the_services_of_each_process(system):
+    expected = {
+        "orchestrator": ORCHESTRATOR,
+        "inference": "pagantic.inference.v1.InferenceService",
+        "constraint": "pagantic.constraint.v1.ConstraintService",
+        "context": "pagantic.context.v1.ContextService",
+        "rerank": "pagantic.rerank.v1.RerankService",
+        "tools": "pagantic.tools.v1.ToolService",
+    }
+    for area, service in expected.items():
+        listed = grpcurl(system, ["list"], area=area).split()
+        assert {service, "grpc.health.v1.Health", "grpc.channelz.v1.Channelz"} <= set(listed)
+        assert "SERVING" in grpcurl(system, ["grpc.health.v1.Health/Check"], area=area)
+
+
+def test_what_grpcurl_describes_reads_as_documentation(system):
+    described = grpcurl(system, ["describe", "pagantic.orchestrator.v1.SystemRequest"])
+    assert "Minimal request: mode and one user message." in described
+    fields = [line for line in described.splitlines() if line.rstrip().endswith(";")]
+    comments = [line for line in described.splitlines() if line.lstrip().startswith("//")]
+    assert len(comments) >= len(fields) == 15
+
+
+def test_grpcurl_runs_a_structured_request_and_reads_the_stream(system):
+    request = {
+        "request_id": "grpcurl-1",
+        "mode": "MODE_STRUCTURED",
+        "messages": [{"role": "ROLE_USER", "content": "Which color is the sky?"}],
+        "output": {"schema_json": json.dumps(SCHEMA)},
+        "hints": {"max_tokens": 60, "temperature": 0},
+    }
+    response = json.loads(grpcurl(system, "-d", json.dumps(request), [f"{ORCHESTRATOR}/Execute"]))
+    jsonschema_rs.validate(SCHEMA, json.loads(response["structuredOutputJson"]))
+    assert response["validation"]["guarantee"] == "GUARANTEE_ENFORCED"
+    streamed = grpcurl(system, "-d", json.dumps(request), [f"{ORCHESTRATOR}/ExecuteStream"])
+    assert '"completed"' in streamed
+
+
+@pytest.mark.parametrize(
+    ("request_", "status", "wrong"),
+    [
+        ({"mode": "MODE_CHAT"}, "InvalidArgument", "messages is empty"),
+        ({"messages": [{"role": "ROLE_USER", "content": "x"}]}, "InvalidArgument", "mode 0 is not set"),
+        ({"mode": "MODE_CHAT", "messages": [{"content": "x"}]}, "InvalidArgument", "message role 0"),
+        (
+            {"mode": "MODE_PLAN", "messages": [{"role": "ROLE_USER", "content": "x"}]},
+            "Unimplemented",
+            "mode PLAN is not built yet",
+        ),
+    ],
+)
+def test_grpcurl_shows_what_is_wrong_with_a_malformed_request(system, request_, status, wrong):
+    shown = grpcurl(system, "-d", json.dumps(request_), [f"{ORCHESTRATOR}/Execute"], check=False)
+    assert f"Code: {status}" in shown
+    assert wrong in shown
