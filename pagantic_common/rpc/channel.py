@@ -43,6 +43,7 @@ def channel_options(max_message_bytes: int) -> list[tuple[str, Any]]:
         ("grpc.service_config", _SERVICE_CONFIG),
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.max_send_message_length", max_message_bytes),
+        ("grpc.enable_http_proxy", 0),  # the services are neighbours; a proxy is for what is outside
         ("grpc.keepalive_time_ms", 60_000),
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.min_reconnect_backoff_ms", 100),

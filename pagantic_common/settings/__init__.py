@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -38,8 +39,8 @@ class ServiceSettings(BaseSettings):
 
 
 def state_folder() -> Path:
-    """Folder for state that services keep when no path is set."""
-    return Path(".pagantic")
+    """Folder for state that services keep when no path is set: PAGANTIC_STATE, or .pagantic where they run."""
+    return Path(os.environ.get("PAGANTIC_STATE") or ".pagantic")
 
 
 def load_settings(cls: type[SettingsT]) -> SettingsT:

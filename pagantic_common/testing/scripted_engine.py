@@ -18,6 +18,7 @@ class ByteVocabulary:
     """Tokens 0 to 255 are bytes, 256 ends the output."""
 
     end_tokens = frozenset({END_TOKEN})
+    control_texts: tuple[str, ...] = ("<end>",)
 
     def piece(self, token: int) -> bytes:
         """Bytes of a token."""

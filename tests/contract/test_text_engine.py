@@ -62,6 +62,13 @@ def test_end_tokens_have_no_text(engine):
     assert all(engine.vocabulary.piece(token) == b"" for token in engine.vocabulary.end_tokens)
 
 
+def test_control_texts_are_found_so_that_messages_cannot_forge_them(real_engine):
+    assert {"<|im_start|>", "<|im_end|>"} <= set(real_engine.vocabulary.control_texts)
+    (end,) = real_engine.tokenize("<|im_end|>", add_special=False, parse_special=True)
+    assert end in real_engine.vocabulary.end_tokens
+    assert end not in real_engine.tokenize("<|im_end|>", add_special=False, parse_special=False)
+
+
 def test_a_real_decode_says_what_the_model_knows(real_engine):
     real_engine.truncate(0)
     tokens = real_engine.tokenize("The capital of France is", add_special=False, parse_special=False)

@@ -48,6 +48,13 @@ class LlamaVocabulary:
         self.size: int = llama_cpp.llama_vocab_n_tokens(vocab)
         self.end_tokens = frozenset(token for token in range(self.size) if llama_cpp.llama_vocab_is_eog(vocab, token))
         self._vocab = vocab
+        marked = llama_cpp.LLAMA_TOKEN_ATTR_CONTROL | llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED
+        texts = (
+            self.render(token, with_special=True).decode("utf-8", "replace")
+            for token in range(self.size)
+            if llama_cpp.llama_vocab_get_attr(vocab, token) & (marked | llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN)
+        )
+        self.control_texts = tuple(text for text in texts if text)
         self._pieces = [self.render(token, with_special=False) for token in range(self.size)]
 
     def piece(self, token: int) -> bytes:

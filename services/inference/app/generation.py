@@ -14,6 +14,7 @@ from pagantic_common.telemetry.scope import current_deadline
 from services.inference.app.decode_job import DecodeJob, EngineThread
 from services.inference.app.turns import Turns
 from services.inference.core.chat import plain_messages, template_messages, template_tools
+from services.inference.core.control_text import ControlTextGuard
 from services.inference.core.generation import (
     DEFAULT_MAX_TOKENS,
     ChatPrompt,
@@ -67,12 +68,18 @@ class Generation:
         if isinstance(prompt, str):
             return self.engine.tokenize(prompt, add_special=True, parse_special=False)
         tools = self._rendered_tools(prompt)
+        guard = ControlTextGuard(self.engine.vocabulary.control_texts)
         if self._template.knows_tools:
-            text = self._template.render(template_messages(prompt.messages), template_tools(tools))
+            messages, rendered_tools = template_messages(prompt.messages), template_tools(tools)
         else:
-            enforced = tools if prompt.tool_choice.is_enforced else ()
-            text = self._template.render(plain_messages(prompt.messages, enforced), [])
-        return self.engine.tokenize(text, add_special=False, parse_special=True)
+            messages = plain_messages(prompt.messages, tools if prompt.tool_choice.is_enforced else ())
+            rendered_tools = []
+        text = self._template.render(guard.hide(messages), guard.hide(rendered_tools))
+        return [
+            token
+            for part, is_meant in guard.split(text)
+            for token in self.engine.tokenize(part, add_special=False, parse_special=is_meant)
+        ]
 
     async def infer(self, request: InferenceRequest) -> AsyncGenerator[Event, None]:
         """Stream the events of one request. Closing the generator stops decoding within one step."""

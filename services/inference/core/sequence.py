@@ -26,6 +26,7 @@ class Vocabulary(Protocol):
     """What the core needs to know of a model's tokens."""
 
     end_tokens: frozenset[int]
+    control_texts: tuple[str, ...]
 
     def piece(self, token: int) -> bytes:
         """Bytes of a token; empty for control tokens."""

@@ -228,3 +228,10 @@ async def test_a_message_over_the_limit_is_refused_by_grpc_itself(inference):
         async for _ in stub.Infer(chat("x" * (5 * 1024 * 1024))):
             pass
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_a_message_that_spells_a_control_token_is_counted_as_its_characters(inference):
+    stub = await inference(ScriptedEngine())
+    request = pb.CountTokensRequest(chat=chat("<end>hi").chat)
+    reply = await call_unary("inference", stub.CountTokens, request)
+    assert reply.chat_tokens == len("user: <end>hi\nassistant: ")
