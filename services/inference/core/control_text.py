@@ -1,8 +1,8 @@
 """Keeps text that merely looks like control tokens from becoming them.
 
 A rendered chat prompt is tokenized so that the template's own `<|im_end|>` is the control token. Were a user's message
-to contain those characters, it could end its turn and speak as the system. So what looks like a control token in a message
-is hidden behind a marker while the template renders, and tokenized as plain characters afterwards.
+to contain those characters, it could end its turn and speak as the system. So what looks like a control token in a
+message is hidden behind a marker while the template renders, and tokenized as plain characters afterwards.
 """
 
 from __future__ import annotations
