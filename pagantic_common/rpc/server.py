@@ -21,6 +21,7 @@ from pagantic_common.settings import EXIT_CONFIG, ServiceSettings
 from pagantic_common.telemetry.logging import get_logger, set_up_logging
 from pagantic_common.telemetry.tracing import set_up_tracing, shut_down_tracing
 
+MAX_CONNECTION_AGE_MS = 120_000
 EXIT_START_FAILED = 69  # EX_UNAVAILABLE of sysexits.h
 
 log = get_logger(__name__)
@@ -52,6 +53,8 @@ async def start_server(
         ],
         options=[
             ("grpc.so_reuseport", 0),
+            # Callers look up their peers again when a connection ends: so replicas that were added get calls.
+            ("grpc.max_connection_age_ms", MAX_CONNECTION_AGE_MS),
             ("grpc.max_receive_message_length", settings.max_message_bytes),
             ("grpc.max_send_message_length", settings.max_message_bytes),
         ],

@@ -14,6 +14,10 @@ _MAX_VIOLATIONS = 10
 _MAX_PROBLEM_CHARS = 300
 
 
+def _refuse_remote(uri: str, /) -> Any:
+    raise ValueError(f"it has a remote $ref, which is refused: {uri!r}")
+
+
 @dataclass(frozen=True, slots=True)
 class Violation:
     """One thing wrong with the arguments; `argument` is empty when it concerns all of them."""
@@ -43,7 +47,7 @@ class ArgumentChecker:
             schema = parse_json(parameters_json)
             # The mask keeps argument values, which may be secrets, out of messages.
             self._validator = jsonschema_rs.Draft202012Validator(
-                schema, mask="the value", pattern_options=jsonschema_rs.RegexOptions()
+                schema, mask="the value", pattern_options=jsonschema_rs.RegexOptions(), retriever=_refuse_remote
             )
         except (JsonTextError, ValueError) as error:
             problem = str(error).split("\n", 1)[0]
