@@ -22,7 +22,7 @@ from services.context.settings import ContextSettings
 class WordCountingInference(inference_grpc.InferenceServiceServicer):
     """Counts words; knows one model."""
 
-    async def CountTokens(self, request, _context):  # noqa: N802
+    async def CountTokens(self, request, _context):
         if request.model not in ("", "small"):
             raise InvalidRequest("no engine serves it", code=ErrorCode.CONFIG_NO_ENGINE)
         return inference_pb.CountTokensResponse(text_tokens=[len(text.split()) for text in request.texts])

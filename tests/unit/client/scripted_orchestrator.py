@@ -22,13 +22,13 @@ class ScriptedOrchestrator(rpc.OrchestratorServiceServicer):
         self.response = execution_pb2.SystemResponse(request_id="r1", content="hello")
         self.cancelled = threading.Event()
 
-    async def Execute(self, request, _context):  # noqa: N802
+    async def Execute(self, request, _context):
         self.requests.append(request)
         if request.messages[-1].content == "hang":
             await asyncio.sleep(60)
         return self.response
 
-    async def ExecuteStream(self, request, _context):  # noqa: N802
+    async def ExecuteStream(self, request, _context):
         self.requests.append(request)
         yield event_pb2.ExecutionEvent(sequence=1, content_delta=event_pb2.ContentDelta(text="hel"))
         if request.messages[-1].content == "hang":
@@ -40,15 +40,15 @@ class ScriptedOrchestrator(rpc.OrchestratorServiceServicer):
         completed = event_pb2.Completed(response=self.response)
         yield event_pb2.ExecutionEvent(sequence=2, completed=completed)
 
-    async def GetTimeline(self, request, _context):  # noqa: N802
+    async def GetTimeline(self, request, _context):
         if request.request_id != "r1":
             raise NotFound(f"no execution has request_id {request.request_id!r}")
         return pb.GetTimelineResponse(events=[event_pb2.ExecutionEvent(sequence=1, action="lifecycle.transition")])
 
-    async def CancelExecution(self, _request, _context):  # noqa: N802
+    async def CancelExecution(self, _request, _context):
         return pb.CancelExecutionResponse(state=execution_pb2.LIFECYCLE_STATE_CANCELLED)
 
-    async def ListSessions(self, request, _context):  # noqa: N802
+    async def ListSessions(self, request, _context):
         if not request.page_token:
             return pb.ListSessionsResponse(sessions=[pb.Session(session_id="a")], next_page_token="1")  # noqa: S106
         return pb.ListSessionsResponse(sessions=[pb.Session(session_id="b")])
