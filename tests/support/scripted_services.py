@@ -5,6 +5,7 @@ import asyncio
 from pagantic_common.domain.errors import ErrorCode, NotFound
 from pagantic_common.domain.messages import ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
+from pagantic_common.telemetry.scope import current_correlation
 from services.orchestrator.app.runner import Services
 from services.orchestrator.core.response import (
     Enforcement,
@@ -75,8 +76,10 @@ class ScriptedTools:
     def __init__(self):
         self.failure = None
         self.calls = []
+        self.correlations = []
 
     async def list_tools(self, names):
+        self.correlations.append(current_correlation())
         if self.failure is not None:
             raise self.failure
         if unknown := set(names) - {"clock"}:

@@ -10,10 +10,12 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
 from pagantic_common.domain.clock import Clock
+from pagantic_common.domain.correlation import CorrelationContext
 from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import Conflict, ErrorCode, Failure, Overloaded, Unsupported, failure_of
 from pagantic_common.telemetry.logging import get_logger
 from pagantic_common.telemetry.scope import current_correlation, current_deadline, work_scope
+from pagantic_common.telemetry.tracing import trace_scope
 from services.orchestrator.app.recorder import Recorder
 from services.orchestrator.app.runner import Runner, Services
 from services.orchestrator.core.events import Completed, Event
@@ -172,7 +174,8 @@ class Executions:
         running.is_started = True
         timeout = Deadline.after(time.monotonic(), request.hints.timeout_s)
         try:
-            with work_scope(deadline=timeout):
+            correlation = CorrelationContext(request_id=request.request_id, session_id=request.session_id)
+            with trace_scope(request.trace_id), work_scope(correlation=correlation, deadline=timeout):
                 if running.stop_failure is not None:
                     await runner.end(request, running.stop_failure)
                     return

@@ -347,3 +347,13 @@ async def test_two_callers_of_one_stored_response_both_get_it(tmp_path):
     async with orchestrator(tmp_path) as stub:
         both = await asyncio.gather(*(execute(stub, system_request(request_id="done")) for _ in range(2)))
     assert both == [before, before]
+
+
+async def test_services_are_called_in_the_name_of_the_request_and_in_its_trace(tmp_path):
+    tools, trace_id = ScriptedTools(), "0af7651916cd43dd8448eb211c80319c"
+    async with orchestrator(tmp_path, scripted_services(tools=tools)) as stub:
+        await execute(stub, system_request(request_id="r1", session_id="s1", trace_id=trace_id))
+        events = await timeline(stub, "r1")
+    (correlation,) = tools.correlations
+    assert (correlation.request_id, correlation.session_id, correlation.trace_id) == ("r1", "s1", trace_id)
+    assert {event.correlation.trace_id for event in events} == {trace_id}
