@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pagantic.common.v1 import chunk_pb2, message_pb2
+from pagantic.common.v1 import message_pb2
 from pagantic.context.v1 import context_service_pb2 as pb
+from pagantic_common.codec.chunks import chunk_to_proto
 from pagantic_common.domain.errors import InvalidRequest
 from services.context.app.building import BuiltContext
 from services.context.app.retrieval import RetrievalPolicy, Retriever
-from services.context.core.chunk import Chunk
 from services.context.core.document import Collection, Document
 from services.context.ports import IngestResult
 
@@ -55,30 +55,6 @@ def policy_from_proto(policy: pb.ContextPolicy) -> RetrievalPolicy:
         max_chunks=policy.max_chunks,
         min_score=policy.min_score if policy.HasField("min_score") else None,
         max_tokens=policy.max_tokens,
-    )
-
-
-def chunk_to_proto(chunk: Chunk) -> chunk_pb2.Chunk:
-    """Encode a chunk."""
-    return chunk_pb2.Chunk(
-        id=chunk.id,
-        content=chunk.content,
-        source=chunk.source,
-        score=chunk.score,
-        score_kind=chunk.score_kind,
-        metadata_json=chunk.metadata_json,
-    )
-
-
-def chunk_from_proto(chunk: chunk_pb2.Chunk) -> Chunk:
-    """Decode a chunk."""
-    return Chunk(
-        id=chunk.id,
-        content=chunk.content,
-        source=chunk.source,
-        score=chunk.score,
-        score_kind=chunk.score_kind,
-        metadata_json=chunk.metadata_json,
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from services.context.core.chunk import Chunk
+from pagantic_common.domain.chunks import Chunk
 from services.context.core.document import Collection, Document
 
 

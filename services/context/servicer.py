@@ -8,13 +8,12 @@ import grpc
 
 from pagantic.context.v1 import context_service_pb2 as pb
 from pagantic.context.v1 import context_service_pb2_grpc as pb_grpc
+from pagantic_common.codec.chunks import chunk_from_proto, chunk_to_proto
 from services.context.app.building import ContextBuilding
 from services.context.app.library import Library
 from services.context.app.retrieval import Retrieval
 from services.context.convert import (
     built_context_to_proto,
-    chunk_from_proto,
-    chunk_to_proto,
     collection_to_proto,
     document_from_proto,
     ingest_result_to_proto,

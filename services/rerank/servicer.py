@@ -9,7 +9,8 @@ import grpc
 
 from pagantic.rerank.v1 import rerank_service_pb2 as pb
 from pagantic.rerank.v1 import rerank_service_pb2_grpc as pb_grpc
-from services.rerank.convert import chunk_from_proto, chunk_to_proto, policy_from_proto, scorer_to_proto
+from pagantic_common.codec.chunks import chunk_from_proto, chunk_to_proto
+from services.rerank.convert import policy_from_proto, scorer_to_proto
 from services.rerank.core.chunk import SCORERS, rerank
 
 Context = grpc.aio.ServicerContext[Any, Any]

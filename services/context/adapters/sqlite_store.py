@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
+from pagantic_common.domain.chunks import Chunk
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import Conflict, InvalidRequest, NotFound, PreconditionFailed, Unavailable
-from services.context.core.chunk import Chunk
 from services.context.core.document import Collection, Document
 from services.context.ports import IngestResult, Version
 

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from pagantic_common.domain.chunks import Chunk
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.text_scoring import coverage_of
 from services.context.app.retrieval import Retrieval, RetrievalPolicy
-from services.context.core.chunk import Chunk, lay_out, line_of
+from services.context.core.chunk import lay_out, line_of
 from services.context.ports import TokenCounter
 
 

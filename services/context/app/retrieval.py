@@ -7,9 +7,10 @@ from collections import OrderedDict
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from pagantic_common.domain.chunks import Chunk
 from pagantic_common.domain.errors import InvalidRequest, Unsupported
 from pagantic_common.domain.text_scoring import TextIndex
-from services.context.core.chunk import Chunk, select_chunks
+from services.context.core.chunk import select_chunks
 from services.context.core.document import check_collection_name
 from services.context.ports import DocumentStore, Version
 

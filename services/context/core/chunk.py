@@ -4,22 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from pagantic_common.domain.chunks import Chunk
+
 HEADING: Final = "Relevant context:"
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """A scored piece of text."""
-
-    id: str
-    content: str
-    source: str
-    score: float = 0.0
-    score_kind: str = ""
-    metadata_json: str = ""
 
 
 def select_chunks(chunks: Iterable[Chunk], min_score: float | None, max_chunks: int) -> list[Chunk]:

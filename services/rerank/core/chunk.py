@@ -7,23 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from pagantic_common.domain.chunks import Chunk
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.json_text import JsonTextError, dump_json, parse_json
 from pagantic_common.domain.text_scoring import TextIndex
 
 MAX_CHUNKS: Final = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """A scored piece of text."""
-
-    id: str
-    content: str
-    source: str
-    score: float = 0.0
-    score_kind: str = ""
-    metadata_json: str = ""
 
 
 @dataclass(frozen=True, slots=True)

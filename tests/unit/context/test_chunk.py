@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pagantic_common.domain.chunks import Chunk
 from pagantic_common.domain.errors import InvalidRequest
-from services.context.core.chunk import Chunk, lay_out, select_chunks
+from services.context.core.chunk import lay_out, select_chunks
 from services.context.core.document import Document, IngestBounds, check_collection_name, check_documents
 
 chunks = st.lists(

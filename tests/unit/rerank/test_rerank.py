@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pagantic_common.domain.chunks import Chunk
 from pagantic_common.domain.errors import InvalidRequest
-from services.rerank.core.chunk import SCORERS, Chunk, RerankPolicy, rerank
+from services.rerank.core.chunk import SCORERS, RerankPolicy, rerank
 
 chunks = st.lists(
     st.builds(Chunk, id=st.text(max_size=3), content=st.text(alphabet="abc ", max_size=10), source=st.just("s")),
