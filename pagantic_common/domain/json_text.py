@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 
@@ -14,18 +15,34 @@ def _reject_constant(name: str) -> Any:
     raise JsonTextError(f"{name} is not JSON")
 
 
-def parse_json(text: str) -> Any:
-    """Parse strict JSON (RFC 8259: no NaN, no Infinity); raises JsonTextError, with line and column."""
+def _finite_float(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise JsonTextError(f"the number {text[:40]} is too large")
+    return value
+
+
+def parse_json(text: str, *, is_rewritable: bool = False) -> Any:
+    """Parse strict JSON (RFC 8259: no NaN, no Infinity); raises JsonTextError, with line and column.
+
+    Rewritable JSON can be written again as UTF-8: no number beyond a double, no half of a surrogate pair.
+    """
     try:
-        return json.loads(text, parse_constant=_reject_constant)
+        parse_float = _finite_float if is_rewritable else None
+        value = json.loads(text, parse_constant=_reject_constant, parse_float=parse_float)
+        if is_rewritable and "\\u" in text:
+            json.dumps(value, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
         raise JsonTextError(f"line {error.lineno} column {error.colno}: {error.msg.lower()}") from None
+    except UnicodeEncodeError:
+        raise JsonTextError("an escape gives half of a surrogate pair") from None
     except RecursionError:
         raise JsonTextError("nested too deeply") from None
     except ValueError as error:  # an integer of more digits than Python converts
         if isinstance(error, JsonTextError):
             raise
         raise JsonTextError(str(error)) from None
+    return value
 
 
 def dump_json(value: Any) -> str:

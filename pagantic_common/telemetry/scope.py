@@ -33,10 +33,15 @@ def current_deadline() -> Deadline:
 
 
 @contextmanager
-def work_scope(*, correlation: CorrelationContext | None = None, deadline: Deadline | None = None) -> Iterator[None]:
-    """Set correlation and deadline for the work inside; a deadline only ever gets nearer."""
+def work_scope(
+    *, correlation: CorrelationContext | None = None, deadline: Deadline | None = None, is_detached: bool = False
+) -> Iterator[None]:
+    """Set correlation and deadline for the work inside; a deadline only ever gets nearer.
+
+    Detached work serves more than the call that began it, so that call's deadline is not its own.
+    """
     correlation_token = _correlation.set(correlation if correlation is not None else _correlation.get())
-    deadline_token = _deadline.set(min(deadline or Deadline(), _deadline.get()))
+    deadline_token = _deadline.set(min(deadline or Deadline(), Deadline() if is_detached else _deadline.get()))
     try:
         yield
     finally:

@@ -63,7 +63,7 @@ async def _open_app(settings: InferenceSettings) -> AsyncIterator[Sequence[Regis
     try:
         yield [Registration(SERVICE_NAME, InferenceServicer(generation).add_to)]
     finally:
-        generation.close()
+        await generation.close()
         engine.close()
 
 

@@ -31,6 +31,8 @@ from services.inference.core.generation import (
 MAX_STOP_STRINGS = 16
 MAX_STOP_BYTES = 256
 MAX_PRIORITY = 10
+MAX_BIASED_TOKENS = 1024
+MAX_LOGIT_BIAS = 100
 
 _RANGES = {
     "temperature": (0.0, 2.0),
@@ -58,11 +60,22 @@ def chat_prompt_from_proto(chat: generation_pb2.ChatPrompt) -> ChatPrompt:
         raise InvalidRequest("chat.messages is empty")
     for position, message in enumerate(messages):
         check_message(message, position)
+    for tool in chat.tools:
+        _check_parameters(tool.name, tool.parameters_json)
     return ChatPrompt(
         messages=messages,
         tools=tuple(tool_definition_from_proto(tool) for tool in chat.tools),
         tool_choice=tool_choice_from_proto(chat.tool_choice),
     )
+
+
+def _check_parameters(tool_name: str, text: str) -> None:
+    try:
+        schema = parse_json(text, is_rewritable=True) if text else {}
+    except JsonTextError as error:
+        raise InvalidRequest(f"the parameters of tool {tool_name!r} are not JSON: {error}") from None
+    if not isinstance(schema, dict):
+        raise InvalidRequest(f"the parameters of tool {tool_name!r} are not a JSON object")
 
 
 def sampling_from_proto(sampling: generation_pb2.Sampling) -> Sampling:
@@ -75,7 +88,12 @@ def sampling_from_proto(sampling: generation_pb2.Sampling) -> Sampling:
         if not low <= value <= high or (name in _MUST_BE_POSITIVE and value <= 0):
             raise InvalidRequest(f"sampling.{name} is {value}: it must be between {low} and {high}")
         values[name] = value
-    return Sampling(**values, logit_bias=dict(sampling.logit_bias))
+    bias = dict(sampling.logit_bias)
+    if len(bias) > MAX_BIASED_TOKENS or not all(abs(value) <= MAX_LOGIT_BIAS for value in bias.values()):
+        raise InvalidRequest(
+            f"sampling.logit_bias takes at most {MAX_BIASED_TOKENS} tokens, each at most {MAX_LOGIT_BIAS} up or down"
+        )
+    return Sampling(**values, logit_bias=bias)
 
 
 def request_from_proto(request: inference_service_pb2.InferRequest) -> InferenceRequest:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Iterable
 from contextlib import aclosing
 from typing import Any
 
@@ -45,7 +46,8 @@ class InferenceServicer(rpc.InferenceServiceServicer):
     async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
         self._generation.check_model(request.model)
         engine = self._generation.engine
-        tokens = engine.tokenize(request.text, add_special=request.add_special, parse_special=request.parse_special)
+        options = {"add_special": request.add_special, "parse_special": request.parse_special}
+        tokens = await asyncio.to_thread(engine.tokenize, request.text, **options)
         return pb.TokenizeResponse(tokens=tokens)
 
     async def Detokenize(self, request: pb.DetokenizeRequest, context: Context) -> pb.DetokenizeResponse:
@@ -56,13 +58,16 @@ class InferenceServicer(rpc.InferenceServiceServicer):
     async def CountTokens(self, request: pb.CountTokensRequest, context: Context) -> pb.CountTokensResponse:
         self._generation.check_model(request.model)
         engine = self._generation.engine
-        counts = [len(engine.tokenize(text, add_special=False, parse_special=False)) for text in request.texts]
-        chat_tokens = 0
-        if request.HasField("chat"):
-            chat_tokens = len(self._generation.prompt_tokens(chat_prompt_from_proto(request.chat)))
+        chat = chat_prompt_from_proto(request.chat) if request.HasField("chat") else None
+        counts = await asyncio.to_thread(self._count_texts, request.texts)
+        chat_tokens = len(await asyncio.to_thread(self._generation.prompt_tokens, chat)) if chat is not None else 0
         return pb.CountTokensResponse(
             text_tokens=counts, chat_tokens=chat_tokens, context_window=engine.model.context_window
         )
+
+    def _count_texts(self, texts: Iterable[str]) -> list[int]:
+        engine = self._generation.engine
+        return [len(engine.tokenize(text, add_special=False, parse_special=False)) for text in texts]
 
     async def ListModels(self, request: pb.ListModelsRequest, context: Context) -> pb.ListModelsResponse:
         return pb.ListModelsResponse(models=[model_info_to_proto(self._generation.engine.model)])

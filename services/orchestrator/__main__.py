@@ -23,7 +23,7 @@ from services.orchestrator.settings import OrchestratorSettings
 @asynccontextmanager
 async def _open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Registration]]:
     async with AsyncExitStack() as stack:
-        journal = SqliteJournal(settings.journal_path)
+        journal = SqliteJournal(settings.journal_path, retention_s=settings.retention_s)
         await journal.open()
         stack.push_async_callback(journal.close)
         inference, constraint, context, rerank, tools = [
@@ -44,7 +44,7 @@ async def _open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Re
         )
         executions = Executions(services, journal, SystemClock(), max_running=settings.max_running)
         stack.push_async_callback(executions.close)
-        yield [Registration(SERVICE_NAME, OrchestratorServicer(executions).add_to)]
+        yield [Registration(SERVICE_NAME, OrchestratorServicer(executions).add_to, drain=executions.close)]
 
 
 def main() -> None:

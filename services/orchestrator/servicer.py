@@ -29,6 +29,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 SERVICE_NAME = pb.DESCRIPTOR.services_by_name["OrchestratorService"].full_name
 DEFAULT_PAGE = 50
 MAX_PAGE = 500
+MAX_PAGE_TOKEN_CHARS = 12
 
 
 class OrchestratorServicer(rpc.OrchestratorServiceServicer):
@@ -104,6 +105,6 @@ def _page_size(wanted: int) -> int:
 
 
 def _page_start(token: str) -> int:
-    if token and not token.isdecimal():
+    if token and not (token.isdecimal() and len(token) <= MAX_PAGE_TOKEN_CHARS):
         raise InvalidRequest(f"page_token {token[:40]!r} is not one that this service gave")
     return int(token or "0")

@@ -25,4 +25,5 @@ class OrchestratorSettings(ServiceSettings):
         default_factory=lambda: state_folder() / "orchestrator" / "journal.sqlite3",
         description="SQLite file of executions, events and conversations",
     )
+    retention_s: float = Field(86_400.0, gt=0, description="how long ended executions are kept; conversations stay")
     max_running: int = Field(256, ge=1, description="executions that may run at once; one more is RESOURCE_EXHAUSTED")

@@ -50,10 +50,13 @@ class Generation:
         self._max_candidates = max_candidates
         self._new_seed = new_seed
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
+        self._live: set[threading.Event] = set()
 
-    def close(self) -> None:
-        """Let the engine's thread end."""
-        self._executor.shutdown()
+    async def close(self) -> None:
+        """Stop what still decodes, within one step, and let the engine's thread end."""
+        for cancelled in self._live:
+            cancelled.set()
+        await asyncio.to_thread(self._executor.shutdown)
 
     def check_model(self, name: str) -> None:
         """Raise InvalidRequest (CONFIG_NO_ENGINE) unless `name` is empty or this model's."""
@@ -87,11 +90,16 @@ class Generation:
             raise InvalidRequest(
                 f"candidate_count is {request.candidate_count}: it must be between 1 and {self._max_candidates}"
             )
+        self.turns.check_capacity()
         cancelled = threading.Event()
         job = await asyncio.to_thread(self._prepare, request, cancelled)
-        async with self.turns.take(request.priority), aclosing(self._run(job, cancelled)) as events:
-            async for event in events:
-                yield event
+        self._live.add(cancelled)
+        try:
+            async with self.turns.take(request.priority), aclosing(self._run(job, cancelled)) as events:
+                async for event in events:
+                    yield event
+        finally:
+            self._live.discard(cancelled)
 
     async def _run(self, job: DecodeJob, cancelled: threading.Event) -> AsyncGenerator[Event, None]:
         loop = asyncio.get_running_loop()

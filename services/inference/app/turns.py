@@ -39,13 +39,17 @@ class Turns:
             self.is_busy = False
             self._wake_next()
 
-    async def _wait(self, priority: int) -> None:
-        if len(self._waiting) >= self.capacity:
+    def check_capacity(self) -> None:
+        """Raise Overloaded when one more would not be let in to wait."""
+        if self.is_busy and len(self._waiting) >= self.capacity:
             raise Overloaded(
                 f"{len(self._waiting)} requests wait already, the limit is {self.capacity}",
                 code=ErrorCode.INFERENCE_OVERLOADED,
                 retry_after_s=RETRY_AFTER_S,
             )
+
+    async def _wait(self, priority: int) -> None:
+        self.check_capacity()
         turn = asyncio.get_running_loop().create_future()
         entry = (-priority, next(self._arrivals), turn)
         heapq.heappush(self._waiting, entry)

@@ -17,7 +17,9 @@ def template_tools(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
             "function": {
                 "name": tool.name,
                 "description": tool.description,
-                "parameters": parse_json(tool.parameters_json) if tool.parameters_json else {"type": "object"},
+                "parameters": parse_json(tool.parameters_json, is_rewritable=True)
+                if tool.parameters_json
+                else {"type": "object"},
             },
         }
         for tool in tools
@@ -72,7 +74,7 @@ def _describe(tools: Sequence[ToolDefinition]) -> str:
 
 def _outline(parameters_json: str) -> str:
     """Return a parameter schema without the bounds that the decoder sees to anyway: they only confuse a small model."""
-    schema = parse_json(parameters_json) if parameters_json else {}
+    schema = parse_json(parameters_json, is_rewritable=True) if parameters_json else {}
     properties = schema.get("properties") if isinstance(schema, dict) else None
     if not isinstance(properties, dict):
         return parameters_json
@@ -86,6 +88,6 @@ def _outline(parameters_json: str) -> str:
 
 def _arguments(call: ToolCall) -> Any:
     try:
-        return parse_json(call.arguments_json or "{}")
+        return parse_json(call.arguments_json or "{}", is_rewritable=True)
     except JsonTextError:
         return call.arguments_json

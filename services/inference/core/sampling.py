@@ -14,6 +14,8 @@ from services.inference.core.generation import Sampling
 
 Logits = NDArray[np.float32]
 
+GREEDY_BELOW = 1e-4  # a smaller temperature overflows the exponentials, and picks the best token anyway
+
 
 def adjust_logits(logits: Logits, sampling: Sampling, seen: Counter[int]) -> None:
     """Apply penalties for tokens in `seen` (token -> count) and the logit bias, in place."""
@@ -35,7 +37,7 @@ def pick_token(logits: Logits, sampling: Sampling, draw: float) -> int:
 
     Tokens whose logit is -inf are never picked; at least one must be finite.
     """
-    if sampling.temperature <= 0.0:
+    if sampling.temperature < GREEDY_BELOW:
         return int(np.argmax(logits))
     finite = np.flatnonzero(np.isfinite(logits))
     if 0 < sampling.top_k < finite.size:

@@ -36,7 +36,9 @@ def call_schema(tools: Sequence[ToolDefinition]) -> str:
     """Return the JSON Schema, as text, of one call of one of `tools`; name comes before arguments."""
     variants = []
     for tool in tools:
-        parameters = parse_json(tool.parameters_json) if tool.parameters_json else {"type": "object"}
+        parameters = (
+            parse_json(tool.parameters_json, is_rewritable=True) if tool.parameters_json else {"type": "object"}
+        )
         properties = {"name": {"const": tool.name}, "arguments": parameters}
         variants.append(
             {
@@ -68,7 +70,7 @@ def parse_calls(text: str, names: Sequence[str]) -> list[tuple[str, str]]:
     calls: list[tuple[str, str]] = []
     for block in blocks:
         try:
-            value = parse_json(block.strip())
+            value = parse_json(block.strip(), is_rewritable=True)
         except JsonTextError:
             return []
         for item in value if isinstance(value, list) else [value]:

@@ -26,6 +26,8 @@ from services.orchestrator.ports import ExecutionRecord, SessionRecord
 
 ResultT = TypeVar("ResultT")
 
+PURGE_INTERVAL_S = 60.0
+
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS executions (
     ordinal INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -53,9 +55,11 @@ _COLUMNS = (
 class SqliteJournal:
     """One file, used by one orchestrator. Executions that were live when it is opened were interrupted."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, retention_s: float = 86_400.0) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
         self._path = path
+        self._retention_s = retention_s
+        self._purged_s = 0.0
         self._db: sqlite3.Connection
 
     async def open(self) -> None:
@@ -122,7 +126,20 @@ class SqliteJournal:
         marks = ",".join("?" for _ in TERMINAL)
         self._db.execute(f"UPDATE executions SET interrupted = 1 WHERE state NOT IN ({marks})", tuple(TERMINAL))  # noqa: S608 - placeholders
 
+    def _purge(self, now_s: float) -> None:
+        """Forget executions that ended, or were interrupted, more than the retention ago; looked at each minute."""
+        if now_s - self._purged_s < PURGE_INTERVAL_S:
+            return
+        self._purged_s = now_s
+        marks = ",".join("?" for _ in TERMINAL)
+        old = f"entered_at < ? AND (interrupted OR state IN ({marks}))"
+        values = (now_s - self._retention_s, *TERMINAL)
+        chosen = f"SELECT request_id FROM executions WHERE {old}"  # noqa: S608 - placeholders
+        self._db.execute(f"DELETE FROM events WHERE request_id IN ({chosen})", values)  # noqa: S608 - placeholders
+        self._db.execute(f"DELETE FROM executions WHERE {old}", values)  # noqa: S608 - placeholders
+
     def _admit(self, record: ExecutionRecord) -> ExecutionRecord | None:
+        self._purge(record.started_at.timestamp())
         cursor = self._db.execute(
             "INSERT OR IGNORE INTO executions (request_id, session_id, trace_id, mode, started_at, state, entered_at, "
             "attempt, fingerprint, total_steps, last_step) VALUES (?,?,?,?,?,?,?,?,?,?,?)",

@@ -12,7 +12,7 @@ from contextlib import aclosing
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.correlation import CorrelationContext
 from pagantic_common.domain.deadline import Deadline
-from pagantic_common.domain.errors import Conflict, ErrorCode, Failure, Overloaded, Unsupported, failure_of
+from pagantic_common.domain.errors import Conflict, ErrorCode, Failure, Internal, Overloaded, Unsupported, failure_of
 from pagantic_common.telemetry.logging import get_logger
 from pagantic_common.telemetry.scope import current_correlation, current_deadline, work_scope
 from pagantic_common.telemetry.tracing import trace_scope
@@ -39,14 +39,15 @@ class _Running:
         self.ended = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
         self.is_started = False
+        self.is_ending = False
         self.watchers = 0
         self.stop_failure: Failure | None = None
 
     def stop(self, failure: Failure) -> None:
         """Cancel the run; the first reason counts. A run that has not started yet ends when it does."""
-        if self.stop_failure is None:
+        if self.stop_failure is None and not self.is_ending:
             self.stop_failure = failure
-            if self.is_started and self.task is not None:
+            if self.is_started and self.task is not None and not self.recorder.is_finishing:
                 self.task.cancel()
 
 
@@ -94,7 +95,13 @@ class Executions:
         while (running := self._running.get(request.request_id)) is not None and not running.admitted.is_set():
             await running.admitted.wait()
         if running is None:
-            running_or_ended = await self._admit(request, fingerprint)
+            admission = asyncio.ensure_future(self._admit(request, fingerprint))
+            try:
+                running_or_ended = await asyncio.shield(admission)
+            except asyncio.CancelledError:
+                left = _caller_left()
+                admission.add_done_callback(lambda done: _stop_unwatched(done, left))
+                raise
             if isinstance(running_or_ended, ExecutionRecord):
                 async for event in self._replay(running_or_ended, fingerprint):
                     yield event
@@ -172,31 +179,42 @@ class Executions:
     async def _run(self, request: Request, running: _Running) -> None:
         runner = Runner(self._services, self.journal, self._clock, running.recorder)
         running.is_started = True
+        correlation = CorrelationContext(request_id=request.request_id, session_id=request.session_id)
         timeout = Deadline.after(time.monotonic(), request.hints.timeout_s)
         try:
-            correlation = CorrelationContext(request_id=request.request_id, session_id=request.session_id)
-            with trace_scope(request.trace_id), work_scope(correlation=correlation, deadline=timeout):
-                if running.stop_failure is not None:
-                    await runner.end(request, running.stop_failure)
-                    return
-                left_s = current_deadline().remaining_s(time.monotonic())
-                try:
-                    async with asyncio.timeout(left_s), self._turn(request.session_id):
-                        await runner.run(request)
-                except TimeoutError:
-                    await runner.end(request, failure_of(ErrorCode.CANCELLED_TIMEOUT, "the request's time is up"))
-                except asyncio.CancelledError:
-                    if running.stop_failure is None:
-                        raise
-                    await runner.end(request, running.stop_failure)
-                except Exception:
-                    error_id = uuid.uuid4().hex[:12]
-                    log.exception("unexpected error", error_id=error_id)
-                    text = f"internal error {error_id}: the orchestrator's log has the particulars"
-                    await runner.end(request, Failure(code=None, message=text))
+            # Each caller's own deadline counts where it watches; the run's is the one that its request asks for.
+            with (
+                trace_scope(request.trace_id),
+                work_scope(correlation=correlation, deadline=timeout, is_detached=True),
+            ):
+                failure = running.stop_failure or await self._drive(request, running, runner)
+                if failure is not None:
+                    running.is_ending = True
+                    await runner.end(request, failure)
+        except Exception:
+            log.exception("an execution's end could not be recorded")
         finally:
+            running.recorder.abandon(Internal("the execution could not be recorded: the orchestrator's log says why"))
             self._running.pop(request.request_id, None)
             running.ended.set()
+
+    async def _drive(self, request: Request, running: _Running, runner: Runner) -> Failure | None:
+        """Run until the machine has finished, or return what ended it from outside."""
+        try:
+            async with asyncio.timeout(request.hints.timeout_s), self._turn(request.session_id):
+                await runner.run(request)
+        except TimeoutError:
+            return failure_of(ErrorCode.CANCELLED_TIMEOUT, "the request's time is up")
+        except asyncio.CancelledError:
+            if running.stop_failure is None:
+                raise
+            return running.stop_failure
+        except Exception:
+            error_id = uuid.uuid4().hex[:12]
+            log.exception("unexpected error", error_id=error_id)
+            text = f"internal error {error_id}: the orchestrator's log has the particulars"
+            return Failure(code=None, message=text)
+        return None
 
     def _turn(self, session_id: str) -> asyncio.Lock:
         """Turns of one conversation follow each other; a request without one waits for nobody."""
@@ -205,6 +223,14 @@ class Executions:
         if len(self._sessions) > 10 * self._max_running:
             self._sessions = {key: lock for key, lock in self._sessions.items() if lock.locked()}
         return self._sessions.setdefault(session_id, asyncio.Lock())
+
+
+def _stop_unwatched(admission: asyncio.Future[_Running | ExecutionRecord], failure: Failure) -> None:
+    """Stop what was admitted for a caller that had left by then."""
+    if not admission.cancelled() and admission.exception() is None:
+        admitted = admission.result()
+        if isinstance(admitted, _Running) and admitted.watchers == 0:
+            admitted.stop(failure)
 
 
 def _conflict(request_id: str) -> Conflict:

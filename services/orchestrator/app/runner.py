@@ -57,21 +57,38 @@ class Runner:
         self._cause = "request"
         self._inferences = 0
         self._run: Run | None = None
+        self._records: list[ToolCallRecord] = []
+        self._recording: asyncio.Future[bool] | None = None
 
     async def run(self, request: Request) -> None:
         """Drive the machine to its end. Cancelling the task must be followed by `end`."""
         outcome = machine.start(request)
         while not await self._record(outcome):
-            self._run = outcome.run
             outcome = machine.step(outcome.run, await self._carry_out(outcome))
 
     async def end(self, request: Request, failure: Failure) -> None:
-        """End a run from outside: its caller is gone, its time is up, or the program is wrong."""
+        """End a run from outside: its caller is gone, its time is up, or the program is wrong.
+
+        A run whose outcome is decided already keeps it.
+        """
+        if self._recording is not None:
+            await asyncio.wait([self._recording])
+        if self._recorder.is_finishing:
+            return
+        if self._run is None:
+            await self._record(machine.start(request))
         run = self._run or machine.start(request).run
-        await self._record(machine.step(run, Failed(failure)))
+        known = {record.id for record in run.records}
+        records = tuple(record for record in self._records if record.id not in known)
+        await self._record(machine.step(run, Failed(failure, records)))
 
     async def _record(self, outcome: machine.Outcome) -> bool:
-        """Record what a step told; returns whether it was the last."""
+        """Record what a step told, all of it even when cancelled meanwhile; returns whether it was the last."""
+        self._recording = asyncio.ensure_future(self._record_all(outcome))
+        return await asyncio.shield(self._recording)
+
+    async def _record_all(self, outcome: machine.Outcome) -> bool:
+        self._run = outcome.run
         finish = next((command for command in outcome.commands if isinstance(command, machine.Finish)), None)
         for transition in outcome.transitions:
             if finish is not None:
@@ -235,6 +252,7 @@ class Runner:
         took_s = self._clock.monotonic_s() - started_s
         if record.error_code is not None and failure is None:
             failure = failure_of(record.error_code, record.result)
+        self._records.append(record)
         self._recorder.note_step(call.id, failure)
         end = events.ToolEnd(call.name, call.id, args_hash, took_s * 1000, not record.is_error, record.error_code)
         await self._recorder.emit(

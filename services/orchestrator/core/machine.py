@@ -60,9 +60,13 @@ class Enforced:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Something failed that the machine cannot mend, or the execution was cancelled."""
+    """Something failed that the machine cannot mend, or the execution was cancelled.
+
+    `records` are tool calls that ended although their turn did not.
+    """
 
     failure: Failure
+    records: tuple[ToolCallRecord, ...] = ()
 
 
 Input = Prepared | Inferred | ToolsRan | Enforced | Failed
@@ -138,7 +142,8 @@ class Run:
     state: State = State.INIT
     attempt: int = 1
     prepared: Prepared = Prepared()
-    transcript: tuple[Message, ...] = ()
+    transcript: tuple[Message, ...] = ()  # what the model saw after the request
+    turn: tuple[Message, ...] = ()  # of it, what a conversation keeps: not the attempts that were discarded
     rounds: int = 0
     is_in_tool_phase: bool = False
     records: tuple[ToolCallRecord, ...] = ()
@@ -169,7 +174,7 @@ def step(run: Run, happened: Input) -> Outcome:
     """Take what happened. Inputs that the state does not expect raise IllegalTransitionError."""
     match happened:
         case Failed():
-            return _fail(run, happened.failure)
+            return _fail(replace(run, records=(*run.records, *happened.records)), happened.failure)
         case Prepared():
             is_tool_phase = bool(happened.tools)
             run = replace(run, prepared=happened, is_in_tool_phase=is_tool_phase)
@@ -208,7 +213,12 @@ def _after_tools(run: Run, records: Sequence[ToolCallRecord]) -> Outcome:
     results = [
         Message(Role.TOOL, content=record.result, tool_call_id=record.id, name=record.name) for record in records
     ]
-    run = replace(run, records=(*run.records, *records), transcript=(*run.transcript, said, *results))
+    run = replace(
+        run,
+        records=(*run.records, *records),
+        transcript=(*run.transcript, said, *results),
+        turn=(*run.turn, said, *results),
+    )
     return Outcome(run, commands=(_infer(run),))
 
 
@@ -257,7 +267,7 @@ def _infer(run: Run, wait_s: float = 0.0) -> Infer:
         tools=tools,
         tool_choice=hints.tool_choice if tools and run.rounds == 0 else ToolChoice(),
         engine_text=_engine_text(run),
-        seed=None if hints.seed is None else hints.seed + max(0, run.attempt - 1),
+        seed=None if hints.seed is None else (hints.seed + run.attempt - 1) % 2**64,
         wait_s=wait_s,
         is_streamed=not (run.is_in_tool_phase and _has_answer_phase(run)),
     )
@@ -269,7 +279,7 @@ def _complete(run: Run, reason: str) -> Outcome:
     if run.request.mode is Mode.CHAT and run.request.session_id:
         asked = [message for message in run.request.messages if message.role is not Role.SYSTEM]
         answer = Message(Role.ASSISTANT, content=response.content)
-        turn = (*asked, *run.transcript, *((answer,) if response.content else ()))
+        turn = (*asked, *run.turn, *((answer,) if response.content else ()))
     return _move(run, State.COMPLETE, reason, Finish(response, turn))
 
 

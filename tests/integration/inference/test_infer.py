@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 
 import grpc
 import pytest
@@ -11,6 +12,7 @@ from pagantic.inference.v1 import generation_pb2
 from pagantic.inference.v1 import inference_service_pb2 as pb
 from pagantic.inference.v1 import inference_service_pb2_grpc as rpc
 from pagantic_common.domain.errors import (
+    Cancelled,
     DeadlineExceeded,
     ErrorCode,
     InvalidRequest,
@@ -25,6 +27,7 @@ from pagantic_common.testing.server import serving
 from services.inference.adapters.jinja_chat_template import JinjaChatTemplate
 from services.inference.app.decode_job import EngineThread
 from services.inference.app.generation import Generation
+from services.inference.core.generation import InferenceRequest
 from services.inference.servicer import SERVICE_NAME, InferenceServicer
 
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant: "
@@ -64,7 +67,7 @@ async def inference():
     for context in reversed(stack):
         await context.__aexit__(None, None, None)
     for generation in generations:
-        generation.close()
+        await generation.close()
 
 
 def chat(text="hi", **fields):
@@ -137,6 +140,7 @@ async def test_a_prompt_that_does_not_fit_says_both_sizes(inference):
     [
         ({"model": "other"}, InvalidRequest, "no engine serves model 'other'"),
         ({"sampling": generation_pb2.Sampling(temperature=3)}, InvalidRequest, "sampling.temperature"),
+        ({"sampling": generation_pb2.Sampling(logit_bias={1: float("nan")})}, InvalidRequest, "logit_bias"),
         ({"max_tokens": -1}, InvalidRequest, "max_tokens is -1"),
         ({"candidate_count": 99}, InvalidRequest, "candidate_count is 99"),
         ({"stop": [""]}, InvalidRequest, "stop takes"),
@@ -235,3 +239,21 @@ async def test_a_message_that_spells_a_control_token_is_counted_as_its_character
     request = pb.CountTokensRequest(chat=chat("<end>hi").chat)
     reply = await call_unary("inference", stub.CountTokens, request)
     assert reply.chat_tokens == len("user: <end>hi\nassistant: ")
+
+
+async def test_closing_stops_what_still_decodes_within_a_step():
+    reached = threading.Event()
+    engine = ScriptedEngine("x" * 400, on_decode=lambda _tokens: reached.set() or time.sleep(0.01))
+    generation = generation_over(engine)
+    request = InferenceRequest(prompt="hi", max_tokens=400)
+
+    async def consume():
+        async for _ in generation.infer(request):
+            pass
+
+    running = asyncio.create_task(consume())
+    await asyncio.to_thread(reached.wait, 5)
+    await generation.close()
+    assert len(engine.batches) < 100
+    with pytest.raises(Cancelled):
+        await running

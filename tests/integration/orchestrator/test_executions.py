@@ -16,6 +16,7 @@ from pagantic_common.domain.errors import (
     Conflict,
     DeadlineExceeded,
     ErrorCode,
+    Internal,
     InvalidRequest,
     NotFound,
     Overloaded,
@@ -42,9 +43,26 @@ from tests.support.scripted_services import (
 CALL = ToolCall("c1", "clock", '{"zone":"UTC"}')
 
 
+class SlowJournal(SqliteJournal):
+    """A journal on a slow disk; `failure` makes its last write fail."""
+
+    delay_s = 0.15
+    failure = None
+
+    async def admit(self, record):
+        await asyncio.sleep(self.delay_s)
+        return await super().admit(record)
+
+    async def finish(self, events, record, turn):
+        await asyncio.sleep(self.delay_s)
+        if self.failure is not None:
+            raise self.failure
+        await super().finish(events, record, turn)
+
+
 @asynccontextmanager
-async def orchestrator(path, services=None, max_running=8):
-    journal = SqliteJournal(path / "journal.sqlite3")
+async def orchestrator(path, services=None, max_running=8, journal=None):
+    journal = journal or SqliteJournal(path / "journal.sqlite3")
     await journal.open()
     executions = Executions(services or scripted_services(), journal, SystemClock(), max_running=max_running)
     try:
@@ -357,3 +375,67 @@ async def test_services_are_called_in_the_name_of_the_request_and_in_its_trace(t
     (correlation,) = tools.correlations
     assert (correlation.request_id, correlation.session_id, correlation.trace_id) == ("r1", "s1", trace_id)
     assert {event.correlation.trace_id for event in events} == {trace_id}
+
+
+async def test_a_cancel_while_the_outcome_is_stored_changes_nothing(tmp_path):
+    inference = ScriptedInference(answer("done"))
+    journal = SlowJournal(tmp_path / "journal.sqlite3")
+    async with orchestrator(tmp_path, scripted_services(inference=inference), journal=journal) as stub:
+        running = asyncio.create_task(execute(stub, system_request(request_id="r1")))
+        while not inference.commands:
+            await asyncio.sleep(0.005)
+        await asyncio.sleep(SlowJournal.delay_s / 2)
+        reply = await call_unary("orchestrator", stub.CancelExecution, pb.CancelExecutionRequest(request_id="r1"))
+        response = await running
+        assert reply.state == execution_pb2.LIFECYCLE_STATE_COMPLETE
+        assert response.content == "done"
+        assert [event.action for event in await timeline(stub, "r1")].count("execution.end") == 1
+
+
+async def test_a_journal_that_fails_leaves_nobody_waiting(tmp_path):
+    journal = SlowJournal(tmp_path / "journal.sqlite3")
+    journal.failure = OSError("disk full")
+    async with orchestrator(tmp_path, journal=journal) as stub:
+        with pytest.raises(Internal, match="could not be recorded"):
+            await execute(stub, system_request())
+
+
+async def test_a_caller_that_leaves_while_it_is_admitted_leaves_no_zombie(tmp_path):
+    journal = SlowJournal(tmp_path / "journal.sqlite3")
+    async with orchestrator(tmp_path, scripted_services(inference=ScriptedInference(None)), journal=journal) as stub:
+        call = stub.Execute(system_request(request_id="r1"))
+        await asyncio.sleep(SlowJournal.delay_s / 2)
+        call.cancel()
+        await asyncio.sleep(SlowJournal.delay_s)
+        execution = await ended(stub, "r1")
+        events = await timeline(stub, "r1")
+    assert execution.state.current == execution_pb2.LIFECYCLE_STATE_CANCELLED
+    assert events[0].transition.to == execution_pb2.LIFECYCLE_STATE_INIT
+    assert [event.sequence for event in events] == list(range(1, len(events) + 1))
+
+
+async def test_the_deadline_of_one_caller_does_not_end_the_run_of_another(tmp_path):
+    inference = ScriptedInference(None)
+    async with orchestrator(tmp_path, scripted_services(inference=inference)) as stub:
+        hurried = asyncio.create_task(execute(stub, system_request(request_id="r1"), timeout_s=0.4))
+        await inference.waiting.wait()
+        patient = asyncio.create_task(execute(stub, system_request(request_id="r1"), timeout_s=30))
+        with pytest.raises(DeadlineExceeded):
+            await hurried
+        await asyncio.sleep(0.1)
+        assert not inference.stopped.is_set()
+        await call_unary("orchestrator", stub.CancelExecution, pb.CancelExecutionRequest(request_id="r1"))
+        assert (await patient).error.code == error_pb2.ERROR_CODE_CANCELLED_SIGNAL
+
+
+async def test_ended_executions_are_kept_for_their_time_only(tmp_path):
+    path = tmp_path / "journal.sqlite3"
+    async with orchestrator(tmp_path, journal=SqliteJournal(path, retention_s=0.05)) as stub:
+        await execute(stub, system_request(request_id="old"))
+    await asyncio.sleep(0.1)
+    async with orchestrator(tmp_path, journal=SqliteJournal(path, retention_s=0.05)) as stub:
+        await execute(stub, system_request(request_id="new"))
+        listed = await call_unary("orchestrator", stub.ListExecutions, pb.ListExecutionsRequest())
+        assert [execution.request_id for execution in listed.executions] == ["new"]
+        with pytest.raises(NotFound):
+            await timeline(stub, "old")

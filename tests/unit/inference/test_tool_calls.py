@@ -21,7 +21,15 @@ def test_calls_are_read_in_every_form_that_models_use(text):
 
 
 @pytest.mark.parametrize(
-    "text", ["It is noon.", '{"name":"other","arguments":{}}', "{", '{"name":"clock","arguments":3}']
+    "text",
+    [
+        "It is noon.",
+        '{"name":"other","arguments":{}}',
+        "{",
+        '{"name":"clock","arguments":3}',
+        '{"name":"clock","arguments":{"n":1e999}}',
+        '{"name":"clock","arguments":{"s":"\\ud800"}}',
+    ],
 )
 def test_what_is_no_call_of_an_offered_tool_is_an_answer(text):
     assert parse_calls(text, ["clock"]) == []

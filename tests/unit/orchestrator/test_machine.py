@@ -213,6 +213,23 @@ def test_a_chat_with_a_grammar_answers_under_it_once_it_has_done_with_its_tools(
     assert finish_of(outcomes).response.content == "chatty"
 
 
+def test_a_discarded_attempt_is_shown_to_the_model_and_not_kept_in_the_conversation():
+    work = request(session_id="s", output=OutputContract(schema_json="{}"))
+    outcomes = drive(work, Prepared(engine_text="g"), said("bad"), Enforced(INVALID), said("{}"), Enforced(VALID))
+    assert [message.content for message in finish_of(outcomes).turn] == ["hi", "{}"]
+
+
+def test_tool_calls_that_ended_are_told_although_their_turn_was_cancelled():
+    cancelled = Failed(failure_of(ErrorCode.CANCELLED_TIMEOUT, "late"), (RECORD,))
+    outcomes = drive(request(), Prepared(tools=(CLOCK,)), said("", [CALL]), cancelled)
+    assert finish_of(outcomes).response.tool_calls_made == (RECORD,)
+
+
+def test_a_seed_at_its_limit_wraps_for_the_retry():
+    work = request(Mode.STRUCTURED, hints=Hints(seed=2**64 - 1))
+    assert drive(work, Prepared(), said("bad"), Enforced(INVALID))[-1].commands[-1].seed == 0
+
+
 def test_a_cancellation_ends_in_cancelled_and_anything_else_in_error():
     cancelled = Failed(failure_of(ErrorCode.CANCELLED_TIMEOUT, "late"))
     assert path(drive(request(), cancelled))[-1] is State.CANCELLED
