@@ -9,6 +9,11 @@ from pagantic_common.domain.json_text import JsonTextError, dump_json, parse_jso
 from pagantic_common.domain.messages import Message, Role, ToolCall, ToolDefinition
 
 
+def parameters_of(tool: ToolDefinition) -> Any:
+    """Return a tool's parameter schema; any object where it has none."""
+    return parse_json(tool.parameters_json, is_rewritable=True) if tool.parameters_json else {"type": "object"}
+
+
 def template_tools(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
     """Return tools in the form that chat templates take."""
     return [
@@ -17,9 +22,7 @@ def template_tools(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
             "function": {
                 "name": tool.name,
                 "description": tool.description,
-                "parameters": parse_json(tool.parameters_json, is_rewritable=True)
-                if tool.parameters_json
-                else {"type": "object"},
+                "parameters": parameters_of(tool),
             },
         }
         for tool in tools

@@ -9,6 +9,7 @@ from typing import Any
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.domain.json_text import JsonTextError, dump_json, parse_json
 from pagantic_common.domain.messages import ToolChoice, ToolChoiceMode, ToolDefinition
+from services.inference.core.chat import parameters_of
 
 _HERMES_CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 _FENCE = re.compile(r"\A```[a-z]*\n(.*?)\n?```\s*\Z", re.DOTALL)
@@ -36,10 +37,7 @@ def call_schema(tools: Sequence[ToolDefinition]) -> str:
     """Return the JSON Schema, as text, of one call of one of `tools`; name comes before arguments."""
     variants = []
     for tool in tools:
-        parameters = (
-            parse_json(tool.parameters_json, is_rewritable=True) if tool.parameters_json else {"type": "object"}
-        )
-        properties = {"name": {"const": tool.name}, "arguments": parameters}
+        properties = {"name": {"const": tool.name}, "arguments": parameters_of(tool)}
         variants.append(
             {
                 "type": "object",

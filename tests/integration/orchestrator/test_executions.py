@@ -382,8 +382,7 @@ async def test_a_cancel_while_the_outcome_is_stored_changes_nothing(tmp_path):
     journal = SlowJournal(tmp_path / "journal.sqlite3")
     async with orchestrator(tmp_path, scripted_services(inference=inference), journal=journal) as stub:
         running = asyncio.create_task(execute(stub, system_request(request_id="r1")))
-        while not inference.commands:
-            await asyncio.sleep(0.005)
+        await asyncio.wait_for(inference.asked.wait(), 5)
         await asyncio.sleep(SlowJournal.delay_s / 2)
         reply = await call_unary("orchestrator", stub.CancelExecution, pb.CancelExecutionRequest(request_id="r1"))
         response = await running
