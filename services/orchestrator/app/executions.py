@@ -95,7 +95,7 @@ class Executions:
         while (running := self._running.get(request.request_id)) is not None and not running.admitted.is_set():
             await running.admitted.wait()
         if running is None:
-            admission = asyncio.ensure_future(self._admit(request, fingerprint))
+            admission = asyncio.ensure_future(self._admit(request, self._register(request, fingerprint)))
             try:
                 running_or_ended = await asyncio.shield(admission)
             except asyncio.CancelledError:
@@ -136,7 +136,8 @@ class Executions:
         if tasks:
             await asyncio.wait(tasks, timeout=END_TIMEOUT_S)
 
-    async def _admit(self, request: Request, fingerprint: str) -> _Running | ExecutionRecord:
+    def _register(self, request: Request, fingerprint: str) -> _Running:
+        """Take the request's id, at once, so that whoever comes next with it waits."""
         if len(self._running) >= self._max_running:
             raise Overloaded(
                 f"{len(self._running)} executions run already, the limit is {self._max_running}", retry_after_s=1.0
@@ -155,8 +156,11 @@ class Executions:
         )
         running = _Running(Recorder(self.journal, self._clock, record), fingerprint)
         self._running[request.request_id] = running
+        return running
+
+    async def _admit(self, request: Request, running: _Running) -> _Running | ExecutionRecord:
         try:
-            existing = await self.journal.admit(record)
+            existing = await self.journal.admit(running.recorder.record)
             if existing is None:
                 running.task = asyncio.create_task(self._run(request, running))
         finally:
