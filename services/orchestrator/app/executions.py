@@ -90,8 +90,7 @@ class Executions:
         Conflict for another payload under the same id, Overloaded when too much runs already.
         """
         check_request(request)
-        if request.mode in (Mode.PLAN, Mode.REDUNDANT):
-            raise Unsupported(f"mode {request.mode} is not built yet: use CHAT or STRUCTURED")
+        _check_is_built(request)
         while (running := self._running.get(request.request_id)) is not None and not running.admitted.is_set():
             await running.admitted.wait()
         if running is None:
@@ -227,6 +226,14 @@ class Executions:
         if len(self._sessions) > 10 * self._max_running:
             self._sessions = {key: lock for key, lock in self._sessions.items() if lock.locked()}
         return self._sessions.setdefault(session_id, asyncio.Lock())
+
+
+def _check_is_built(request: Request) -> None:
+    """Raise Unsupported for what this version does not do."""
+    if request.mode in (Mode.PLAN, Mode.REDUNDANT):
+        raise Unsupported(f"mode {request.mode} is not built yet: use CHAT or STRUCTURED")
+    if request.semantic_intent:
+        raise Unsupported("semantic_intent is not built yet: use rules")
 
 
 def _stop_unwatched(admission: asyncio.Future[_Running | ExecutionRecord], failure: Failure) -> None:

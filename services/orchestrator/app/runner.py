@@ -122,8 +122,6 @@ class Runner:
 
     async def _prepare(self, request: Request) -> Prepared:
         check_configuration(request)
-        if request.semantic_intent:
-            raise Unsupported("semantic_intent is not built yet: use rules", code=ErrorCode.CONFIG_INVALID)
         history = await self._journal.history(request.session_id) if request.session_id else ()
         engine_text, is_fully_enforced = "", False
         if request.output.decoder_constraint and not request.output.is_empty:
