@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from google.protobuf import duration_pb2
-
 from pagantic.constraint.v1 import constraint_service_pb2 as rpc
 from pagantic.constraint.v1 import contract_pb2
-from pagantic_common.codec.errors import error_code_to_proto, failure_to_proto
+from pagantic_common.codec.errors import failure_to_proto
+from pagantic_common.codec.validation import guarantee_to_proto, stage_report_to_proto
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.json_text import dump_json
+from pagantic_common.domain.validation import Enforcement
 from pagantic_common.grammar.problems import Problem
 from services.constraint.app.constraints import GrammarReport
 from services.constraint.core.compilation import Compiled, Source, SourceKind
-from services.constraint.core.model import Contract, Enforcement, Rule, StageReport, Violation
+from services.constraint.core.model import Contract, Rule
 
 
 def source_from_proto(request: rpc.CompileRequest) -> Source | None:
@@ -79,30 +79,10 @@ def enforcement_to_proto(found: Enforcement) -> rpc.EnforceResponse:
         valid=found.valid,
         output=found.output,
         structured_output_json=found.structured_output_json,
-        stages=[_report_to_proto(report) for report in found.stages],
-        guarantee=contract_pb2.Guarantee.Value(f"GUARANTEE_{found.guarantee.value}"),
+        stages=[stage_report_to_proto(report) for report in found.stages],
+        guarantee=guarantee_to_proto(found.guarantee),
         error=failure_to_proto(found.failure) if found.failure else None,
     )
-
-
-def _report_to_proto(report: StageReport) -> contract_pb2.StageReport:
-    duration = duration_pb2.Duration()
-    duration.FromNanoseconds(round(report.duration_s * 1e9))
-    return contract_pb2.StageReport(
-        stage=contract_pb2.Stage.Value(f"STAGE_{report.stage.value}"),
-        outcome=contract_pb2.StageOutcome.Value(f"STAGE_OUTCOME_{report.outcome.value}"),
-        reasons=report.reasons,
-        violations=violations_to_proto(report.violations),
-        duration=duration,
-    )
-
-
-def violations_to_proto(violations: Iterable[Violation]) -> list[contract_pb2.Violation]:
-    """Encode violations."""
-    return [
-        contract_pb2.Violation(code=error_code_to_proto(found.code), path=found.path, message=found.message)
-        for found in violations
-    ]
 
 
 def grammar_report_to_proto(report: GrammarReport) -> rpc.ValidateGrammarResponse:

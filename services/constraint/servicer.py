@@ -8,6 +8,7 @@ import grpc
 
 from pagantic.constraint.v1 import constraint_service_pb2 as rpc
 from pagantic.constraint.v1 import constraint_service_pb2_grpc
+from pagantic_common.codec.validation import violation_to_proto
 from services.constraint import convert
 from services.constraint.app.constraints import Constraints, semantics_unsupported
 
@@ -65,12 +66,12 @@ class ConstraintServicer(constraint_service_pb2_grpc.ConstraintServiceServicer):
     async def ValidateSchema(self, request: rpc.ValidateSchemaRequest, context: Context) -> rpc.ValidateSchemaResponse:
         """Check a document."""
         violations = await self._constraints.check_schema(request.document_json, request.schema_json)
-        return rpc.ValidateSchemaResponse(valid=not violations, violations=convert.violations_to_proto(violations))
+        return rpc.ValidateSchemaResponse(valid=not violations, violations=map(violation_to_proto, violations))
 
     async def ValidateRules(self, request: rpc.ValidateRulesRequest, context: Context) -> rpc.ValidateRulesResponse:
         """Check rules."""
         violations = await self._constraints.check_rules(request.output, convert.rules_from_proto(request.rules))
-        return rpc.ValidateRulesResponse(valid=not violations, violations=convert.violations_to_proto(violations))
+        return rpc.ValidateRulesResponse(valid=not violations, violations=map(violation_to_proto, violations))
 
     async def ValidateSemantics(
         self, request: rpc.ValidateSemanticsRequest, context: Context

@@ -9,11 +9,12 @@ from typing import Protocol
 
 from pagantic_common.domain.errors import Failure
 from pagantic_common.domain.messages import Message, ToolCall, ToolDefinition
+from pagantic_common.domain.validation import Enforcement
 from services.orchestrator.core.events import Event
 from services.orchestrator.core.lifecycle import State
 from services.orchestrator.core.machine import Infer
 from services.orchestrator.core.request import ContextPolicy, Hints, Mode, OutputContract, Request
-from services.orchestrator.core.response import Enforcement, InferenceOutput, Response, ToolCallRecord
+from services.orchestrator.core.response import InferenceOutput, Response, ToolCallRecord
 
 
 @dataclass(frozen=True, slots=True)

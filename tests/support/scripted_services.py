@@ -5,16 +5,10 @@ import asyncio
 from pagantic_common.domain.errors import ErrorCode, NotFound
 from pagantic_common.domain.messages import ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
+from pagantic_common.domain.validation import Enforcement, Guarantee, Stage, StageOutcome, StageReport
 from pagantic_common.telemetry.scope import current_correlation
 from services.orchestrator.app.runner import Services
-from services.orchestrator.core.response import (
-    Enforcement,
-    FinishReason,
-    Guarantee,
-    InferenceOutput,
-    StageReport,
-    ToolCallRecord,
-)
+from services.orchestrator.core.response import FinishReason, InferenceOutput, ToolCallRecord
 from services.orchestrator.ports import BuiltContext, CompiledConstraint, OfferedTool
 
 USAGE = TokenUsage(prompt_tokens=10, output_tokens=3, context_tokens=13, context_window=100, decode_seconds=0.5)
@@ -67,7 +61,7 @@ class ScriptedConstraint:
 
     async def enforce(self, text, _request, *, is_decoder_enforced):
         valid = text not in self.invalid
-        stage = StageReport("SCHEMA_VALIDATION", "PASSED" if valid else "FAILED")
+        stage = StageReport(Stage.SCHEMA_VALIDATION, StageOutcome.PASSED if valid else StageOutcome.FAILED)
         guarantee = Guarantee.ENFORCED if is_decoder_enforced else Guarantee.VALIDATED
         return Enforcement(valid, text, text, (stage,), guarantee if valid else Guarantee.PARTIAL)
 

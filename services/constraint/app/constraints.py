@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Unsupported
 from pagantic_common.domain.json_text import JsonTextError, parse_json
+from pagantic_common.domain.validation import Enforcement, Violation
 from pagantic_common.grammar.gbnf import parse_gbnf
 from pagantic_common.grammar.problems import GrammarError, Problem
 from services.constraint.app.compile_cache import CompileCache
 from services.constraint.core.compilation import Compiled, Source, SourceKind
 from services.constraint.core.enums import normalize_enums
 from services.constraint.core.json_repair import RepairResult, repair_json
-from services.constraint.core.model import Contract, Enforcement, Limits, Rule, Violation
+from services.constraint.core.model import Contract, Limits, Rule
 from services.constraint.core.pipeline import Pipeline
 from services.constraint.core.rules import compile_rules
 from services.constraint.core.schema import bound_source, build_validator, find_violations, parse_schema

@@ -12,9 +12,10 @@ from dataclasses import replace
 
 from pagantic_common.domain.errors import ErrorCode, Failure, failure_of
 from pagantic_common.domain.json_text import JsonTextError, parse_json
+from pagantic_common.domain.validation import Enforcement, Guarantee, Stage, StageOutcome, StageReport, Violation
 from services.constraint.core.enums import normalize_enums
 from services.constraint.core.json_repair import is_json, repair_json
-from services.constraint.core.model import Contract, Enforcement, Guarantee, Outcome, Stage, StageReport, Violation
+from services.constraint.core.model import Contract
 from services.constraint.core.rules import CompiledRules
 from services.constraint.core.schema import Validator, find_violations
 
@@ -63,7 +64,7 @@ class Pipeline:
         for stage, step in steps.items():
             start = self.monotonic_s()
             report = _skip(stage, _AFTER_FAILURE) if failed else step()
-            if report.outcome is Outcome.FAILED:
+            if report.outcome is StageOutcome.FAILED:
                 failed = report
             reports.append(replace(report, duration_s=self.monotonic_s() - start))
         structured = self.output if self.schema is not None and is_json(self.output) else ""
@@ -87,13 +88,15 @@ class Pipeline:
             return _skip(stage, "the contract does not constrain the decoder")
         if self.matches_grammar is not None:
             if self.matches_grammar(self.output):
-                return StageReport(stage, Outcome.PASSED, ("the grammar derives the output",))
+                return StageReport(stage, StageOutcome.PASSED, ("the grammar derives the output",))
             text = "the grammar does not derive the output"
             return _fail(stage, Violation(ErrorCode.CONSTRAINT_GRAMMAR_REJECTED, text))
         if self.schema is None:
             return _skip(stage, "the contract has neither grammar nor schema")
         if self.decoder_enforced:
-            return StageReport(stage, Outcome.PASSED, ("the decoder enforced the schema; it is checked again below",))
+            return StageReport(
+                stage, StageOutcome.PASSED, ("the decoder enforced the schema; it is checked again below",)
+            )
         return _skip(stage, "the decoder did not enforce all of the schema")
 
     def _repair(self) -> StageReport:
@@ -106,9 +109,9 @@ class Pipeline:
         if not result.valid:
             return _fail(stage, _not_json(self.output), "no repair makes JSON of the output")
         if result.level == 0:
-            return StageReport(stage, Outcome.PASSED)
+            return StageReport(stage, StageOutcome.PASSED)
         self.output, self.is_changed = result.text, True
-        return StageReport(stage, Outcome.REPAIRED, result.repairs)
+        return StageReport(stage, StageOutcome.REPAIRED, result.repairs)
 
     def _normalize(self) -> StageReport:
         stage = Stage.ENUM_NORMALIZATION
@@ -116,9 +119,11 @@ class Pipeline:
             return _skip(stage, _NO_SCHEMA)
         text, changed = normalize_enums(self.output, self.schema)
         if not changed:
-            return StageReport(stage, Outcome.PASSED)
+            return StageReport(stage, StageOutcome.PASSED)
         self.output, self.is_changed = text, True
-        return StageReport(stage, Outcome.REPAIRED, tuple(f'field "{path}" took its declared form' for path in changed))
+        return StageReport(
+            stage, StageOutcome.REPAIRED, tuple(f'field "{path}" took its declared form' for path in changed)
+        )
 
     def _validate(self) -> StageReport:
         stage = Stage.SCHEMA_VALIDATION
@@ -129,25 +134,25 @@ class Pipeline:
         except JsonTextError:
             return _fail(stage, _not_json(self.output))
         if violations:
-            return StageReport(stage, Outcome.FAILED, (), tuple(violations))
+            return StageReport(stage, StageOutcome.FAILED, (), tuple(violations))
         if self.schema in ({}, True):
             return _skip(stage, "the schema allows anything")
-        return StageReport(stage, Outcome.PASSED)
+        return StageReport(stage, StageOutcome.PASSED)
 
     def _check_rules(self) -> StageReport:
         if not self.rules.checks:
             return _skip(Stage.RULES, "no rules were given")
         violations = self.rules.check(self.output)
-        outcome = Outcome.FAILED if violations else Outcome.PASSED
+        outcome = StageOutcome.FAILED if violations else StageOutcome.PASSED
         return StageReport(Stage.RULES, outcome, (), tuple(violations))
 
 
 def _skip(stage: Stage, reason: str) -> StageReport:
-    return StageReport(stage, Outcome.SKIPPED, (reason,))
+    return StageReport(stage, StageOutcome.SKIPPED, (reason,))
 
 
 def _fail(stage: Stage, violation: Violation, *reasons: str) -> StageReport:
-    return StageReport(stage, Outcome.FAILED, reasons, (violation,))
+    return StageReport(stage, StageOutcome.FAILED, reasons, (violation,))
 
 
 def _not_json(text: str) -> Violation:
@@ -161,7 +166,7 @@ def _not_json(text: str) -> Violation:
 def _failure_of(report: StageReport) -> Failure:
     """Return the failure that stands for the stage; violations of several codes are one of the schema."""
     codes = {violation.code for violation in report.violations}
-    code = codes.pop() if len(codes) == 1 else ErrorCode.CONSTRAINT_SCHEMA_INVALID
+    code = (codes.pop() if len(codes) == 1 else None) or ErrorCode.CONSTRAINT_SCHEMA_INVALID
     listed = [{"path": found.path, "message": found.message} for found in report.violations[:MAX_DETAILED_VIOLATIONS]]
     count = len(report.violations)
     more = f" (and {count - 1} more)" if count > 1 else ""

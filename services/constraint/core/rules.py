@@ -16,8 +16,9 @@ import re2
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.domain.json_text import JsonTextError, parse_json
+from pagantic_common.domain.validation import Violation
 from services.constraint.core.json_repair import is_json
-from services.constraint.core.model import Rule, Violation
+from services.constraint.core.model import Rule
 
 MAX_RULES = 100
 MAX_EXPRESSION_CHARS = 4096

@@ -13,7 +13,8 @@ import jsonschema_rs
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.domain.json_text import JsonTextError, dump_json, parse_json
-from services.constraint.core.model import Limits, Violation
+from pagantic_common.domain.validation import Violation
+from services.constraint.core.model import Limits
 from services.constraint.core.paths import format_path, printable
 
 MAX_VIOLATIONS = 1000

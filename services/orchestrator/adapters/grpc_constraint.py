@@ -6,11 +6,11 @@ import grpc
 
 from pagantic.constraint.v1 import constraint_service_pb2, constraint_service_pb2_grpc
 from pagantic_common.codec.errors import failure_from_proto
+from pagantic_common.codec.validation import guarantee_from_proto, stage_report_from_proto
+from pagantic_common.domain.validation import Enforcement
 from pagantic_common.rpc.call import call_unary
 from services.orchestrator.convert.request import output_to_proto, rule_to_proto
-from services.orchestrator.convert.response import guarantee_from_proto, stage_from_proto
 from services.orchestrator.core.request import OutputContract, Request
-from services.orchestrator.core.response import Enforcement
 from services.orchestrator.ports import CompiledConstraint
 
 
@@ -52,7 +52,7 @@ class GrpcConstraint:
             valid=reply.valid,
             output=reply.output,
             structured_output_json=reply.structured_output_json,
-            stages=tuple(stage_from_proto(stage) for stage in reply.stages),
+            stages=tuple(stage_report_from_proto(stage) for stage in reply.stages),
             guarantee=guarantee_from_proto(reply.guarantee),
             failure=failure_from_proto(reply.error) if reply.HasField("error") else None,
             semantic_score=reply.semantic_score if reply.HasField("semantic_score") else None,

@@ -23,6 +23,7 @@ from pagantic_common.domain.errors import (
 )
 from pagantic_common.domain.json_text import JsonTextError, parse_json
 from pagantic_common.domain.messages import Message, ToolCall, ToolDefinition
+from pagantic_common.domain.validation import StageOutcome
 from pagantic_common.telemetry.logging import get_logger
 from pagantic_common.telemetry.scope import work_scope
 from services.orchestrator.app.recorder import Recorder
@@ -276,7 +277,7 @@ class Runner:
                 duration_s=report.duration_s,
                 caused_by=self._cause,
             )
-            if report.outcome == "REPAIRED":
+            if report.outcome is StageOutcome.REPAIRED:
                 await self._recorder.emit(
                     events.RepairApplied(report.stage, report.reasons),
                     layer="constraint",

@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from pagantic.common.v1 import correlation_pb2
-from pagantic.constraint.v1 import contract_pb2
 from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2, orchestrator_service_pb2
 from pagantic_common.codec.errors import (
@@ -17,14 +16,15 @@ from pagantic_common.codec.errors import (
     failure_to_proto,
 )
 from pagantic_common.codec.messages import duration_from_proto, duration_to_proto, message_to_proto
-from pagantic_common.domain.correlation import CorrelationContext
-from services.orchestrator.convert.request import mode_to_proto
-from services.orchestrator.convert.response import (
-    response_from_proto,
-    response_to_proto,
+from pagantic_common.codec.validation import (
     stage_from_proto,
+    stage_report_from_proto,
+    stage_report_to_proto,
     stage_to_proto,
 )
+from pagantic_common.domain.correlation import CorrelationContext
+from services.orchestrator.convert.request import mode_to_proto
+from services.orchestrator.convert.response import response_from_proto, response_to_proto
 from services.orchestrator.core import events
 from services.orchestrator.core.events import Event, Payload
 from services.orchestrator.core.lifecycle import State
@@ -143,10 +143,10 @@ def _set_payload(encoded: event_pb2.ExecutionEvent, payload: Payload) -> None:  
                 )
             )
         case events.RepairApplied():
-            stage = contract_pb2.Stage.Value(f"STAGE_{payload.stage}")
+            stage = stage_to_proto(payload.stage)
             encoded.repair_applied.CopyFrom(event_pb2.RepairApplied(stage=stage, repairs=payload.repairs))
         case events.ValidationStage():
-            encoded.validation_stage.report.CopyFrom(stage_to_proto(payload.report))
+            encoded.validation_stage.report.CopyFrom(stage_report_to_proto(payload.report))
         case events.ContentDelta():
             encoded.content_delta.text = payload.text
         case events.AttemptDiscarded():
@@ -223,10 +223,10 @@ def _payload_from_proto(encoded: event_pb2.ExecutionEvent) -> Payload:  # noqa: 
             return events.ContextRetrieved(found.collection, found.chunk_count, found.token_count)
         case "repair_applied":
             repair = encoded.repair_applied
-            stage = contract_pb2.Stage.Name(repair.stage).removeprefix("STAGE_")
+            stage = stage_from_proto(repair.stage)
             return events.RepairApplied(stage, tuple(repair.repairs))
         case "validation_stage":
-            return events.ValidationStage(stage_from_proto(encoded.validation_stage.report))
+            return events.ValidationStage(stage_report_from_proto(encoded.validation_stage.report))
         case "attempt_discarded":
             return events.AttemptDiscarded(encoded.attempt_discarded.attempt, encoded.attempt_discarded.reason)
         case "completed":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pagantic.constraint.v1 import contract_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.codec.errors import (
     error_code_from_proto,
@@ -11,14 +10,15 @@ from pagantic_common.codec.errors import (
     failure_to_proto,
 )
 from pagantic_common.codec.messages import duration_from_proto, duration_to_proto, usage_from_proto, usage_to_proto
-from services.orchestrator.core.response import (
-    Guarantee,
-    Response,
-    StageReport,
-    ToolCallRecord,
-    ValidationReport,
-    Violation,
+from pagantic_common.codec.validation import (
+    guarantee_from_proto,
+    guarantee_to_proto,
+    stage_report_from_proto,
+    stage_report_to_proto,
+    violation_from_proto,
+    violation_to_proto,
 )
+from services.orchestrator.core.response import Response, ToolCallRecord, ValidationReport
 
 
 def response_to_proto(response: Response) -> execution_pb2.SystemResponse:
@@ -57,44 +57,6 @@ def response_from_proto(encoded: execution_pb2.SystemResponse) -> Response:
     )
 
 
-def stage_to_proto(report: StageReport) -> contract_pb2.StageReport:
-    """Encode a stage report."""
-    return contract_pb2.StageReport(
-        stage=contract_pb2.Stage.Value(f"STAGE_{report.stage}"),
-        outcome=contract_pb2.StageOutcome.Value(f"STAGE_OUTCOME_{report.outcome}"),
-        reasons=report.reasons,
-        violations=[_violation_to_proto(violation) for violation in report.violations],
-        duration=duration_to_proto(report.duration_s),
-    )
-
-
-def stage_from_proto(report: contract_pb2.StageReport) -> StageReport:
-    """Decode a stage report."""
-    return StageReport(
-        stage=contract_pb2.Stage.Name(report.stage).removeprefix("STAGE_"),
-        outcome=contract_pb2.StageOutcome.Name(report.outcome).removeprefix("STAGE_OUTCOME_"),
-        reasons=tuple(report.reasons),
-        violations=tuple(violation_from_proto(violation) for violation in report.violations),
-        duration_s=duration_from_proto(report.duration),
-    )
-
-
-def violation_from_proto(violation: contract_pb2.Violation) -> Violation:
-    """Decode a violation."""
-    return Violation(error_code_from_proto(violation.code), violation.path, violation.message)
-
-
-def guarantee_from_proto(value: contract_pb2.Guarantee.ValueType) -> Guarantee:
-    """Decode a guarantee."""
-    return Guarantee(contract_pb2.Guarantee.Name(value).removeprefix("GUARANTEE_"))
-
-
-def _violation_to_proto(violation: Violation) -> contract_pb2.Violation:
-    return contract_pb2.Violation(
-        code=error_code_to_proto(violation.code), path=violation.path, message=violation.message
-    )
-
-
 def _record_to_proto(record: ToolCallRecord) -> execution_pb2.ToolCallRecord:
     return execution_pb2.ToolCallRecord(
         id=record.id,
@@ -124,10 +86,10 @@ def _validation_to_proto(report: ValidationReport) -> execution_pb2.ValidationRe
         checks_passed=report.checks_passed,
         checks_failed=report.checks_failed,
         repair_attempts=report.repair_attempts,
-        remaining_violations=[_violation_to_proto(violation) for violation in report.remaining_violations],
-        guarantee=contract_pb2.Guarantee.Value(f"GUARANTEE_{report.guarantee.value}"),
+        remaining_violations=[violation_to_proto(violation) for violation in report.remaining_violations],
+        guarantee=guarantee_to_proto(report.guarantee),
         warnings=report.warnings,
-        stages=[stage_to_proto(stage) for stage in report.stages],
+        stages=[stage_report_to_proto(stage) for stage in report.stages],
     )
 
 
@@ -139,5 +101,5 @@ def _validation_from_proto(report: execution_pb2.ValidationReport) -> Validation
         remaining_violations=tuple(violation_from_proto(violation) for violation in report.remaining_violations),
         guarantee=guarantee_from_proto(report.guarantee),
         warnings=tuple(report.warnings),
-        stages=tuple(stage_from_proto(stage) for stage in report.stages),
+        stages=tuple(stage_report_from_proto(stage) for stage in report.stages),
     )

@@ -7,8 +7,9 @@ from datetime import datetime
 
 from pagantic_common.domain.correlation import CorrelationContext
 from pagantic_common.domain.errors import ErrorCode, Failure
+from pagantic_common.domain.validation import Stage, StageReport
 from services.orchestrator.core.machine import Transition
-from services.orchestrator.core.response import FinishReason, Response, StageReport
+from services.orchestrator.core.response import FinishReason, Response
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class ContextRetrieved:
 class RepairApplied:
     """A stage repaired the output."""
 
-    stage: str
+    stage: Stage
     repairs: tuple[str, ...]
 
 

@@ -19,10 +19,11 @@ from dataclasses import dataclass, field, replace
 from pagantic_common.domain.errors import ErrorCategory, ErrorCode, Failure, failure_of
 from pagantic_common.domain.messages import Message, Role, ToolCall, ToolChoice, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
+from pagantic_common.domain.validation import Enforcement, StageOutcome
 from services.orchestrator.core.lifecycle import State, check_transition
 from services.orchestrator.core.prompt import assemble_messages, feedback_message
 from services.orchestrator.core.request import Mode, Request
-from services.orchestrator.core.response import Enforcement, FinishReason, InferenceOutput, Response, ToolCallRecord
+from services.orchestrator.core.response import FinishReason, InferenceOutput, Response, ToolCallRecord
 from services.orchestrator.core.validation import confidence_of, report_of
 
 
@@ -223,7 +224,7 @@ def _after_tools(run: Run, records: Sequence[ToolCallRecord]) -> Outcome:
 
 
 def _after_enforcement(run: Run, enforcement: Enforcement) -> Outcome:
-    repaired = sum(1 for stage in enforcement.stages if stage.outcome == "REPAIRED")
+    repaired = sum(1 for stage in enforcement.stages if stage.outcome is StageOutcome.REPAIRED)
     is_best = run.best is None or enforcement.valid or len(enforcement.violations) <= len(run.best.violations)
     run = replace(
         run,

@@ -8,6 +8,7 @@ from enum import StrEnum
 from pagantic_common.domain.errors import ErrorCode, Failure
 from pagantic_common.domain.messages import ToolCall
 from pagantic_common.domain.usage import TokenUsage
+from pagantic_common.domain.validation import Guarantee, StageReport, Violation
 
 
 class FinishReason(StrEnum):
@@ -41,54 +42,6 @@ class ToolCallRecord:
     is_error: bool
     error_code: ErrorCode | None
     duration_s: float
-
-
-class Guarantee(StrEnum):
-    """How an output came to satisfy its schema."""
-
-    UNSPECIFIED = "UNSPECIFIED"
-    ENFORCED = "ENFORCED"
-    VALIDATED = "VALIDATED"
-    REPAIRED = "REPAIRED"
-    PARTIAL = "PARTIAL"
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """One way in which an output is wrong."""
-
-    code: ErrorCode | None
-    path: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class StageReport:
-    """What one stage found; `stage` and `outcome` are the names of the contract's enums."""
-
-    stage: str
-    outcome: str
-    reasons: tuple[str, ...] = ()
-    violations: tuple[Violation, ...] = ()
-    duration_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Enforcement:
-    """What the constraint pipeline found of one output."""
-
-    valid: bool
-    output: str
-    structured_output_json: str = ""
-    stages: tuple[StageReport, ...] = ()
-    guarantee: Guarantee = Guarantee.UNSPECIFIED
-    failure: Failure | None = None
-    semantic_score: float | None = None
-
-    @property
-    def violations(self) -> tuple[Violation, ...]:
-        """Every violation, in the order of the stages."""
-        return tuple(violation for stage in self.stages for violation in stage.violations)
 
 
 @dataclass(frozen=True, slots=True)

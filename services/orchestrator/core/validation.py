@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from pagantic_common.domain.validation import Enforcement, Guarantee, StageOutcome
 from services.orchestrator.core.request import Mode, Request
-from services.orchestrator.core.response import Enforcement, Guarantee, ValidationReport
+from services.orchestrator.core.response import ValidationReport
 
 
 def report_of(request: Request, enforcement: Enforcement, repair_attempts: int) -> ValidationReport:
@@ -16,8 +17,8 @@ def report_of(request: Request, enforcement: Enforcement, repair_attempts: int) 
             guarantee = Guarantee.PARTIAL
         warnings = ("the output does not satisfy its contract",)
     return ValidationReport(
-        checks_passed=outcomes.count("PASSED") + outcomes.count("REPAIRED"),
-        checks_failed=outcomes.count("FAILED"),
+        checks_passed=outcomes.count(StageOutcome.PASSED) + outcomes.count(StageOutcome.REPAIRED),
+        checks_failed=outcomes.count(StageOutcome.FAILED),
         repair_attempts=repair_attempts,
         remaining_violations=() if enforcement.valid else enforcement.violations,
         guarantee=guarantee,

@@ -4,7 +4,8 @@ from itertools import count
 import pytest
 
 from pagantic_common.domain.errors import ErrorCode
-from services.constraint.core.model import Contract, Guarantee, Outcome, Rule, Stage
+from pagantic_common.domain.validation import Guarantee, Stage, StageOutcome
+from services.constraint.core.model import Contract, Rule
 from services.constraint.core.pipeline import Pipeline
 from services.constraint.core.rules import compile_rules
 from services.constraint.core.schema import build_validator
@@ -111,4 +112,4 @@ def test_without_contract_everything_is_skipped():
 
 def test_stages_are_timed_by_the_clock_that_was_given():
     assert [report.duration_s for report in enforce("{}").stages] == [1.0] * 6
-    assert all(report.outcome is Outcome.SKIPPED for report in enforce("{}", None).stages)
+    assert all(report.outcome is StageOutcome.SKIPPED for report in enforce("{}", None).stages)

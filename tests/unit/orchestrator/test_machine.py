@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from pagantic_common.domain.errors import ErrorCode, Failure, failure_of
 from pagantic_common.domain.messages import Message, Role, ToolCall, ToolChoice, ToolChoiceMode, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
+from pagantic_common.domain.validation import Enforcement, Guarantee, Stage, StageOutcome, StageReport, Violation
 from services.orchestrator.core import machine
 from services.orchestrator.core.lifecycle import TERMINAL, TRANSITIONS, IllegalTransitionError, State, check_transition
 from services.orchestrator.core.machine import (
@@ -23,24 +24,15 @@ from services.orchestrator.core.machine import (
     ToolsRan,
 )
 from services.orchestrator.core.request import Hints, Mode, OutputContract, Request, RetryPolicy
-from services.orchestrator.core.response import (
-    Enforcement,
-    FinishReason,
-    Guarantee,
-    InferenceOutput,
-    StageReport,
-    ToolCallRecord,
-    Violation,
-)
+from services.orchestrator.core.response import FinishReason, InferenceOutput, ToolCallRecord
 
 CLOCK = ToolDefinition("clock", "Tells the time.", "{}")
 CALL = ToolCall("c1", "clock", "{}")
 RECORD = ToolCallRecord("c1", "clock", "{}", "noon", is_error=False, error_code=None, duration_s=0.1)
 USAGE = TokenUsage(prompt_tokens=10, output_tokens=2, context_tokens=12, decode_seconds=0.1)
 REQUIRED = Hints(tool_choice=ToolChoice(ToolChoiceMode.REQUIRED))
-FAILED_STAGE = StageReport(
-    "SCHEMA_VALIDATION", "FAILED", violations=(Violation(ErrorCode.CONSTRAINT_SCHEMA_INVALID, "a", "is wrong"),)
-)
+WRONG = Violation(ErrorCode.CONSTRAINT_SCHEMA_INVALID, "is wrong", "a")
+FAILED_STAGE = StageReport(Stage.SCHEMA_VALIDATION, StageOutcome.FAILED, violations=(WRONG,))
 INVALID = Enforcement(
     valid=False,
     output="bad",
@@ -52,7 +44,7 @@ VALID = Enforcement(
     valid=True,
     output="{}",
     structured_output_json="{}",
-    stages=(StageReport("SCHEMA_VALIDATION", "PASSED"),),
+    stages=(StageReport(Stage.SCHEMA_VALIDATION, StageOutcome.PASSED),),
     guarantee=Guarantee.VALIDATED,
 )
 

@@ -1,0 +1,76 @@
+"""What the constraint pipeline finds of an output: stages, violations, and the guarantee that they allow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pagantic_common.domain.errors import ErrorCode, Failure
+
+
+class Stage(StrEnum):
+    """Stages in the order they run."""
+
+    DECODER_CONSTRAINT = "DECODER_CONSTRAINT"
+    JSON_REPAIR = "JSON_REPAIR"
+    ENUM_NORMALIZATION = "ENUM_NORMALIZATION"
+    SCHEMA_VALIDATION = "SCHEMA_VALIDATION"
+    RULES = "RULES"
+    SEMANTIC = "SEMANTIC"
+
+
+class StageOutcome(StrEnum):
+    """How a stage ended."""
+
+    PASSED = "PASSED"
+    REPAIRED = "REPAIRED"
+    FAILED = "FAILED"
+    SKIPPED = "SKIPPED"
+
+
+class Guarantee(StrEnum):
+    """How an output came to satisfy its schema."""
+
+    UNSPECIFIED = "UNSPECIFIED"
+    ENFORCED = "ENFORCED"
+    VALIDATED = "VALIDATED"
+    REPAIRED = "REPAIRED"
+    PARTIAL = "PARTIAL"
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One way in which an output is wrong; the path is empty at the root and for text."""
+
+    code: ErrorCode | None
+    message: str
+    path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StageReport:
+    """What one stage found."""
+
+    stage: Stage
+    outcome: StageOutcome
+    reasons: tuple[str, ...] = ()
+    violations: tuple[Violation, ...] = ()
+    duration_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Enforcement:
+    """What the pipeline made of an output."""
+
+    valid: bool
+    output: str
+    structured_output_json: str = ""
+    stages: tuple[StageReport, ...] = ()
+    guarantee: Guarantee = Guarantee.UNSPECIFIED
+    failure: Failure | None = None
+    semantic_score: float | None = None
+
+    @property
+    def violations(self) -> tuple[Violation, ...]:
+        """Every violation, in the order of the stages."""
+        return tuple(violation for stage in self.stages for violation in stage.violations)
