@@ -113,8 +113,9 @@ async def test_request_timeout_is_told_and_stops_the_tool(tools, sleeper):
 
 
 async def test_grpc_deadline_stops_the_tool(tools, sleeper):
+    await tools.ListTools(pb.ListToolsRequest())  # connected: the deadline is the tool's alone
     try:  # whether the reply or the deadline comes first is a race
-        reply = await tools.ExecuteTool(request("sleeper"), timeout=0.05)
+        reply = await tools.ExecuteTool(request("sleeper"), timeout=0.5)
         code = reply.error.code
     except grpc.aio.AioRpcError as error:
         code = error.code()
