@@ -25,13 +25,11 @@ class ScriptedInference:
     def __init__(self, *outputs):
         self.outputs = list(outputs) or [answer()]
         self.commands = []
-        self.asked = asyncio.Event()
         self.waiting = asyncio.Event()
         self.stopped = asyncio.Event()
 
     async def infer(self, command, _hints):
         self.commands.append(command)
-        self.asked.set()
         output = self.outputs.pop(0) if len(self.outputs) > 1 else self.outputs[0]
         if isinstance(output, Exception):
             raise output

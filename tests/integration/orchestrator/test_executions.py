@@ -49,11 +49,17 @@ class SlowJournal(SqliteJournal):
     delay_s = 0.15
     failure = None
 
+    def __init__(self, path):
+        super().__init__(path)
+        self.admitting, self.finishing = asyncio.Event(), asyncio.Event()
+
     async def admit(self, record):
+        self.admitting.set()
         await asyncio.sleep(self.delay_s)
         return await super().admit(record)
 
     async def finish(self, events, record, turn):
+        self.finishing.set()
         await asyncio.sleep(self.delay_s)
         if self.failure is not None:
             raise self.failure
@@ -227,7 +233,7 @@ async def test_a_hint_timeout_is_a_response_and_the_callers_deadline_a_status(tm
         response = await execute(stub, request)
         assert response.error.code == error_pb2.ERROR_CODE_CANCELLED_TIMEOUT
         with pytest.raises((DeadlineExceeded, Cancelled)):
-            await execute(stub, system_request(request_id="late"), timeout_s=0.1)
+            await execute(stub, system_request(request_id="late"), timeout_s=0.6)
         execution = await ended(stub, "late")
     assert execution.response.error.code == error_pb2.ERROR_CODE_CANCELLED_TIMEOUT
 
@@ -382,8 +388,7 @@ async def test_a_cancel_while_the_outcome_is_stored_changes_nothing(tmp_path):
     journal = SlowJournal(tmp_path / "journal.sqlite3")
     async with orchestrator(tmp_path, scripted_services(inference=inference), journal=journal) as stub:
         running = asyncio.create_task(execute(stub, system_request(request_id="r1")))
-        await asyncio.wait_for(inference.asked.wait(), 5)
-        await asyncio.sleep(SlowJournal.delay_s / 2)
+        await asyncio.wait_for(journal.finishing.wait(), 5)
         reply = await call_unary("orchestrator", stub.CancelExecution, pb.CancelExecutionRequest(request_id="r1"))
         response = await running
         assert reply.state == execution_pb2.LIFECYCLE_STATE_COMPLETE
@@ -403,9 +408,9 @@ async def test_a_caller_that_leaves_while_it_is_admitted_leaves_no_zombie(tmp_pa
     journal = SlowJournal(tmp_path / "journal.sqlite3")
     async with orchestrator(tmp_path, scripted_services(inference=ScriptedInference(None)), journal=journal) as stub:
         call = stub.Execute(system_request(request_id="r1"))
-        await asyncio.sleep(SlowJournal.delay_s / 2)
+        await asyncio.wait_for(journal.admitting.wait(), 5)
         call.cancel()
-        await asyncio.sleep(SlowJournal.delay_s)
+        await asyncio.sleep(2 * SlowJournal.delay_s)
         execution = await ended(stub, "r1")
         events = await timeline(stub, "r1")
     assert execution.state.current == execution_pb2.LIFECYCLE_STATE_CANCELLED
@@ -416,7 +421,7 @@ async def test_a_caller_that_leaves_while_it_is_admitted_leaves_no_zombie(tmp_pa
 async def test_the_deadline_of_one_caller_does_not_end_the_run_of_another(tmp_path):
     inference = ScriptedInference(None)
     async with orchestrator(tmp_path, scripted_services(inference=inference)) as stub:
-        hurried = asyncio.create_task(execute(stub, system_request(request_id="r1"), timeout_s=0.4))
+        hurried = asyncio.create_task(execute(stub, system_request(request_id="r1"), timeout_s=1.5))
         await inference.waiting.wait()
         patient = asyncio.create_task(execute(stub, system_request(request_id="r1"), timeout_s=30))
         with pytest.raises(DeadlineExceeded):
