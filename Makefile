@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 PIP_INSTALL := $(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes
 COMPILE := $(BIN)/python -m uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header \
-	--no-annotate --no-emit-index-url --no-emit-find-links
+	--no-annotate
 PROTOS := $(shell find proto/pagantic -name '*.proto' | sort)
 # $(call generate,FOLDER): everything that the protos generate; the descriptor set keeps their comments for reflection.
 generate = mkdir -p $(1)/pagantic && PATH="$(PATH_WITH_VENV)" $(BIN)/python -m grpc_tools.protoc -I proto \

@@ -20,7 +20,7 @@ from pagantic_common.domain.messages import Message
 from services.orchestrator.convert.event import event_from_proto, event_to_proto
 from services.orchestrator.convert.response import response_from_proto, response_to_proto
 from services.orchestrator.core.events import Event
-from services.orchestrator.core.lifecycle import TERMINAL, State
+from services.orchestrator.core.lifecycle import State
 from services.orchestrator.core.request import Mode
 from services.orchestrator.ports import ExecutionRecord, SessionRecord
 
@@ -123,20 +123,29 @@ class SqliteJournal:
         self._db.execute("PRAGMA synchronous=NORMAL")
         self._db.execute("PRAGMA foreign_keys=ON")
         self._db.executescript(_SCHEMA)
-        marks = ",".join("?" for _ in TERMINAL)
-        self._db.execute(f"UPDATE executions SET interrupted = 1 WHERE state NOT IN ({marks})", tuple(TERMINAL))  # noqa: S608 - placeholders
+        # The response is stored with the terminal state, so an execution without one was live when its process ended.
+        self._db.execute("UPDATE executions SET interrupted = 1 WHERE response IS NULL")
 
     def _purge(self, now_s: float) -> None:
         """Forget executions that ended, or were interrupted, more than the retention ago; looked at each minute."""
         if now_s - self._purged_s < PURGE_INTERVAL_S:
             return
         self._purged_s = now_s
-        marks = ",".join("?" for _ in TERMINAL)
-        old = f"entered_at < ? AND (interrupted OR state IN ({marks}))"
-        values = (now_s - self._retention_s, *TERMINAL)
-        chosen = f"SELECT request_id FROM executions WHERE {old}"  # noqa: S608 - placeholders
-        self._db.execute(f"DELETE FROM events WHERE request_id IN ({chosen})", values)  # noqa: S608 - placeholders
-        self._db.execute(f"DELETE FROM executions WHERE {old}", values)  # noqa: S608 - placeholders
+        oldest_s = now_s - self._retention_s
+        self._db.execute("BEGIN")
+        try:
+            self._db.execute(
+                "DELETE FROM events WHERE request_id IN (SELECT request_id FROM executions "
+                "WHERE entered_at < ? AND (interrupted OR response IS NOT NULL))",
+                (oldest_s,),
+            )
+            self._db.execute(
+                "DELETE FROM executions WHERE entered_at < ? AND (interrupted OR response IS NOT NULL)", (oldest_s,)
+            )
+            self._db.execute("COMMIT")
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
 
     def _admit(self, record: ExecutionRecord) -> ExecutionRecord | None:
         self._purge(record.started_at.timestamp())

@@ -14,7 +14,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from pagantic_common.domain.errors import ErrorCategory, ErrorCode, Failure, failure_of
 from pagantic_common.domain.messages import Message, Role, ToolCall, ToolChoice, ToolDefinition
@@ -161,7 +161,7 @@ class Outcome:
 
     run: Run
     transitions: tuple[Transition, ...] = ()
-    commands: tuple[Command, ...] = field(default_factory=tuple)
+    commands: tuple[Command, ...] = ()
 
 
 def start(request: Request) -> Outcome:

@@ -30,6 +30,10 @@ from pagantic_common.telemetry.clock import SystemClock
 from pagantic_common.testing.server import serving
 from services.orchestrator.adapters.sqlite_journal import SqliteJournal
 from services.orchestrator.app.executions import Executions
+from services.orchestrator.convert.request import fingerprint_of
+from services.orchestrator.core.lifecycle import State
+from services.orchestrator.core.request import Mode
+from services.orchestrator.ports import ExecutionRecord
 from services.orchestrator.servicer import SERVICE_NAME, OrchestratorServicer
 from tests.support.scripted_services import (
     ScriptedConstraint,
@@ -310,8 +314,19 @@ async def test_one_more_execution_than_the_limit_is_overloaded(tmp_path):
 async def test_after_a_restart_responses_are_there_and_what_ran_is_interrupted(tmp_path):
     async with orchestrator(tmp_path) as stub:
         before = await execute(stub, system_request(request_id="done"))
+    journal, now = SqliteJournal(tmp_path / "journal.sqlite3"), SystemClock().now()
+    await journal.open()
+    fingerprint = fingerprint_of(system_request())
+    await journal.admit(ExecutionRecord("live", "", "", Mode.CHAT, now, State.INIT, now, 1, fingerprint))
+    await journal.close()
     async with orchestrator(tmp_path, scripted_services(inference=ScriptedInference(answer("new")))) as stub:
         assert await execute(stub, system_request(request_id="done")) == before
+        for request_id, is_interrupted in (("done", False), ("live", True)):
+            asked = pb.GetExecutionRequest(request_id=request_id)
+            reply = await call_unary("orchestrator", stub.GetExecution, asked)
+            assert reply.execution.interrupted == is_interrupted
+        with pytest.raises(Conflict, match="was interrupted before it ended"):
+            await execute(stub, system_request(request_id="live"))
         with pytest.raises(NotFound, match="no execution has request_id 'never'"):
             await timeline(stub, "never")
 
