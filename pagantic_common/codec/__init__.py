@@ -1,1 +1,1 @@
-"""Between `pagantic.common.v1` and the domain: total and without policy."""
+"""Between the protos that several services share and the domain: total and without policy."""

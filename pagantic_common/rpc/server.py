@@ -58,10 +58,10 @@ async def start_server(
         ],
         options=[
             ("grpc.so_reuseport", 0),
-            # Callers look up their peers again when a connection ends: so replicas that were added get calls.
             # Callers ping a silent call each minute; the default would take that for an attack after four.
             ("grpc.http2.min_ping_interval_without_data_ms", 30_000),
             ("grpc.keepalive_permit_without_calls", 1),
+            # Callers look up their peers again when a connection ends: so replicas that were added get calls.
             ("grpc.max_connection_age_ms", MAX_CONNECTION_AGE_MS),
             ("grpc.max_receive_message_length", settings.max_message_bytes),
             ("grpc.max_send_message_length", settings.max_message_bytes),

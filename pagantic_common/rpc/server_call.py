@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing, contextmanager
 from typing import Any
 
 import grpc
@@ -60,13 +60,15 @@ def _around_unary(behavior: Callable[[Any, Context], Awaitable[Any]]) -> Callabl
 
 
 def _around_stream(
-    behavior: Callable[[Any, Context], AsyncIterator[Any]],
+    behavior: Callable[[Any, Context], AsyncGenerator[Any, None]],
 ) -> Callable[[Any, Context], AsyncIterator[Any]]:
     async def stream(request: Any, context: Context) -> AsyncIterator[Any]:
         try:
             with _call_scope(context):
-                async for response in behavior(request, context):
-                    yield response
+                # Closed here, not by the garbage collector: a caller that is gone stops the work at once.
+                async with aclosing(behavior(request, context)) as responses:
+                    async for response in responses:
+                        yield response
         except grpc.aio.AbortError:
             raise
         except Exception as error:  # noqa: BLE001 - the edge of the process: everything becomes a status

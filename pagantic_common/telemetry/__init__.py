@@ -1,1 +1,1 @@
-"""Logs, traces, clocks and correlation; `names.py` has every name that they use."""
+"""Logs, traces, the clock, and the scope of the work at hand: its correlation and its deadline."""

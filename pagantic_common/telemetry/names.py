@@ -1,4 +1,4 @@
-"""Every metadata key, log key and event action, once."""
+"""Metadata keys and the domain of errors: names that both ends of a call must agree on."""
 
 from __future__ import annotations
 
