@@ -63,6 +63,7 @@ class InferenceRequest:
     max_tokens: int = 0
     stop: tuple[str, ...] = ()
     candidate_count: int = 1
+    top_logprobs: int | None = None
     priority: int = 0
 
 
@@ -85,11 +86,34 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """A piece of a tool call; `id` and `name` are set in the first piece of an `index`, the arguments concatenate."""
+
+    index: int
+    id: str = ""
+    name: str = ""
+    arguments_json: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """A token, its bytes, and the natural logarithm of its probability before any mask, penalty or temperature."""
+
+    token: int
+    piece: bytes
+    logprob: float
+    top: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Delta:
-    """The next text of one candidate."""
+    """The next text of one candidate: whole characters only."""
 
     candidate_index: int
-    content: str
+    content: str = ""
+    reasoning: str = ""
+    tool_calls: tuple[ToolCallDelta, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
