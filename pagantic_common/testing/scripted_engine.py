@@ -1,8 +1,9 @@
-"""A text engine that says what it is told: one token per byte, logits that make the script's next byte certain."""
+"""A text engine that says what it is told: one token per byte, logits that a function of the tokens so far gives."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +14,13 @@ END_TOKEN = 256
 VOCABULARY_SIZE = 257
 CERTAIN = 50.0
 
+Logits = NDArray[np.float32]
+
 
 class ByteVocabulary:
     """Tokens 0 to 255 are bytes, 256 ends the output."""
 
+    size = VOCABULARY_SIZE
     end_tokens = frozenset({END_TOKEN})
     control_texts: tuple[str, ...] = ("<end>",)
 
@@ -25,25 +29,53 @@ class ByteVocabulary:
         return b"" if token == END_TOKEN else bytes([token])
 
 
-class ScriptedEngine:
-    """After a prompt that ends in a byte, says `script` and ends; a call of `on_decode` sees every batch.
+def logits_of_script(script: str) -> Callable[[Sequence[int]], Logits]:
+    """Return logits that make `script` certain after any prompt, and the end after it."""
+    said: list[int] = [*script.encode(), END_TOKEN]
 
-    Its sequence is kept like the real one's, so that a wrong position is an error here too.
+    def logits(tokens: Sequence[int]) -> Logits:
+        sizes = range(min(len(said), len(tokens)), -1, -1)
+        size = next(size for size in sizes if list(tokens[len(tokens) - size :]) == said[:size])
+        row = np.zeros(VOCABULARY_SIZE, dtype=np.float32)
+        row[said[min(size, len(said) - 1)]] = CERTAIN
+        return row
+
+    return logits
+
+
+def random_logits(tokens: Sequence[int], *, spread: float = 3.0) -> Logits:
+    """Return logits that are random, and the same whenever the tokens are."""
+    row = np.random.default_rng(list(tokens)).normal(0, spread, VOCABULARY_SIZE)
+    return row.astype(np.float32)
+
+
+class ScriptedEngine:
+    """Keeps its sequences like a real engine, so that a wrong position, or a cell too many, is an error here too.
+
+    Args:
+        script: What it says after any prompt.
+        logits_of: Logits after given tokens, instead of a script.
+        on_decode: Sees the slices of every batch before it is decoded; what it raises is raised.
     """
 
     def __init__(
         self,
         script: str = "hello",
         *,
+        logits_of: Callable[[Sequence[int]], Logits] | None = None,
         context_window: int = 512,
-        on_decode: Callable[[Sequence[int]], None] | None = None,
+        kv_capacity_tokens: int = 4096,
+        max_sequences: int = 64,
+        on_decode: Callable[[Sequence[Any]], None] | None = None,
     ) -> None:
         self.model = ModelInfo(name="scripted", context_window=context_window, capabilities=("chat",))
         self.vocabulary = ByteVocabulary()
         self.max_batch_tokens = 64
-        self.batches: list[tuple[int, ...]] = []
-        self._script: list[int] = [*script.encode(), END_TOKEN]
-        self._tokens: list[int] = []
+        self.kv_capacity_tokens = kv_capacity_tokens
+        self.max_sequences = max_sequences
+        self.batches: list[tuple[tuple[int, ...], ...]] = []
+        self._logits_of = logits_of or logits_of_script(script)
+        self._sequences: list[list[tuple[int, object]]] = [[] for _ in range(max_sequences)]
         self._on_decode = on_decode
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:  # noqa: ARG002 - no specials
@@ -54,28 +86,40 @@ class ScriptedEngine:
         """Return the bytes of tokens."""
         return b"".join(self.vocabulary.piece(token) for token in tokens if 0 <= token < VOCABULARY_SIZE)
 
-    def decode(self, tokens: Sequence[int], position: int) -> NDArray[np.float32]:
-        """Append tokens and return logits whose best token is the script's next."""
-        if position != len(self._tokens):
-            raise AssertionError(f"decode at {position}, but the sequence has {len(self._tokens)} tokens")
-        if not 0 < len(tokens) <= self.max_batch_tokens:
-            raise AssertionError(f"a batch of {len(tokens)} tokens")
+    def decode(self, slices: Sequence[Any]) -> Logits:
+        """Append each slice to its sequence and return the rows of logits that they ask for, in order."""
         if self._on_decode is not None:
-            self._on_decode(tokens)
-        self.batches.append(tuple(tokens))
-        self._tokens.extend(tokens)
-        logits = np.zeros(VOCABULARY_SIZE, dtype=np.float32)
-        logits[self._next_token()] = CERTAIN
-        return logits
+            self._on_decode(slices)
+        if not 0 < sum(len(part.tokens) for part in slices) <= self.max_batch_tokens:
+            raise AssertionError(f"a batch of {sum(len(part.tokens) for part in slices)} tokens")
+        rows = []
+        for part in slices:
+            sequence = self._sequences[part.sequence_id]
+            if part.position != len(sequence):
+                raise AssertionError(f"decode at {part.position}, but the sequence has {len(sequence)} tokens")
+            sequence.extend((token, object()) for token in part.tokens)
+            tokens = [token for token, _ in sequence]
+            rows += [self._logits_of(tokens[: len(tokens) - back]) for back in range(part.logit_rows - 1, -1, -1)]
+        if self.kv_used_tokens > self.kv_capacity_tokens:
+            raise AssertionError(f"{self.kv_used_tokens} cells are used, there are {self.kv_capacity_tokens}")
+        self.batches.append(tuple(tuple(part.tokens) for part in slices))
+        return np.stack(rows) if rows else np.empty((0, VOCABULARY_SIZE), dtype=np.float32)
 
-    def truncate(self, length: int) -> None:
-        """Forget everything from position `length` on."""
-        del self._tokens[length:]
+    @property
+    def kv_used_tokens(self) -> int:
+        """Cells in use; those that sequences share count once."""
+        return len({cell for sequence in self._sequences for _, cell in sequence})
 
-    def _next_token(self) -> int:
-        said = 0
-        for size in range(min(len(self._script), len(self._tokens)), -1, -1):
-            if self._tokens[len(self._tokens) - size :] == self._script[:size]:
-                said = size
-                break
-        return self._script[min(said, len(self._script) - 1)]
+    def copy_prefix(self, source: int, target: int, length: int) -> None:
+        """Let `target`, which is empty, share the first `length` tokens of `source`."""
+        if self._sequences[target] or len(self._sequences[source]) < length:
+            raise AssertionError(f"copy of {length} tokens from {source} to {target}")
+        self._sequences[target] = self._sequences[source][:length]
+
+    def truncate(self, sequence_id: int, length: int) -> None:
+        """Forget everything of a sequence from position `length` on."""
+        del self._sequences[sequence_id][length:]
+
+    def close(self) -> None:
+        """Forget everything."""
+        self._sequences = [[] for _ in range(self.max_sequences)]

@@ -11,7 +11,7 @@ from pagantic_common.codec.messages import (
     tool_definition_from_proto,
     usage_to_proto,
 )
-from pagantic_common.domain.errors import InvalidRequest, Unsupported
+from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.json_text import JsonTextError, parse_json
 from pagantic_common.domain.messages import check_message
 from services.inference.core.generation import (
@@ -26,11 +26,14 @@ from services.inference.core.generation import (
     InferenceRequest,
     Sampling,
     Started,
+    TokenLogprob,
+    ToolCallDelta,
 )
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_BYTES = 256
 MAX_PRIORITY = 10
+MAX_TOP_LOGPROBS = 20
 MAX_BIASED_TOKENS = 1024
 MAX_LOGIT_BIAS = 100
 
@@ -101,8 +104,8 @@ def request_from_proto(request: inference_service_pb2.InferRequest) -> Inference
     which = request.WhichOneof("prompt")
     if which is None:
         raise InvalidRequest("prompt is not set: send chat or text")
-    if request.HasField("top_logprobs"):
-        raise Unsupported("top_logprobs is not built yet")
+    if not 0 <= request.top_logprobs <= MAX_TOP_LOGPROBS:
+        raise InvalidRequest(f"top_logprobs is {request.top_logprobs}: it must be between 0 and {MAX_TOP_LOGPROBS}")
     if request.max_tokens < 0:
         raise InvalidRequest(f"max_tokens is {request.max_tokens}: it must not be negative")
     if abs(request.priority) > MAX_PRIORITY:
@@ -118,6 +121,7 @@ def request_from_proto(request: inference_service_pb2.InferRequest) -> Inference
         max_tokens=request.max_tokens,
         stop=tuple(request.stop),
         candidate_count=request.candidate_count or 1,
+        top_logprobs=request.top_logprobs if request.HasField("top_logprobs") else None,
         priority=request.priority,
     )
 
@@ -147,10 +151,17 @@ def event_to_proto(event: Event) -> inference_service_pb2.InferResponse:
                 prompt_tokens=event.prompt_tokens,
                 cached_prompt_tokens=event.cached_prompt_tokens,
                 seed=event.seed,
+                inference_id=event.inference_id,
             )
             return inference_service_pb2.InferResponse(started=started)
         case Delta():
-            delta = inference_service_pb2.CandidateDelta(candidate_index=event.candidate_index, content=event.content)
+            delta = inference_service_pb2.CandidateDelta(
+                candidate_index=event.candidate_index,
+                content=event.content,
+                reasoning=event.reasoning,
+                tool_calls=[_tool_call_delta_to_proto(call) for call in event.tool_calls],
+                logprobs=[_logprob_to_proto(logprob) for logprob in event.logprobs],
+            )
             return inference_service_pb2.InferResponse(delta=delta)
         case CandidateEnd():
             end = inference_service_pb2.CandidateEnd(
@@ -162,5 +173,22 @@ def event_to_proto(event: Event) -> inference_service_pb2.InferResponse:
             )
             return inference_service_pb2.InferResponse(candidate_end=end)
         case Completed():
-            completed = inference_service_pb2.InferenceCompleted(usage=usage_to_proto(event.usage))
+            completed = inference_service_pb2.InferenceCompleted(
+                usage=usage_to_proto(event.usage), computed_tokens=event.computed_tokens
+            )
             return inference_service_pb2.InferResponse(completed=completed)
+
+
+def _tool_call_delta_to_proto(call: ToolCallDelta) -> generation_pb2.ToolCallDelta:
+    return generation_pb2.ToolCallDelta(
+        index=call.index, id=call.id, name=call.name, arguments_json=call.arguments_json
+    )
+
+
+def _logprob_to_proto(logprob: TokenLogprob) -> generation_pb2.TokenLogprob:
+    return generation_pb2.TokenLogprob(
+        token=logprob.token,
+        piece=logprob.piece,
+        logprob=logprob.logprob,
+        top=[_logprob_to_proto(other) for other in logprob.top],
+    )

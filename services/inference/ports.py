@@ -6,13 +6,21 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from pagantic_common.domain.messages import ModelInfo
+from services.inference.core.batching import Slice
 from services.inference.core.generation import Constraint
+from services.inference.core.output import Matcher, Vocabulary
 from services.inference.core.sampling import Logits
-from services.inference.core.sequence import Matcher, Vocabulary
+
+
+class KvCacheFullError(Exception):
+    """The cache has no room for a batch, and nothing of it was computed."""
 
 
 class TextEngine(Protocol):
-    """A loaded model and one sequence of its KV cache. `decode` and `truncate` are called from one thread at a time."""
+    """A loaded model and the sequences of its KV cache.
+
+    Only one thread calls `decode`, `copy_prefix` and `truncate`; the others may be called from any.
+    """
 
     @property
     def model(self) -> ModelInfo:
@@ -26,24 +34,43 @@ class TextEngine(Protocol):
     def max_batch_tokens(self) -> int:
         """Most tokens of one `decode`."""
 
+    @property
+    def kv_capacity_tokens(self) -> int:
+        """Cells of the KV cache; sequences that share tokens share their cells."""
+
+    @property
+    def max_sequences(self) -> int:
+        """Sequence ids are below this."""
+
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         """Split text into token ids."""
 
     def detokenize(self, tokens: Sequence[int], *, with_special: bool) -> bytes:
         """Return the bytes of tokens."""
 
-    def decode(self, tokens: Sequence[int], position: int) -> Logits:
-        """Append tokens at `position`, which is the sequence's length, and return a copy of the last one's logits.
+    def decode(self, slices: Sequence[Slice]) -> Logits:
+        """Append each slice to its sequence and return the rows of logits that they ask for, in order.
 
-        Raises Internal (INFERENCE_ENGINE_ERROR) when the engine fails; the sequence is then as before.
+        The rows, of shape (rows, vocabulary), are the caller's until the next `decode`. Raises KvCacheFullError, and
+        Internal (INFERENCE_ENGINE_ERROR) when the engine fails; the sequences are then as before.
         """
 
-    def truncate(self, length: int) -> None:
-        """Forget everything of the sequence from position `length` on."""
+    def copy_prefix(self, source: int, target: int, length: int) -> None:
+        """Let `target`, which is empty, share the first `length` tokens of `source`."""
+
+    def truncate(self, sequence_id: int, length: int) -> None:
+        """Forget everything of a sequence from position `length` on."""
+
+    def close(self) -> None:
+        """Free the model. Nothing may be called afterwards."""
 
 
 class ChatTemplate(Protocol):
     """The model's own way to write a conversation."""
+
+    @property
+    def source(self) -> str:
+        """The template's text."""
 
     @property
     def knows_tools(self) -> bool:

@@ -37,6 +37,12 @@ class InferenceServicer(rpc.InferenceServiceServicer):
             async for event in events:
                 yield event_to_proto(event)
 
+    async def CancelCandidates(
+        self, request: pb.CancelCandidatesRequest, context: Context
+    ) -> pb.CancelCandidatesResponse:
+        self._generation.cancel_candidates(request.inference_id, request.candidate_indexes)
+        return pb.CancelCandidatesResponse()
+
     async def Embed(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:
         raise Unsupported("Embed is not built yet: this service holds a chat model")
 
@@ -73,13 +79,14 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         return pb.ListModelsResponse(models=[model_info_to_proto(self._generation.engine.model)])
 
     async def GetLoad(self, request: pb.GetLoadRequest, context: Context) -> pb.GetLoadResponse:
-        generation = self._generation
+        loop = self._generation.loop
+        scheduler = loop.scheduler
         return pb.GetLoadResponse(
-            queued_requests=generation.turns.waiting,
-            queue_capacity=generation.turns.capacity,
-            running_sequences=int(generation.turns.is_busy),
-            sequence_capacity=1,
-            kv_used_tokens=generation.thread.cached_tokens,
-            kv_capacity_tokens=generation.engine.model.context_window,
-            output_tokens_total=generation.thread.output_tokens_total,
+            queued_requests=scheduler.waiting,
+            queue_capacity=scheduler.limits.queue_capacity,
+            running_sequences=scheduler.running,
+            sequence_capacity=scheduler.limits.max_running,
+            kv_used_tokens=scheduler.tree.used_tokens,
+            kv_capacity_tokens=scheduler.tree.capacity_tokens,
+            output_tokens_total=scheduler.output_tokens_total,
         )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
@@ -19,12 +17,18 @@ class InferenceSettings(ServiceSettings):
     model_path: str = Field("", description="GGUF file; empty is the bundled SmolLM2-135M-Instruct")
     model_name: str = Field("", description="alias of the model; empty takes its file's name")
     context_tokens: int = Field(4096, ge=64, description="context window; at most what the model was trained on")
-    batch_tokens: int = Field(512, ge=16, description="prompt tokens decoded between two looks at cancellation")
+    kv_tokens: int = Field(0, ge=0, description="cells of the KV cache; 0 is twice the context window")
+    max_idle_tokens: int = Field(
+        1024, ge=0, description="KV cells kept for prompts that may come again; each also slows decoding a little"
+    )
+    max_running: int = Field(16, ge=1, le=128, description="requests and candidates decoded at the same time")
+    step_tokens: int = Field(64, ge=8, description="tokens decoded between two looks at cancellation and new requests")
+    drafting: bool = Field(True, description="guess tokens that repeat the prompt, while that pays (prompt lookup)")
     threads: int = Field(0, ge=0, description="threads that decode; 0 is the number of cores")
     gpu_layers: int = Field(0, ge=-1, description="layers kept on the GPU; -1 is all")
     flash_attention: bool = Field(False, description="on a CPU it halves decoding at longer contexts")
-    omp_wait_policy: Literal["PASSIVE", "ACTIVE"] = Field(
-        "PASSIVE", description="PASSIVE keeps decoding fast beside other busy processes; ACTIVE spins"
+    spin_count: int = Field(
+        300, ge=0, description="how long idle threads spin before they sleep; more is slower beside busy processes"
     )
     queue_capacity: int = Field(64, ge=0, description="requests that may wait; one more is INFERENCE_OVERLOADED")
     max_candidates: int = Field(64, ge=1, description="most candidates of one request")

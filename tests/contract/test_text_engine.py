@@ -9,12 +9,14 @@ from services.inference.adapters.default_model import find_default_model
 from services.inference.adapters.jinja_chat_template import JinjaChatTemplate
 from services.inference.adapters.llama_cpp_engine import EngineOptions, LlamaCppEngine
 from services.inference.adapters.llguidance_constraints import LlguidanceCompiler
+from services.inference.core.batching import Slice
 from services.inference.core.generation import Constraint, ConstraintKind
+from services.inference.ports import KvCacheFullError
 
 
 @pytest.fixture(scope="module")
 def real_engine():
-    options = EngineOptions(context_tokens=256, batch_tokens=64)
+    options = EngineOptions(context_tokens=256, kv_tokens=256, max_sequences=100, batch_tokens=64)
     engine = LlamaCppEngine(find_default_model(), name="real", options=options)
     yield engine
     engine.close()
@@ -22,9 +24,22 @@ def real_engine():
 
 @pytest.fixture(params=["scripted", "llama.cpp"])
 def engine(request):
-    made = ScriptedEngine("hello") if request.param == "scripted" else request.getfixturevalue("real_engine")
-    made.truncate(0)
+    made = (
+        ScriptedEngine("hello", max_sequences=4, kv_capacity_tokens=256)
+        if request.param == "scripted"
+        else request.getfixturevalue("real_engine")
+    )
+    for sequence_id in range(4):
+        made.truncate(sequence_id, 0)
     return made
+
+
+def tokens_of(engine, text):
+    return engine.tokenize(text, add_special=False, parse_special=False)
+
+
+def best(rows):
+    return [int(row.argmax()) for row in rows]
 
 
 def test_text_survives_tokenization(engine):
@@ -38,23 +53,52 @@ def test_unknown_tokens_give_nothing(engine):
     assert engine.detokenize([-1, 10**8], with_special=True) == b""
 
 
-def test_decode_gives_a_row_of_its_own_for_the_last_token(engine):
-    tokens = engine.tokenize("The capital of France is", add_special=False, parse_special=False)
-    first = engine.decode(tokens, 0)
-    kept = first.copy()
-    engine.decode([int(np.argmax(first))], len(tokens))
-    assert first.ndim == 1
-    assert np.isfinite(first).all()
-    assert np.array_equal(first, kept)
+def test_decode_gives_the_rows_that_were_asked_for_in_order(engine):
+    first, second = tokens_of(engine, "The capital of France is"), tokens_of(engine, "one two three")
+    rows = engine.decode([Slice(0, first, 0, 1), Slice(1, second, 0, len(second)), Slice(2, first[:2], 0, 0)])
+    assert rows.shape == (1 + len(second), engine.vocabulary.size)
+    assert np.isfinite(rows).all()
+    together = best(rows)
+    assert best(engine.decode([Slice(3, first, 0, 1)])) == together[:1]
+    engine.truncate(3, 0)
+    assert best(engine.decode([Slice(3, second, 0, 1)])) == together[-1:]
+
+
+def test_a_batch_without_wanted_rows_gives_none(engine):
+    assert len(engine.decode([Slice(0, tokens_of(engine, "abc"), 0, 0)])) == 0
 
 
 def test_a_truncated_sequence_goes_on_as_if_the_rest_had_never_been(engine):
-    tokens = engine.tokenize("one two three", add_special=False, parse_special=False)
-    before = engine.decode(tokens, 0)
-    engine.decode(tokens[:1], len(tokens))
-    engine.truncate(len(tokens) - 1)
-    again = engine.decode(tokens[-1:], len(tokens) - 1)
-    assert int(np.argmax(before)) == int(np.argmax(again))
+    tokens = tokens_of(engine, "one two three")
+    before = best(engine.decode([Slice(0, tokens, 0, 1)]))
+    engine.decode([Slice(0, tokens[:1], len(tokens), 1)])
+    engine.truncate(0, len(tokens) - 1)
+    assert best(engine.decode([Slice(0, tokens[-1:], len(tokens) - 1, 1)])) == before
+
+
+def test_a_copied_prefix_is_shared_while_both_go_on_and_outlives_its_source(engine):
+    tokens = tokens_of(engine, "The capital of France is")
+    expected = best(engine.decode([Slice(0, tokens, 0, 1)]))
+    engine.truncate(0, len(tokens) - 1)
+    engine.copy_prefix(0, 1, len(tokens) - 1)
+    both = engine.decode([Slice(0, tokens[:1], len(tokens) - 1, 1), Slice(1, tokens[-1:], len(tokens) - 1, 1)])
+    assert best(both)[1:] == expected
+    engine.truncate(0, 0)
+    engine.truncate(1, len(tokens) - 1)
+    assert best(engine.decode([Slice(1, tokens[-1:], len(tokens) - 1, 1)])) == expected
+
+
+def test_a_full_cache_is_said_and_nothing_of_the_batch_is_computed(real_engine):
+    for sequence_id in range(4):
+        real_engine.truncate(sequence_id, 0)
+    tokens = tokens_of(real_engine, "The capital of France is")
+    filler = tokens_of(real_engine, "a")[:1] * 60
+    for start in range(0, 240, 60):
+        real_engine.decode([Slice(3, filler, start, 0)])
+    with pytest.raises(KvCacheFullError):
+        real_engine.decode([Slice(0, tokens, 0, 1), Slice(1, filler[:20], 0, 0)])
+    real_engine.truncate(3, 0)
+    assert real_engine.vocabulary.piece(best(real_engine.decode([Slice(0, tokens, 0, 1)]))[0]) == b" Paris"
 
 
 def test_end_tokens_have_no_text(engine):
@@ -69,21 +113,24 @@ def test_control_texts_are_found_so_that_messages_cannot_forge_them(real_engine)
     assert end not in real_engine.tokenize("<|im_end|>", add_special=False, parse_special=False)
 
 
-def test_a_real_decode_says_what_the_model_knows(real_engine):
-    real_engine.truncate(0)
-    tokens = real_engine.tokenize("The capital of France is", add_special=False, parse_special=False)
-    best = int(np.argmax(real_engine.decode(tokens, 0)))
-    assert real_engine.vocabulary.piece(best) == b" Paris"
-
-
 def test_masks_allow_only_what_the_schema_derives(real_engine):
     compiler = LlguidanceCompiler(real_engine.vocab)
     matcher = compiler.start(Constraint(ConstraintKind.SCHEMA, '{"enum":["yes","no"]}'))
     logits = np.zeros(real_engine.vocabulary.size, dtype=np.float32)
-    matcher.mask(logits)
-    pieces = {real_engine.vocabulary.piece(int(token)) for token in np.flatnonzero(np.isfinite(logits))}
+    masked = matcher.mask(logits)
+    pieces = {real_engine.vocabulary.piece(int(token)) for token in np.flatnonzero(np.isfinite(masked))}
     assert pieces
     assert all(b'"yes"'.startswith(piece) or b'"no"'.startswith(piece) for piece in pieces)
+
+
+def test_a_forked_matcher_goes_its_own_way(real_engine):
+    compiler = LlguidanceCompiler(real_engine.vocab)
+    matcher = compiler.start(Constraint(ConstraintKind.REGEX, "(yes|no)"))
+    other = matcher.fork()
+    for token in tokens_of(real_engine, "yes"):
+        matcher.accept(token)
+    assert matcher.is_complete()
+    assert not other.is_complete()
 
 
 def test_a_chat_template_that_reaches_outside_is_stopped_by_its_sandbox():

@@ -42,6 +42,7 @@ class JinjaChatTemplate:
                 f"the model's chat template does not compile: {error}", code=ErrorCode.CONFIG_NO_ENGINE
             ) from None
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
+        self.source = source
         self.knows_tools = "tools" in source
 
     def render(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> str:

@@ -1,4 +1,4 @@
-"""TextEngine over llama.cpp's low-level API: one context, one sequence."""
+"""TextEngine over llama.cpp's low-level API: one context, its sequences in one unified KV cache."""
 
 from __future__ import annotations
 
@@ -14,21 +14,30 @@ import numpy as np
 from pagantic_common.domain.errors import ErrorCode, Internal, PreconditionFailed
 from pagantic_common.domain.messages import ModelInfo
 from pagantic_common.telemetry.logging import get_logger
+from services.inference.core.batching import Slice
+from services.inference.core.dialect import MEANT_CONTROL_TEXTS
 from services.inference.core.sampling import Logits
+from services.inference.ports import KvCacheFullError
 
 log = get_logger(__name__)
 
-_SEQUENCE = 0
 _PIECE_BYTES = 512
 _GGML_LOG_LEVEL_WARN = 3
+_KV_FULL = 1  # what llama_decode returns when it found no cells and changed nothing
+MAX_SEQUENCES = 256  # of llama.cpp
 
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """How the model is loaded; `threads` 0 is the number of cores, `gpu_layers` -1 is all."""
+    """How the model is loaded.
+
+    `threads` 0 is the number of cores, `gpu_layers` -1 is all, `kv_tokens` at least the context window.
+    """
 
     context_tokens: int = 4096
-    batch_tokens: int = 512
+    kv_tokens: int = 8192
+    max_sequences: int = 64
+    batch_tokens: int = 64
     threads: int = 0
     gpu_layers: int = 0
     flash_attention: bool = False
@@ -55,11 +64,20 @@ class LlamaVocabulary:
             if llama_cpp.llama_vocab_get_attr(vocab, token) & (marked | llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN)
         )
         self.control_texts = tuple(text for text in texts if text)
-        self._pieces = [self.render(token, with_special=False) for token in range(self.size)]
+        meant = {
+            token for text in MEANT_CONTROL_TEXTS if len(found := self._tokenize_special(text)) == 1 for token in found
+        }
+        self._pieces = [self.render(token, with_special=token in meant) for token in range(self.size)]
 
     def piece(self, token: int) -> bytes:
-        """Bytes of a token; empty for control tokens."""
+        """Bytes of a token; empty for control tokens, but for those that mark parts of an answer."""
         return self._pieces[token]
+
+    def _tokenize_special(self, text: str) -> list[int]:
+        tokens = (llama_cpp.llama_token * _PIECE_BYTES)()
+        data = text.encode()
+        count = llama_cpp.llama_tokenize(self._vocab, data, len(data), tokens, _PIECE_BYTES, False, True)
+        return list(tokens[: max(0, count)])
 
     def render(self, token: int, *, with_special: bool) -> bytes:
         """Bytes of a token, control tokens written out if asked."""
@@ -70,6 +88,46 @@ class LlamaVocabulary:
             if length >= 0:
                 return buffer.raw[:length]
             size = -length
+
+
+class _Batch:
+    """A llama_batch over arrays of our own, which are filled without a call per token."""
+
+    def __init__(self, capacity: int) -> None:
+        self._tokens = np.zeros(capacity, dtype=np.int32)
+        self._positions = np.zeros(capacity, dtype=np.int32)
+        self._counts = np.ones(capacity, dtype=np.int32)
+        self._sequences = np.zeros(capacity, dtype=np.int32)
+        self._wanted = np.zeros(capacity, dtype=np.int8)
+        int32_p = ctypes.POINTER(ctypes.c_int32)
+        base = self._sequences.ctypes.data
+        self._sequence_rows = (int32_p * capacity)(
+            *(ctypes.cast(base + index * self._sequences.itemsize, int32_p) for index in range(capacity))
+        )
+        self.batch = llama_cpp.llama_batch(
+            n_tokens=0,
+            token=self._tokens.ctypes.data_as(int32_p),
+            embd=None,
+            pos=self._positions.ctypes.data_as(int32_p),
+            n_seq_id=self._counts.ctypes.data_as(int32_p),
+            seq_id=self._sequence_rows,
+            logits=self._wanted.ctypes.data_as(ctypes.POINTER(ctypes.c_int8)),
+        )
+
+    def fill(self, slices: Sequence[Slice]) -> int:
+        """Write the slices into the batch and return the number of rows of logits that they ask for."""
+        start = rows = 0
+        for part in slices:
+            end = start + len(part.tokens)
+            self._tokens[start:end] = part.tokens
+            self._positions[start:end] = range(part.position, part.position + len(part.tokens))
+            self._sequences[start:end] = part.sequence_id
+            self._wanted[start:end] = 0
+            self._wanted[end - part.logit_rows : end] = 1
+            rows += part.logit_rows
+            start = end
+        self.batch.n_tokens = start
+        return rows
 
 
 class LlamaCppEngine:
@@ -90,9 +148,11 @@ class LlamaCppEngine:
         threads = options.threads or os.cpu_count() or 1
         window = min(options.context_tokens, llama_cpp.llama_model_n_ctx_train(self._model))
         params = llama_cpp.llama_context_default_params()
-        params.n_ctx = window
-        params.n_batch = params.n_ubatch = min(options.batch_tokens, window)
-        params.n_seq_max = 1
+        params.n_ctx = max(window, options.kv_tokens)
+        params.n_batch = params.n_ubatch = min(options.batch_tokens, params.n_ctx)
+        params.n_seq_max = options.max_sequences
+        params.n_outputs_max = max(params.n_batch, params.n_seq_max)  # it reserves a row for each sequence
+        params.kv_unified = True  # sequences share cells, so a copied prefix costs none
         params.n_threads = params.n_threads_batch = threads
         params.flash_attn_type = (
             llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED
@@ -104,14 +164,16 @@ class LlamaCppEngine:
         if not self._context:
             llama_cpp.llama_model_free(self._model)
             raise PreconditionFailed(
-                f"no context of {window} tokens could be made for {str(path)!r}: lower the context or free memory",
+                f"no KV cache of {params.n_ctx} tokens could be made for {str(path)!r}: lower kv_tokens or free memory",
                 code=ErrorCode.CONFIG_NO_ENGINE,
             )
         self.vocab = llama_cpp.llama_model_get_vocab(self._model)
         self._vocabulary = LlamaVocabulary(self.vocab)
         self._memory = llama_cpp.llama_get_memory(self._context)
-        self._batch = llama_cpp.llama_batch_init(params.n_batch, 0, 1)
         self._max_batch_tokens = int(params.n_batch)
+        self._kv_capacity_tokens = int(llama_cpp.llama_n_ctx(self._context))
+        self._max_sequences = options.max_sequences
+        self._batch = _Batch(self._max_batch_tokens)
         self._info = ModelInfo(name=name, context_window=window, capabilities=("chat", "tools", "json_schema", "gbnf"))
 
     @property
@@ -128,6 +190,16 @@ class LlamaCppEngine:
     def max_batch_tokens(self) -> int:
         """Most tokens of one `decode`."""
         return self._max_batch_tokens
+
+    @property
+    def kv_capacity_tokens(self) -> int:
+        """Cells of the KV cache."""
+        return self._kv_capacity_tokens
+
+    @property
+    def max_sequences(self) -> int:
+        """Sequence ids are below this."""
+        return self._max_sequences
 
     @property
     def chat_template(self) -> str:
@@ -164,31 +236,32 @@ class LlamaCppEngine:
         known = (token for token in tokens if 0 <= token < self._vocabulary.size)
         return b"".join(self._vocabulary.render(token, with_special=with_special) for token in known)
 
-    def decode(self, tokens: Sequence[int], position: int) -> Logits:
-        """Append tokens at `position` and return a copy of the last one's logits."""
-        batch = self._batch
-        batch.n_tokens = len(tokens)
-        for index, token in enumerate(tokens):
-            batch.token[index] = token
-            batch.pos[index] = position + index
-            batch.n_seq_id[index] = 1
-            batch.seq_id[index][0] = _SEQUENCE
-            batch.logits[index] = index == len(tokens) - 1
-        code = llama_cpp.llama_decode(self._context, batch)
+    def decode(self, slices: Sequence[Slice]) -> Logits:
+        """Append each slice to its sequence and return the rows of logits that they ask for, in order."""
+        rows = self._batch.fill(slices)
+        code = llama_cpp.llama_decode(self._context, self._batch.batch)
         if code != 0:
-            self.truncate(position)
+            for part in slices:
+                self.truncate(part.sequence_id, part.position)
+            if code == _KV_FULL:
+                raise KvCacheFullError
             raise Internal(
-                f"llama_decode of {len(tokens)} tokens at {position} gave {code}", code=ErrorCode.INFERENCE_ENGINE_ERROR
+                f"llama_decode of {self._batch.batch.n_tokens} tokens gave {code}",
+                code=ErrorCode.INFERENCE_ENGINE_ERROR,
             )
-        row = llama_cpp.llama_get_logits_ith(self._context, -1)
-        return np.ctypeslib.as_array(row, shape=(self._vocabulary.size,)).copy()
+        if not rows:
+            return np.empty((0, self._vocabulary.size), dtype=np.float32)
+        return np.ctypeslib.as_array(llama_cpp.llama_get_logits(self._context), shape=(rows, self._vocabulary.size))
 
-    def truncate(self, length: int) -> None:
-        """Forget everything from position `length` on."""
-        llama_cpp.llama_memory_seq_rm(self._memory, _SEQUENCE, length, -1)
+    def copy_prefix(self, source: int, target: int, length: int) -> None:
+        """Let `target` share the first `length` tokens of `source`."""
+        llama_cpp.llama_memory_seq_cp(self._memory, source, target, 0, length)
+
+    def truncate(self, sequence_id: int, length: int) -> None:
+        """Forget everything of a sequence from position `length` on."""
+        llama_cpp.llama_memory_seq_rm(self._memory, sequence_id, length, -1)
 
     def close(self) -> None:
         """Free the model. Nothing may be called afterwards."""
-        llama_cpp.llama_batch_free(self._batch)
         llama_cpp.llama_free(self._context)
         llama_cpp.llama_model_free(self._model)

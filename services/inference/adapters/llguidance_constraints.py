@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import lru_cache
 
 import llama_cpp
 import numpy as np
@@ -20,6 +21,9 @@ from pagantic_common.grammar.engine_text import (
 from services.inference.core.generation import Constraint, ConstraintKind
 from services.inference.core.sampling import Logits
 
+_NEVER = np.float32(-np.inf)
+_CACHED_CONSTRAINTS = 128
+
 _TO_ENGINE_TEXT: dict[ConstraintKind, Callable[[str], str]] = {
     ConstraintKind.SCHEMA: engine_text_of_schema,
     ConstraintKind.GBNF: engine_text_of_gbnf,
@@ -34,13 +38,14 @@ class LlguidanceMatcher:
     def __init__(self, matcher: LLMatcher) -> None:
         self._matcher = matcher
 
-    def mask(self, logits: Logits) -> None:
-        """Set the logits of tokens that may not come next to -inf, in place."""
+    def mask(self, logits: Logits) -> Logits:
+        """Return the logits with those of tokens that may not come next at -inf."""
         bits = np.unpackbits(np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8), bitorder="little")
         self._check()
-        allowed = bits[: logits.shape[0]].view(np.bool_)
-        logits[: allowed.shape[0]][~allowed] = -np.inf
-        logits[allowed.shape[0] :] = -np.inf
+        allowed = np.zeros(logits.shape[0], dtype=np.bool_)
+        known = min(bits.shape[0], logits.shape[0])
+        allowed[:known] = bits[:known]
+        return np.where(allowed, logits, _NEVER)
 
     def accept(self, token: int) -> None:
         """Move past a token that the mask allowed."""
@@ -60,6 +65,10 @@ class LlguidanceMatcher:
         """Tell whether nothing may follow."""
         return bool(self._matcher.is_stopped())
 
+    def fork(self) -> LlguidanceMatcher:
+        """Return a matcher with the same progress."""
+        return LlguidanceMatcher(self._matcher.deep_copy())
+
     def _check(self) -> None:
         if self._matcher.is_error():
             raise Internal(
@@ -76,8 +85,13 @@ class LlguidanceCompiler:
             warnings.simplefilter("ignore", DeprecationWarning)
             self._tokenizer = lltokenizer_from_vocab(vocab)
 
+        self._compile = lru_cache(_CACHED_CONSTRAINTS)(self._compile_anew)
+
     def start(self, constraint: Constraint) -> LlguidanceMatcher:
-        """Return a fresh matcher."""
+        """Return a fresh matcher; one that was compiled lately is copied."""
+        return self._compile(constraint).fork()
+
+    def _compile_anew(self, constraint: Constraint) -> LlguidanceMatcher:
         try:
             text = _TO_ENGINE_TEXT[constraint.kind](constraint.text)
         except GrammarError as error:

@@ -1,62 +1,79 @@
-"""Takes inference requests in turn and streams what the engine's thread says."""
+"""The use-case behind Infer: a request becomes work for the engine's loop, and its events an answer."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import AsyncGenerator, Callable
-from concurrent.futures import ThreadPoolExecutor
+import uuid
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 
-from pagantic_common.domain.errors import ErrorCode, InvalidRequest
+import numpy as np
+
+from pagantic_common.domain.clock import Clock
+from pagantic_common.domain.errors import ErrorCode, InvalidRequest, NotFound
 from pagantic_common.domain.messages import ToolChoiceMode, ToolDefinition
 from pagantic_common.telemetry.scope import current_deadline
-from services.inference.app.decode_job import DecodeJob, EngineThread
-from services.inference.app.turns import Turns
+from services.inference.app.answer_stream import AnswerStream
+from services.inference.app.engine_loop import EngineLoop
+from services.inference.core.answer import AnswerParser
+from services.inference.core.branches import DecodeRequest
 from services.inference.core.chat import plain_messages, template_messages, template_tools
 from services.inference.core.control_text import ControlTextGuard
+from services.inference.core.dialect import VERBATIM, Dialect, dialect_of
 from services.inference.core.generation import (
     DEFAULT_MAX_TOKENS,
     ChatPrompt,
     Constraint,
     ConstraintKind,
-    Delta,
     Event,
     InferenceRequest,
+    Started,
 )
+from services.inference.core.output import Output
 from services.inference.core.tool_calls import call_schema, offered_tools
 from services.inference.ports import ChatTemplate, ConstraintCompiler, TextEngine
 
 
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A request, ready to decode, and how to read what comes."""
+
+    decode: DecodeRequest
+    started: Started
+    dialect: Dialect
+    tool_names: tuple[str, ...]
+    is_enforced: bool
+
+
 class Generation:
-    """The use-case behind Infer, and what needs the tokenizer alone."""
+    """Infer over one model, and what needs its tokenizer alone."""
 
     def __init__(
         self,
         *,
-        engine: TextEngine,
+        loop: EngineLoop,
         template: ChatTemplate,
         constraints: ConstraintCompiler,
-        thread: EngineThread,
-        queue_capacity: int,
+        clock: Clock,
         max_candidates: int,
+        may_draft: bool,
         new_seed: Callable[[], int],
     ) -> None:
-        self.engine = engine
-        self.turns = Turns(queue_capacity)
-        self.thread = thread
+        self.loop = loop
+        self.engine: TextEngine = loop.engine
         self._template = template
+        self._dialect = dialect_of(template.source)
         self._constraints = constraints
+        self._clock = clock
         self._max_candidates = max_candidates
+        self._may_draft = may_draft
         self._new_seed = new_seed
-        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
-        self._live: set[threading.Event] = set()
+        self._running: dict[str, tuple[int, int]] = {}
 
     async def close(self) -> None:
         """Stop what still decodes, within one step, and let the engine's thread end."""
-        for cancelled in self._live:
-            cancelled.set()
-        await asyncio.to_thread(self._executor.shutdown)
+        await asyncio.to_thread(self.loop.close)
 
     def check_model(self, name: str) -> None:
         """Raise InvalidRequest (CONFIG_NO_ENGINE) unless `name` is empty or this model's."""
@@ -66,10 +83,51 @@ class Generation:
                 code=ErrorCode.CONFIG_NO_ENGINE,
             )
 
+    def cancel_candidates(self, inference_id: str, indexes: Sequence[int]) -> None:
+        """Give up candidates of a running inference; raises NotFound when it does not run here."""
+        if inference_id not in self._running:
+            raise NotFound(f"no inference {inference_id!r} runs here: it ended, or another replica has it")
+        number, count = self._running[inference_id]
+        if wrong := [index for index in indexes if not 0 <= index < count]:
+            raise InvalidRequest(f"candidate {wrong[0]} does not exist: this inference has {count}")
+        for index in indexes:
+            self.loop.cancel_candidate(number, index)
+
     def prompt_tokens(self, prompt: ChatPrompt | str) -> list[int]:
         """Return a prompt as the model would see it."""
+        return self._tokenize(prompt)[0]
+
+    async def infer(self, request: InferenceRequest) -> AsyncGenerator[Event, None]:
+        """Stream the events of one request. Closing the generator stops decoding within one step."""
+        if not 1 <= request.candidate_count <= self._max_candidates:
+            raise InvalidRequest(
+                f"candidate_count is {request.candidate_count}: it must be between 1 and {self._max_candidates}"
+            )
+        self.loop.check_capacity()
+        prepared = await asyncio.to_thread(self._prepare, request)
+        stream = AnswerStream(
+            started=prepared.started,
+            new_parser=lambda: AnswerParser(
+                prepared.dialect, prepared.tool_names, is_enforced=prepared.is_enforced, new_call_id=_new_call_id
+            ),
+            candidate_count=request.candidate_count,
+            is_enforced=prepared.is_enforced,
+            clock=self._clock,
+        )
+        number = self.loop.submit(prepared.decode, stream.put)
+        self._running[prepared.started.inference_id] = (number, request.candidate_count)
+        try:
+            async with aclosing(stream.events()) as events:
+                async for event in events:
+                    yield event
+        finally:
+            del self._running[prepared.started.inference_id]
+            self.loop.cancel(number)
+
+    def _tokenize(self, prompt: ChatPrompt | str) -> tuple[list[int], Dialect]:
+        """Return a prompt as the model would see it, and how the model will write after it."""
         if isinstance(prompt, str):
-            return self.engine.tokenize(prompt, add_special=True, parse_special=False)
+            return self.engine.tokenize(prompt, add_special=True, parse_special=False), VERBATIM
         tools = self._rendered_tools(prompt)
         guard = ControlTextGuard(self.engine.vocabulary.control_texts)
         if self._template.knows_tools:
@@ -78,59 +136,14 @@ class Generation:
             messages = plain_messages(prompt.messages, tools if prompt.tool_choice.is_enforced else ())
             rendered_tools = []
         text = self._template.render(guard.hide(messages), guard.hide(rendered_tools))
-        return [
+        tokens = [
             token
             for part, is_meant in guard.split(text)
             for token in self.engine.tokenize(part, add_special=False, parse_special=is_meant)
         ]
+        return tokens, self._dialect.after(text)
 
-    async def infer(self, request: InferenceRequest) -> AsyncGenerator[Event, None]:
-        """Stream the events of one request. Closing the generator stops decoding within one step."""
-        if not 1 <= request.candidate_count <= self._max_candidates:
-            raise InvalidRequest(
-                f"candidate_count is {request.candidate_count}: it must be between 1 and {self._max_candidates}"
-            )
-        self.turns.check_capacity()
-        cancelled = threading.Event()
-        job = await asyncio.to_thread(self._prepare, request, cancelled)
-        self._live.add(cancelled)
-        try:
-            async with self.turns.take(request.priority), aclosing(self._run(job, cancelled)) as events:
-                async for event in events:
-                    yield event
-        finally:
-            self._live.discard(cancelled)
-
-    async def _run(self, job: DecodeJob, cancelled: threading.Event) -> AsyncGenerator[Event, None]:
-        loop = asyncio.get_running_loop()
-        events: asyncio.Queue[Event | None] = asyncio.Queue()
-
-        def emit(event: Event | None) -> None:
-            loop.call_soon_threadsafe(events.put_nowait, event)
-
-        def work() -> None:
-            try:
-                self.thread.run(job, emit)
-            finally:
-                emit(None)
-
-        running = loop.run_in_executor(self._executor, work)
-        try:
-            async for event in _coalesced(events):
-                yield event
-            await running
-        finally:
-            cancelled.set()
-            # The engine is this job's until its thread has let go of it, also while this task is being cancelled.
-            while not running.done():
-                try:
-                    await asyncio.wait([running])
-                except asyncio.CancelledError:
-                    continue
-            if not running.cancelled():
-                running.exception()  # seen; the caller is gone or has it
-
-    def _prepare(self, request: InferenceRequest, cancelled: threading.Event) -> DecodeJob:
+    def _prepare(self, request: InferenceRequest) -> _Prepared:
         constraint = request.constraint
         tools: tuple[ToolDefinition, ...] = ()
         is_enforced = False
@@ -141,23 +154,36 @@ class Generation:
             if constraint is not None:
                 raise InvalidRequest("a constraint and an enforced tool_choice cannot both bind the output")
             constraint = Constraint(ConstraintKind.SCHEMA, call_schema(tools))
-        tokens = tuple(self.prompt_tokens(request.prompt))
+        tokens, dialect = self._tokenize(request.prompt)
         if not tokens:
             raise InvalidRequest("the prompt is empty")
         names = tuple(tool.name for tool in tools) if is_enforced or self._template.knows_tools else ()
-        matchers = tuple(
-            self._constraints.start(constraint) if constraint else None for _ in range(request.candidate_count)
+        max_tokens = self._room(len(tokens), request.max_tokens)
+        seed = self._new_seed() if request.seed is None else request.seed
+        output = Output(
+            vocabulary=self.engine.vocabulary,
+            sampling=request.sampling,
+            max_tokens=max_tokens,
+            stop=request.stop,
+            matcher=self._constraints.start(constraint) if constraint is not None else None,
+            prompt_tokens=tokens,
+            top_logprobs=request.top_logprobs,
         )
-        return DecodeJob(
-            request=request,
-            tokens=tokens,
-            max_tokens=self._room(len(tokens), request.max_tokens),
-            seed=self._new_seed() if request.seed is None else request.seed,
-            matchers=matchers,
-            tool_names=names if request.constraint is None else (),
-            tool_is_enforced=is_enforced,
+        decode = DecodeRequest(
+            tokens=tuple(tokens),
+            output=output,
+            draws=tuple(_random_stream(seed + index) for index in range(request.candidate_count)),
+            max_tokens=max_tokens,
+            priority=request.priority,
             deadline=current_deadline(),
-            is_cancelled=cancelled.is_set,
+            may_draft=self._may_draft,
+        )
+        return _Prepared(
+            decode=decode,
+            started=Started(self.engine.model, len(tokens), 0, seed, uuid.uuid4().hex),
+            dialect=dialect if request.constraint is None else VERBATIM,
+            tool_names=names if request.constraint is None else (),
+            is_enforced=is_enforced,
         )
 
     def _room(self, prompt_tokens: int, max_tokens: int) -> int:
@@ -180,17 +206,9 @@ class Generation:
         return offered_tools(prompt.tools, prompt.tool_choice) if prompt.tools else ()
 
 
-async def _coalesced(events: asyncio.Queue[Event | None]) -> AsyncGenerator[Event, None]:
-    """Give events until None; waiting deltas of one candidate are joined, so a slow reader gets fewer, longer ones."""
-    event = await events.get()
-    while event is not None:
-        following: Event | None = None
-        has_following = False
-        while isinstance(event, Delta) and not has_following and not events.empty():
-            following = events.get_nowait()
-            if isinstance(following, Delta) and following.candidate_index == event.candidate_index:
-                event = Delta(event.candidate_index, event.content + following.content)
-            else:
-                has_following = True
-        yield event
-        event = following if has_following else await events.get()
+def _random_stream(seed: int) -> Callable[[], float]:
+    return np.random.Generator(np.random.Philox(key=seed % 2**64)).random
+
+
+def _new_call_id() -> str:
+    return f"call_{uuid.uuid4().hex[:16]}"

@@ -73,6 +73,7 @@ class FinishReason(StrEnum):
     STOP = "stop"
     LENGTH = "length"
     TOOL = "tool"
+    CANCELLED = "cancelled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,7 @@ class Started:
     prompt_tokens: int
     cached_prompt_tokens: int
     seed: int
+    inference_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,7 @@ class Completed:
     """All candidates ended."""
 
     usage: TokenUsage
+    computed_tokens: int = 0
 
 
 Event = Started | Delta | CandidateEnd | Completed

@@ -1,11 +1,13 @@
-"""Picks a token from logits, in the order of llama.cpp's default chain.
+"""Picks tokens from logits, in the order of llama.cpp's default chain.
 
-That is: penalties and bias, top-k, top-p, min-p, temperature.
+That is: penalties and bias, top-k, top-p, min-p, temperature. A row of logits is ranked once; any number of candidates
+may then draw from it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +17,21 @@ from services.inference.core.generation import Sampling
 Logits = NDArray[np.float32]
 
 GREEDY_BELOW = 1e-4  # a smaller temperature overflows the exponentials, and picks the best token anyway
+_NEAR_BEST = 8.0  # nats below the best logit within which the top k are nearly always found, without a sort of the row
+_CERTAIN = np.ones(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """Tokens that may come next and their cumulative probabilities; the last of these is 1."""
+
+    tokens: NDArray[np.int64]
+    cumulative: NDArray[np.float64]
+
+    def pick(self, draw: float) -> int:
+        """Return the token that `draw`, uniform in [0, 1), stands for."""
+        index = int(self.cumulative.searchsorted(draw, side="right"))
+        return int(self.tokens[min(index, self.tokens.size - 1)])
 
 
 def adjust_logits(logits: Logits, sampling: Sampling, seen: Counter[int]) -> None:
@@ -32,30 +49,69 @@ def adjust_logits(logits: Logits, sampling: Sampling, seen: Counter[int]) -> Non
             logits[token] += bias
 
 
-def pick_token(logits: Logits, sampling: Sampling, draw: float) -> int:
-    """Return the token that `draw`, uniform in [0, 1), stands for; at temperature 0 the most probable, lowest id first.
+def rank_tokens(logits: Logits, sampling: Sampling) -> Choices:
+    """Return what may be picked; at temperature 0 only the most probable token, the lowest id of equals.
 
-    Tokens whose logit is -inf are never picked; at least one must be finite.
+    Tokens whose logit is -inf are never among them; at least one must be finite.
     """
-    if sampling.temperature < GREEDY_BELOW:
-        return int(np.argmax(logits))
-    finite = np.flatnonzero(np.isfinite(logits))
-    if 0 < sampling.top_k < finite.size:
-        finite = finite[np.argpartition(logits[finite], -sampling.top_k)[-sampling.top_k :]]
-    order = finite[np.argsort(-logits[finite], kind="stable")]
-    ranked = logits[order].astype(np.float64)
-    probabilities = _softmax(ranked)
-    kept = ranked.size
+    best = int(logits.argmax())
+    if sampling.temperature < GREEDY_BELOW or sampling.top_k == 1:
+        return Choices(np.array([best]), _CERTAIN)
+    if sampling.top_k > 0:
+        tokens = _top_tokens(logits, float(logits[best]), sampling.top_k)
+        weights = _weights(logits[tokens], float(logits[best]))
+        total = float(weights.sum())
+    else:
+        weights = _weights(logits, float(logits[best]))
+        total = float(weights.sum())
+        tokens = _nucleus(weights, total, sampling)
+        weights = weights[tokens]
     if sampling.top_p < 1.0:
-        kept = min(kept, int(np.searchsorted(np.cumsum(probabilities), sampling.top_p)) + 1)
+        size = int(weights.cumsum().searchsorted(sampling.top_p * total)) + 1
+        tokens, weights = tokens[:size], weights[:size]
     if sampling.min_p > 0.0:
-        kept = min(kept, max(1, int(np.count_nonzero(probabilities >= sampling.min_p * probabilities[0]))))
-    cumulative = np.cumsum(_softmax(ranked[:kept] / sampling.temperature))
-    index = int(np.searchsorted(cumulative, draw * cumulative[-1], side="right"))
-    return int(order[min(index, kept - 1)])
+        is_kept = weights >= sampling.min_p
+        tokens, weights = tokens[is_kept], weights[is_kept]
+    cumulative = (weights ** (1 / sampling.temperature)).cumsum()
+    cumulative /= cumulative[-1]
+    return Choices(tokens, cumulative)
 
 
-def _softmax(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    weights = np.exp(values - values.max())
-    normalized: NDArray[np.float64] = weights / weights.sum()
-    return normalized
+def log_probabilities(logits: Logits) -> NDArray[np.float64]:
+    """Return the natural logarithms of the tokens' probabilities."""
+    values = logits.astype(np.float64)
+    values -= values.max()
+    result: NDArray[np.float64] = values - np.log(np.exp(values).sum())
+    return result
+
+
+def _weights(logits: Logits, best: float) -> NDArray[np.float64]:
+    weights: NDArray[np.float64] = np.exp(logits.astype(np.float64) - best)
+    return weights
+
+
+def _top_tokens(logits: Logits, best: float, top_k: int) -> NDArray[np.int64]:
+    """Return the `top_k` most probable finite tokens, in order; of equals the lower id first."""
+    tokens = np.flatnonzero(logits >= best - _NEAR_BEST)
+    if tokens.size < top_k:
+        tokens = np.flatnonzero(logits > -np.inf)
+    if tokens.size > top_k:
+        values = logits[tokens]
+        least = np.partition(values, -top_k)[-top_k]
+        tokens = tokens[values >= least]  # with ties a few more than k, cut below after the stable sort
+    order = np.argsort(-logits[tokens], kind="stable")
+    ranked: NDArray[np.int64] = tokens[order][:top_k]
+    return ranked
+
+
+def _nucleus(weights: NDArray[np.float64], total: float, sampling: Sampling) -> NDArray[np.int64]:
+    """Return tokens that hold the mass that top-p asks for, in order; all, in any order, when it asks for all."""
+    if sampling.top_p >= 1.0:
+        return np.flatnonzero(weights >= max(sampling.min_p, np.finfo(np.float64).tiny))
+    for nats in (_NEAR_BEST, 2 * _NEAR_BEST, np.inf):
+        is_near = weights >= max(np.exp(-nats), np.finfo(np.float64).tiny)
+        if float(weights[is_near].sum()) >= sampling.top_p * total:
+            break
+    tokens = np.flatnonzero(is_near)
+    ranked: NDArray[np.int64] = tokens[np.argsort(-weights[tokens], kind="stable")]
+    return ranked

@@ -20,6 +20,14 @@ class TextStream:
         self._held = ""
         self.is_stopped = False
 
+    def fork(self) -> TextStream:
+        """Return a stream that has given out as much and goes on by itself."""
+        other = TextStream(self._stop)
+        other._decoder.setstate(self._decoder.getstate())
+        other._held = self._held
+        other.is_stopped = self.is_stopped
+        return other
+
     def feed(self, data: bytes) -> str:
         """Take the bytes of the next tokens and return the text that may be shown now."""
         self._held += self._decoder.decode(data)

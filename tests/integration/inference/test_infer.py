@@ -25,8 +25,9 @@ from pagantic_common.telemetry.clock import SystemClock
 from pagantic_common.testing.scripted_engine import ScriptedEngine
 from pagantic_common.testing.server import serving
 from services.inference.adapters.jinja_chat_template import JinjaChatTemplate
-from services.inference.app.decode_job import EngineThread
+from services.inference.app.engine_loop import EngineLoop
 from services.inference.app.generation import Generation
+from services.inference.core.batching import Limits
 from services.inference.core.generation import InferenceRequest
 from services.inference.servicer import SERVICE_NAME, InferenceServicer
 
@@ -38,16 +39,27 @@ class NoConstraints:
         raise InvalidRequest("the scripted engine has no masks", code=ErrorCode.CONSTRAINT_GRAMMAR_INVALID)
 
 
-def generation_over(engine, queue_capacity=4):
+def generation_over(engine, *, queue_capacity=4, max_running=8):
+    loop = EngineLoop(
+        engine,
+        limits=Limits(engine.max_batch_tokens, max_running, queue_capacity),
+        max_idle_tokens=256,
+        clock=SystemClock(),
+        post=asyncio.get_running_loop().call_soon_threadsafe,
+    )
     return Generation(
-        engine=engine,
+        loop=loop,
         template=JinjaChatTemplate(TEMPLATE, bos_token="", eos_token=""),
         constraints=NoConstraints(),
-        thread=EngineThread(engine, SystemClock(), lambda: "call_1"),
-        queue_capacity=queue_capacity,
+        clock=SystemClock(),
         max_candidates=8,
+        may_draft=True,
         new_seed=lambda: 7,
     )
+
+
+def computed(engine):
+    return sum(len(part) for batch in engine.batches for part in batch)
 
 
 @pytest.fixture
@@ -108,7 +120,9 @@ async def test_candidates_share_one_prompt_and_a_second_request_its_prefix(infer
     events = await collect(stub, chat("hello", candidate_count=3))
     assert texts_of(events) == {0: "ok", 1: "ok", 2: "ok"}
     prompt = events[0].started.prompt_tokens
-    assert sum(len(batch) for batch in engine.batches) == prompt + 3 * len("ok")
+    assert computed(engine) == prompt + len("ok")  # they agree, so they are one row each step
+    assert events[-1].completed.computed_tokens == computed(engine)
+    assert events[-1].completed.usage.output_tokens == 3 * len("ok")
     again = await collect(stub, chat("hello there"))
     assert again[0].started.cached_prompt_tokens == len("user: hello")
 
@@ -146,7 +160,7 @@ async def test_a_prompt_that_does_not_fit_says_both_sizes(inference):
         ({"stop": [""]}, InvalidRequest, "stop takes"),
         ({"options_json": "{"}, InvalidRequest, "options_json is not JSON"),
         ({"options_json": '{"mirostat":1}'}, InvalidRequest, "no option 'mirostat'"),
-        ({"top_logprobs": 2}, Unsupported, "not built yet"),
+        ({"top_logprobs": 21}, InvalidRequest, "top_logprobs is 21"),
         ({"constraint": generation_pb2.DecoderConstraint(regex="a+")}, InvalidRequest, "has no masks"),
     ],
 )
@@ -191,7 +205,7 @@ async def test_a_deadline_reaches_the_decode_loop(inference):
 
 async def test_a_full_queue_is_refused_with_a_delay(inference):
     hold = threading.Event()
-    stub = await inference(ScriptedEngine("x", on_decode=lambda _tokens: hold.wait(5)), queue_capacity=1)
+    stub = await inference(ScriptedEngine("x", on_decode=lambda _tokens: hold.wait(5)), queue_capacity=1, max_running=1)
     running = [asyncio.create_task(collect(stub, chat())) for _ in range(2)]
     try:
         for _ in range(100):

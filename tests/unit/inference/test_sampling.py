@@ -5,10 +5,53 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.inference.core.generation import Sampling
-from services.inference.core.sampling import adjust_logits, pick_token
+from services.inference.core.sampling import adjust_logits, log_probabilities, rank_tokens
 
 LOGITS = st.lists(st.floats(-20, 20, width=32), min_size=2, max_size=40).map(lambda v: np.array(v, dtype=np.float32))
 DRAWS = st.floats(0, 1, exclude_max=True)
+SAMPLINGS = st.builds(
+    Sampling,
+    temperature=st.sampled_from([0.0, 0.3, 1.0, 1.7]),
+    top_p=st.sampled_from([0.1, 0.6, 0.95, 1.0]),
+    top_k=st.sampled_from([0, 1, 3, 40]),
+    min_p=st.sampled_from([0.0, 0.05, 0.5]),
+)
+
+
+def pick_token(logits, sampling, draw):
+    return rank_tokens(logits, sampling).pick(draw)
+
+
+def reference(logits, sampling):
+    """The chain as it is described, over Python floats: token -> probability."""
+    order = sorted((i for i in range(len(logits)) if np.isfinite(logits[i])), key=lambda i: (-logits[i], i))
+    if sampling.temperature == 0:
+        return {order[0]: 1.0}
+    if sampling.top_k:
+        order = order[: sampling.top_k]
+    weights = [np.exp(float(logits[i]) - float(logits[order[0]])) for i in order]
+    if sampling.top_p < 1:
+        cumulative = np.cumsum(weights)
+        size = int(np.argmax(cumulative >= sampling.top_p * cumulative[-1])) + 1
+        order, weights = order[:size], weights[:size]
+    kept = [(i, w) for i, w in zip(order, weights, strict=True) if w >= sampling.min_p]
+    powers = {i: w ** (1 / sampling.temperature) for i, w in kept}
+    return {i: power / sum(powers.values()) for i, power in powers.items()}
+
+
+@given(LOGITS, SAMPLINGS)
+def test_the_chain_is_the_one_described(logits, sampling):
+    choices = rank_tokens(logits.copy(), sampling)
+    found = dict(zip(choices.tokens.tolist(), np.diff(choices.cumulative, prepend=0.0), strict=True))
+    expected = reference(logits, sampling)
+    assert found.keys() >= {token for token, probability in expected.items() if probability > 1e-9}
+    for token, probability in found.items():
+        assert abs(probability - expected.get(token, 0.0)) < 1e-6
+
+
+@given(LOGITS)
+def test_log_probabilities_sum_to_one(logits):
+    assert abs(np.exp(log_probabilities(logits)).sum() - 1) < 1e-9
 
 
 @given(LOGITS)

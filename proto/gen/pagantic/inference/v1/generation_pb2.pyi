@@ -36,6 +36,8 @@ class _FinishReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FinishRe
     """The model asks for tool calls."""
     FINISH_REASON_ERROR: _FinishReason.ValueType  # 4
     """The engine failed; the status says how."""
+    FINISH_REASON_CANCELLED: _FinishReason.ValueType  # 5
+    """The candidate was cancelled alone, by CancelCandidates."""
 
 class FinishReason(_FinishReason, metaclass=_FinishReasonEnumTypeWrapper):
     """Why a candidate ended."""
@@ -50,6 +52,8 @@ FINISH_REASON_TOOL: FinishReason.ValueType  # 3
 """The model asks for tool calls."""
 FINISH_REASON_ERROR: FinishReason.ValueType  # 4
 """The engine failed; the status says how."""
+FINISH_REASON_CANCELLED: FinishReason.ValueType  # 5
+"""The candidate was cancelled alone, by CancelCandidates."""
 Global___FinishReason: _TypeAlias = FinishReason  # noqa: Y015
 
 @_typing.final

@@ -152,12 +152,15 @@ class InferenceStarted(_message.Message):
     PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
     CACHED_PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
+    INFERENCE_ID_FIELD_NUMBER: _builtins.int
     prompt_tokens: _builtins.int
     """Tokens of the rendered prompt."""
     cached_prompt_tokens: _builtins.int
     """Of these, taken from the KV cache."""
     seed: _builtins.int
     """Seed of candidate 0, chosen or given; sending it again repeats the random stream."""
+    inference_id: _builtins.str
+    """Names this inference in CancelCandidates, as long as it runs."""
     @_builtins.property
     def model(self) -> _message_pb2.ModelInfo:
         """The model that serves the request."""
@@ -169,14 +172,60 @@ class InferenceStarted(_message.Message):
         prompt_tokens: _builtins.int = ...,
         cached_prompt_tokens: _builtins.int = ...,
         seed: _builtins.int = ...,
+        inference_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["model", b"model"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_prompt_tokens", b"cached_prompt_tokens", "model", b"model", "prompt_tokens", b"prompt_tokens", "seed", b"seed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_prompt_tokens", b"cached_prompt_tokens", "inference_id", b"inference_id", "model", b"model", "prompt_tokens", b"prompt_tokens", "seed", b"seed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___InferenceStarted: _TypeAlias = InferenceStarted  # noqa: Y015
+
+@_typing.final
+class CancelCandidatesRequest(_message.Message):
+    """Which candidates to give up."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INFERENCE_ID_FIELD_NUMBER: _builtins.int
+    CANDIDATE_INDEXES_FIELD_NUMBER: _builtins.int
+    inference_id: _builtins.str
+    """From InferenceStarted."""
+    @_builtins.property
+    def candidate_indexes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Positions of the candidates, from 0."""
+
+    def __init__(
+        self,
+        *,
+        inference_id: _builtins.str = ...,
+        candidate_indexes: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate_indexes", b"candidate_indexes", "inference_id", b"inference_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelCandidatesRequest: _TypeAlias = CancelCandidatesRequest  # noqa: Y015
+
+@_typing.final
+class CancelCandidatesResponse(_message.Message):
+    """The candidates are being given up."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelCandidatesResponse: _TypeAlias = CancelCandidatesResponse  # noqa: Y015
 
 @_typing.final
 class CandidateDelta(_message.Message):
@@ -267,6 +316,11 @@ class InferenceCompleted(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     USAGE_FIELD_NUMBER: _builtins.int
+    COMPUTED_TOKENS_FIELD_NUMBER: _builtins.int
+    computed_tokens: _builtins.int
+    """Tokens that the engine computed for it: what was not cached of the prompt, the outputs, of which those that
+    candidates share count once, and drafts.
+    """
     @_builtins.property
     def usage(self) -> _usage_pb2.TokenUsage:
         """What the request cost, all candidates together."""
@@ -275,10 +329,11 @@ class InferenceCompleted(_message.Message):
         self,
         *,
         usage: _usage_pb2.TokenUsage | None = ...,
+        computed_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["computed_tokens", b"computed_tokens", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

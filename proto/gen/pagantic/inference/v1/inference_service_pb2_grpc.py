@@ -40,6 +40,11 @@ class InferenceServiceStub:
                 request_serializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.InferRequest.SerializeToString,
                 response_deserializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.InferResponse.FromString,
                 _registered_method=True)
+        self.CancelCandidates = channel.unary_unary(
+                '/pagantic.inference.v1.InferenceService/CancelCandidates',
+                request_serializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.CancelCandidatesRequest.SerializeToString,
+                response_deserializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.CancelCandidatesResponse.FromString,
+                _registered_method=True)
         self.Embed = channel.unary_unary(
                 '/pagantic.inference.v1.InferenceService/Embed',
                 request_serializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.EmbedRequest.SerializeToString,
@@ -86,6 +91,15 @@ class InferenceServiceServicer:
         step. Errors: INFERENCE_CONTEXT_EXCEEDED when the prompt does not fit, INFERENCE_OVERLOADED with RetryInfo when the
         queue is full, CONFIG_NO_ENGINE for an unknown model, CONSTRAINT_GRAMMAR_INVALID for a constraint that cannot be
         enforced.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CancelCandidates(self, request, context):
+        """Gives up candidates of a running Infer; the others go on. Each ends with FINISH_REASON_CANCELLED within one step.
+        Errors: INVALID_ARGUMENT for a candidate that the inference does not have, NOT_FOUND when it has ended or runs in
+        another replica.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -147,6 +161,11 @@ def add_InferenceServiceServicer_to_server(servicer, server):
                     servicer.Infer,
                     request_deserializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.InferRequest.FromString,
                     response_serializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.InferResponse.SerializeToString,
+            ),
+            'CancelCandidates': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelCandidates,
+                    request_deserializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.CancelCandidatesRequest.FromString,
+                    response_serializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.CancelCandidatesResponse.SerializeToString,
             ),
             'Embed': grpc.unary_unary_rpc_method_handler(
                     servicer.Embed,
@@ -212,6 +231,33 @@ class InferenceService:
             '/pagantic.inference.v1.InferenceService/Infer',
             pagantic_dot_inference_dot_v1_dot_inference__service__pb2.InferRequest.SerializeToString,
             pagantic_dot_inference_dot_v1_dot_inference__service__pb2.InferResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelCandidates(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagantic.inference.v1.InferenceService/CancelCandidates',
+            pagantic_dot_inference_dot_v1_dot_inference__service__pb2.CancelCandidatesRequest.SerializeToString,
+            pagantic_dot_inference_dot_v1_dot_inference__service__pb2.CancelCandidatesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -39,6 +39,11 @@ class InferenceServiceStub:
     queue is full, CONFIG_NO_ENGINE for an unknown model, CONSTRAINT_GRAMMAR_INVALID for a constraint that cannot be
     enforced.
     """
+    CancelCandidates: _grpc.UnaryUnaryMultiCallable[_inference_service_pb2.CancelCandidatesRequest, _inference_service_pb2.CancelCandidatesResponse]
+    """Gives up candidates of a running Infer; the others go on. Each ends with FINISH_REASON_CANCELLED within one step.
+    Errors: INVALID_ARGUMENT for a candidate that the inference does not have, NOT_FOUND when it has ended or runs in
+    another replica.
+    """
     Embed: _grpc.UnaryUnaryMultiCallable[_inference_service_pb2.EmbedRequest, _inference_service_pb2.EmbedResponse]
     """Turns texts into vectors. Needs an embedding model."""
     Score: _grpc.UnaryUnaryMultiCallable[_inference_service_pb2.ScoreRequest, _inference_service_pb2.ScoreResponse]
@@ -64,6 +69,11 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
     step. Errors: INFERENCE_CONTEXT_EXCEEDED when the prompt does not fit, INFERENCE_OVERLOADED with RetryInfo when the
     queue is full, CONFIG_NO_ENGINE for an unknown model, CONSTRAINT_GRAMMAR_INVALID for a constraint that cannot be
     enforced.
+    """
+    CancelCandidates: _aio.UnaryUnaryMultiCallable[_inference_service_pb2.CancelCandidatesRequest, _inference_service_pb2.CancelCandidatesResponse]  # type: ignore[assignment]
+    """Gives up candidates of a running Infer; the others go on. Each ends with FINISH_REASON_CANCELLED within one step.
+    Errors: INVALID_ARGUMENT for a candidate that the inference does not have, NOT_FOUND when it has ended or runs in
+    another replica.
     """
     Embed: _aio.UnaryUnaryMultiCallable[_inference_service_pb2.EmbedRequest, _inference_service_pb2.EmbedResponse]  # type: ignore[assignment]
     """Turns texts into vectors. Needs an embedding model."""
@@ -93,6 +103,17 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         step. Errors: INFERENCE_CONTEXT_EXCEEDED when the prompt does not fit, INFERENCE_OVERLOADED with RetryInfo when the
         queue is full, CONFIG_NO_ENGINE for an unknown model, CONSTRAINT_GRAMMAR_INVALID for a constraint that cannot be
         enforced.
+        """
+
+    @_abc_1.abstractmethod
+    def CancelCandidates(
+        self,
+        request: _inference_service_pb2.CancelCandidatesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_inference_service_pb2.CancelCandidatesResponse, _abc.Awaitable[_inference_service_pb2.CancelCandidatesResponse]]:
+        """Gives up candidates of a running Infer; the others go on. Each ends with FINISH_REASON_CANCELLED within one step.
+        Errors: INVALID_ARGUMENT for a candidate that the inference does not have, NOT_FOUND when it has ended or runs in
+        another replica.
         """
 
     @_abc_1.abstractmethod

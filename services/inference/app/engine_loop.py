@@ -1,0 +1,180 @@
+"""The thread that owns an engine: it asks the scheduler what to do, lets the engine do it, and tells who waits."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from pagantic_common.domain.clock import Clock
+from pagantic_common.domain.errors import ErrorCode, Internal, Unavailable
+from pagantic_common.telemetry.logging import get_logger
+from services.inference.core.batching import Limits, Plan, Scheduler
+from services.inference.core.branches import DecodeRequest, Failed, FailureCause, Finished, SchedulerEvent
+from services.inference.core.prefix_tree import CopyPrefix, PrefixTree
+from services.inference.ports import KvCacheFullError, TextEngine
+
+log = get_logger(__name__)
+
+Deliver = Callable[[SchedulerEvent], None]
+_STUCK_RETRY_S = 0.05
+
+
+class EngineLoop:
+    """Runs the steps of one engine until `close`.
+
+    Args:
+        engine: The engine; only this thread decodes with it.
+        limits: Bounds of the scheduler.
+        max_idle_tokens: KV cells that may be kept for tokens of finished requests.
+        clock: Time for deadlines and costs.
+        post: Runs a callback where the events are wanted, soon; may be called from any thread.
+    """
+
+    def __init__(
+        self,
+        engine: TextEngine,
+        *,
+        limits: Limits,
+        max_idle_tokens: int,
+        clock: Clock,
+        post: Callable[[Callable[[], None]], object],
+    ) -> None:
+        self.engine = engine
+        tree = PrefixTree(
+            capacity_tokens=engine.kv_capacity_tokens,
+            max_sequences=engine.max_sequences,
+            max_idle_tokens=max_idle_tokens,
+        )
+        self.scheduler = Scheduler(tree, limits)
+        self.broken_because = ""
+        self._clock = clock
+        self._post = post
+        self._deliver: dict[int, Deliver] = {}
+        self._changed = threading.Condition()
+        self._is_closing = False
+        self._step_started_s: float | None = None
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._thread.start()
+
+    def submit(self, request: DecodeRequest, deliver: Deliver) -> int:
+        """Let a request in and return its number. Its events go to `deliver`, in order; the last is Finished or Failed.
+
+        Raises Overloaded (INFERENCE_OVERLOADED) when too many wait and Unavailable (INFERENCE_ENGINE_ERROR) when the
+        engine is broken.
+        """
+        with self._changed:
+            self._check_health()
+            number = self.scheduler.submit(request)
+            self._deliver[number] = deliver
+            self._changed.notify()
+        return number
+
+    def check_capacity(self) -> None:
+        """Raise what `submit` would raise now."""
+        with self._changed:
+            self._check_health()
+            self.scheduler.check_capacity()
+
+    def cancel(self, number: int) -> None:
+        """Stop decoding for a request within one step; nobody is told of its end."""
+        with self._changed:
+            if self._deliver.pop(number, None) is not None:
+                self.scheduler.cancel(number)
+
+    def cancel_candidate(self, number: int, index: int) -> None:
+        """Stop decoding for one candidate within one step; its end is delivered."""
+        with self._changed:
+            self.scheduler.cancel_candidate(number, index)
+
+    def stuck_for_s(self, now_s: float) -> float:
+        """Return how long the present step has been running."""
+        started_s = self._step_started_s
+        return 0.0 if started_s is None else now_s - started_s
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
+    def give_up(self, reason: str) -> None:
+        """Fail every request and refuse new ones: the thread is stuck or dead."""
+        with self._changed:
+            if not self.broken_because:
+                self.broken_because = reason
+                self._hand_out(self.scheduler.fail(None, reason))
+
+    def close(self) -> None:
+        """Fail what still runs, within one step, and let the thread end."""
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _check_health(self) -> None:
+        if self.broken_because:
+            raise Unavailable(f"the engine is broken: {self.broken_because}", code=ErrorCode.INFERENCE_ENGINE_ERROR)
+
+    def _run(self) -> None:
+        try:
+            while (plan := self._next_plan()) is not None:
+                self._carry_out(plan)
+        except BaseException as error:
+            log.exception("the engine's thread died")
+            self.give_up(f"its thread died of {type(error).__name__}")
+            raise
+
+    def _next_plan(self) -> Plan | None:
+        with self._changed:
+            while not self._is_closing and (self.broken_because or not self.scheduler.has_work):
+                self._changed.wait()
+            if self._is_closing:
+                self._hand_out(self.scheduler.fail(None, "the service stops", FailureCause.CANCELLED))
+                return None
+            plan = self.scheduler.decide(self._clock.monotonic_s())
+            self._hand_out(plan.events)
+            if not (plan.slices or plan.operations or plan.events):
+                self._changed.wait(_STUCK_RETRY_S)
+            return plan
+
+    def _carry_out(self, plan: Plan) -> None:
+        for operation in plan.operations:
+            if isinstance(operation, CopyPrefix):
+                self.engine.copy_prefix(operation.source, operation.target, operation.length)
+            else:
+                self.engine.truncate(operation.sequence_id, operation.length)
+        if not plan.slices:
+            return
+        self._step_started_s = started_s = self._clock.monotonic_s()
+        try:
+            logits = self.engine.decode(plan.slices)
+        except KvCacheFullError:
+            settle = self.scheduler.refuse
+        except Internal as error:
+            log.error("a step failed", error=str(error))  # noqa: TRY400 - an expected failure of the engine
+            reason = str(error)
+            settle = lambda plan: self.scheduler.fail(plan, reason)  # noqa: E731
+        else:
+            cost = self._clock.monotonic_s() - started_s
+            settle = lambda plan: self.scheduler.apply(plan, logits, cost)  # noqa: E731
+        finally:
+            self._step_started_s = None
+        with self._changed:
+            if not self.broken_because:
+                self._hand_out(settle(plan))
+
+    def _hand_out(self, events: Sequence[SchedulerEvent]) -> None:
+        """Post the events of a step, all at once, so that a step wakes their receivers once."""
+        batch: list[tuple[Deliver, SchedulerEvent]] = []
+        for event in events:
+            deliver = self._deliver.get(event.number)
+            if deliver is not None:
+                batch.append((deliver, event))
+            if isinstance(event, Finished | Failed):
+                self._deliver.pop(event.number, None)
+        if batch:
+            self._post(lambda: _call_all(batch))
+
+
+def _call_all(batch: Sequence[tuple[Deliver, SchedulerEvent]]) -> None:
+    for deliver, event in batch:
+        deliver(event)

@@ -1,0 +1,465 @@
+"""Decides what each step of the engine computes, and what its results change (continuous batching).
+
+Theory of operation. A request becomes branches: candidates that have sampled the same tokens so far are one branch,
+with one sequence of the KV cache and one row per step, and part only where they draw different tokens. A branch has
+`tokens`, of which the first `computed` are in the cache; the others are pending. A new prompt, a run of forced tokens,
+the token that was just sampled, and everything that a preempted branch lost are all only that: pending tokens.
+
+Each step, `decide` fills one batch: first the branches with little to do, the longest unserved first; then prompts, of
+which the oldest always gets its share and the rest goes to the shortest; then drafts. A prompt whose next tokens
+another one computes in the same step waits, and shares them afterwards. When the cache is full, idle tokens are
+evicted; when that is not enough, the last branch in rank loses its sequence and computes it again later. `apply`
+takes the rows of logits that the batch gave, lets every candidate draw, and says what happened.
+
+Invariants:
+    1. A step has at most `step_tokens` tokens, and its cells fit into the cache.
+    2. Every candidate of an admitted request ends exactly once, and its request after it.
+    3. No branch with pending tokens waits for ever: the first in rank is never preempted, every `FAIR_ADMISSION`-th
+       admission takes the request that has waited longest, and no class of work can take the whole batch.
+    4. The same calls give the same plans and events.
+    5. What a cancelled or expired request holds is given back before the next batch is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pagantic_common.domain.errors import ErrorCode, Internal, Overloaded
+from services.inference.core.branches import (
+    Branch,
+    Candidate,
+    DecodeRequest,
+    Ended,
+    Failed,
+    FailureCause,
+    Finished,
+    Progress,
+    Prompted,
+    SchedulerEvent,
+    Ticket,
+)
+from services.inference.core.drafting import StepCosts
+from services.inference.core.generation import FinishReason
+from services.inference.core.output import Output, Row, Step
+from services.inference.core.prefix_tree import Operation, PrefixTree
+from services.inference.core.sampling import Logits
+
+FAIR_ADMISSION = 4
+RETRY_AFTER_S = 1.0
+_SHORT = 16  # pending tokens up to which a branch is served with those that decode
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Tokens to append to a sequence at `position`, its length; logits are wanted for the last `logit_rows` of them."""
+
+    sequence_id: int
+    tokens: list[int]
+    position: int
+    logit_rows: int
+
+
+@dataclass(slots=True)
+class _Work:
+    branch: Branch
+    size: int
+    draft: list[int]
+
+    @property
+    def tokens(self) -> int:
+        return self.size + len(self.draft)
+
+    def slice(self) -> Slice:
+        branch = self.branch
+        assert branch.sequence_id is not None  # noqa: S101 - only seated branches get work
+        end = branch.computed + self.size
+        rows = 1 + len(self.draft) if end == len(branch.tokens) else 0
+        return Slice(branch.sequence_id, branch.tokens[branch.computed : end] + self.draft, branch.computed, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do next: operations on the cache, in order, then one batch, which may be empty; and what has happened."""
+
+    operations: tuple[Operation, ...]
+    slices: tuple[Slice, ...]
+    events: tuple[SchedulerEvent, ...]
+    work: tuple[_Work, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of a scheduler, all at least 1 but `queue_capacity`, which may be 0."""
+
+    step_tokens: int
+    max_running: int
+    queue_capacity: int
+
+
+class Scheduler:
+    """All requests of one engine. `decide` and then one of `apply`, `refuse` and `fail`, in turn."""
+
+    def __init__(self, tree: PrefixTree, limits: Limits) -> None:
+        self.tree = tree
+        self.limits = limits
+        self.costs = StepCosts()
+        self.rows_total = 0
+        self.output_tokens_total = 0
+        self.preemptions_total = 0
+        self._numbers = 0
+        self._admissions = 0
+        self._steps = 0
+        self._waiting: list[Ticket] = []
+        self._branches: list[Branch] = []
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for their first step."""
+        return len(self._waiting)
+
+    @property
+    def running(self) -> int:
+        """Sequences that are being decoded."""
+        return len(self._branches)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `decide` would find something to do."""
+        return bool(self._waiting or self._branches or self.tree.operations)
+
+    def check_capacity(self) -> None:
+        """Raise Overloaded (INFERENCE_OVERLOADED) when one more request would not be let in."""
+        if len(self._waiting) >= self.limits.queue_capacity + max(0, self.limits.max_running - len(self._branches)):
+            raise Overloaded(
+                f"{len(self._waiting)} requests wait already, the limit is {self.limits.queue_capacity}",
+                code=ErrorCode.INFERENCE_OVERLOADED,
+                retry_after_s=RETRY_AFTER_S,
+            )
+
+    def submit(self, request: DecodeRequest) -> int:
+        """Let a request in and return its number; raises Overloaded when too many wait."""
+        self.check_capacity()
+        self._numbers += 1
+        self._waiting.append(Ticket(self._numbers, request))
+        return self._numbers
+
+    def cancel(self, number: int) -> None:
+        """Give a request up at the next `decide`; one that has ended is left alone."""
+        if (ticket := self._ticket(number)) is not None:
+            ticket.is_cancelled = True
+
+    def cancel_candidate(self, number: int, index: int) -> None:
+        """Give one candidate up at the next `decide`; its neighbours go on."""
+        if (ticket := self._ticket(number)) is not None and 0 <= index < len(ticket.candidates):
+            ticket.candidates[index].is_cancelled = True
+
+    def decide(self, now_s: float) -> Plan:
+        """Return the next step."""
+        events: list[SchedulerEvent] = []
+        self._drop(now_s, events)
+        self._seat_and_admit()
+        work = self._make_room_for(self._fill(), events)
+        operations = tuple(self.tree.operations)
+        self.tree.operations.clear()
+        return Plan(operations, tuple(item.slice() for item in work), tuple(events), tuple(work))
+
+    def apply(self, plan: Plan, logits: Logits, cost: float = 0.0) -> list[SchedulerEvent]:
+        """Take the rows of logits that a plan's slices asked for, in order; `cost` is what the step took, if known."""
+        events: list[SchedulerEvent] = []
+        self._steps += 1
+        self.costs.learn(sum(item.tokens for item in plan.work), cost)
+        first_row = 0
+        for item, part in zip(plan.work, plan.slices, strict=True):
+            branch, ticket = item.branch, item.branch.ticket
+            self.tree.append(part.sequence_id, part.tokens)
+            branch.computed += item.size
+            branch.last_served = self._steps
+            ticket.rows += item.tokens
+            self.rows_total += item.tokens
+            if not ticket.is_prompted:
+                ticket.prompt_tokens_computed += item.size
+            if part.logit_rows:
+                if not ticket.is_prompted:
+                    ticket.is_prompted = True
+                    cached = max(0, len(ticket.request.tokens) - ticket.prompt_tokens_computed)
+                    events.append(Prompted(ticket.number, cached))
+                rows = logits[first_row : first_row + part.logit_rows]
+                first_row += part.logit_rows
+                try:
+                    self._advance(branch, item.draft, rows, events)
+                except Internal as error:  # a constraint broke: its request alone ends
+                    self._fail(ticket, FailureCause.ENGINE, str(error), events)
+        return events
+
+    def refuse(self, plan: Plan) -> list[SchedulerEvent]:
+        """Take note that the cache had no room for a plan and nothing of it was computed."""
+        events: list[SchedulerEvent] = []
+        last = max((item.branch for item in plan.work), key=lambda branch: branch.rank)
+        if len(self._seated()) > 1:
+            self._preempt(last)
+        elif not self.tree.make_room(tokens=self.tree.free_tokens + 1):
+            self._fail(last.ticket, FailureCause.ENGINE, "the KV cache has no room for this request alone", events)
+        return events
+
+    def fail(self, plan: Plan | None, reason: str, cause: FailureCause = FailureCause.ENGINE) -> list[SchedulerEvent]:
+        """Give up the requests of a plan, or all of them."""
+        tickets = {
+            b.ticket.number: b.ticket for b in (self._branches if plan is None else [w.branch for w in plan.work])
+        }
+        if plan is None:
+            tickets |= {ticket.number: ticket for ticket in self._waiting}
+        events: list[SchedulerEvent] = []
+        for ticket in tickets.values():
+            self._fail(ticket, cause, reason, events)
+        return events
+
+    # ---- what ends before a step ------------------------------------------------------------------------------
+
+    def _ticket(self, number: int) -> Ticket | None:
+        tickets = [*self._waiting, *(branch.ticket for branch in self._branches)]
+        return next((ticket for ticket in tickets if ticket.number == number), None)
+
+    def _drop(self, now_s: float, events: list[SchedulerEvent]) -> None:
+        tickets = {ticket.number: ticket for ticket in self._waiting}
+        tickets |= {branch.ticket.number: branch.ticket for branch in self._branches}
+        for ticket in tickets.values():
+            if ticket.is_cancelled:
+                self._fail(ticket, FailureCause.CANCELLED, "", events)
+            elif ticket.request.deadline.has_passed(now_s):
+                self._fail(ticket, FailureCause.DEADLINE, "", events)
+        for branch in [b for b in self._branches if any(c.is_cancelled for c in b.candidates)]:
+            for candidate in [c for c in branch.candidates if c.is_cancelled]:
+                branch.candidates.remove(candidate)
+                self._end(branch.ticket, candidate, branch.output, FinishReason.CANCELLED, events)
+            if not branch.candidates:
+                self._remove(branch)
+
+    def _fail(self, ticket: Ticket, cause: FailureCause, reason: str, events: list[SchedulerEvent]) -> None:
+        if ticket in self._waiting:
+            self._waiting.remove(ticket)
+        for branch in [branch for branch in self._branches if branch.ticket is ticket]:
+            self._remove(branch)
+        events.append(Failed(ticket.number, cause, reason))
+
+    def _remove(self, branch: Branch) -> None:
+        self._branches.remove(branch)
+        if branch.sequence_id is not None:
+            self.tree.truncate(branch.sequence_id, branch.computed)
+            self.tree.release(branch.sequence_id)
+            branch.sequence_id = None
+
+    # ---- who runs ---------------------------------------------------------------------------------------------
+
+    def _seated(self) -> list[Branch]:
+        return [branch for branch in self._branches if branch.sequence_id is not None]
+
+    def _seat_and_admit(self) -> None:
+        for branch in self._branches:
+            if branch.is_deferred and branch.sequence_id is not None:
+                self._share_again(branch)
+        for branch in sorted((b for b in self._branches if b.sequence_id is None), key=lambda b: b.rank):
+            while not self._seat(branch):
+                last = max(self._seated(), key=lambda seated: seated.rank, default=None)
+                if last is None or last.rank <= branch.rank:
+                    return
+                self._preempt(last)
+        while self._waiting and len(self._branches) < self.limits.max_running:
+            ticket = self._next_ticket()
+            branch = ticket.root()
+            if not self._seat(branch):
+                return
+            self._admissions += 1
+            self._waiting.remove(ticket)
+            self._branches.append(branch)
+
+    def _next_ticket(self) -> Ticket:
+        if self._admissions % FAIR_ADMISSION == FAIR_ADMISSION - 1:
+            return self._waiting[0]
+        return min(self._waiting, key=lambda ticket: (-ticket.request.priority, ticket.number))
+
+    def _seat(self, branch: Branch) -> bool:
+        """Give a branch a sequence, if there is room for all that is pending, its own and that of the others."""
+        sequence_id = self.tree.share(branch.tokens, len(branch.tokens) - 1)
+        if sequence_id is None:
+            return False
+        computed = self.tree.length(sequence_id)
+        pending = sum(seated.pending for seated in self._seated()) + len(branch.tokens) - computed
+        if not self.tree.make_room(tokens=pending):
+            self.tree.release(sequence_id)
+            return False
+        branch.sequence_id, branch.computed = sequence_id, computed
+        return True
+
+    def _share_again(self, branch: Branch) -> None:
+        branch.is_deferred = False
+        if branch.sequence_id is not None and branch.computed < self.tree.shared_length(
+            branch.tokens, len(branch.tokens) - 1
+        ):
+            self.tree.close(branch.sequence_id)
+            branch.sequence_id = self.tree.share(branch.tokens, len(branch.tokens) - 1)
+            branch.computed = 0 if branch.sequence_id is None else self.tree.length(branch.sequence_id)
+
+    def _preempt(self, branch: Branch) -> None:
+        if branch.sequence_id is not None:
+            self.tree.close(branch.sequence_id)
+        branch.sequence_id, branch.computed = None, 0
+        self.preemptions_total += 1
+
+    # ---- what runs --------------------------------------------------------------------------------------------
+
+    def _fill(self) -> list[_Work]:
+        seated = self._seated()
+        prompts = sorted((b for b in seated if b.pending > _SHORT), key=lambda b: (b.pending, b.ticket.number))
+        work: list[_Work] = []
+        left = self.limits.step_tokens
+        reserve = min(max(1, left // 4), left - 1) if prompts else 0
+        for branch in sorted(
+            (b for b in seated if b.pending <= _SHORT), key=lambda b: (b.last_served, b.ticket.number)
+        ):
+            left -= self._add(work, branch, left - reserve)
+        if prompts:
+            oldest = min(prompts, key=lambda b: b.ticket.number)
+            left -= self._add(work, oldest, left if len(prompts) == 1 else max(1, left // 2))
+            for branch in prompts:
+                if branch is not oldest:
+                    left -= self._add(work, branch, left)
+        for item in work:
+            if left > 0 and item.branch.sequence_id is not None and item.size < item.branch.pending:
+                more = min(left, item.branch.pending - item.size)
+                item.size += more
+                left -= more
+        self._draft(work, left)
+        return work
+
+    def _add(self, work: list[_Work], branch: Branch, most: int) -> int:
+        """Add work for a branch and return its tokens, 0 when there is no budget or another one computes the same."""
+        size = min(branch.pending, most)
+        if size <= 0:
+            return 0
+        if not branch.ticket.is_prompted and any(_computes_next(item, branch) for item in work):
+            branch.is_deferred = True
+            return 0
+        work.append(_Work(branch, size, []))
+        return size
+
+    def _draft(self, work: list[_Work], left: int) -> None:
+        rows = sum(item.size for item in work)
+        for item in work:
+            branch = item.branch
+            if branch.drafter is None or item.size < branch.pending or left <= 0:
+                continue
+            limit = min(left, branch.ticket.request.max_tokens - branch.output.output_tokens - 1)
+            if limit > 0:
+                item.draft = branch.drafter.draft(branch.tokens, rows, limit, self.costs)
+                rows += len(item.draft)
+                left -= len(item.draft)
+
+    def _make_room_for(self, work: list[_Work], events: list[SchedulerEvent]) -> list[_Work]:
+        while work and not self.tree.make_room(tokens=sum(item.tokens for item in work)):
+            if any(item.draft for item in work):
+                for item in work:
+                    item.draft = []
+                continue
+            seated = self._seated()
+            if len(seated) == 1:
+                work[0].size = min(work[0].size, self.tree.free_tokens)
+                if work[0].size <= 0:
+                    self._fail(seated[0].ticket, FailureCause.ENGINE, "the KV cache is too small", events)
+                    return []
+                continue
+            last = max(seated, key=lambda branch: branch.rank)
+            self._preempt(last)
+            work = [item for item in work if item.branch is not last]
+        return work
+
+    # ---- what the results change ------------------------------------------------------------------------------
+
+    def _advance(self, branch: Branch, draft: list[int], logits: Logits, events: list[SchedulerEvent]) -> None:
+        accepted = 0
+        while True:
+            row = branch.output.rank(logits[accepted])
+            groups: dict[int, list[Candidate]] = {}
+            for candidate in branch.candidates:
+                token = row.choices.pick(candidate.draw() if branch.output.is_random else 0.0)
+                groups.setdefault(token, []).append(candidate)
+            stays = max(groups, key=lambda token: len(groups[token]))
+            if accepted < len(draft) and draft[accepted] in groups:
+                stays = draft[accepted]
+            for token, candidates in groups.items():
+                if token != stays:
+                    self._part(branch, candidates, token, row, events)
+            branch.candidates = groups[stays]
+            step = branch.output.accept(stays, row)
+            self._report(branch, step, events)
+            if step.finish_reason is not None:
+                self._remove(branch)
+                return
+            branch.tokens.extend(step.tokens)
+            matched = _common_length(step.tokens, draft[accepted:])
+            branch.computed += matched
+            accepted += matched
+            if matched < len(step.tokens):
+                break
+        if branch.drafter is not None and draft:
+            branch.drafter.judge(len(draft), accepted)
+        assert branch.sequence_id is not None  # noqa: S101 - it was just computed
+        self.tree.truncate(branch.sequence_id, branch.computed)
+
+    def _part(
+        self, branch: Branch, candidates: list[Candidate], token: int, row: Row, events: list[SchedulerEvent]
+    ) -> None:
+        """Let candidates that drew another token go on by themselves."""
+        other = Branch(branch.ticket, [], branch.output.fork(), candidates)
+        step = other.output.accept(token, row)
+        self._report(other, step, events)
+        if step.finish_reason is None:
+            assert branch.sequence_id is not None  # noqa: S101 - it was just computed
+            other.tokens = [*branch.tokens, *step.tokens]
+            other.sequence_id = self.tree.fork(branch.sequence_id, branch.computed)
+            other.computed = 0 if other.sequence_id is None else branch.computed
+            other.last_served = branch.last_served
+            self._branches.append(other)
+
+    def _report(self, branch: Branch, step: Step, events: list[SchedulerEvent]) -> None:
+        number = branch.ticket.number
+        if step.text or step.logprobs:
+            indexes = tuple(candidate.index for candidate in branch.candidates)
+            events.append(Progress(number, indexes, step.text, branch.output.output_tokens, step.logprobs))
+        if step.finish_reason is not None:
+            for candidate in branch.candidates:
+                self._end(branch.ticket, candidate, branch.output, step.finish_reason, events)
+
+    def _end(
+        self,
+        ticket: Ticket,
+        candidate: Candidate,
+        output: Output,
+        reason: FinishReason,
+        events: list[SchedulerEvent],
+    ) -> None:
+        tokens = output.output_tokens
+        ticket.unfinished -= 1
+        ticket.output_tokens += tokens
+        ticket.longest_output = max(ticket.longest_output, tokens)
+        self.output_tokens_total += tokens
+        events.append(Ended(ticket.number, candidate.index, reason, tokens, output.constraint_satisfied))
+        if ticket.unfinished == 0:
+            events.append(Finished(ticket.number, ticket.output_tokens, ticket.longest_output, ticket.rows))
+
+
+def _computes_next(item: _Work, branch: Branch) -> bool:
+    """Tell whether work of another prompt computes the token that a branch needs next, in the same place."""
+    other = item.branch
+    length = branch.computed + 1
+    return (
+        not other.ticket.is_prompted
+        and other.computed <= branch.computed < other.computed + item.size
+        and other.tokens[:length] == branch.tokens[:length]
+    )
+
+
+def _common_length(first: Sequence[int], second: Sequence[int]) -> int:
+    return next(
+        (index for index, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second))
+    )

@@ -1,0 +1,154 @@
+"""A request while it is decoded: its branches, their candidates, and what is reported of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from pagantic_common.domain.deadline import Deadline
+from services.inference.core.drafting import Drafter
+from services.inference.core.generation import FinishReason, TokenLogprob
+from services.inference.core.output import Output
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeRequest:
+    """A prompt as tokens, at least one, and how to go on; `draws` has one random stream, in [0, 1), per candidate."""
+
+    tokens: tuple[int, ...]
+    output: Output
+    draws: tuple[Callable[[], float], ...]
+    max_tokens: int
+    priority: int = 0
+    deadline: Deadline = field(default_factory=Deadline)
+    may_draft: bool = False
+
+
+@dataclass(slots=True)
+class Candidate:
+    """One of the answers that a request asks for."""
+
+    index: int
+    draw: Callable[[], float]
+    is_cancelled: bool = False
+
+
+class Branch:
+    """Candidates that have sampled the same tokens so far; `tokens` from `computed` on are pending."""
+
+    __slots__ = (
+        "candidates",
+        "computed",
+        "drafter",
+        "is_deferred",
+        "last_served",
+        "output",
+        "sequence_id",
+        "ticket",
+        "tokens",
+    )
+
+    def __init__(self, ticket: Ticket, tokens: list[int], output: Output, candidates: list[Candidate]) -> None:
+        self.ticket = ticket
+        self.tokens = tokens
+        self.output = output
+        self.candidates = candidates
+        self.computed = 0
+        self.sequence_id: int | None = None
+        self.last_served = 0
+        self.is_deferred = False
+        self.drafter: Drafter | None = None
+
+    @property
+    def pending(self) -> int:
+        """Tokens to compute before the next logits; at least one."""
+        return len(self.tokens) - self.computed
+
+    @property
+    def rank(self) -> tuple[int, int, int]:
+        """The order in which branches keep their cells when the cache is full, first one first."""
+        return (-self.ticket.request.priority, self.ticket.number, self.candidates[0].index)
+
+
+class Ticket:
+    """One request in the scheduler."""
+
+    def __init__(self, number: int, request: DecodeRequest) -> None:
+        self.number = number
+        self.request = request
+        self.candidates = [Candidate(index, draw) for index, draw in enumerate(request.draws)]
+        self.unfinished = len(self.candidates)
+        self.is_cancelled = False
+        self.is_prompted = False
+        self.prompt_tokens_computed = 0
+        self.rows = 0
+        self.output_tokens = 0
+        self.longest_output = 0
+
+    def root(self) -> Branch:
+        """Return the branch that all candidates begin in."""
+        branch = Branch(self, list(self.request.tokens), self.request.output, list(self.candidates))
+        if self.request.may_draft and len(self.candidates) == 1:
+            branch.drafter = Drafter(self.request.tokens)
+        return branch
+
+
+@dataclass(frozen=True, slots=True)
+class Prompted:
+    """The prompt of a request was processed."""
+
+    number: int
+    cached_prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Candidates of a request have new text, the same for all of them, after so many output tokens."""
+
+    number: int
+    candidates: tuple[int, ...]
+    text: str
+    output_tokens: int
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A candidate ended."""
+
+    number: int
+    candidate: int
+    finish_reason: FinishReason
+    output_tokens: int
+    constraint_satisfied: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """All candidates of a request ended; `rows` counts the tokens that were computed for it."""
+
+    number: int
+    output_tokens: int
+    longest_output: int
+    rows: int
+
+
+class FailureCause(Enum):
+    """Why a request failed."""
+
+    CANCELLED = "cancelled"
+    DEADLINE = "deadline"
+    ENGINE = "engine"
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A request ended before its candidates did."""
+
+    number: int
+    cause: FailureCause
+    reason: str = ""
+
+
+SchedulerEvent = Prompted | Progress | Ended | Finished | Failed

@@ -1,0 +1,178 @@
+"""The forms of a tool call as rules over the text of an answer. Knows nothing of what is around a call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pagantic_common.domain.json_text import JsonTextError, parse_json
+from pagantic_common.domain.messages import ToolCall
+from services.inference.core.answer_text import AnswerText, Reading
+from services.inference.core.generation import ToolCallDelta
+from services.inference.core.json_scan import JsonScan
+
+_ARGUMENTS_KEYS = ('"arguments"', '"parameters"')
+_OTHER_KEYS = ('"id"', '"type"')  # that a call may have; any other makes it an answer
+
+
+@dataclass(slots=True)
+class _CallObject:
+    """What is known of a call while its object is read; `arguments` are those that came before the name."""
+
+    name: str = ""
+    arguments: str = ""
+    is_shown: bool = False
+
+
+class CallRules:
+    """Reads calls of the tools in `names` and shows them in `text`."""
+
+    def __init__(self, text: AnswerText, names: Sequence[str], new_call_id: Callable[[], str]) -> None:
+        self._text = text
+        self._names = tuple(names)
+        self._new_call_id = new_call_id
+        self.calls: list[ToolCall] = []
+        self.is_broken = False
+
+    def after(self, opening: str) -> Reading[bool]:
+        """Read what comes right after an opening; return whether a call may still come in its block, or came."""
+        match opening:
+            case "{":
+                return (yield from self._object())
+            case "<function=":
+                return (yield from self._function())
+            case "[TOOL_CALLS]":
+                yield from self._text.spaces()
+                return self._text.char in {"[", "{"} or (yield from self._named_arguments())
+            case "```":
+                while self._text.char.isalnum():  # the language
+                    yield from self._text.hold()
+        return True
+
+    def _function(self) -> Reading[bool]:
+        """Read `NAME>{..}`."""
+        text = self._text
+        name = yield from self._name()
+        if not name or text.char != ">":
+            return False
+        yield from text.hold()
+        return (yield from self._arguments_of(name))
+
+    def _named_arguments(self) -> Reading[bool]:
+        """Read `NAME[ARGS]{..}`, also with `[CALL_ID]ID` before the arguments or without `[ARGS]`."""
+        text = self._text
+        name = yield from self._name()
+        if not name:
+            return False
+        if (yield from text.marker(("[ARGS]", "[CALL_ID]"))) == "[CALL_ID]":
+            while text.char.isalnum():
+                yield from text.hold()
+            yield from text.marker(("[ARGS]",))
+        return (yield from self._arguments_of(name))
+
+    def _name(self) -> Reading[str]:
+        """Hold the longest beginning of an offered name and return it if it is one, else ""."""
+        text, read = self._text, ""
+        while text.char and any(name.startswith(read + text.char) for name in self._names):
+            read += text.char
+            yield from text.hold()
+        return read if read in self._names else ""
+
+    def _object(self) -> Reading[bool]:
+        """Read the members of a call, whose brace is held; return whether it is one.
+
+        A shown call stays one where its object does not end well, but then nothing more of its block is looked for.
+        """
+        text, call = self._text, _CallObject()
+        while True:
+            key = yield from self._key()
+            if not key or not (yield from self._member(key, call)):
+                break
+            yield from text.spaces()
+            if text.char == "}":
+                if call.name and not call.is_shown:
+                    self._show_call(call.name, call.arguments or "{}")
+                    call.is_shown = True
+                yield from text.hold()
+                if call.is_shown:
+                    text.drop()
+                return call.is_shown
+            if text.char != ",":
+                break
+            yield from text.hold()
+        return call.is_shown and not text.held.strip()
+
+    def _key(self) -> Reading[str]:
+        """Hold a member's key up to its value and return the key as written; "" if there is none."""
+        text = self._text
+        yield from text.spaces()
+        key = (yield from text.value()) if text.char == '"' else ""
+        yield from text.spaces()
+        if text.char != ":":
+            return ""
+        yield from text.hold()
+        yield from text.spaces()
+        return key
+
+    def _member(self, key: str, call: _CallObject) -> Reading[bool]:
+        """Read a member's value; return whether the object may still be a call."""
+        text = self._text
+        if call.is_shown:
+            yield from text.value()
+        elif key == '"name"' and not call.name:
+            name = _parsed((yield from text.value()))
+            call.name = name if isinstance(name, str) and name in self._names else ""
+            if call.name and call.arguments:
+                self._show_call(call.name, call.arguments)
+                call.is_shown = True
+            return bool(call.name)
+        elif key in _ARGUMENTS_KEYS and not call.arguments:
+            if call.name:
+                call.is_shown = yield from self._arguments_of(call.name)
+                return call.is_shown
+            call.arguments = yield from text.value()
+            return isinstance(_parsed(call.arguments), dict)
+        else:
+            return key in _OTHER_KEYS and _parsed((yield from text.value())) is not None
+        return True
+
+    def _arguments_of(self, name: str) -> Reading[bool]:
+        """Show the arguments of a call while they arrive; return whether there are any."""
+        text = self._text
+        yield from text.spaces()
+        if text.char != "{":
+            return False
+        text.drop()
+        call_id, delta = self._show_head(name)
+        scan, parts = JsonScan(), list[str]()
+        while text.char and scan.take(text.char):
+            parts.append(text.char)
+            yield from text.pass_shown(delta)
+        arguments = "".join(parts)
+        if isinstance(_parsed(arguments), dict):
+            self.calls.append(ToolCall(call_id, name, arguments))
+        else:
+            self.is_broken = True
+            yield from text.pass_rest()
+        return True
+
+    def _show_call(self, name: str, arguments: str) -> None:
+        self._text.drop()
+        call_id, delta = self._show_head(name)
+        self._text.show(delta, arguments)
+        self.calls.append(ToolCall(call_id, name, arguments))
+
+    def _show_head(self, name: str) -> tuple[str, ToolCallDelta]:
+        """Show that a call begins; return its id, and what its arguments are to be shown as."""
+        call_id, index = self._new_call_id(), len(self.calls)
+        self._text.show(ToolCallDelta(index, call_id, name), "")
+        return call_id, ToolCallDelta(index)
+
+
+def _parsed(json_text: str) -> Any:
+    """Return the value; None if the text is not JSON that can be written again."""
+    try:
+        return parse_json(json_text, is_rewritable=True)
+    except JsonTextError:
+        return None

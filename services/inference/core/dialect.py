@@ -1,0 +1,110 @@
+"""How a model writes reasoning and tool calls, told from its chat template."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+
+class ToolFormat(StrEnum):
+    """The form of tool calls that a model was trained on.
+
+    HERMES: `<tool_call>{"name": .., "arguments": {..}}</tool_call>`, one block for each call (Hermes, Qwen).
+    LLAMA3: `{"name": .., "parameters": {..}}`, perhaps after `<|python_tag|>`, more of them after `;` or a new line, or
+    `<function=NAME>{..}</function>`.
+    MISTRAL: `[TOOL_CALLS][{"name": .., "arguments": {..}}, ..]` or `[TOOL_CALLS]NAME[ARGS]{..}` for each call.
+    GENERIC: an object with name and arguments, or an array of such, bare or fenced.
+    """
+
+    HERMES = "hermes"
+    LLAMA3 = "llama3"
+    MISTRAL = "mistral"
+    GENERIC = "generic"
+
+
+ENDS_OF_BLOCKS = {
+    "<tool_call>": "</tool_call>",
+    "<tools>": "</tools>",
+    "<function_call>": "</function_call>",
+    "<function=": "</function>",
+    "[": "]",
+    "```": "```",
+}
+CALL_OPENINGS = (*ENDS_OF_BLOCKS, "[TOOL_CALLS]", "<|python_tag|>", "{")
+_OPENINGS_IN_TEXT = {
+    ToolFormat.HERMES: ("<tool_call>",),
+    ToolFormat.LLAMA3: ("<|python_tag|>", "<function="),
+    ToolFormat.MISTRAL: ("[TOOL_CALLS]",),
+    ToolFormat.GENERIC: (),
+}
+_REASONING_MARKERS = (("<think>", "</think>"), ("[THINK]", "[/THINK]"))
+
+MEANT_CONTROL_TEXTS = frozenset(
+    {
+        *(marker for marker in (*CALL_OPENINGS, *ENDS_OF_BLOCKS.values()) if len(marker) > len("```")),
+        *(marker for markers in _REASONING_MARKERS for marker in markers),
+        "[ARGS]",
+        "[CALL_ID]",
+    }
+)
+"""Texts that a parser of answers must see. Many models have them as control tokens, whose text an engine leaves out:
+it must write out a control token whose text is one of these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How one model writes.
+
+    Args:
+        tool_format: Which openings of a call count in the midst of text; at the beginning all forms do.
+        reasoning: The markers before and after reasoning; None where a text is to be taken as it is.
+        is_in_reasoning: The prompt has opened the reasoning, so that the output begins inside it.
+    """
+
+    tool_format: ToolFormat = ToolFormat.GENERIC
+    reasoning: tuple[str, str] | None = _REASONING_MARKERS[0]
+    is_in_reasoning: bool = False
+
+    @property
+    def openings_in_text(self) -> tuple[str, ...]:
+        """What begins a tool call in the midst of text."""
+        return _OPENINGS_IN_TEXT[self.tool_format]
+
+    def after(self, prompt: str) -> Dialect:
+        """Return this dialect as it is after a rendered prompt, which shows whether reasoning is open.
+
+        The template shows it too, unless it decides by a variable: what was rendered is certain.
+        """
+        is_open = self.reasoning is not None and prompt.rstrip().endswith(self.reasoning[0])
+        return replace(self, is_in_reasoning=is_open)
+
+
+VERBATIM = Dialect(reasoning=None)
+"""For output that is no chat message: of a prompt in plain text, or under a constraint that the caller gave."""
+
+
+def dialect_of(template_source: str) -> Dialect:
+    """Tell a model's dialect from the source of its chat template; an empty one gives the generic dialect."""
+    markers = next(
+        (markers for markers in _REASONING_MARKERS if any(marker in template_source for marker in markers)),
+        _REASONING_MARKERS[0],
+    )
+    return Dialect(_format_of(template_source), markers, _opens_reasoning(template_source, markers[0]))
+
+
+def _format_of(source: str) -> ToolFormat:
+    if "[TOOL_CALLS]" in source:
+        return ToolFormat.MISTRAL
+    if "<tool_call>" in source:
+        return ToolFormat.HERMES
+    if any(marker in source for marker in ("<|python_tag|>", "<function=", "<|start_header_id|>")):
+        return ToolFormat.LLAMA3
+    return ToolFormat.GENERIC
+
+
+def _opens_reasoning(source: str, opening: str) -> bool:
+    """Tell whether what the template adds for the assistant's turn ends with `opening`."""
+    _, condition, tail = source.rpartition("add_generation_prompt")
+    literal_end = r"""(?:\\n|\s)*(?:['"]|\{%|\Z)"""
+    return bool(condition) and re.search(re.escape(opening) + literal_end, tail) is not None

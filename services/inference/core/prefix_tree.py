@@ -1,0 +1,268 @@
+"""What the KV cache holds, and for whom: a radix tree over the tokens of all its sequences.
+
+Theory of operation. A node is a run of tokens whose cells exist once in the unified KV cache. A sequence is a path
+from the root, and ends where a node ends. What one sequence has computed, another one shares by a copy, which costs
+no cell. Finished sequences stay, idle, so that their tokens can be shared by what comes later; the least recently
+used leaves of idle sequences make room. Whatever the cache itself has to do is appended to `operations`, in order.
+
+Invariants:
+    1. A node is held by at least one sequence; a node's holders hold its parent too.
+    2. `used_tokens` is the sum of the nodes' lengths and never exceeds the capacity, if room was made first.
+    3. Of the children that begin with the same token one is found by `share`; the others are twins: two sequences
+       computed the same token at the same time. Twins count as used and go with their sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class CopyPrefix:
+    """Let `target`, which is empty, share the first `length` tokens of `source`."""
+
+    source: int
+    target: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """Forget everything of a sequence from position `length` on."""
+
+    sequence_id: int
+    length: int
+
+
+Operation = CopyPrefix | Truncate
+
+
+class _Node:
+    __slots__ = ("children", "holders", "last_used", "parent", "start", "tokens")
+
+    def __init__(self, tokens: list[int], parent: _Node | None, start: int) -> None:
+        self.tokens = tokens
+        self.parent = parent
+        self.start = start
+        self.children: dict[int, _Node] = {}
+        self.holders: set[int] = set()
+        self.last_used = 0
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.tokens)
+
+    @property
+    def is_found(self) -> bool:
+        """Whether this node is its parent's child for its first token, not a twin of it."""
+        return self.parent is not None and self.parent.children.get(self.tokens[0]) is self
+
+
+class PrefixTree:
+    """Cells and holders of one KV cache; sequence ids are 0 to `max_sequences` - 1."""
+
+    def __init__(self, *, capacity_tokens: int, max_sequences: int, max_idle_tokens: int) -> None:
+        self.capacity_tokens = capacity_tokens
+        self.used_tokens = 0
+        self.operations: list[Operation] = []
+        self._max_idle_tokens = max_idle_tokens
+        self._root = _Node([], None, 0)
+        self._leaves: dict[int, _Node] = {}
+        self._free_ids = list(range(max_sequences - 1, -1, -1))
+        self._idle: set[int] = set()
+        self._uses = 0
+
+    @property
+    def free_tokens(self) -> int:
+        """Cells that nothing holds."""
+        return self.capacity_tokens - self.used_tokens
+
+    @property
+    def idle_sequences(self) -> int:
+        """Finished sequences that are kept for their tokens."""
+        return len(self._idle)
+
+    def length(self, sequence_id: int) -> int:
+        """Return the number of tokens that a sequence holds."""
+        return self._leaves[sequence_id].end
+
+    def tokens(self, sequence_id: int) -> list[int]:
+        """Return what a sequence holds."""
+        runs = [node.tokens for node in self._path(self._leaves[sequence_id])]
+        return [token for run in reversed(runs) for token in run]
+
+    def shared_length(self, tokens: Sequence[int], limit: int) -> int:
+        """Return how many of the first `limit` tokens are held already."""
+        return self._find(tokens, limit)[1]
+
+    def share(self, tokens: Sequence[int], limit: int) -> int | None:
+        """Open a sequence that holds as many of the first `limit` tokens as there are; None when no id is free."""
+        node, length = self._find(tokens, limit)
+        return self._open(node, length)
+
+    def fork(self, sequence_id: int, length: int) -> int | None:
+        """Open a sequence that holds the first `length` tokens of another one; None when no id is free."""
+        node = self._leaves[sequence_id]
+        while node.start >= length and node.parent is not None:
+            node = node.parent
+        return self._open(node, length)
+
+    def append(self, sequence_id: int, tokens: Sequence[int]) -> None:
+        """Take note of tokens that were computed at the end of a sequence. Room must have been made."""
+        if not tokens:
+            return
+        leaf = self._leaves[sequence_id]
+        if leaf.parent is None or leaf.children or len(leaf.holders) > 1:
+            node = _Node(list(tokens), leaf, leaf.end)
+            node.holders.add(sequence_id)
+            node.last_used = leaf.last_used
+            leaf.children.setdefault(tokens[0], node)
+            self._leaves[sequence_id] = node
+        else:
+            leaf.tokens.extend(tokens)
+        self.used_tokens += len(tokens)
+
+    def truncate(self, sequence_id: int, length: int) -> None:
+        """Forget what a sequence holds from `length` on."""
+        if length < self.length(sequence_id):
+            self.operations.append(Truncate(sequence_id, length))
+            self._cut(sequence_id, length)
+
+    def close(self, sequence_id: int) -> None:
+        """Forget a sequence; its id is free again."""
+        self.operations.append(Truncate(sequence_id, 0))
+        self._cut(sequence_id, 0)
+        del self._leaves[sequence_id]
+        self._idle.discard(sequence_id)
+        self._free_ids.append(sequence_id)
+
+    def release(self, sequence_id: int) -> None:
+        """Keep a finished sequence for its tokens, as far as they can be found and nobody else holds them."""
+        keep = leaf = self._leaves[sequence_id]
+        for node in self._path(leaf):
+            if not node.is_found and node.parent is not None:
+                keep = node.parent
+        self.truncate(sequence_id, keep.end)
+        self._touch(keep)
+        self._idle.add(sequence_id)
+        for idle in sorted(self._idle):
+            node = self._leaves[idle]
+            if node.parent is None or len(node.holders) > 1:
+                self.close(idle)
+        while self._idle_tokens() > self._max_idle_tokens and self._evict():
+            pass
+
+    def make_room(self, tokens: int = 0, sequences: int = 0) -> bool:
+        """Evict idle tokens until so many cells and ids are free; False when that cannot be."""
+        while self.free_tokens < tokens or len(self._free_ids) < sequences:
+            if not self._evict():
+                return False
+        return True
+
+    def _open(self, node: _Node, length: int) -> int | None:
+        if not self.make_room(sequences=1):
+            return None
+        # Making room may have evicted what was found: what is left of it is on the same path.
+        while node.parent is not None and not node.holders:
+            node = node.parent
+        length = min(length, node.end)
+        sequence_id = self._free_ids.pop()
+        self._leaves[sequence_id] = self._root
+        if length:
+            leaf = self._split(node, length)
+            self.operations.append(CopyPrefix(min(leaf.holders), sequence_id, length))
+            for held in self._path(leaf):
+                held.holders.add(sequence_id)
+            self._leaves[sequence_id] = leaf
+            self._touch(leaf)
+        return sequence_id
+
+    def _find(self, tokens: Sequence[int], limit: int) -> tuple[_Node, int]:
+        node, length = self._root, 0
+        while length < limit:
+            child = node.children.get(tokens[length])
+            if child is None:
+                break
+            node = child
+            common = _common_length(node.tokens, tokens, length, limit)
+            length += common
+            if common < len(node.tokens):
+                break
+        return node, length
+
+    def _split(self, node: _Node, length: int) -> _Node:
+        """Return the node that ends at `length`, cutting `node` in two when it goes on beyond."""
+        if length == node.end:
+            return node
+        parent = node.parent
+        assert parent is not None  # noqa: S101 - the root has no tokens to cut
+        cut = length - node.start
+        head = _Node(node.tokens[:cut], parent, node.start)
+        head.holders = set(node.holders)
+        head.last_used = node.last_used
+        if node.is_found:
+            parent.children[head.tokens[0]] = head
+        del node.tokens[:cut]
+        node.parent, node.start = head, length
+        head.children[node.tokens[0]] = node
+        return head
+
+    def _cut(self, sequence_id: int, length: int) -> None:
+        leaf = self._leaves[sequence_id]
+        while leaf.end > length:
+            if leaf.start < length:
+                self._split(leaf, length)
+            leaf.holders.discard(sequence_id)
+            parent = leaf.parent
+            assert parent is not None  # noqa: S101 - the root ends at 0
+            if not leaf.holders:
+                if leaf.is_found:
+                    del parent.children[leaf.tokens[0]]
+                self.used_tokens -= len(leaf.tokens)
+            leaf = parent
+        self._leaves[sequence_id] = leaf
+
+    def _evict(self) -> bool:
+        """Drop the least recently used leaf of an idle sequence; False when there is none."""
+        if not self._idle:
+            return False
+        sequence_id = min(self._idle, key=lambda idle: (self._leaves[idle].last_used, idle))
+        parent = self._leaves[sequence_id].parent
+        if parent is None or parent.parent is None or len(parent.holders) > 1:
+            self.close(sequence_id)
+        else:
+            self.truncate(sequence_id, parent.end)
+        return True
+
+    def _idle_tokens(self) -> int:
+        counted: set[int] = set()
+        total = 0
+        for sequence_id in self._idle:
+            for node in self._path(self._leaves[sequence_id]):
+                if id(node) in counted:
+                    break
+                counted.add(id(node))
+                if node.holders <= self._idle:
+                    total += len(node.tokens)
+        return total
+
+    def _touch(self, leaf: _Node) -> None:
+        self._uses += 1
+        for node in self._path(leaf):
+            node.last_used = self._uses
+
+    def _path(self, leaf: _Node) -> list[_Node]:
+        nodes = []
+        node: _Node | None = leaf
+        while node is not None and node.parent is not None:
+            nodes.append(node)
+            node = node.parent
+        return nodes
+
+
+def _common_length(run: list[int], tokens: Sequence[int], start: int, limit: int) -> int:
+    most = min(len(run), limit - start)
+    if list(tokens[start : start + most]) == run[:most]:
+        return most
+    return next(index for index in range(most) if run[index] != tokens[start + index])

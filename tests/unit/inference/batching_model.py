@@ -1,0 +1,99 @@
+"""Drives a Scheduler with a ScriptedEngine, as the engine's loop does, and keeps what it says."""
+
+import numpy as np
+
+from pagantic_common.testing.scripted_engine import ScriptedEngine, random_logits
+from services.inference.core.batching import Limits, Scheduler
+from services.inference.core.branches import DecodeRequest, Ended, Failed, Finished, Progress
+from services.inference.core.generation import Sampling
+from services.inference.core.output import Output
+from services.inference.core.prefix_tree import CopyPrefix, PrefixTree
+
+WARM = Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
+
+
+class Bench:
+    """A scheduler, its engine and the record of what happened."""
+
+    def __init__(
+        self,
+        *,
+        engine=None,
+        step_tokens=16,
+        max_running=8,
+        queue_capacity=100,
+        capacity=400,
+        sequences=16,
+        idle=100,
+        costs=None,
+    ):
+        self.engine = engine or ScriptedEngine(
+            logits_of=random_logits, kv_capacity_tokens=capacity, max_sequences=sequences
+        )
+        tree = PrefixTree(capacity_tokens=capacity, max_sequences=sequences, max_idle_tokens=idle)
+        self.scheduler = Scheduler(tree, Limits(step_tokens, max_running, queue_capacity))
+        self.costs = costs
+        self.now = 0.0
+        self.steps = 0
+        self.events = []
+        self.trace = []
+
+    def submit(self, prompt, *, seeds=(0,), max_tokens=8, sampling=WARM, **more):
+        draws = tuple(np.random.Generator(np.random.Philox(key=seed)).random for seed in seeds)
+        output = Output(
+            vocabulary=self.engine.vocabulary,
+            sampling=sampling,
+            max_tokens=max_tokens,
+            prompt_tokens=prompt,
+            matcher=more.pop("matcher", None),
+            stop=more.pop("stop", ()),
+        )
+        return self.scheduler.submit(
+            DecodeRequest(tokens=tuple(prompt), output=output, draws=draws, max_tokens=max_tokens, **more)
+        )
+
+    def step(self):
+        plan = self.scheduler.decide(self.now)
+        self.events += plan.events
+        for operation in plan.operations:
+            if isinstance(operation, CopyPrefix):
+                self.engine.copy_prefix(operation.source, operation.target, operation.length)
+            else:
+                self.engine.truncate(operation.sequence_id, operation.length)
+        self.trace.append((plan.operations, plan.slices))
+        if plan.slices:
+            self.steps += 1
+            rows = sum(len(part.tokens) for part in plan.slices)
+            cost = self.costs(rows) if self.costs else 0.0
+            self.events += self.scheduler.apply(plan, self.engine.decode(plan.slices), cost)
+        assert self.scheduler.tree.used_tokens == self.engine.kv_used_tokens or self.scheduler.tree.operations
+        return plan
+
+    def run(self, limit=3000):
+        for _ in range(limit):
+            if not self.scheduler.has_work:
+                return self
+            self.step()
+        raise AssertionError("the scheduler does not come to an end")
+
+    def text(self, number, candidate=0):
+        pieces = [
+            e for e in self.events if isinstance(e, Progress) and e.number == number and candidate in e.candidates
+        ]
+        return "".join(piece.text for piece in pieces)
+
+    def of(self, kind, number=None):
+        return [e for e in self.events if isinstance(e, kind) and number in (None, e.number)]
+
+    def outcomes(self):
+        return {e.number: type(e) for e in self.events if isinstance(e, Finished | Failed)}
+
+    def ends(self):
+        return [(e.number, e.candidate) for e in self.events if isinstance(e, Ended)]
+
+
+def alone(prompt, seed=0, **more):
+    """Return what one candidate says when nothing else runs."""
+    bench = Bench()
+    number = bench.submit(prompt, seeds=(seed,), **more)
+    return bench.run().text(number)

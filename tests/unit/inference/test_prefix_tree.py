@@ -1,0 +1,155 @@
+"""The tree against a plain model of the cache: what each sequence holds, and how many cells that takes."""
+
+import hypothesis.strategies as st
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from services.inference.core.prefix_tree import CopyPrefix, PrefixTree, Truncate
+
+TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=6)
+
+
+class TreeAgainstCache(RuleBasedStateMachine):
+    """Runs random calls and carries out the tree's operations on a cache of numbered cells."""
+
+    @initialize(capacity=st.integers(12, 40), sequences=st.integers(1, 5), idle=st.integers(0, 20))
+    def start(self, capacity, sequences, idle):
+        self.tree = PrefixTree(capacity_tokens=capacity, max_sequences=sequences, max_idle_tokens=idle)
+        self.capacity = capacity
+        self.cells: dict[int, list[tuple[int, int]]] = {}  # sequence -> (token, cell)
+        self.held: dict[int, list[int]] = {}  # running sequence -> tokens
+        self.next_cell = 0
+
+    def carry_out(self):
+        for operation in self.tree.operations:
+            if isinstance(operation, CopyPrefix):
+                assert not self.cells.get(operation.target)
+                assert len(self.cells[operation.source]) >= operation.length
+                self.cells[operation.target] = self.cells[operation.source][: operation.length]
+            else:
+                assert isinstance(operation, Truncate)
+                self.cells[operation.sequence_id] = self.cells.get(operation.sequence_id, [])[: operation.length]
+        self.tree.operations.clear()
+
+    @rule(tokens=TOKENS)
+    def share(self, tokens):
+        known = max((common(tokens, [t for t, _ in cells]) for cells in self.cells.values()), default=0)
+        found = self.tree.shared_length(tokens, len(tokens))
+        assert found <= known
+        sequence = self.tree.share(tokens, len(tokens))
+        self.carry_out()
+        if sequence is None:
+            assert len(self.held) == 0 or self.tree.idle_sequences == 0
+        else:
+            assert sequence not in self.held
+            self.held[sequence] = tokens[: self.tree.length(sequence)]
+            assert self.tree.length(sequence) <= found
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), tokens=TOKENS)
+    def append(self, data, tokens):
+        sequence = data.draw(st.sampled_from(sorted(self.held)))
+        if not self.tree.make_room(tokens=len(tokens)):
+            assert self.tree.idle_sequences == 0
+            self.carry_out()
+            return
+        self.carry_out()
+        self.tree.append(sequence, tokens)
+        self.held[sequence] = self.held[sequence] + tokens
+        for token in tokens:
+            self.cells.setdefault(sequence, []).append((token, self.next_cell))
+            self.next_cell += 1
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def fork(self, data):
+        source = data.draw(st.sampled_from(sorted(self.held)))
+        length = data.draw(st.integers(0, len(self.held[source])))
+        target = self.tree.fork(source, length)
+        self.carry_out()
+        if target is not None:
+            self.held[target] = self.held[source][:length]
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def truncate(self, data):
+        sequence = data.draw(st.sampled_from(sorted(self.held)))
+        length = data.draw(st.integers(0, len(self.held[sequence])))
+        self.tree.truncate(sequence, length)
+        self.carry_out()
+        self.held[sequence] = self.held[sequence][:length]
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), is_kept=st.booleans())
+    def end(self, data, is_kept):
+        sequence = data.draw(st.sampled_from(sorted(self.held)))
+        (self.tree.release if is_kept else self.tree.close)(sequence)
+        self.carry_out()
+        del self.held[sequence]
+
+    @invariant()
+    def what_running_sequences_hold_is_what_the_cache_holds(self):
+        for sequence, tokens in getattr(self, "held", {}).items():
+            assert self.tree.tokens(sequence) == tokens
+            assert [token for token, _ in self.cells.get(sequence, [])] == tokens
+
+    @invariant()
+    def used_tokens_are_the_distinct_cells(self):
+        if hasattr(self, "tree"):
+            cells = {cell for held in self.cells.values() for _, cell in held}
+            assert self.tree.used_tokens == len(cells) <= self.capacity
+
+
+def common(first, second):
+    return next(
+        (i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second))
+    )
+
+
+TestTreeAgainstCache = TreeAgainstCache.TestCase
+TestTreeAgainstCache.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+
+
+def opened(tree, tokens):
+    sequence = tree.share(tokens, len(tokens))
+    tree.append(sequence, tokens[tree.length(sequence) :])
+    return sequence
+
+
+def test_a_running_sequence_shares_what_it_has_computed():
+    tree = PrefixTree(capacity_tokens=100, max_sequences=4, max_idle_tokens=0)
+    first = opened(tree, [1, 2, 3, 4])
+    second = tree.share([1, 2, 3, 9], 4)
+    assert tree.length(second) == 3
+    assert tree.operations == [CopyPrefix(first, second, 3)]
+    assert tree.used_tokens == 4
+
+
+def test_a_finished_sequence_is_found_again_until_room_is_needed():
+    tree = PrefixTree(capacity_tokens=10, max_sequences=4, max_idle_tokens=10)
+    tree.release(opened(tree, [1, 2, 3]))
+    tree.release(opened(tree, [5, 6, 7, 8]))
+    assert tree.shared_length([1, 2, 3, 4], 4) == 3
+    assert tree.make_room(tokens=5)
+    assert tree.shared_length([1, 2, 3, 4], 4) == 0
+    assert tree.shared_length([5, 6, 7], 3) == 3
+
+
+def test_what_is_shared_outlives_the_answers_that_follow_it():
+    tree = PrefixTree(capacity_tokens=100, max_sequences=8, max_idle_tokens=8)
+    for answer in range(10, 30):
+        tree.release(opened(tree, [1, 2, 3, answer, answer + 100, answer + 200]))
+    assert tree.shared_length([1, 2, 3, 4], 4) == 3
+    assert tree.used_tokens <= 8
+
+
+def test_twins_go_with_their_sequences():
+    tree = PrefixTree(capacity_tokens=100, max_sequences=4, max_idle_tokens=100)
+    first, second = tree.share([1], 0), tree.share([1], 0)
+    tree.append(first, [1, 2])
+    tree.append(second, [1, 3])
+    assert tree.used_tokens == 4
+    tree.release(second)
+    assert tree.used_tokens == 2
+    tree.release(first)
+    assert tree.shared_length([1, 2], 2) == 2
