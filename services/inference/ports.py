@@ -16,7 +16,17 @@ class KvCacheFullError(Exception):
     """The cache has no room for a batch, and nothing of it was computed."""
 
 
-class TextEngine(Protocol):
+class Tokenizer(Protocol):
+    """Text to a model's tokens and back; may be called from any thread."""
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        """Split text into token ids."""
+
+    def detokenize(self, tokens: Sequence[int], *, with_special: bool) -> bytes:
+        """Return the bytes of tokens."""
+
+
+class TextEngine(Tokenizer, Protocol):
     """A loaded model and the sequences of its KV cache.
 
     Only one thread calls `decode`, `copy_prefix` and `truncate`; the others may be called from any.
@@ -41,12 +51,6 @@ class TextEngine(Protocol):
     @property
     def max_sequences(self) -> int:
         """Sequence ids are below this."""
-
-    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
-        """Split text into token ids."""
-
-    def detokenize(self, tokens: Sequence[int], *, with_special: bool) -> bytes:
-        """Return the bytes of tokens."""
 
     def decode(self, slices: Sequence[Slice]) -> Logits:
         """Append each slice to its sequence and return the rows of logits that they ask for, in order.

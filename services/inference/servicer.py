@@ -12,9 +12,10 @@ import grpc
 from pagantic.inference.v1 import inference_service_pb2 as pb
 from pagantic.inference.v1 import inference_service_pb2_grpc as rpc
 from pagantic_common.codec.messages import model_info_to_proto
-from pagantic_common.domain.errors import Unsupported
-from services.inference.app.generation import Generation
+from pagantic_common.domain.errors import NotFound, Unsupported
+from services.inference.app.models import Models
 from services.inference.convert import chat_prompt_from_proto, event_to_proto, request_from_proto
+from services.inference.ports import Tokenizer
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -24,24 +25,27 @@ SERVICE_NAME = pb.DESCRIPTOR.services_by_name["InferenceService"].full_name
 class InferenceServicer(rpc.InferenceServiceServicer):
     """See the service's proto for what each rpc promises."""
 
-    def __init__(self, generation: Generation) -> None:
-        self._generation = generation
+    def __init__(self, models: Models) -> None:
+        self._models = models
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Add this servicer to a server."""
         rpc.add_InferenceServiceServicer_to_server(self, server)
 
     async def Infer(self, request: pb.InferRequest, context: Context) -> AsyncIterator[pb.InferResponse]:
-        self._generation.check_model(request.model)
-        async with aclosing(self._generation.infer(request_from_proto(request))) as events:
+        decoded = request_from_proto(request)
+        async with self._models.use(request.model) as served, aclosing(served.generates().infer(decoded)) as events:
             async for event in events:
                 yield event_to_proto(event)
 
     async def CancelCandidates(
         self, request: pb.CancelCandidatesRequest, context: Context
     ) -> pb.CancelCandidatesResponse:
-        self._generation.cancel_candidates(request.inference_id, request.candidate_indexes)
-        return pb.CancelCandidatesResponse()
+        for served in self._models.loaded:
+            if served.generation is not None and served.generation.runs(request.inference_id):
+                served.generation.cancel_candidates(request.inference_id, request.candidate_indexes)
+                return pb.CancelCandidatesResponse()
+        raise NotFound(f"no inference {request.inference_id!r} runs here: it ended, or another replica has it")
 
     async def Embed(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:
         raise Unsupported("Embed is not built yet: this service holds a chat model")
@@ -50,43 +54,42 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         raise Unsupported("Score is not built yet")
 
     async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
-        self._generation.check_model(request.model)
-        engine = self._generation.engine
         options = {"add_special": request.add_special, "parse_special": request.parse_special}
-        tokens = await asyncio.to_thread(engine.tokenize, request.text, **options)
+        async with self._models.use(request.model) as served:
+            tokens = await asyncio.to_thread(served.tokenizer.tokenize, request.text, **options)
         return pb.TokenizeResponse(tokens=tokens)
 
     async def Detokenize(self, request: pb.DetokenizeRequest, context: Context) -> pb.DetokenizeResponse:
-        self._generation.check_model(request.model)
-        data = self._generation.engine.detokenize(request.tokens, with_special=request.with_special)
+        async with self._models.use(request.model) as served:
+            data = served.tokenizer.detokenize(request.tokens, with_special=request.with_special)
         return pb.DetokenizeResponse(text=data.decode("utf-8", "replace"))
 
     async def CountTokens(self, request: pb.CountTokensRequest, context: Context) -> pb.CountTokensResponse:
-        self._generation.check_model(request.model)
-        engine = self._generation.engine
         chat = chat_prompt_from_proto(request.chat) if request.HasField("chat") else None
-        counts = await asyncio.to_thread(self._count_texts, request.texts)
-        chat_tokens = len(await asyncio.to_thread(self._generation.prompt_tokens, chat)) if chat is not None else 0
+        async with self._models.use(request.model) as served:
+            counts = await asyncio.to_thread(_count_tokens, served.tokenizer, request.texts)
+            chat_tokens = (
+                len(await asyncio.to_thread(served.generates().prompt_tokens, chat)) if chat is not None else 0
+            )
         return pb.CountTokensResponse(
-            text_tokens=counts, chat_tokens=chat_tokens, context_window=engine.model.context_window
+            text_tokens=counts, chat_tokens=chat_tokens, context_window=served.info.context_window
         )
-
-    def _count_texts(self, texts: Iterable[str]) -> list[int]:
-        engine = self._generation.engine
-        return [len(engine.tokenize(text, add_special=False, parse_special=False)) for text in texts]
 
     async def ListModels(self, request: pb.ListModelsRequest, context: Context) -> pb.ListModelsResponse:
-        return pb.ListModelsResponse(models=[model_info_to_proto(self._generation.engine.model)])
+        return pb.ListModelsResponse(models=[model_info_to_proto(info) for info in self._models.infos])
 
     async def GetLoad(self, request: pb.GetLoadRequest, context: Context) -> pb.GetLoadResponse:
-        loop = self._generation.loop
-        scheduler = loop.scheduler
+        load = self._models.load()
         return pb.GetLoadResponse(
-            queued_requests=scheduler.waiting,
-            queue_capacity=scheduler.limits.queue_capacity,
-            running_sequences=scheduler.running,
-            sequence_capacity=scheduler.limits.max_running,
-            kv_used_tokens=scheduler.tree.used_tokens,
-            kv_capacity_tokens=scheduler.tree.capacity_tokens,
-            output_tokens_total=scheduler.output_tokens_total,
+            queued_requests=load.queued_requests,
+            queue_capacity=load.queue_capacity,
+            running_sequences=load.running_sequences,
+            sequence_capacity=load.sequence_capacity,
+            kv_used_tokens=load.kv_used_tokens,
+            kv_capacity_tokens=load.kv_capacity_tokens,
+            output_tokens_total=load.output_tokens_total,
         )
+
+
+def _count_tokens(tokenizer: Tokenizer, texts: Iterable[str]) -> list[int]:
+    return [len(tokenizer.tokenize(text, add_special=False, parse_special=False)) for text in texts]

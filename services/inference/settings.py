@@ -16,6 +16,12 @@ class InferenceSettings(ServiceSettings):
     port: int = Field(50052, ge=0, le=65535, description="port to listen on")
     model_path: str = Field("", description="GGUF file; empty is the bundled SmolLM2-135M-Instruct")
     model_name: str = Field("", description="alias of the model; empty takes its file's name")
+    models: dict[str, str] = Field(
+        default_factory=dict, description="more models, a JSON object of alias to GGUF file; loaded when first used"
+    )
+    memory_limit_mib: int = Field(
+        0, ge=0, description="what loaded models may take together, the least recently used one goes; 0 is no limit"
+    )
     context_tokens: int = Field(4096, ge=64, description="context window; at most what the model was trained on")
     kv_tokens: int = Field(0, ge=0, description="cells of the KV cache; 0 is twice the context window")
     max_idle_tokens: int = Field(

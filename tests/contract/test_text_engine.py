@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from pagantic_common.domain.errors import ErrorCode, PreconditionFailed
+from pagantic_common.domain.messages import ModelInfo
 from pagantic_common.testing.scripted_engine import ScriptedEngine
 from services.inference.adapters.default_model import find_default_model
 from services.inference.adapters.jinja_chat_template import JinjaChatTemplate
@@ -17,7 +18,7 @@ from services.inference.ports import KvCacheFullError
 @pytest.fixture(scope="module")
 def real_engine():
     options = EngineOptions(context_tokens=256, kv_tokens=256, max_sequences=100, batch_tokens=64)
-    engine = LlamaCppEngine(find_default_model(), name="real", options=options)
+    engine = LlamaCppEngine(find_default_model(), ModelInfo("real", 256), options)
     yield engine
     engine.close()
 

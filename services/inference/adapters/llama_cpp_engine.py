@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import llama_cpp
@@ -133,7 +133,7 @@ class _Batch:
 class LlamaCppEngine:
     """A loaded GGUF model; close it to free its memory."""
 
-    def __init__(self, path: Path, *, name: str, options: EngineOptions) -> None:
+    def __init__(self, path: Path, info: ModelInfo, options: EngineOptions) -> None:
         llama_cpp.llama_log_set(_forward_log, ctypes.c_void_p(0))
         llama_cpp.llama_backend_init()
         model_params = llama_cpp.llama_model_default_params()
@@ -174,7 +174,7 @@ class LlamaCppEngine:
         self._kv_capacity_tokens = int(llama_cpp.llama_n_ctx(self._context))
         self._max_sequences = options.max_sequences
         self._batch = _Batch(self._max_batch_tokens)
-        self._info = ModelInfo(name=name, context_window=window, capabilities=("chat", "tools", "json_schema", "gbnf"))
+        self._info = replace(info, context_window=window)
 
     @property
     def model(self) -> ModelInfo:

@@ -12,11 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from pagantic_common.domain.errors import ErrorCode, PreconditionFailed
+from pagantic_common.domain.messages import ModelInfo
 from pagantic_common.telemetry.logging import get_logger
 from services.inference.adapters.llama_cpp_engine import EngineOptions, LlamaCppEngine
 from services.inference.core.batching import Slice
 
 CHECK_TOKENS = 64
+CHECK_CONTEXT_TOKENS = 128
 CHECK_TIMEOUT_S = 300.0
 
 log = get_logger(__name__)
@@ -52,8 +54,13 @@ async def _run_child(path: Path, options: EngineOptions) -> int:
 
 def main(path: str, extra: str, gpu_layers: str) -> None:
     """Decode one batch and exit; a build that does not fit dies here."""
-    options = EngineOptions(context_tokens=128, kv_tokens=128, use_extra_bufts=extra == "1", gpu_layers=int(gpu_layers))
-    engine = LlamaCppEngine(Path(path), name="self-check", options=options)
+    options = EngineOptions(
+        context_tokens=CHECK_CONTEXT_TOKENS,
+        kv_tokens=CHECK_CONTEXT_TOKENS,
+        use_extra_bufts=extra == "1",
+        gpu_layers=int(gpu_layers),
+    )
+    engine = LlamaCppEngine(Path(path), ModelInfo("self-check", CHECK_CONTEXT_TOKENS), options)
     engine.decode([Slice(0, [1] * CHECK_TOKENS, 0, 1)])
     engine.close()
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pagantic_common.domain.clock import Clock
-from pagantic_common.domain.errors import ErrorCode, InvalidRequest, NotFound
+from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.domain.messages import ToolChoiceMode, ToolDefinition
 from pagantic_common.telemetry.scope import current_deadline
 from services.inference.app.answer_stream import AnswerStream
@@ -75,18 +75,12 @@ class Generation:
         """Stop what still decodes, within one step, and let the engine's thread end."""
         await asyncio.to_thread(self.loop.close)
 
-    def check_model(self, name: str) -> None:
-        """Raise InvalidRequest (CONFIG_NO_ENGINE) unless `name` is empty or this model's."""
-        if name and name != self.engine.model.name:
-            raise InvalidRequest(
-                f"no engine serves model {name!r}: this service has {self.engine.model.name!r}",
-                code=ErrorCode.CONFIG_NO_ENGINE,
-            )
+    def runs(self, inference_id: str) -> bool:
+        """Tell whether an inference runs here."""
+        return inference_id in self._running
 
     def cancel_candidates(self, inference_id: str, indexes: Sequence[int]) -> None:
-        """Give up candidates of a running inference; raises NotFound when it does not run here."""
-        if inference_id not in self._running:
-            raise NotFound(f"no inference {inference_id!r} runs here: it ended, or another replica has it")
+        """Give up candidates of an inference that runs here; raises InvalidRequest for one that it does not have."""
         number, count = self._running[inference_id]
         if wrong := [index for index in indexes if not 0 <= index < count]:
             raise InvalidRequest(f"candidate {wrong[0]} does not exist: this inference has {count}")

@@ -27,6 +27,7 @@ from pagantic_common.testing.server import serving
 from services.inference.adapters.jinja_chat_template import JinjaChatTemplate
 from services.inference.app.engine_loop import EngineLoop
 from services.inference.app.generation import Generation
+from services.inference.app.models import Models, ModelSpec, ServedModel
 from services.inference.core.batching import Limits
 from services.inference.core.generation import InferenceRequest
 from services.inference.servicer import SERVICE_NAME, InferenceServicer
@@ -58,6 +59,10 @@ def generation_over(engine, *, queue_capacity=4, max_running=8):
     )
 
 
+async def served(generation):
+    return ServedModel(generation.engine.model, generation.engine, generation.close, generation)
+
+
 def computed(engine):
     return sum(len(part) for batch in engine.batches for part in batch)
 
@@ -70,7 +75,9 @@ async def inference():
     async def serve(engine, **options):
         generation = generation_over(engine, **options)
         generations.append(generation)
-        context = serving([Registration(SERVICE_NAME, InferenceServicer(generation).add_to)])
+        models = Models([ModelSpec(engine.model, 0)], lambda _spec: served(generation))
+        await models.use("").__aenter__()
+        context = serving([Registration(SERVICE_NAME, InferenceServicer(models).add_to)])
         channel, _address = await context.__aenter__()
         stack.append(context)
         return rpc.InferenceServiceStub(channel)

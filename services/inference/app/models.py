@@ -1,0 +1,177 @@
+"""The models of this service by alias: loaded when first used, unloaded by least use where memory is limited."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Overloaded
+from pagantic_common.domain.messages import ModelInfo
+from services.inference.app.generation import Generation
+from services.inference.ports import Tokenizer
+
+RETRY_AFTER_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """A model that can be served; `memory_bytes` is what loading it is expected to take."""
+
+    info: ModelInfo
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A loaded model and what it can do."""
+
+    info: ModelInfo
+    tokenizer: Tokenizer
+    close: Callable[[], Awaitable[None]]
+    generation: Generation | None = None
+
+    def generates(self) -> Generation:
+        """Return what generates text; raises InvalidRequest when this model does not."""
+        if self.generation is None:
+            raise InvalidRequest(
+                f"model {self.info.name!r} makes embeddings, not text", code=ErrorCode.CONFIG_NO_ENGINE
+            )
+        return self.generation
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How busy the loaded models are, together."""
+
+    queued_requests: int = 0
+    queue_capacity: int = 0
+    running_sequences: int = 0
+    sequence_capacity: int = 0
+    kv_used_tokens: int = 0
+    kv_capacity_tokens: int = 0
+    output_tokens_total: int = 0
+
+
+class _Entry:
+    def __init__(self, spec: ModelSpec) -> None:
+        self.spec = spec
+        self.loading: asyncio.Task[ServedModel] | None = None
+        self.users = 0
+        self.last_used = 0
+
+
+class Models:
+    """Serves models by alias; the first one is the default. Used from one event loop.
+
+    Args:
+        specs: At least one, with distinct aliases.
+        load: Loads a model.
+        memory_limit_bytes: What loaded models may take together; 0 is no limit.
+    """
+
+    def __init__(
+        self,
+        specs: Sequence[ModelSpec],
+        load: Callable[[ModelSpec], Awaitable[ServedModel]],
+        *,
+        memory_limit_bytes: int = 0,
+    ) -> None:
+        self._entries = {spec.info.name: _Entry(spec) for spec in specs}
+        self._default = specs[0].info.name
+        self._load_model = load
+        self._memory_limit_bytes = memory_limit_bytes
+        self._uses = 0
+        self._changing = asyncio.Lock()
+
+    @property
+    def infos(self) -> list[ModelInfo]:
+        """All models, the default first."""
+        return [entry.spec.info for entry in self._entries.values()]
+
+    @property
+    def loaded(self) -> list[ServedModel]:
+        """The models that are in memory now."""
+        tasks = [entry.loading for entry in self._entries.values() if entry.loading is not None]
+        return [task.result() for task in tasks if task.done() and not task.cancelled() and task.exception() is None]
+
+    def load(self) -> Load:
+        """Return how busy the service is."""
+        schedulers = [served.generation.loop.scheduler for served in self.loaded if served.generation is not None]
+        return Load(
+            queued_requests=sum(scheduler.waiting for scheduler in schedulers),
+            queue_capacity=sum(scheduler.limits.queue_capacity for scheduler in schedulers),
+            running_sequences=sum(scheduler.running for scheduler in schedulers),
+            sequence_capacity=sum(scheduler.limits.max_running for scheduler in schedulers),
+            kv_used_tokens=sum(scheduler.tree.used_tokens for scheduler in schedulers),
+            kv_capacity_tokens=sum(scheduler.tree.capacity_tokens for scheduler in schedulers),
+            output_tokens_total=sum(scheduler.output_tokens_total for scheduler in schedulers),
+        )
+
+    @asynccontextmanager
+    async def use(self, alias: str) -> AsyncIterator[ServedModel]:
+        """Hold a model in memory inside the block, loading it when it is not; an empty alias is the default.
+
+        Raises InvalidRequest (CONFIG_NO_ENGINE) for an unknown alias, Overloaded (INFERENCE_OVERLOADED) when all that
+        would have to make room is in use, and what loading raises.
+        """
+        entry = self._entries.get(alias or self._default)
+        if entry is None:
+            known = ", ".join(map(repr, self._entries))
+            raise InvalidRequest(
+                f"no engine serves model {alias!r}: this service has {known}", code=ErrorCode.CONFIG_NO_ENGINE
+            )
+        entry.users += 1
+        self._uses += 1
+        entry.last_used = self._uses
+        try:
+            yield await self._loaded(entry)
+        finally:
+            entry.users -= 1
+
+    async def close(self) -> None:
+        """Unload everything."""
+        for entry in self._entries.values():
+            await self._unload(entry)
+
+    async def _loaded(self, entry: _Entry) -> ServedModel:
+        if entry.loading is None:
+            async with self._changing:
+                if entry.loading is None:
+                    await self._make_room(entry)
+                    entry.loading = asyncio.ensure_future(self._load_model(entry.spec))
+        task = entry.loading
+        try:
+            # The model is loaded for whoever comes next, also when this caller gives up.
+            return await asyncio.shield(task)
+        except Exception:
+            if entry.loading is task:
+                entry.loading = None  # the next caller tries again
+            raise
+
+    async def _make_room(self, wanted: _Entry) -> None:
+        if not self._memory_limit_bytes:
+            return
+        while True:
+            others = [entry for entry in self._entries.values() if entry.loading is not None]
+            used = sum(entry.spec.memory_bytes for entry in others)
+            if not others or used + wanted.spec.memory_bytes <= self._memory_limit_bytes:
+                return
+            idle = [entry for entry in others if entry.users == 0]
+            if not idle:
+                raise Overloaded(
+                    f"no memory to load model {wanted.spec.info.name!r}: the loaded ones are in use",
+                    code=ErrorCode.INFERENCE_OVERLOADED,
+                    retry_after_s=RETRY_AFTER_S,
+                )
+            await self._unload(min(idle, key=lambda entry: entry.last_used))
+
+    @staticmethod
+    async def _unload(entry: _Entry) -> None:
+        task, entry.loading = entry.loading, None
+        if task is None:
+            return
+        await asyncio.wait([task])
+        if not task.cancelled() and task.exception() is None:
+            await task.result().close()

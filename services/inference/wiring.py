@@ -1,0 +1,92 @@
+"""Names the concrete classes of the inference service; import it after the environment of llama.cpp is set."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from pagantic_common.rpc.server import Registration
+from pagantic_common.telemetry.clock import SystemClock
+from services.inference.adapters.default_model import find_default_model
+from services.inference.adapters.jinja_chat_template import JinjaChatTemplate
+from services.inference.adapters.llama_cpp_engine import MAX_SEQUENCES, EngineOptions, LlamaCppEngine
+from services.inference.adapters.llguidance_constraints import LlguidanceCompiler
+from services.inference.adapters.model_file import describe_model
+from services.inference.adapters.self_check import choose_options
+from services.inference.app.engine_loop import EngineLoop
+from services.inference.app.generation import Generation
+from services.inference.app.models import Models, ModelSpec, ServedModel
+from services.inference.core.batching import Limits
+from services.inference.servicer import SERVICE_NAME, InferenceServicer
+from services.inference.settings import InferenceSettings
+
+IDLE_SEQUENCES = 96  # ids for finished sequences whose tokens may be shared
+MIB = 1024 * 1024
+
+
+@asynccontextmanager
+async def open_app(settings: InferenceSettings) -> AsyncIterator[Sequence[Registration]]:
+    """Load the default model and give what the server needs; everything is closed at the end."""
+    default = Path(settings.model_path) if settings.model_path else find_default_model()
+    paths = {settings.model_name or default.stem: default}
+    paths |= {alias: Path(path) for alias, path in settings.models.items()}
+    specs = [
+        ModelSpec(describe_model(path, alias=alias, context_tokens=settings.context_tokens), path.stat().st_size)
+        for alias, path in paths.items()
+    ]
+    options = _engine_options(settings)
+    if settings.self_check:
+        options = await choose_options(default, options)
+    models = Models(
+        specs,
+        lambda spec: _load_model(spec, paths[spec.info.name], settings, options),
+        memory_limit_bytes=settings.memory_limit_mib * MIB,
+    )
+    try:
+        async with models.use(""):  # a service that listens can answer
+            pass
+        yield [Registration(SERVICE_NAME, InferenceServicer(models).add_to)]
+    finally:
+        await models.close()
+
+
+def _engine_options(settings: InferenceSettings) -> EngineOptions:
+    return EngineOptions(
+        context_tokens=settings.context_tokens,
+        kv_tokens=settings.kv_tokens or 2 * settings.context_tokens,
+        max_sequences=min(MAX_SEQUENCES, settings.max_running + IDLE_SEQUENCES),
+        batch_tokens=settings.step_tokens,
+        threads=settings.threads,
+        gpu_layers=settings.gpu_layers,
+        flash_attention=settings.flash_attention,
+    )
+
+
+async def _load_model(spec: ModelSpec, path: Path, settings: InferenceSettings, options: EngineOptions) -> ServedModel:
+    engine = await asyncio.to_thread(LlamaCppEngine, path, spec.info, options)
+    clock = SystemClock()
+    loop = EngineLoop(
+        engine,
+        limits=Limits(engine.max_batch_tokens, settings.max_running, settings.queue_capacity),
+        max_idle_tokens=settings.max_idle_tokens,
+        clock=clock,
+        post=asyncio.get_running_loop().call_soon_threadsafe,
+    )
+    generation = Generation(
+        loop=loop,
+        template=JinjaChatTemplate(engine.chat_template, bos_token=engine.bos_text, eos_token=engine.eos_text),
+        constraints=LlguidanceCompiler(engine.vocab),
+        clock=clock,
+        max_candidates=settings.max_candidates,
+        may_draft=settings.drafting,
+        new_seed=lambda: int.from_bytes(os.urandom(4), "little"),
+    )
+
+    async def close() -> None:
+        await generation.close()
+        engine.close()
+
+    return ServedModel(spec.info, engine, close, generation)

@@ -1,0 +1,92 @@
+import asyncio
+
+import pytest
+
+from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Overloaded, PreconditionFailed
+from pagantic_common.domain.messages import ModelInfo
+from pagantic_common.testing.scripted_engine import ScriptedEngine
+from services.inference.app.models import Models, ModelSpec, ServedModel
+
+
+class Shelf:
+    """Loads models by name and remembers what was loaded and closed."""
+
+    def __init__(self, *, limit=0, sizes=(("a", 4), ("b", 4), ("c", 4))):
+        self.log = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.failures = []
+        self.models = Models(
+            [ModelSpec(ModelInfo(name=name, context_window=8, capabilities=()), size) for name, size in sizes],
+            self.load,
+            memory_limit_bytes=limit,
+        )
+
+    async def load(self, spec):
+        await self.gate.wait()
+        if self.failures:
+            raise self.failures.pop()
+        self.log.append(f"+{spec.info.name}")
+
+        async def close():
+            self.log.append(f"-{spec.info.name}")
+
+        return ServedModel(spec.info, ScriptedEngine(), close)
+
+    async def touch(self, name):
+        async with self.models.use(name) as served:
+            return served.info.name
+
+
+async def test_a_model_is_loaded_at_its_first_use_and_once():
+    shelf = Shelf()
+    assert shelf.log == []
+    assert await asyncio.gather(*(shelf.touch(name) for name in ("", "a", "b", "b"))) == ["a", "a", "b", "b"]
+    assert sorted(shelf.log) == ["+a", "+b"]
+    await shelf.models.close()
+    assert sorted(shelf.log) == ["+a", "+b", "-a", "-b"]
+
+
+async def test_the_least_recently_used_model_makes_room():
+    shelf = Shelf(limit=8)
+    for name in ("a", "b", "a", "c"):
+        await shelf.touch(name)
+    assert shelf.log == ["+a", "+b", "-b", "+c"]
+    assert [served.info.name for served in shelf.models.loaded] == ["a", "c"]
+
+
+async def test_a_model_in_use_is_never_unloaded():
+    shelf = Shelf(limit=8)
+    async with shelf.models.use("a"), shelf.models.use("b"):
+        with pytest.raises(Overloaded) as refused:
+            await shelf.touch("c")
+        assert refused.value.code is ErrorCode.INFERENCE_OVERLOADED
+        assert refused.value.retry_after_s
+    assert await shelf.touch("c") == "c"
+
+
+async def test_an_unknown_alias_is_told_what_there_is():
+    with pytest.raises(InvalidRequest, match="'a', 'b', 'c'") as refused:
+        await Shelf().touch("x")
+    assert refused.value.code is ErrorCode.CONFIG_NO_ENGINE
+
+
+async def test_a_caller_that_gives_up_does_not_stop_the_loading():
+    shelf = Shelf()
+    shelf.gate.clear()
+    first = asyncio.create_task(shelf.touch("a"))
+    await asyncio.sleep(0)
+    second = asyncio.create_task(shelf.touch("a"))
+    await asyncio.sleep(0)
+    first.cancel()
+    shelf.gate.set()
+    assert await second == "a"
+    assert shelf.log == ["+a"]
+
+
+async def test_a_failed_loading_is_told_and_tried_again():
+    shelf = Shelf()
+    shelf.failures.append(PreconditionFailed("no such file"))
+    with pytest.raises(PreconditionFailed):
+        await shelf.touch("a")
+    assert await shelf.touch("a") == "a"
