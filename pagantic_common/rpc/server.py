@@ -33,11 +33,13 @@ class Registration:
     """A servicer to add: its full service name and what adds it to a server.
 
     `drain` ends what still runs shortly before the drain's time is up, so that callers get an answer, not a cut line.
+    `wait_until_broken` returns the reason when the service can serve no more; its health says so from then on.
     """
 
     service_name: str
     add_to: Callable[[grpc.aio.Server], None]
     drain: Callable[[], Awaitable[None]] | None = None
+    wait_until_broken: Callable[[], Awaitable[str]] | None = None
 
 
 OpenApp = Callable[[], AbstractAsyncContextManager[Sequence[Registration]]]
@@ -88,6 +90,15 @@ async def start_server(
     return server, health_servicer, port
 
 
+async def _watch(registration: Registration, health_servicer: health.aio.HealthServicer) -> None:
+    if registration.wait_until_broken is None:
+        return
+    reason = await registration.wait_until_broken()
+    log.error("not serving", reason=reason)
+    for name in ("", registration.service_name):
+        await health_servicer.set(name, health_pb2.HealthCheckResponse.NOT_SERVING)
+
+
 async def _serve(area: str, settings: ServiceSettings, open_app: OpenApp) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -96,7 +107,10 @@ async def _serve(area: str, settings: ServiceSettings, open_app: OpenApp) -> Non
     async with open_app() as registrations:
         server, health_servicer, port = await start_server(settings, registrations)
         log.info("listening", address=f"{settings.host}:{port}")
+        watching = [asyncio.create_task(_watch(one, health_servicer)) for one in registrations]
         await stop.wait()
+        for watch in watching:
+            watch.cancel()
         log.info("draining", drain_s=settings.drain_s)
         await health_servicer.enter_graceful_shutdown()
         stopping = asyncio.create_task(server.stop(grace=settings.drain_s))

@@ -38,4 +38,7 @@ class InferenceSettings(ServiceSettings):
     )
     queue_capacity: int = Field(64, ge=0, description="requests that may wait; one more is INFERENCE_OVERLOADED")
     max_candidates: int = Field(64, ge=1, description="most candidates of one request")
+    step_timeout_s: float = Field(
+        120.0, gt=0, description="a step that takes longer fails the service's health and ends its streams"
+    )
     self_check: bool = Field(True, description="decode in a child process first, to find a CPU that the build dies on")

@@ -19,6 +19,7 @@ from services.inference.adapters.self_check import choose_options
 from services.inference.app.engine_loop import EngineLoop
 from services.inference.app.generation import Generation
 from services.inference.app.models import Models, ModelSpec, ServedModel
+from services.inference.app.watchdog import wait_until_broken
 from services.inference.core.batching import Limits
 from services.inference.servicer import SERVICE_NAME, InferenceServicer
 from services.inference.settings import InferenceSettings
@@ -48,7 +49,15 @@ async def open_app(settings: InferenceSettings) -> AsyncIterator[Sequence[Regist
     try:
         async with models.use(""):  # a service that listens can answer
             pass
-        yield [Registration(SERVICE_NAME, InferenceServicer(models).add_to)]
+        yield [
+            Registration(
+                SERVICE_NAME,
+                InferenceServicer(models).add_to,
+                wait_until_broken=lambda: wait_until_broken(
+                    models, step_timeout_s=settings.step_timeout_s, clock=SystemClock()
+                ),
+            )
+        ]
     finally:
         await models.close()
 

@@ -121,7 +121,6 @@ class EngineLoop:
         except BaseException as error:
             log.exception("the engine's thread died")
             self.give_up(f"its thread died of {type(error).__name__}")
-            raise
 
     def _next_plan(self) -> Plan | None:
         with self._changed:

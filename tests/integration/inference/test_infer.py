@@ -5,6 +5,7 @@ import threading
 import time
 
 import grpc
+import numpy as np
 import pytest
 
 from pagantic.common.v1 import message_pb2
@@ -15,8 +16,11 @@ from pagantic_common.domain.errors import (
     Cancelled,
     DeadlineExceeded,
     ErrorCode,
+    Internal,
     InvalidRequest,
+    NotFound,
     Overloaded,
+    Unavailable,
     Unsupported,
 )
 from pagantic_common.rpc.call import call_stream, call_unary
@@ -28,8 +32,9 @@ from services.inference.adapters.jinja_chat_template import JinjaChatTemplate
 from services.inference.app.engine_loop import EngineLoop
 from services.inference.app.generation import Generation
 from services.inference.app.models import Models, ModelSpec, ServedModel
+from services.inference.app.watchdog import wait_until_broken
 from services.inference.core.batching import Limits
-from services.inference.core.generation import InferenceRequest
+from services.inference.core.generation import Delta, InferenceRequest
 from services.inference.servicer import SERVICE_NAME, InferenceServicer
 
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant: "
@@ -278,3 +283,87 @@ async def test_closing_stops_what_still_decodes_within_a_step():
     assert len(engine.batches) < 100
     with pytest.raises(Cancelled):
         await running
+
+
+async def test_a_stuck_step_ends_its_streams_and_is_told_to_health():
+    hold = threading.Event()
+    generation = generation_over(ScriptedEngine("x" * 50, on_decode=lambda _slices: hold.wait(20)))
+    models = Models([ModelSpec(generation.engine.model, 0)], lambda _spec: served(generation))
+    async with models.use(""):
+        waiting = asyncio.create_task(collect_events(generation))
+        reason = await wait_until_broken(models, step_timeout_s=0.05, clock=SystemClock(), interval_s=0.01)
+        assert "longer than 0.05 s" in reason
+        with pytest.raises(Internal, match="longer than") as failed:
+            await waiting
+        assert failed.value.code is ErrorCode.INFERENCE_ENGINE_ERROR
+        with pytest.raises(Unavailable, match="broken"):
+            await collect_events(generation)
+    hold.set()
+    await models.close()
+
+
+async def test_a_dead_thread_ends_its_streams_and_is_told_to_health():
+    def die(_slices):
+        raise MemoryError
+
+    generation = generation_over(ScriptedEngine(on_decode=die))
+    models = Models([ModelSpec(generation.engine.model, 0)], lambda _spec: served(generation))
+    async with models.use(""):
+        with pytest.raises(Internal, match="died of MemoryError"):
+            await collect_events(generation)
+        assert "MemoryError" in await wait_until_broken(models, step_timeout_s=9, clock=SystemClock())
+    await models.close()
+
+
+async def test_a_failing_step_ends_its_requests_and_the_next_is_served():
+    failures = [Internal("llama_decode gave -3", code=ErrorCode.INFERENCE_ENGINE_ERROR)]
+
+    def fail_once(_slices):
+        if failures:
+            raise failures.pop()
+
+    generation = generation_over(ScriptedEngine("fine", on_decode=fail_once))
+    with pytest.raises(Internal, match="gave -3"):
+        await collect_events(generation)
+    events = await collect_events(generation)
+    assert "".join(event.content for event in events if isinstance(event, Delta)) == "fine"
+    await generation.close()
+
+
+async def collect_events(generation):
+    return [event async for event in generation.infer(InferenceRequest(prompt="hi", max_tokens=20))]
+
+
+async def test_one_candidate_is_cancelled_over_the_wire(inference):
+    def uneven(_tokens):
+        row = np.zeros(257, dtype=np.float32)
+        row[97:123] = 5.0
+        return row
+
+    slow = threading.Event()
+    engine = ScriptedEngine(logits_of=uneven, on_decode=lambda _slices: slow.wait(0.005))
+    stub = await inference(engine)
+    call = stub.Infer(chat(candidate_count=3, max_tokens=150))
+    ends = {}
+    async for event in call:
+        if event.WhichOneof("event") == "started":
+            wanted = pb.CancelCandidatesRequest(inference_id=event.started.inference_id, candidate_indexes=[1])
+            await call_unary("inference", stub.CancelCandidates, wanted)
+            wrong = pb.CancelCandidatesRequest(inference_id=event.started.inference_id, candidate_indexes=[7])
+            with pytest.raises(InvalidRequest, match="candidate 7"):
+                await call_unary("inference", stub.CancelCandidates, wrong)
+        if event.WhichOneof("event") == "candidate_end":
+            ends[event.candidate_end.candidate_index] = event.candidate_end
+    assert ends[1].finish_reason == generation_pb2.FINISH_REASON_CANCELLED
+    assert ends[1].output_tokens < 150
+    assert [ends[index].output_tokens for index in (0, 2)] == [150, 150]
+    with pytest.raises(NotFound, match="ended"):
+        await call_unary("inference", stub.CancelCandidates, wanted)
+
+
+async def test_log_probabilities_come_with_their_alternatives(inference):
+    stub = await inference(ScriptedEngine("ab"))
+    events = await collect(stub, chat(top_logprobs=2))
+    logprobs = [logprob for event in events for logprob in event.delta.logprobs]
+    assert [(logprob.piece, len(logprob.top)) for logprob in logprobs] == [(b"a", 2), (b"b", 2)]
+    assert all(abs(logprob.logprob) < 0.01 and logprob.top[0].piece == logprob.piece for logprob in logprobs)
