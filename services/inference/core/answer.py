@@ -88,7 +88,6 @@ class AnswerParser:
             yield from self._text.hold()
             yield from self._call.after("{")
         self._call.is_broken = not self._call.calls
-        yield from self._text.pass_rest()
 
     def _answer(self) -> Reading[None]:
         text = self._text

@@ -92,7 +92,7 @@ class CallRules:
             yield from text.spaces()
             if text.char == "}":
                 if call.name and not call.is_shown:
-                    self._show_call(call.name, call.arguments or "{}")
+                    self._show_call(call.name, "{}")
                     call.is_shown = True
                 yield from text.hold()
                 if call.is_shown:

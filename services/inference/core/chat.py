@@ -34,6 +34,8 @@ def template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     rendered: list[dict[str, Any]] = []
     for message in messages:
         entry: dict[str, Any] = {"role": message.role.value, "content": message.content}
+        if message.reasoning:
+            entry["reasoning_content"] = message.reasoning
         if message.tool_calls:
             entry["tool_calls"] = [
                 {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": _arguments(call)}}

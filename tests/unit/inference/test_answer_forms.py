@@ -62,6 +62,12 @@ def test_text_is_shown_as_it_comes():
     ]
 
 
+@pytest.mark.parametrize("text", ["{", "[", "```", "<tool_call>", "[TOOL_CALLS]", "text <tool_call>"])
+def test_without_tools_nothing_is_held_back(text):
+    for dialect in (HERMES, MISTRAL):
+        assert [piece.content for piece in new_parser(dialect, ()).feed(text)] == [text]
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -70,6 +76,7 @@ def test_text_is_shown_as_it_comes():
         '{"arguments": {}, "name": "clocks"}',
         "[TOOL_CALLS]other[ARGS]{}",
         "[TOOL_CALLS]cloc[ARGS]{}",
+        "<function=clock?{}</function>",
         "<function=other>{}</function>",
         '{"name": "clock", "arguments": 3}',
         '{"name": "clock", "arguments": [{}]}',
@@ -81,11 +88,15 @@ def test_text_is_shown_as_it_comes():
         '{"name": "clock"',
         '{"name": ["clock"], "arguments": {}}',
         '{"name": "clock", "name": "maths", "arguments": {}}',
+        '{"arguments": {"a": 1}, "arguments": {"a": 2}, "name": "clock"}',
         '{"zone": "UTC"}',
         "{}",
         "[]",
         "[1, 2]",
         "<tool_call></tool_call>",
+        "<tool_call>;</tool_call>",
+        f"[, {CALL}]",
+        "```\n```",
         "```python\nprint()\n```",
         "clock[ARGS]{}",
         f"The form is {CALL}",
@@ -109,6 +120,7 @@ def test_what_is_no_call_of_an_offered_tool_is_an_answer(text):
         ('[TOOL_CALLS]clock{"a":1}', "", [("clock", '{"a":1}')]),
         ('{"name": "\\u0063lock", "arguments": {}}', "", [("clock", "{}")]),
         ('<tool_call>{"name": "clock", "arguments": {}</tool_call> done', " done", [("clock", "{}")]),
+        ('<tool_call>{"name": "clock", "arguments": {}, "x" </tool_call>', ', "x" </tool_call>', [("clock", "{}")]),
         (f"\n\n{CALL};\n", "", CLOCK),
         (f"<tool_call>{CALL}</tool_", "", CLOCK),
         (f"```json\n{CALL}\n``` It is noon.", " It is noon.", CLOCK),
