@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pagantic.inference.v1 import generation_pb2, inference_service_pb2
 from pagantic_common.codec.messages import (
     message_from_proto,
@@ -14,6 +16,8 @@ from pagantic_common.codec.messages import (
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.json_text import JsonTextError, parse_json
 from pagantic_common.domain.messages import check_message
+from pagantic_common.domain.usage import TokenUsage
+from services.inference.app.scoring import Score
 from services.inference.core.generation import (
     CandidateEnd,
     ChatPrompt,
@@ -99,11 +103,21 @@ def sampling_from_proto(sampling: generation_pb2.Sampling) -> Sampling:
     return Sampling(**values, logit_bias=bias)
 
 
+def prompt_from_proto(
+    request: inference_service_pb2.InferRequest | inference_service_pb2.ScoreRequest,
+) -> ChatPrompt | str:
+    """Decode a prompt; raises InvalidRequest when there is none."""
+    match request.WhichOneof("prompt"):
+        case None:
+            raise InvalidRequest("prompt is not set: send chat or text")
+        case "chat":
+            return chat_prompt_from_proto(request.chat)
+        case _:
+            return request.text
+
+
 def request_from_proto(request: inference_service_pb2.InferRequest) -> InferenceRequest:
     """Decode a request; raises InvalidRequest for a field out of its range."""
-    which = request.WhichOneof("prompt")
-    if which is None:
-        raise InvalidRequest("prompt is not set: send chat or text")
     if not 0 <= request.top_logprobs <= MAX_TOP_LOGPROBS:
         raise InvalidRequest(f"top_logprobs is {request.top_logprobs}: it must be between 0 and {MAX_TOP_LOGPROBS}")
     if request.max_tokens < 0:
@@ -114,7 +128,7 @@ def request_from_proto(request: inference_service_pb2.InferRequest) -> Inference
         raise InvalidRequest(f"stop takes at most {MAX_STOP_STRINGS} strings of 1 to {MAX_STOP_BYTES} bytes each")
     _check_options(request.options_json)
     return InferenceRequest(
-        prompt=chat_prompt_from_proto(request.chat) if which == "chat" else request.text,
+        prompt=prompt_from_proto(request),
         sampling=sampling_from_proto(request.sampling),
         seed=request.sampling.seed if request.sampling.HasField("seed") else None,
         constraint=_constraint_from_proto(request.constraint),
@@ -191,4 +205,18 @@ def _logprob_to_proto(logprob: TokenLogprob) -> generation_pb2.TokenLogprob:
         piece=logprob.piece,
         logprob=logprob.logprob,
         top=[_logprob_to_proto(other) for other in logprob.top],
+    )
+
+
+def score_response_to_proto(scores: Sequence[Score], usage: TokenUsage) -> inference_service_pb2.ScoreResponse:
+    """Encode scores."""
+    return inference_service_pb2.ScoreResponse(
+        scores=[
+            inference_service_pb2.ContinuationScore(
+                logprob=sum(token.logprob for token in score.tokens),
+                tokens=[_logprob_to_proto(token) for token in score.tokens],
+            )
+            for score in scores
+        ],
+        usage=usage_to_proto(usage),
     )

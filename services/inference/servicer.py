@@ -14,7 +14,14 @@ from pagantic.inference.v1 import inference_service_pb2_grpc as rpc
 from pagantic_common.codec.messages import model_info_to_proto
 from pagantic_common.domain.errors import NotFound, Unsupported
 from services.inference.app.models import Models
-from services.inference.convert import chat_prompt_from_proto, event_to_proto, request_from_proto
+from services.inference.app.scoring import score_continuations
+from services.inference.convert import (
+    chat_prompt_from_proto,
+    event_to_proto,
+    prompt_from_proto,
+    request_from_proto,
+    score_response_to_proto,
+)
 from services.inference.ports import Tokenizer
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -51,7 +58,10 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         raise Unsupported("Embed is not built yet: this service holds a chat model")
 
     async def Score(self, request: pb.ScoreRequest, context: Context) -> pb.ScoreResponse:
-        raise Unsupported("Score is not built yet")
+        prompt = prompt_from_proto(request)
+        async with self._models.use(request.model) as served:
+            scores, usage = await score_continuations(served.generates(), prompt, request.continuations)
+        return score_response_to_proto(scores, usage)
 
     async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
         options = {"add_special": request.add_special, "parse_special": request.parse_special}

@@ -111,7 +111,7 @@ class AnswerStream:
                 return Completed(self._usage(event, self._started.model), event.rows)
             case Failed():
                 self.is_done = True
-                raise _failure(event)
+                raise failure_of(event)
 
     def _progress(self, event: Progress, deltas: dict[int, Delta]) -> None:
         for index in event.candidates:
@@ -168,7 +168,8 @@ def _add_pieces(delta: Delta, pieces: list[Piece]) -> Delta:
     )
 
 
-def _failure(event: Failed) -> Exception:
+def failure_of(event: Failed) -> Exception:
+    """Return the error that a failed request's caller gets."""
     match event.cause:
         case FailureCause.CANCELLED:
             return Cancelled("the caller cancelled or went away")

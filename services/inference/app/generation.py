@@ -21,6 +21,7 @@ from services.inference.core.branches import DecodeRequest
 from services.inference.core.chat import plain_messages, template_messages, template_tools
 from services.inference.core.control_text import ControlTextGuard
 from services.inference.core.dialect import VERBATIM, Dialect, dialect_of
+from services.inference.core.drafting import PromptLookup
 from services.inference.core.generation import (
     DEFAULT_MAX_TOKENS,
     ChatPrompt,
@@ -170,7 +171,7 @@ class Generation:
             max_tokens=max_tokens,
             priority=request.priority,
             deadline=current_deadline(),
-            may_draft=self._may_draft,
+            drafter=PromptLookup(tokens) if self._may_draft and request.candidate_count == 1 else None,
         )
         return _Prepared(
             decode=decode,

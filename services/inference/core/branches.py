@@ -14,7 +14,10 @@ from services.inference.core.output import Output
 
 @dataclass(frozen=True, slots=True)
 class DecodeRequest:
-    """A prompt as tokens, at least one, and how to go on; `draws` has one random stream, in [0, 1), per candidate."""
+    """A prompt as tokens, at least one, and how to go on.
+
+    `draws` has one random stream, in [0, 1), per candidate; a `drafter` is used when there is one candidate.
+    """
 
     tokens: tuple[int, ...]
     output: Output
@@ -22,7 +25,7 @@ class DecodeRequest:
     max_tokens: int
     priority: int = 0
     deadline: Deadline = field(default_factory=Deadline)
-    may_draft: bool = False
+    drafter: Drafter | None = None
 
 
 @dataclass(slots=True)
@@ -89,8 +92,8 @@ class Ticket:
     def root(self) -> Branch:
         """Return the branch that all candidates begin in."""
         branch = Branch(self, list(self.request.tokens), self.request.output, list(self.candidates))
-        if self.request.may_draft and len(self.candidates) == 1:
-            branch.drafter = Drafter(self.request.tokens)
+        if len(self.candidates) == 1:
+            branch.drafter = self.request.drafter
         return branch
 
 

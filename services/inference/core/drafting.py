@@ -11,6 +11,7 @@ Source: A. Saxena, "Prompt Lookup Decoding", 2023.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 MAX_DRAFT_TOKENS = 15
 _NGRAM = 3
@@ -45,8 +46,25 @@ class StepCosts:
         return self._known[above] if above is not None else 0.0
 
 
-class Drafter:
-    """Drafts for one sequence; feed it every token in order, the prompt's too."""
+class Drafter(Protocol):
+    """Guesses what one sequence says next."""
+
+    def draft(self, tokens: Sequence[int], rows: int, limit: int, costs: StepCosts) -> list[int]:
+        """Return the tokens to try after `tokens`, at most `limit`; empty when that would not pay.
+
+        Args:
+            tokens: All tokens of the sequence; those given before are its beginning.
+            rows: Rows of the step without the draft.
+            limit: Most tokens to draft, at least 1.
+            costs: What steps cost.
+        """
+
+    def judge(self, drafted: int, accepted: int) -> None:
+        """Learn from how a draft went: the first `accepted` of its tokens were what the sampler picked."""
+
+
+class PromptLookup:
+    """Drafts what followed the last few tokens where they occurred before."""
 
     def __init__(self, tokens: Sequence[int]) -> None:
         self._followers: dict[tuple[int, ...], int] = {}
@@ -57,14 +75,7 @@ class Drafter:
         self._learn(tokens)
 
     def draft(self, tokens: Sequence[int], rows: int, limit: int, costs: StepCosts) -> list[int]:
-        """Return the tokens to try after `tokens`, at most `limit`; empty when that would not pay.
-
-        Args:
-            tokens: All tokens of the sequence; those given before are its beginning.
-            rows: Rows of the step without the draft.
-            limit: Most tokens to draft.
-            costs: What steps cost.
-        """
+        """Return the tokens to try after `tokens`; empty when that would not pay."""
         self._learn(tokens)
         if len(tokens) < self._silent_until:
             return []

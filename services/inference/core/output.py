@@ -133,7 +133,7 @@ class Output:
         """Go on with a token that was picked from `row`."""
         if token in self._vocabulary.end_tokens:
             return self._end(FinishReason.STOP, "", ())
-        logprobs = () if row.log_probabilities is None else (self._logprob(token, row.log_probabilities),)
+        logprobs = self._logprobs(token, row)
         tokens = [token]
         self._take(token)
         # Log-probabilities of forced tokens would need logits that nobody computes: then they are picked one by one.
@@ -162,8 +162,11 @@ class Output:
         )
         return Step((), text + self._stream.finish(), reason, logprobs)
 
-    def _logprob(self, token: int, log_probs: NDArray[np.float64]) -> TokenLogprob:
+    def _logprobs(self, token: int, row: Row) -> tuple[TokenLogprob, ...]:
+        known = row.log_probabilities
+        if known is None:
+            return ()
         count = self._top_logprobs or 0
-        best = np.argsort(-log_probs, kind="stable")[:count] if count else ()
-        top = tuple(TokenLogprob(int(t), self._vocabulary.piece(int(t)), float(log_probs[t])) for t in best)
-        return TokenLogprob(token, self._vocabulary.piece(token), float(log_probs[token]), top)
+        best = np.argsort(-known, kind="stable")[:count] if count else ()
+        top = tuple(TokenLogprob(int(t), self._vocabulary.piece(int(t)), float(known[t])) for t in best)
+        return (TokenLogprob(token, self._vocabulary.piece(token), float(known[token]), top),)

@@ -26,7 +26,7 @@ from pagantic_common.domain.errors import (
 from pagantic_common.rpc.call import call_stream, call_unary
 from pagantic_common.rpc.server import Registration
 from pagantic_common.telemetry.clock import SystemClock
-from pagantic_common.testing.scripted_engine import ScriptedEngine
+from pagantic_common.testing.scripted_engine import CERTAIN, ScriptedEngine
 from pagantic_common.testing.server import serving
 from services.inference.adapters.jinja_chat_template import JinjaChatTemplate
 from services.inference.app.engine_loop import EngineLoop
@@ -244,12 +244,35 @@ async def test_tokens_are_counted_as_the_model_sees_them(inference):
     assert text.text == "añb"
 
 
-@pytest.mark.parametrize("name", ["Embed", "Score"])
-async def test_what_is_not_built_says_so(inference, name):
+async def test_continuations_are_scored_over_one_prompt(inference):
+    engine = ScriptedEngine("hello")
+    stub = await inference(engine)
+    request = pb.ScoreRequest(text="say ", continuations=["hello", "help", ""])
+    reply = await call_unary("inference", stub.Score, request)
+    assert [len(score.tokens) for score in reply.scores] == [5, 4, 0]
+    assert reply.scores[0].logprob == pytest.approx(0.0, abs=1e-3)
+    assert reply.scores[1].logprob == pytest.approx(-CERTAIN, abs=1e-3)
+    assert computed(engine) <= len("say ") + len("hell") + len("hel") + 1
+    with pytest.raises(InvalidRequest, match="65 continuations"):
+        await call_unary("inference", stub.Score, pb.ScoreRequest(text="x", continuations=["y"] * 65))
+    with pytest.raises(InvalidRequest, match="prompt is not set"):
+        await call_unary("inference", stub.Score, pb.ScoreRequest(continuations=["y"]))
+
+
+async def test_a_failing_step_fails_the_score_with_its_own_error(inference):
+    def fail(_slices):
+        raise Internal("llama_decode gave -3", code=ErrorCode.INFERENCE_ENGINE_ERROR)
+
+    stub = await inference(ScriptedEngine(on_decode=fail))
+    with pytest.raises(Internal, match="gave -3") as failed:
+        await call_unary("inference", stub.Score, pb.ScoreRequest(text="x", continuations=["a", "b"]))
+    assert failed.value.code is ErrorCode.INFERENCE_ENGINE_ERROR
+
+
+async def test_embedding_is_not_built_and_says_so(inference):
     stub = await inference(ScriptedEngine())
-    request = {"Embed": pb.EmbedRequest, "Score": pb.ScoreRequest}[name]()
     with pytest.raises(Unsupported, match="not built yet"):
-        await call_unary("inference", getattr(stub, name), request)
+        await call_unary("inference", stub.Embed, pb.EmbedRequest())
 
 
 async def test_a_message_over_the_limit_is_refused_by_grpc_itself(inference):

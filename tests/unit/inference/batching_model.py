@@ -5,6 +5,7 @@ import numpy as np
 from pagantic_common.testing.scripted_engine import ScriptedEngine, random_logits
 from services.inference.core.batching import Limits, Scheduler
 from services.inference.core.branches import DecodeRequest, Ended, Failed, Finished, Progress
+from services.inference.core.drafting import PromptLookup
 from services.inference.core.generation import Sampling
 from services.inference.core.output import Output
 from services.inference.core.prefix_tree import CopyPrefix, PrefixTree
@@ -48,8 +49,11 @@ class Bench:
             matcher=more.pop("matcher", None),
             stop=more.pop("stop", ()),
         )
+        drafter = PromptLookup(prompt) if more.pop("may_draft", False) else None
         return self.scheduler.submit(
-            DecodeRequest(tokens=tuple(prompt), output=output, draws=draws, max_tokens=max_tokens, **more)
+            DecodeRequest(
+                tokens=tuple(prompt), output=output, draws=draws, max_tokens=max_tokens, drafter=drafter, **more
+            )
         )
 
     def step(self):
