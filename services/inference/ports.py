@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from pagantic_common.domain.messages import ModelInfo
-from services.inference.core.batching import Slice
+from services.inference.core.batch import Slice
 from services.inference.core.generation import Constraint
 from services.inference.core.output import Matcher, Vocabulary
 from services.inference.core.sampling import Logits

@@ -14,7 +14,7 @@ import numpy as np
 from pagantic_common.domain.errors import ErrorCode, Internal, PreconditionFailed
 from pagantic_common.domain.messages import ModelInfo
 from pagantic_common.telemetry.logging import get_logger
-from services.inference.core.batching import Slice
+from services.inference.core.batch import Slice
 from services.inference.core.dialect import MEANT_CONTROL_TEXTS
 from services.inference.core.sampling import Logits
 from services.inference.ports import KvCacheFullError

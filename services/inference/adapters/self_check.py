@@ -15,7 +15,7 @@ from pagantic_common.domain.errors import ErrorCode, PreconditionFailed
 from pagantic_common.domain.messages import ModelInfo
 from pagantic_common.telemetry.logging import get_logger
 from services.inference.adapters.llama_cpp_engine import EngineOptions, LlamaCppEngine
-from services.inference.core.batching import Slice
+from services.inference.core.batch import Slice
 
 CHECK_TOKENS = 64
 CHECK_CONTEXT_TOKENS = 128

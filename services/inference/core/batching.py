@@ -5,11 +5,9 @@ with one sequence of the KV cache and one row per step, and part only where they
 `tokens`, of which the first `computed` are in the cache; the others are pending. A new prompt, a run of forced tokens,
 the token that was just sampled, and everything that a preempted branch lost are all only that: pending tokens.
 
-Each step, `decide` fills one batch: first the branches with little to do, the longest unserved first; then prompts, of
-which the oldest always gets its share and the rest goes to the shortest; then drafts. A prompt whose next tokens
-another one computes in the same step waits, and shares them afterwards. When the cache is full, idle tokens are
-evicted; when that is not enough, the last branch in rank loses its sequence and computes it again later. `apply`
-takes the rows of logits that the batch gave, lets every candidate draw, and says what happened.
+Each step, `decide` gives sequences to branches, lets requests in and has one batch filled (see `batch.py`). When the
+cache is full, idle tokens are evicted; when that is not enough, the last branch in rank loses its sequence and computes
+it again later. `apply` takes the rows of logits that the batch gave, lets every candidate draw, and says what happened.
 
 Invariants:
     1. A step has at most `step_tokens` tokens, and its cells fit into the cache.
@@ -26,6 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pagantic_common.domain.errors import ErrorCode, Internal, Overloaded
+from services.inference.core.batch import Slice, Work, fill_batch
 from services.inference.core.branches import (
     Branch,
     Candidate,
@@ -47,35 +46,6 @@ from services.inference.core.sampling import Logits
 
 FAIR_ADMISSION = 4
 RETRY_AFTER_S = 1.0
-_SHORT = 16  # pending tokens up to which a branch is served with those that decode
-
-
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """Tokens to append to a sequence at `position`, its length; logits are wanted for the last `logit_rows` of them."""
-
-    sequence_id: int
-    tokens: list[int]
-    position: int
-    logit_rows: int
-
-
-@dataclass(slots=True)
-class _Work:
-    branch: Branch
-    size: int
-    draft: list[int]
-
-    @property
-    def tokens(self) -> int:
-        return self.size + len(self.draft)
-
-    def slice(self) -> Slice:
-        branch = self.branch
-        assert branch.sequence_id is not None  # noqa: S101 - only seated branches get work
-        end = branch.computed + self.size
-        rows = 1 + len(self.draft) if end == len(branch.tokens) else 0
-        return Slice(branch.sequence_id, branch.tokens[branch.computed : end] + self.draft, branch.computed, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +55,7 @@ class Plan:
     operations: tuple[Operation, ...]
     slices: tuple[Slice, ...]
     events: tuple[SchedulerEvent, ...]
-    work: tuple[_Work, ...] = ()
+    work: tuple[Work, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +129,7 @@ class Scheduler:
         events: list[SchedulerEvent] = []
         self._drop(now_s, events)
         self._seat_and_admit()
-        work = self._make_room_for(self._fill(), events)
+        work = self._make_room_for(fill_batch(self._seated(), self.limits.step_tokens, self.costs), events)
         operations = tuple(self.tree.operations)
         self.tree.operations.clear()
         return Plan(operations, tuple(item.slice() for item in work), tuple(events), tuple(work))
@@ -308,54 +278,7 @@ class Scheduler:
 
     # ---- what runs --------------------------------------------------------------------------------------------
 
-    def _fill(self) -> list[_Work]:
-        seated = self._seated()
-        prompts = sorted((b for b in seated if b.pending > _SHORT), key=lambda b: (b.pending, b.ticket.number))
-        work: list[_Work] = []
-        left = self.limits.step_tokens
-        reserve = min(max(1, left // 4), left - 1) if prompts else 0
-        for branch in sorted(
-            (b for b in seated if b.pending <= _SHORT), key=lambda b: (b.last_served, b.ticket.number)
-        ):
-            left -= self._add(work, branch, left - reserve)
-        if prompts:
-            oldest = min(prompts, key=lambda b: b.ticket.number)
-            left -= self._add(work, oldest, left if len(prompts) == 1 else max(1, left // 2))
-            for branch in prompts:
-                if branch is not oldest:
-                    left -= self._add(work, branch, left)
-        for item in work:
-            if left > 0 and item.branch.sequence_id is not None and item.size < item.branch.pending:
-                more = min(left, item.branch.pending - item.size)
-                item.size += more
-                left -= more
-        self._draft(work, left)
-        return work
-
-    def _add(self, work: list[_Work], branch: Branch, most: int) -> int:
-        """Add work for a branch and return its tokens, 0 when there is no budget or another one computes the same."""
-        size = min(branch.pending, most)
-        if size <= 0:
-            return 0
-        if not branch.ticket.is_prompted and any(_computes_next(item, branch) for item in work):
-            branch.is_deferred = True
-            return 0
-        work.append(_Work(branch, size, []))
-        return size
-
-    def _draft(self, work: list[_Work], left: int) -> None:
-        rows = sum(item.size for item in work)
-        for item in work:
-            branch = item.branch
-            if branch.drafter is None or item.size < branch.pending or left <= 0:
-                continue
-            limit = min(left, branch.ticket.request.max_tokens - branch.output.output_tokens - 1)
-            if limit > 0:
-                item.draft = branch.drafter.draft(branch.tokens, rows, limit, self.costs)
-                rows += len(item.draft)
-                left -= len(item.draft)
-
-    def _make_room_for(self, work: list[_Work], events: list[SchedulerEvent]) -> list[_Work]:
+    def _make_room_for(self, work: list[Work], events: list[SchedulerEvent]) -> list[Work]:
         while work and not self.tree.make_room(tokens=sum(item.tokens for item in work)):
             if any(item.draft for item in work):
                 for item in work:
@@ -446,17 +369,6 @@ class Scheduler:
         events.append(Ended(ticket.number, candidate.index, reason, tokens, output.constraint_satisfied))
         if ticket.unfinished == 0:
             events.append(Finished(ticket.number, ticket.output_tokens, ticket.longest_output, ticket.rows))
-
-
-def _computes_next(item: _Work, branch: Branch) -> bool:
-    """Tell whether work of another prompt computes the token that a branch needs next, in the same place."""
-    other = item.branch
-    length = branch.computed + 1
-    return (
-        not other.ticket.is_prompted
-        and other.computed <= branch.computed < other.computed + item.size
-        and other.tokens[:length] == branch.tokens[:length]
-    )
 
 
 def _common_length(first: Sequence[int], second: Sequence[int]) -> int:
