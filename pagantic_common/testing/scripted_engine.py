@@ -73,6 +73,8 @@ class ScriptedEngine:
         self.max_batch_tokens = 64
         self.kv_capacity_tokens = kv_capacity_tokens
         self.max_sequences = max_sequences
+        self.parked: dict[int, list[int]] = {}
+        self.kv_bytes_per_token = 1
         self.batches: list[tuple[tuple[int, ...], ...]] = []
         self._logits_of = logits_of or logits_of_script(script)
         self._sequences: list[list[tuple[int, object]]] = [[] for _ in range(max_sequences)]
@@ -111,10 +113,27 @@ class ScriptedEngine:
         return len({cell for sequence in self._sequences for _, cell in sequence})
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
-        """Let `target`, which is empty, share the first `length` tokens of `source`."""
-        if self._sequences[target] or len(self._sequences[source]) < length:
+        """Let `target` share the first `length` tokens of `source`."""
+        before, shared = self._sequences[target], self._sequences[source][:length]
+        if len(shared) < length or [token for token, _ in before[:length]] not in ([], [token for token, _ in shared]):
             raise AssertionError(f"copy of {length} tokens from {source} to {target}")
-        self._sequences[target] = self._sequences[source][:length]
+        self._sequences[target] = [*shared, *before[length:]]
+
+    def park(self, sequence_id: int, key: int) -> None:
+        """Copy what a sequence holds out of the cache."""
+        if key in self.parked:
+            raise AssertionError(f"{key} is parked already")
+        self.parked[key] = [token for token, _ in self._sequences[sequence_id]]
+
+    def unpark(self, key: int, sequence_id: int, length: int) -> None:
+        """Give a sequence, which is empty, the first `length` tokens of what was parked."""
+        if self._sequences[sequence_id]:
+            raise AssertionError(f"sequence {sequence_id} is not empty")
+        self._sequences[sequence_id] = [(token, object()) for token in self.parked[key][:length]]
+
+    def drop(self, key: int) -> None:
+        """Forget what was parked."""
+        del self.parked[key]
 
     def truncate(self, sequence_id: int, length: int) -> None:
         """Forget everything of a sequence from position `length` on."""

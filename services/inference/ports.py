@@ -29,7 +29,7 @@ class Tokenizer(Protocol):
 class TextEngine(Tokenizer, Protocol):
     """A loaded model and the sequences of its KV cache.
 
-    Only one thread calls `decode`, `copy_prefix` and `truncate`; the others may be called from any.
+    Only one thread calls `decode` and what changes sequences; the tokenizer may be called from any.
     """
 
     @property
@@ -49,6 +49,10 @@ class TextEngine(Tokenizer, Protocol):
         """Cells of the KV cache; sequences that share tokens share their cells."""
 
     @property
+    def kv_bytes_per_token(self) -> int:
+        """Memory of one cell."""
+
+    @property
     def max_sequences(self) -> int:
         """Sequence ids are below this."""
 
@@ -60,10 +64,22 @@ class TextEngine(Tokenizer, Protocol):
         """
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
-        """Let `target`, which is empty, share the first `length` tokens of `source`."""
+        """Let `target`, which is empty or holds the same tokens, share the first `length` tokens of `source`."""
 
     def truncate(self, sequence_id: int, length: int) -> None:
         """Forget everything of a sequence from position `length` on."""
+
+    def park(self, sequence_id: int, key: int) -> None:
+        """Copy what a sequence holds to host memory, under a new key."""
+
+    def unpark(self, key: int, sequence_id: int, length: int) -> None:
+        """Give a sequence, which is empty, the first `length` tokens of what was parked; all of it needs room.
+
+        Raises Internal (INFERENCE_ENGINE_ERROR) when the engine fails.
+        """
+
+    def drop(self, key: int) -> None:
+        """Forget what was parked."""
 
     def close(self) -> None:
         """Free the model. Nothing may be called afterwards."""

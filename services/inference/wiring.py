@@ -81,6 +81,7 @@ async def _load_model(spec: ModelSpec, path: Path, settings: InferenceSettings, 
         engine,
         limits=Limits(engine.max_batch_tokens, settings.max_running, settings.queue_capacity),
         max_idle_tokens=settings.max_idle_tokens,
+        max_parked_bytes=settings.parked_mib * MIB,
         clock=clock,
         post=asyncio.get_running_loop().call_soon_threadsafe,
     )

@@ -89,6 +89,19 @@ def test_a_copied_prefix_is_shared_while_both_go_on_and_outlives_its_source(engi
     assert best(engine.decode([Slice(1, tokens[-1:], len(tokens) - 1, 1)])) == expected
 
 
+def test_what_was_parked_comes_back_and_may_share_its_beginning(engine):
+    tokens = tokens_of(engine, "The capital of France is")
+    expected = best(engine.decode([Slice(0, tokens, 0, 1)]))
+    engine.park(0, 7)
+    engine.truncate(0, 3)
+    engine.unpark(7, 1, len(tokens) - 1)
+    engine.copy_prefix(0, 1, 3)
+    assert best(engine.decode([Slice(1, tokens[-1:], len(tokens) - 1, 1)])) == expected
+    engine.drop(7)
+    with pytest.raises(KeyError):
+        engine.unpark(7, 2, 1)
+
+
 def test_a_full_cache_is_said_and_nothing_of_the_batch_is_computed(real_engine):
     for sequence_id in range(4):
         real_engine.truncate(sequence_id, 0)

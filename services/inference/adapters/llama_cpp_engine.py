@@ -10,6 +10,7 @@ from pathlib import Path
 
 import llama_cpp
 import numpy as np
+from numpy.typing import NDArray
 
 from pagantic_common.domain.errors import ErrorCode, Internal, PreconditionFailed
 from pagantic_common.domain.messages import ModelInfo
@@ -173,6 +174,7 @@ class LlamaCppEngine:
         self._max_batch_tokens = int(params.n_batch)
         self._kv_capacity_tokens = int(llama_cpp.llama_n_ctx(self._context))
         self._max_sequences = options.max_sequences
+        self._parked: dict[int, NDArray[np.uint8]] = {}
         self._batch = _Batch(self._max_batch_tokens)
         self._info = replace(info, context_window=window)
 
@@ -195,6 +197,14 @@ class LlamaCppEngine:
     def kv_capacity_tokens(self) -> int:
         """Cells of the KV cache."""
         return self._kv_capacity_tokens
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Memory of one cell; keys and values of 16 bits in every layer."""
+        model = self._model
+        heads = llama_cpp.llama_model_n_head(model) or 1
+        width = llama_cpp.llama_model_n_embd(model) // heads * llama_cpp.llama_model_n_head_kv(model)
+        return int(llama_cpp.llama_model_n_layer(model) * width * 2 * 2)
 
     @property
     def max_sequences(self) -> int:
@@ -255,7 +265,29 @@ class LlamaCppEngine:
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
         """Let `target` share the first `length` tokens of `source`."""
+        llama_cpp.llama_memory_seq_rm(self._memory, target, 0, length)
         llama_cpp.llama_memory_seq_cp(self._memory, source, target, 0, length)
+
+    def park(self, sequence_id: int, key: int) -> None:
+        """Copy what a sequence holds to host memory."""
+        data = np.empty(llama_cpp.llama_state_seq_get_size(self._context, sequence_id), dtype=np.uint8)
+        pointer = data.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        size = llama_cpp.llama_state_seq_get_data(self._context, pointer, data.size, sequence_id)
+        self._parked[key] = data[:size]
+
+    def unpark(self, key: int, sequence_id: int, length: int) -> None:
+        """Give a sequence the first `length` tokens of what was parked."""
+        data = self._parked[key]
+        pointer = data.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        if not llama_cpp.llama_state_seq_set_data(self._context, pointer, data.size, sequence_id):
+            raise Internal(
+                f"{data.size} bytes of the KV cache could not be restored", code=ErrorCode.INFERENCE_ENGINE_ERROR
+            )
+        self.truncate(sequence_id, length)
+
+    def drop(self, key: int) -> None:
+        """Forget what was parked."""
+        del self._parked[key]
 
     def truncate(self, sequence_id: int, length: int) -> None:
         """Forget everything of a sequence from position `length` on."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import ErrorCode, Internal, Unavailable
 from pagantic_common.telemetry.logging import get_logger
 from services.inference.core.batching import Limits, Plan, Scheduler
 from services.inference.core.branches import DecodeRequest, Failed, FailureCause, Finished, SchedulerEvent
-from services.inference.core.prefix_tree import CopyPrefix, PrefixTree
+from services.inference.core.prefix_tree import CopyPrefix, Drop, Operation, Park, PrefixTree, Truncate, Unpark
 from services.inference.ports import KvCacheFullError, TextEngine
 
 log = get_logger(__name__)
@@ -26,6 +27,7 @@ class EngineLoop:
         engine: The engine; only this thread decodes with it.
         limits: Bounds of the scheduler.
         max_idle_tokens: KV cells that may be kept for tokens of finished requests.
+        max_parked_bytes: Host memory for cells of finished requests that are not kept.
         clock: Time for deadlines and costs.
         post: Runs a callback where the events are wanted, soon; may be called from any thread.
     """
@@ -36,6 +38,7 @@ class EngineLoop:
         *,
         limits: Limits,
         max_idle_tokens: int,
+        max_parked_bytes: int,
         clock: Clock,
         post: Callable[[Callable[[], None]], object],
     ) -> None:
@@ -44,6 +47,7 @@ class EngineLoop:
             capacity_tokens=engine.kv_capacity_tokens,
             max_sequences=engine.max_sequences,
             max_idle_tokens=max_idle_tokens,
+            max_parked_tokens=max_parked_bytes // engine.kv_bytes_per_token,
         )
         self.scheduler = Scheduler(tree, limits)
         self.broken_because = ""
@@ -136,30 +140,34 @@ class EngineLoop:
             return plan
 
     def _carry_out(self, plan: Plan) -> None:
-        for operation in plan.operations:
-            if isinstance(operation, CopyPrefix):
-                self.engine.copy_prefix(operation.source, operation.target, operation.length)
-            else:
-                self.engine.truncate(operation.sequence_id, operation.length)
-        if not plan.slices:
-            return
-        self._step_started_s = started_s = self._clock.monotonic_s()
+        self._step_started_s = self._clock.monotonic_s()
         try:
-            logits = self.engine.decode(plan.slices)
-        except KvCacheFullError:
-            settle = self.scheduler.refuse
-        except Internal as error:
-            log.error("a step failed", error=str(error))  # noqa: TRY400 - an expected failure of the engine
-            reason = str(error)
-            settle = lambda plan: self.scheduler.fail(plan, reason)  # noqa: E731
-        else:
-            cost = self._clock.monotonic_s() - started_s
-            settle = lambda plan: self.scheduler.apply(plan, logits, cost)  # noqa: E731
+            settle = self._prepare_and_decode(plan)
         finally:
             self._step_started_s = None
         with self._changed:
             if not self.broken_because:
-                self._hand_out(settle(plan))
+                self._hand_out(settle())
+
+    def _prepare_and_decode(self, plan: Plan) -> Callable[[], Sequence[SchedulerEvent]]:
+        """Let the engine do what was planned and return what that changes."""
+        try:
+            for operation in plan.operations:
+                operate(self.engine, operation)
+        except Internal as error:
+            log.error("the cache failed", error=str(error))  # noqa: TRY400 - an expected failure of the engine
+            return partial(self.scheduler.start_over, str(error))
+        if not plan.slices:
+            return tuple
+        started_s = self._clock.monotonic_s()
+        try:
+            logits = self.engine.decode(plan.slices)
+        except KvCacheFullError:
+            return partial(self.scheduler.refuse, plan)
+        except Internal as error:
+            log.error("a step failed", error=str(error))  # noqa: TRY400 - an expected failure of the engine
+            return partial(self.scheduler.fail, plan, str(error))
+        return partial(self.scheduler.apply, plan, logits, self._clock.monotonic_s() - started_s)
 
     def _hand_out(self, events: Sequence[SchedulerEvent]) -> None:
         """Post the events of a step, all at once, so that a step wakes their receivers once."""
@@ -172,6 +180,21 @@ class EngineLoop:
                 self._deliver.pop(event.number, None)
         if batch:
             self._post(lambda: _call_all(batch))
+
+
+def operate(engine: TextEngine, operation: Operation) -> None:
+    """Let an engine do what a prefix tree asks of its cache."""
+    match operation:
+        case CopyPrefix():
+            engine.copy_prefix(operation.source, operation.target, operation.length)
+        case Truncate():
+            engine.truncate(operation.sequence_id, operation.length)
+        case Park():
+            engine.park(operation.sequence_id, operation.key)
+        case Unpark():
+            engine.unpark(operation.key, operation.sequence_id, operation.length)
+        case Drop():
+            engine.drop(operation.key)
 
 
 def _call_all(batch: Sequence[tuple[Deliver, SchedulerEvent]]) -> None:

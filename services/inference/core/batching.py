@@ -184,6 +184,12 @@ class Scheduler:
             self._fail(ticket, cause, reason, events)
         return events
 
+    def start_over(self, reason: str) -> list[SchedulerEvent]:
+        """Give up all requests and forget all that is cached: the engine's cache is not what it should be."""
+        events = self.fail(None, reason)
+        self.tree.clear()
+        return events
+
     # ---- what ends before a step ------------------------------------------------------------------------------
 
     def _ticket(self, number: int) -> Ticket | None:
@@ -272,7 +278,7 @@ class Scheduler:
 
     def _preempt(self, branch: Branch) -> None:
         if branch.sequence_id is not None:
-            self.tree.close(branch.sequence_id)
+            self.tree.release(branch.sequence_id)  # what it held can be found again until the room is needed
         branch.sequence_id, branch.computed = None, 0
         self.preemptions_total += 1
 

@@ -3,7 +3,8 @@
 Theory of operation. A node is a run of tokens whose cells exist once in the unified KV cache. A sequence is a path
 from the root, and ends where a node ends. What one sequence has computed, another one shares by a copy, which costs
 no cell. Finished sequences stay, idle, so that their tokens can be shared by what comes later; the least recently
-used leaves of idle sequences make room. Whatever the cache itself has to do is appended to `operations`, in order.
+used leaves of idle sequences make room, and are parked in host memory when they are worth it. Whatever the cache itself
+has to do is appended to `operations`, in order.
 
 Invariants:
     1. A node is held by at least one sequence; a node's holders hold its parent too.
@@ -17,10 +18,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from services.inference.core.parked_prefixes import ParkedPrefixes, common_length
+
+_WORTH_PARKING = 16  # tokens; fewer are computed again as fast as they are copied
+
 
 @dataclass(frozen=True, slots=True)
 class CopyPrefix:
-    """Let `target`, which is empty, share the first `length` tokens of `source`."""
+    """Let `target`, which is empty or holds the same tokens, share the first `length` tokens of `source`."""
 
     source: int
     target: int
@@ -35,7 +40,31 @@ class Truncate:
     length: int
 
 
-Operation = CopyPrefix | Truncate
+@dataclass(frozen=True, slots=True)
+class Park:
+    """Copy what a sequence holds to host memory."""
+
+    sequence_id: int
+    key: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unpark:
+    """Give a sequence, which is empty, the first `length` tokens of what was parked."""
+
+    key: int
+    sequence_id: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Forget what was parked."""
+
+    key: int
+
+
+Operation = CopyPrefix | Truncate | Park | Unpark | Drop
 
 
 class _Node:
@@ -62,10 +91,13 @@ class _Node:
 class PrefixTree:
     """Cells and holders of one KV cache; sequence ids are 0 to `max_sequences` - 1."""
 
-    def __init__(self, *, capacity_tokens: int, max_sequences: int, max_idle_tokens: int) -> None:
+    def __init__(
+        self, *, capacity_tokens: int, max_sequences: int, max_idle_tokens: int, max_parked_tokens: int = 0
+    ) -> None:
         self.capacity_tokens = capacity_tokens
         self.used_tokens = 0
         self.operations: list[Operation] = []
+        self.parked = ParkedPrefixes(max_parked_tokens)
         self._max_idle_tokens = max_idle_tokens
         self._root = _Node([], None, 0)
         self._leaves: dict[int, _Node] = {}
@@ -93,13 +125,27 @@ class PrefixTree:
         return [token for run in reversed(runs) for token in run]
 
     def shared_length(self, tokens: Sequence[int], limit: int) -> int:
-        """Return how many of the first `limit` tokens are held already."""
+        """Return how many of the first `limit` tokens are in the cache already."""
         return self._find(tokens, limit)[1]
 
     def share(self, tokens: Sequence[int], limit: int) -> int | None:
         """Open a sequence that holds as many of the first `limit` tokens as there are; None when no id is free."""
-        node, length = self._find(tokens, limit)
-        return self._open(node, length)
+        found = self.parked.find(tokens, limit)
+        if found is None or found[1] < self.shared_length(tokens, limit) + _WORTH_PARKING:
+            return self._open(*self._find(tokens, limit))
+        key, length = found
+        if not self.make_room(tokens=self.parked.size(key), sequences=1):
+            return self._open(*self._find(tokens, limit))
+        if self.parked.find(tokens, limit) != found:  # making room may have parked more, and dropped this for it
+            return self.share(tokens, limit)
+        sequence_id = self._free_ids.pop()
+        self._leaves[sequence_id] = self._root
+        self.operations.append(Unpark(key, sequence_id, length))
+        node, shared = self._find(tokens, limit)
+        self._hold(sequence_id, node, shared)  # what is in the cache already is shared, not held twice
+        self.append(sequence_id, tokens[shared:length])
+        self._touch(self._leaves[sequence_id])
+        return sequence_id
 
     def fork(self, sequence_id: int, length: int) -> int | None:
         """Open a sequence that holds the first `length` tokens of another one; None when no id is free."""
@@ -153,6 +199,12 @@ class PrefixTree:
         while self._idle_tokens() > self._max_idle_tokens and self._evict():
             pass
 
+    def clear(self) -> None:
+        """Forget every sequence and all that is parked."""
+        for sequence_id in sorted(self._leaves):
+            self.close(sequence_id)
+        self.operations.extend(Drop(key) for key in self.parked.clear())
+
     def make_room(self, tokens: int = 0, sequences: int = 0) -> bool:
         """Evict idle tokens until so many cells and ids are free; False when that cannot be."""
         while self.free_tokens < tokens or len(self._free_ids) < sequences:
@@ -169,6 +221,11 @@ class PrefixTree:
         length = min(length, node.end)
         sequence_id = self._free_ids.pop()
         self._leaves[sequence_id] = self._root
+        self._hold(sequence_id, node, length)
+        return sequence_id
+
+    def _hold(self, sequence_id: int, node: _Node, length: int) -> None:
+        """Let a sequence of the root hold the path to `node`, up to `length`."""
         if length:
             leaf = self._split(node, length)
             self.operations.append(CopyPrefix(min(leaf.holders), sequence_id, length))
@@ -176,7 +233,6 @@ class PrefixTree:
                 held.holders.add(sequence_id)
             self._leaves[sequence_id] = leaf
             self._touch(leaf)
-        return sequence_id
 
     def _find(self, tokens: Sequence[int], limit: int) -> tuple[_Node, int]:
         node, length = self._root, 0
@@ -185,7 +241,7 @@ class PrefixTree:
             if child is None:
                 break
             node = child
-            common = _common_length(node.tokens, tokens, length, limit)
+            common = common_length(node.tokens, tokens[length : length + len(node.tokens)], limit - length)
             length += common
             if common < len(node.tokens):
                 break
@@ -224,16 +280,28 @@ class PrefixTree:
         self._leaves[sequence_id] = leaf
 
     def _evict(self) -> bool:
-        """Drop the least recently used leaf of an idle sequence; False when there is none."""
+        """Drop the least recently used leaf of an idle sequence, parked if worth it; False when there is none."""
         if not self._idle:
             return False
         sequence_id = min(self._idle, key=lambda idle: (self._leaves[idle].last_used, idle))
-        parent = self._leaves[sequence_id].parent
+        leaf = self._leaves[sequence_id]
+        if len(leaf.holders) == 1 and len(leaf.tokens) >= _WORTH_PARKING:
+            self._park(sequence_id)
+        parent = leaf.parent
         if parent is None or parent.parent is None or len(parent.holders) > 1:
             self.close(sequence_id)
         else:
             self.truncate(sequence_id, parent.end)
         return True
+
+    def _park(self, sequence_id: int) -> None:
+        tokens = self.tokens(sequence_id)
+        if self.parked.covers(tokens):
+            return
+        key, dropped = self.parked.add(tokens)
+        self.operations.extend(Drop(other) for other in dropped)
+        if key is not None:
+            self.operations.append(Park(sequence_id, key))
 
     def _idle_tokens(self) -> int:
         counted: set[int] = set()
@@ -259,10 +327,3 @@ class PrefixTree:
             nodes.append(node)
             node = node.parent
         return nodes
-
-
-def _common_length(run: list[int], tokens: Sequence[int], start: int, limit: int) -> int:
-    most = min(len(run), limit - start)
-    if list(tokens[start : start + most]) == run[:most]:
-        return most
-    return next(index for index in range(most) if run[index] != tokens[start + index])

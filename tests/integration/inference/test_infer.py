@@ -50,6 +50,7 @@ def generation_over(engine, *, queue_capacity=4, max_running=8):
         engine,
         limits=Limits(engine.max_batch_tokens, max_running, queue_capacity),
         max_idle_tokens=256,
+        max_parked_bytes=1000,
         clock=SystemClock(),
         post=asyncio.get_running_loop().call_soon_threadsafe,
     )

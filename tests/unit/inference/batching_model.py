@@ -3,12 +3,13 @@
 import numpy as np
 
 from pagantic_common.testing.scripted_engine import ScriptedEngine, random_logits
+from services.inference.app.engine_loop import operate
 from services.inference.core.batching import Limits, Scheduler
 from services.inference.core.branches import DecodeRequest, Ended, Failed, Finished, Progress
 from services.inference.core.drafting import PromptLookup
 from services.inference.core.generation import Sampling
 from services.inference.core.output import Output
-from services.inference.core.prefix_tree import CopyPrefix, PrefixTree
+from services.inference.core.prefix_tree import PrefixTree
 
 WARM = Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
 
@@ -26,12 +27,15 @@ class Bench:
         capacity=400,
         sequences=16,
         idle=100,
+        parked=0,
         costs=None,
     ):
         self.engine = engine or ScriptedEngine(
             logits_of=random_logits, kv_capacity_tokens=capacity, max_sequences=sequences
         )
-        tree = PrefixTree(capacity_tokens=capacity, max_sequences=sequences, max_idle_tokens=idle)
+        tree = PrefixTree(
+            capacity_tokens=capacity, max_sequences=sequences, max_idle_tokens=idle, max_parked_tokens=parked
+        )
         self.scheduler = Scheduler(tree, Limits(step_tokens, max_running, queue_capacity))
         self.costs = costs
         self.now = 0.0
@@ -60,10 +64,7 @@ class Bench:
         plan = self.scheduler.decide(self.now)
         self.events += plan.events
         for operation in plan.operations:
-            if isinstance(operation, CopyPrefix):
-                self.engine.copy_prefix(operation.source, operation.target, operation.length)
-            else:
-                self.engine.truncate(operation.sequence_id, operation.length)
+            operate(self.engine, operation)
         self.trace.append((plan.operations, plan.slices))
         if plan.slices:
             self.steps += 1

@@ -36,6 +36,7 @@ BENCHES = st.fixed_dictionaries(
         "capacity": st.integers(70, 200),
         "sequences": st.integers(2, 10),
         "idle": st.integers(0, 60),
+        "parked": st.integers(0, 150),
     }
 )
 
@@ -322,6 +323,31 @@ def test_drafts_stop_where_they_do_not_pay():
     number = bench.submit(prompt, max_tokens=200, may_draft=True)
     bench.run()
     assert bench.of(Finished, number)[0].rows < len(prompt) + 200 + 60
+
+
+def test_a_prompt_that_left_the_cache_comes_back_from_host_memory():
+    bench = Bench(capacity=400, idle=0, parked=200)
+    prompt = list(range(60))
+    first = bench.submit(prompt)
+    bench.run()
+    assert bench.scheduler.tree.used_tokens == 0
+    second = bench.submit(prompt)
+    bench.run()
+    assert bench.of(Prompted, second)[0].cached_prompt_tokens == len(prompt) - 1
+    assert bench.text(first) == bench.text(second)
+
+
+def test_a_broken_cache_is_forgotten_and_the_next_request_is_served():
+    bench = Bench(idle=50, parked=200)
+    lost = bench.submit([97] * 30, max_tokens=10)
+    for _ in range(5):
+        bench.step()
+    bench.events += bench.scheduler.start_over("the cache is broken")
+    assert bench.outcomes() == {lost: Failed}
+    again = bench.submit([97] * 30, max_tokens=10)
+    bench.run()
+    assert bench.of(Prompted, again)[0].cached_prompt_tokens == 0
+    assert bench.text(again) == alone([97] * 30, max_tokens=10)
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, WARM])

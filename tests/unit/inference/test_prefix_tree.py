@@ -4,17 +4,23 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from services.inference.core.prefix_tree import CopyPrefix, PrefixTree, Truncate
+from services.inference.core.prefix_tree import CopyPrefix, Drop, Park, PrefixTree, Truncate, Unpark
 
-TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=6)
+TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=6) | st.integers(0, 2).map(lambda token: [token] * 18)
 
 
 class TreeAgainstCache(RuleBasedStateMachine):
     """Runs random calls and carries out the tree's operations on a cache of numbered cells."""
 
-    @initialize(capacity=st.integers(12, 40), sequences=st.integers(1, 5), idle=st.integers(0, 20))
-    def start(self, capacity, sequences, idle):
-        self.tree = PrefixTree(capacity_tokens=capacity, max_sequences=sequences, max_idle_tokens=idle)
+    @initialize(
+        capacity=st.integers(12, 90), sequences=st.integers(1, 5), idle=st.integers(0, 20), parked=st.integers(0, 60)
+    )
+    def start(self, capacity, sequences, idle, parked):
+        self.tree = PrefixTree(
+            capacity_tokens=capacity, max_sequences=sequences, max_idle_tokens=idle, max_parked_tokens=parked
+        )
+        self.parked_limit = parked
+        self.parked: dict[int, list[int]] = {}
         self.capacity = capacity
         self.cells: dict[int, list[tuple[int, int]]] = {}  # sequence -> (token, cell)
         self.held: dict[int, list[int]] = {}  # running sequence -> tokens
@@ -22,20 +28,34 @@ class TreeAgainstCache(RuleBasedStateMachine):
 
     def carry_out(self):
         for operation in self.tree.operations:
-            if isinstance(operation, CopyPrefix):
-                assert not self.cells.get(operation.target)
-                assert len(self.cells[operation.source]) >= operation.length
-                self.cells[operation.target] = self.cells[operation.source][: operation.length]
-            else:
-                assert isinstance(operation, Truncate)
-                self.cells[operation.sequence_id] = self.cells.get(operation.sequence_id, [])[: operation.length]
+            match operation:
+                case CopyPrefix(source, target, length):
+                    shared, before = self.cells[source][:length], self.cells.get(target, [])
+                    assert len(shared) == length
+                    assert not before or [t for t, _ in before[:length]] == [t for t, _ in shared]
+                    self.cells[target] = shared + before[length:]
+                case Truncate(sequence, length):
+                    self.cells[sequence] = self.cells.get(sequence, [])[:length]
+                case Park(sequence, key):
+                    self.parked[key] = [token for token, _ in self.cells[sequence]]
+                case Unpark(key, sequence, length):
+                    assert not self.cells.get(sequence)
+                    self.cells[sequence] = [(token, self.new_cell()) for token in self.parked[key][:length]]
+                case Drop(key):
+                    del self.parked[key]
         self.tree.operations.clear()
+
+    def new_cell(self):
+        self.next_cell += 1
+        return self.next_cell
 
     @rule(tokens=TOKENS)
     def share(self, tokens):
-        known = max((common(tokens, [t for t, _ in cells]) for cells in self.cells.values()), default=0)
+        held = [[token for token, _ in cells] for cells in self.cells.values()]
+        cached = max((common(tokens, run) for run in held), default=0)
         found = self.tree.shared_length(tokens, len(tokens))
-        assert found <= known
+        assert found <= cached
+        found = max(found, *(common(tokens, run) for run in self.parked.values()), 0)
         sequence = self.tree.share(tokens, len(tokens))
         self.carry_out()
         if sequence is None:
@@ -57,8 +77,7 @@ class TreeAgainstCache(RuleBasedStateMachine):
         self.tree.append(sequence, tokens)
         self.held[sequence] = self.held[sequence] + tokens
         for token in tokens:
-            self.cells.setdefault(sequence, []).append((token, self.next_cell))
-            self.next_cell += 1
+            self.cells.setdefault(sequence, []).append((token, self.new_cell()))
 
     @precondition(lambda self: self.held)
     @rule(data=st.data())
@@ -98,6 +117,7 @@ class TreeAgainstCache(RuleBasedStateMachine):
         if hasattr(self, "tree"):
             cells = {cell for held in self.cells.values() for _, cell in held}
             assert self.tree.used_tokens == len(cells) <= self.capacity
+            assert sum(map(len, self.parked.values())) == self.tree.parked.parked_tokens <= self.parked_limit
 
 
 def common(first, second):
