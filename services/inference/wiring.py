@@ -10,17 +10,16 @@ from pathlib import Path
 
 from pagantic_common.rpc.server import Registration
 from pagantic_common.telemetry.clock import SystemClock
-from services.inference.adapters.default_model import find_default_model
 from services.inference.adapters.jinja_chat_template import JinjaChatTemplate
 from services.inference.adapters.llama_cpp_engine import MAX_SEQUENCES, EngineOptions, LlamaCppEngine
 from services.inference.adapters.llguidance_constraints import LlguidanceCompiler
 from services.inference.adapters.model_file import describe_model
-from services.inference.adapters.self_check import choose_options
 from services.inference.app.engine_loop import EngineLoop
 from services.inference.app.generation import Generation
 from services.inference.app.models import Models, ModelSpec, ServedModel
 from services.inference.app.watchdog import wait_until_broken
 from services.inference.core.batching import Limits
+from services.inference.core.tuning import Tuning
 from services.inference.servicer import SERVICE_NAME, InferenceServicer
 from services.inference.settings import InferenceSettings
 
@@ -29,18 +28,15 @@ MIB = 1024 * 1024
 
 
 @asynccontextmanager
-async def open_app(settings: InferenceSettings) -> AsyncIterator[Sequence[Registration]]:
+async def open_app(settings: InferenceSettings, default: Path, tuning: Tuning) -> AsyncIterator[Sequence[Registration]]:
     """Load the default model and give what the server needs; everything is closed at the end."""
-    default = Path(settings.model_path) if settings.model_path else find_default_model()
     paths = {settings.model_name or default.stem: default}
     paths |= {alias: Path(path) for alias, path in settings.models.items()}
     specs = [
         ModelSpec(describe_model(path, alias=alias, context_tokens=settings.context_tokens), path.stat().st_size)
         for alias, path in paths.items()
     ]
-    options = _engine_options(settings)
-    if settings.self_check:
-        options = await choose_options(default, options)
+    options = _engine_options(settings, tuning)
     models = Models(
         specs,
         lambda spec: _load_model(spec, paths[spec.info.name], settings, options),
@@ -52,7 +48,7 @@ async def open_app(settings: InferenceSettings) -> AsyncIterator[Sequence[Regist
         yield [
             Registration(
                 SERVICE_NAME,
-                InferenceServicer(models).add_to,
+                InferenceServicer(models, tuning.choices).add_to,
                 wait_until_broken=lambda: wait_until_broken(
                     models, step_timeout_s=settings.step_timeout_s, clock=SystemClock()
                 ),
@@ -62,15 +58,16 @@ async def open_app(settings: InferenceSettings) -> AsyncIterator[Sequence[Regist
         await models.close()
 
 
-def _engine_options(settings: InferenceSettings) -> EngineOptions:
+def _engine_options(settings: InferenceSettings, tuning: Tuning) -> EngineOptions:
     return EngineOptions(
         context_tokens=settings.context_tokens,
         kv_tokens=settings.kv_tokens or 2 * settings.context_tokens,
         max_sequences=min(MAX_SEQUENCES, settings.max_running + IDLE_SEQUENCES),
-        batch_tokens=settings.step_tokens,
-        threads=settings.threads,
+        batch_tokens=tuning.step_tokens,
+        threads=tuning.threads,
         gpu_layers=settings.gpu_layers,
-        flash_attention=settings.flash_attention,
+        flash_attention=tuning.flash_attention,
+        use_extra_bufts=tuning.use_extra_bufts,
     )
 
 

@@ -16,7 +16,8 @@ def test_status_and_doctor_find_everything_well(system):
     for area in system.ports:
         assert area in status
     assert "SERVING" in status.upper()
-    system.run("pagantic", "doctor")
+    doctor = system.run("pagantic", "doctor")
+    assert "engine threads: " in doctor.stdout
 
 
 def test_chat_prints_an_answer(system):

@@ -44,6 +44,16 @@ class EngineOptions:
     flash_attention: bool = False
     use_extra_bufts: bool = True
 
+    def sized(self, batch_tokens: int, context_tokens: int) -> EngineOptions:
+        """Return these options for one sequence of another size."""
+        return replace(
+            self,
+            batch_tokens=batch_tokens,
+            context_tokens=context_tokens,
+            kv_tokens=context_tokens,
+            max_sequences=1,
+        )
+
 
 @llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
 def _forward_log(level: int, text: bytes, _user_data: ctypes.c_void_p) -> None:

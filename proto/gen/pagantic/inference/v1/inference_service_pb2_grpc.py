@@ -80,6 +80,11 @@ class InferenceServiceStub:
                 request_serializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.GetLoadRequest.SerializeToString,
                 response_deserializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.GetLoadResponse.FromString,
                 _registered_method=True)
+        self.DescribeEngine = channel.unary_unary(
+                '/pagantic.inference.v1.InferenceService/DescribeEngine',
+                request_serializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.DescribeEngineRequest.SerializeToString,
+                response_deserializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.DescribeEngineResponse.FromString,
+                _registered_method=True)
 
 
 class InferenceServiceServicer:
@@ -154,6 +159,13 @@ class InferenceServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DescribeEngine(self, request, context):
+        """Tells how the engine runs on this machine, and why: what was set, and what was measured at the first start.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_InferenceServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -201,6 +213,11 @@ def add_InferenceServiceServicer_to_server(servicer, server):
                     servicer.GetLoad,
                     request_deserializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.GetLoadRequest.FromString,
                     response_serializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.GetLoadResponse.SerializeToString,
+            ),
+            'DescribeEngine': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeEngine,
+                    request_deserializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.DescribeEngineRequest.FromString,
+                    response_serializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.DescribeEngineResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -447,6 +464,33 @@ class InferenceService:
             '/pagantic.inference.v1.InferenceService/GetLoad',
             pagantic_dot_inference_dot_v1_dot_inference__service__pb2.GetLoadRequest.SerializeToString,
             pagantic_dot_inference_dot_v1_dot_inference__service__pb2.GetLoadResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeEngine(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagantic.inference.v1.InferenceService/DescribeEngine',
+            pagantic_dot_inference_dot_v1_dot_inference__service__pb2.DescribeEngineRequest.SerializeToString,
+            pagantic_dot_inference_dot_v1_dot_inference__service__pb2.DescribeEngineResponse.FromString,
             options,
             channel_credentials,
             insecure,

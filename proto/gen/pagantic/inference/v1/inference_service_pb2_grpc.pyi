@@ -58,6 +58,8 @@ class InferenceServiceStub:
     """Lists the models that this service serves, the default first."""
     GetLoad: _grpc.UnaryUnaryMultiCallable[_inference_service_pb2.GetLoadRequest, _inference_service_pb2.GetLoadResponse]
     """Tells how busy the service is, for load balancing and autoscaling."""
+    DescribeEngine: _grpc.UnaryUnaryMultiCallable[_inference_service_pb2.DescribeEngineRequest, _inference_service_pb2.DescribeEngineResponse]
+    """Tells how the engine runs on this machine, and why: what was set, and what was measured at the first start."""
 
 @_typing.type_check_only
 class InferenceServiceAsyncStub(InferenceServiceStub):
@@ -89,6 +91,8 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
     """Lists the models that this service serves, the default first."""
     GetLoad: _aio.UnaryUnaryMultiCallable[_inference_service_pb2.GetLoadRequest, _inference_service_pb2.GetLoadResponse]  # type: ignore[assignment]
     """Tells how busy the service is, for load balancing and autoscaling."""
+    DescribeEngine: _aio.UnaryUnaryMultiCallable[_inference_service_pb2.DescribeEngineRequest, _inference_service_pb2.DescribeEngineResponse]  # type: ignore[assignment]
+    """Tells how the engine runs on this machine, and why: what was set, and what was measured at the first start."""
 
 class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
     """Owns the models: everything that needs weights or a tokenizer."""
@@ -171,5 +175,13 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_inference_service_pb2.GetLoadResponse, _abc.Awaitable[_inference_service_pb2.GetLoadResponse]]:
         """Tells how busy the service is, for load balancing and autoscaling."""
+
+    @_abc_1.abstractmethod
+    def DescribeEngine(
+        self,
+        request: _inference_service_pb2.DescribeEngineRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_inference_service_pb2.DescribeEngineResponse, _abc.Awaitable[_inference_service_pb2.DescribeEngineResponse]]:
+        """Tells how the engine runs on this machine, and why: what was set, and what was measured at the first start."""
 
 def add_InferenceServiceServicer_to_server(servicer: InferenceServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
