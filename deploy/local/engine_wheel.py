@@ -11,6 +11,7 @@ import hashlib
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -24,11 +25,13 @@ PROGRESS_INTERVAL_S = 5.0
 TAIL_LINES = 30
 
 
-def cmake_args() -> list[str]:
+def cmake_args(*, cuda: bool) -> list[str]:
     """CMake arguments of this build: the defaults, flags of the CPU family, then the user's own (the last one wins)."""
     args = list(DEFAULT_CMAKE_ARGS)
     if platform.machine() in ("x86_64", "AMD64"):
         args += [f"-DCMAKE_C_FLAGS={NO_AMX}", f"-DCMAKE_CXX_FLAGS={NO_AMX}"]
+    if cuda:
+        args.append("-DGGML_CUDA=ON")
     extra = os.environ.get("PAGANTIC_ENGINE_CMAKE_ARGS", "")
     return args + extra.split()
 
@@ -43,23 +46,28 @@ def cpu_identity() -> str:
     return "\n".join(sorted(lines)) or platform.machine()
 
 
-def wheel_folder(cache: Path, lock: Path) -> Path:
+def wheel_folder(cache: Path, lock: Path, *, cuda: bool) -> Path:
     """Folder that holds the wheel of this exact build."""
-    parts = [lock.read_text(encoding="utf-8"), *cmake_args(), sysconfig.get_platform(), sys.version.split()[0]]
+    parts = [lock.read_text(encoding="utf-8"), *cmake_args(cuda=cuda), sysconfig.get_platform(), sys.version.split()[0]]
     key = hashlib.sha256("\n".join([*parts, cpu_identity()]).encode()).hexdigest()[:16]
     return cache / "engine" / key
 
 
-def build(folder: Path, lock: Path) -> Path:
+def build(folder: Path, lock: Path, *, cuda: bool) -> Path:
     """Build the wheel into `folder`, showing progress; exits with the last lines of the log when the build fails."""
+    if cuda and shutil.which("nvcc") is None and "CUDACXX" not in os.environ:
+        sys.exit(
+            "engine: CUDA needs its toolkit, and there is no nvcc: put it on PATH, set CUDACXX, or build without CUDA"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "build.log"
     # A shell-style list is the only form scikit-build-core takes that keeps a flag with spaces whole.
-    quoted = " ".join(f"'{arg}'" for arg in cmake_args())
+    quoted = " ".join(f"'{arg}'" for arg in cmake_args(cuda=cuda))
     env = {**os.environ, "CMAKE_ARGS": quoted, "CMAKE_BUILD_PARALLEL_LEVEL": str(os.cpu_count() or 2)}
     command = [sys.executable, "-m", "pip", "wheel", "-v", "--no-cache-dir", "--no-deps", "--no-build-isolation"]
     command += ["--require-hashes", "--no-binary", ":all:", "-r", str(lock), "-w", str(folder)]
-    print(f"engine: building llama-cpp-python for this CPU (5 to 7 minutes on 2 cores, once; log: {log})", flush=True)
+    device = "this CPU and NVIDIA GPUs" if cuda else "this CPU"
+    print(f"engine: building llama-cpp-python for {device} (5 to 7 minutes on 2 cores, once; log: {log})", flush=True)
     started = time.monotonic()
     with log.open("wb") as sink:
         process = subprocess.Popen(command, stdout=sink, stderr=subprocess.STDOUT, env=env)
@@ -84,10 +92,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--lock", type=Path, required=True)
+    parser.add_argument("--cuda", action="store_true", help="build for NVIDIA GPUs, too; needs nvcc")
     options = parser.parse_args()
-    folder = wheel_folder(options.cache, options.lock)
+    folder = wheel_folder(options.cache, options.lock, cuda=options.cuda)
     wheels = sorted(folder.glob("llama_cpp_python-*.whl"))
-    wheel = wheels[-1] if wheels else build(folder, options.lock)
+    wheel = wheels[-1] if wheels else build(folder, options.lock, cuda=options.cuda)
     command = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--force-reinstall", str(wheel)]
     subprocess.run(command, check=True)
     print(f"engine: installed {wheel.name}", flush=True)
