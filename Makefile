@@ -95,6 +95,12 @@ format: setup-dev ## Rewrite sources in house style
 unit: setup-dev ## Only the unit tests
 	@$(BIN)/python -m pytest tests/unit
 
+.PHONY: bench
+bench: setup-dev ## Measure inference; PEER=URL compares; also SCENARIOS=, CLIENTS=, RUNS=, BUSY=1, JSON=
+	@$(BIN)/python -m tests.bench $(if $(PEER),--peer "$(PEER)") $(if $(SCENARIOS),--scenarios "$(SCENARIOS)") \
+		$(if $(CLIENTS),--clients "$(CLIENTS)") $(if $(RUNS),--runs "$(RUNS)") $(if $(BUSY),--busy) \
+		$(if $(JSON),--json "$(JSON)")
+
 .PHONY: proto
 proto: setup-dev ## Regenerate proto/gen from proto/pagantic
 	@rm -rf proto/gen

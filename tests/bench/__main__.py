@@ -1,0 +1,162 @@
+"""`python -m tests.bench`: drives our inference service, and a peer in turn, by the same load, and prints gains.
+
+It asserts no time. The peer is started by whoever compares, with the same model file and the same number of threads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from random import Random
+
+from tests.bench.load import BenchError, Measurement, Query, Side, measure
+from tests.bench.ours import Ours, running_service
+from tests.bench.peer import find_peer
+from tests.bench.report import Figures, as_json, block, figures_of, median_of, summary
+from tests.bench.scenarios import SCENARIOS, Scenario
+
+_WARM_UP_TOKENS = 32
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def _options() -> argparse.Namespace:
+    names = ",".join(scenario.name for scenario in SCENARIOS)
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
+    parser.add_argument("--peer", default="", help="http://host:port of a llama-server or an OpenAI-like server")
+    parser.add_argument("--ours", default="", help="host:port of an inference service that runs already")
+    parser.add_argument("--scenarios", default=names, help=f"of {names}")
+    parser.add_argument("--clients", default="1,4,8", help="numbers of clients, comma-separated")
+    parser.add_argument("--requests", type=int, default=16, help="requests per run")
+    parser.add_argument("--runs", type=int, default=3, help="runs, of which medians are taken")
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="threads of our service")
+    parser.add_argument("--busy", action="store_true", help="keep one core busy with another process meanwhile")
+    parser.add_argument("--json", type=Path, help="file that takes all figures")
+    parser.add_argument("--seed", type=int, default=int(time.time()), help="what prompts and answers are drawn from")
+    return parser.parse_args()
+
+
+def _chosen(names: str) -> list[Scenario]:
+    known = {scenario.name: scenario for scenario in SCENARIOS}
+    unknown = [name for name in names.split(",") if name not in known]
+    if unknown:
+        raise BenchError(f"no scenario {unknown[0]!r}: there are {', '.join(known)}")
+    return [known[name] for name in names.split(",")]
+
+
+@contextlib.contextmanager
+def _busy_core(wanted: bool) -> Iterator[None]:
+    if not wanted:
+        yield
+        return
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def _figures(ours: Ours, scenario: Scenario, measured: Measurement) -> Figures:
+    pairs = list(zip(measured.queries, measured.answers, strict=True))
+    known = [answer.output_tokens for answer in measured.answers]
+    # A side that does not count its output is counted after the clock, by our tokenizer.
+    uncounted = [text for answer in measured.answers if answer.output_tokens is None for text in answer.texts]
+    tokens = sum(one for one in known if one is not None) + (await ours.count_tokens(uncounted) if uncounted else 0)
+    wrong = sum(not scenario.is_right(query, text) for query, answer in pairs for text in answer.texts)
+    wrong += sum(
+        query.is_full_length and answer.output_tokens not in (None, query.max_tokens * query.candidates)
+        for query, answer in pairs
+    )
+    return figures_of(measured, tokens, wrong)
+
+
+async def _warm_up(sides: Sequence[Side], clients: int) -> None:
+    """Have each side's memory touched and its threads started before anything counts."""
+    for side in sides:
+        queries = [Query(text=f"{index} and then", max_tokens=_WARM_UP_TOKENS) for index in range(clients)]
+        await measure(side, (), queries, clients)
+
+
+async def _compare(options: argparse.Namespace, address: str) -> None:
+    scenarios = _chosen(options.scenarios)
+    levels = [int(clients) for clients in options.clients.split(",")]
+    ours = Ours(address)
+    sides: list[Side] = [ours]
+    try:
+        end_tokens = await ours.find_end_tokens()
+        if options.peer:
+            sides.append(await find_peer(options.peer, end_tokens))
+        await _warm_up(sides, max(levels))
+        results = []
+        records = []
+        for scenario in scenarios:
+            for clients in levels:
+                figures = await _runs(options, ours, sides, scenario, clients)
+                medians = [median_of(runs) for runs in figures]
+                peer = medians[1] if len(medians) > 1 else None
+                title = f"{scenario.name}, {clients} clients ({scenario.about})"
+                _say(block(title, medians[0], peer, sides[-1].name) + "\n")
+                results.append((scenario.name, clients, medians[0], peer))
+                records.append(
+                    {
+                        "scenario": scenario.name,
+                        "clients": clients,
+                        **{
+                            side.name: [as_json(run) for run in runs] for side, runs in zip(sides, figures, strict=True)
+                        },
+                    }
+                )
+                if options.json:
+                    content = {"seed": options.seed, "is_busy": options.busy, "measurements": records}
+                    options.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        _say(summary(results))
+    finally:
+        await ours.close()
+
+
+async def _runs(
+    options: argparse.Namespace, ours: Ours, sides: Sequence[Side], scenario: Scenario, clients: int
+) -> list[list[Figures]]:
+    """Return the figures of each side, run by run; who begins alternates."""
+    figures: list[list[Figures]] = [[] for _ in sides]
+    for index in range(options.runs):
+        run = scenario.make(Random(f"{options.seed} {scenario.name} {clients} {index}"), options.requests)  # noqa: S311
+        order = list(enumerate(sides))
+        for place, side in order if index % 2 == 0 else reversed(order):
+            with _busy_core(options.busy):
+                measured = await measure(side, run.warm_up, run.queries, clients)
+            figures[place].append(await _figures(ours, scenario, measured))
+    return figures
+
+
+def main() -> None:
+    """Entry point."""
+    options = _options()
+    _say(
+        f"{options.requests} requests per run, medians of {options.runs} runs, {options.threads} threads, "
+        f"{'one other busy process, ' if options.busy else ''}seed {options.seed}; gain above 1: ours is better\n"
+    )
+    try:
+        if options.ours:
+            asyncio.run(_compare(options, options.ours))
+        else:
+            with running_service(options.threads) as (address, _):
+                asyncio.run(_compare(options, address))
+    except BenchError as error:
+        sys.exit(f"bench: {error}")
+
+
+if __name__ == "__main__":
+    main()
