@@ -19,6 +19,7 @@ from pagantic_common.rpc.reflection import add_reflection
 from pagantic_common.rpc.server_call import CallInterceptor
 from pagantic_common.settings import EXIT_CONFIG, ServiceSettings
 from pagantic_common.telemetry.logging import get_logger, set_up_logging
+from pagantic_common.telemetry.metrics import set_up_metrics, shut_down_metrics
 from pagantic_common.telemetry.tracing import set_up_tracing, shut_down_tracing
 
 LAST_WORDS_S = 1.0
@@ -129,6 +130,7 @@ def run_service(area: str, settings: ServiceSettings, open_app: OpenApp) -> None
     set_up_logging(area, level=settings.log_level, log_format=settings.log_format)
     set_up_tracing(area, settings.otlp_endpoint)
     try:
+        _set_up_metrics(area, settings)
         asyncio.run(_serve(area, settings, open_app))
     except PaganticError as error:
         code = error.code.value + ": " if error.code else ""
@@ -140,3 +142,11 @@ def run_service(area: str, settings: ServiceSettings, open_app: OpenApp) -> None
         sys.exit(EXIT_START_FAILED)
     finally:
         shut_down_tracing()
+        shut_down_metrics()
+
+
+def _set_up_metrics(area: str, settings: ServiceSettings) -> None:
+    try:
+        set_up_metrics(area, settings.otlp_endpoint, host=settings.host, port=settings.metrics_port)
+    except OSError:
+        raise PortInUse(f"cannot listen on {settings.host}:{settings.metrics_port} for metrics") from None

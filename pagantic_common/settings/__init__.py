@@ -36,6 +36,7 @@ class ServiceSettings(BaseSettings):
     log_level: str = Field("INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$", description="least level logged")
     log_format: LogFormat = Field(LogFormat.JSON, description="json or text")
     otlp_endpoint: str = Field("", description="host:port of an OpenTelemetry collector; empty exports nothing")
+    metrics_port: int = Field(0, ge=0, le=65535, description="port where Prometheus reads metrics; 0 is none")
 
 
 def state_folder() -> Path:

@@ -1,4 +1,4 @@
-"""Metadata keys and the domain of errors: names that both ends of a call must agree on."""
+"""Metadata keys, the domain of errors and metrics: names that both ends of a call, or a dashboard, must agree on."""
 
 from __future__ import annotations
 
@@ -10,3 +10,11 @@ STEP_NAME_KEY: Final = "x-step-name-bin"
 CAUSED_BY_KEY: Final = "x-caused-by-bin"
 
 ERROR_DOMAIN: Final = "pagantic"
+
+INFERENCE_QUEUED_REQUESTS: Final = "pagantic_inference_queued_requests"
+INFERENCE_RUNNING_SEQUENCES: Final = "pagantic_inference_running_sequences"
+INFERENCE_KV_USED_TOKENS: Final = "pagantic_inference_kv_used_tokens"
+INFERENCE_KV_CAPACITY_TOKENS: Final = "pagantic_inference_kv_capacity_tokens"
+INFERENCE_OUTPUT_TOKENS: Final = "pagantic_inference_output_tokens"
+INFERENCE_COMPUTED_TOKENS: Final = "pagantic_inference_computed_tokens"
+INFERENCE_PREEMPTIONS: Final = "pagantic_inference_preemptions"

@@ -6,10 +6,13 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 from pagantic_common.rpc.server import Registration
+from pagantic_common.telemetry import names
 from pagantic_common.telemetry.clock import SystemClock
+from pagantic_common.telemetry.metrics import add_counter, add_gauge
 from services.inference.adapters.jinja_chat_template import JinjaChatTemplate
 from services.inference.adapters.llama_cpp_engine import MAX_SEQUENCES, EngineOptions, LlamaCppEngine
 from services.inference.adapters.llguidance_constraints import LlguidanceCompiler
@@ -42,6 +45,7 @@ async def open_app(settings: InferenceSettings, default: Path, tuning: Tuning) -
         lambda spec: _load_model(spec, paths[spec.info.name], settings, options),
         memory_limit_bytes=settings.memory_limit_mib * MIB,
     )
+    _report_load(models)
     try:
         async with models.use(""):  # a service that listens can answer
             pass
@@ -56,6 +60,26 @@ async def open_app(settings: InferenceSettings, default: Path, tuning: Tuning) -
         ]
     finally:
         await models.close()
+
+
+def _read_load(models: Models, attribute: str) -> float:
+    return float(getattr(models.load(), attribute))
+
+
+def _report_load(models: Models) -> None:
+    for name, description, attribute in (
+        (names.INFERENCE_QUEUED_REQUESTS, "Requests that wait for their first step", "queued_requests"),
+        (names.INFERENCE_RUNNING_SEQUENCES, "Sequences that are being decoded", "running_sequences"),
+        (names.INFERENCE_KV_USED_TOKENS, "KV cache cells in use", "kv_used_tokens"),
+        (names.INFERENCE_KV_CAPACITY_TOKENS, "KV cache cells in all", "kv_capacity_tokens"),
+    ):
+        add_gauge(name, description, partial(_read_load, models, attribute))
+    for name, description, attribute in (
+        (names.INFERENCE_OUTPUT_TOKENS, "Tokens given out since the start", "output_tokens_total"),
+        (names.INFERENCE_COMPUTED_TOKENS, "Tokens computed since the start", "computed_tokens_total"),
+        (names.INFERENCE_PREEMPTIONS, "Sequences that lost their cells to others", "preemptions_total"),
+    ):
+        add_counter(name, description, partial(_read_load, models, attribute))
 
 
 def _engine_options(settings: InferenceSettings, tuning: Tuning) -> EngineOptions:

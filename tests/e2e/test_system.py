@@ -3,10 +3,12 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+import urllib.request
 
 import grpc
 import jsonschema_rs
@@ -250,3 +252,22 @@ def test_a_service_that_cannot_start_says_why_and_exits(system, environment, cod
     assert done.returncode == code
     assert wrong in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_prometheus_reads_the_load(system):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = {**system.environment, "PAGANTIC_INFERENCE_PORT": "0", "PAGANTIC_INFERENCE_METRICS_PORT": str(port)}
+    service = subprocess.Popen([sys.executable, "-m", "services.inference"], env=environment, stdout=subprocess.PIPE)
+    try:
+        assert service.stdout is not None
+        while b"listening" not in service.stdout.readline():
+            assert service.poll() is None
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as reply:
+            text = reply.read().decode()
+    finally:
+        service.terminate()
+        service.communicate(timeout=30)
+    for name in ("queued_requests", "running_sequences", "kv_used_tokens", "output_tokens_total"):
+        assert f"pagantic_inference_{name}{{" in text

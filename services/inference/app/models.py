@@ -52,6 +52,8 @@ class Load:
     kv_used_tokens: int = 0
     kv_capacity_tokens: int = 0
     output_tokens_total: int = 0
+    computed_tokens_total: int = 0
+    preemptions_total: int = 0
 
 
 class _Entry:
@@ -107,6 +109,8 @@ class Models:
             kv_used_tokens=sum(scheduler.tree.used_tokens for scheduler in schedulers),
             kv_capacity_tokens=sum(scheduler.tree.capacity_tokens for scheduler in schedulers),
             output_tokens_total=sum(scheduler.output_tokens_total for scheduler in schedulers),
+            computed_tokens_total=sum(scheduler.rows_total for scheduler in schedulers),
+            preemptions_total=sum(scheduler.preemptions_total for scheduler in schedulers),
         )
 
     @asynccontextmanager

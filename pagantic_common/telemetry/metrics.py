@@ -1,0 +1,57 @@
+"""Metrics of a process: read by Prometheus at a port of its own, sent to a collector, or both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from opentelemetry import metrics
+from opentelemetry.metrics import CallbackOptions, Observation
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import MetricReader
+from opentelemetry.sdk.resources import Resource
+
+Read = Callable[[], float]
+
+
+def set_up_metrics(area: str, otlp_endpoint: str, *, host: str, port: int) -> None:
+    """Install the process's meter provider; with an empty endpoint and port 0 nothing is counted.
+
+    Raises OSError when the port cannot be listened on.
+    """
+    readers: list[MetricReader] = []
+    # Imported where they are used: exporters take a while to load and most installations have no collector.
+    if otlp_endpoint:
+        from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter  # noqa: PLC0415
+        from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader  # noqa: PLC0415
+
+        readers.append(PeriodicExportingMetricReader(OTLPMetricExporter(endpoint=otlp_endpoint, insecure=True)))
+    if port:
+        from opentelemetry.exporter.prometheus import PrometheusMetricReader  # noqa: PLC0415
+        from prometheus_client import start_http_server  # noqa: PLC0415
+
+        readers.append(PrometheusMetricReader())
+        start_http_server(port, addr=host)
+    if readers:
+        resource = Resource.create({"service.name": f"pagantic-{area}"})
+        metrics.set_meter_provider(MeterProvider(readers, resource, shutdown_on_exit=False))
+
+
+def add_gauge(name: str, description: str, read: Read) -> None:
+    """Report what `read` gives whenever metrics are read."""
+    metrics.get_meter("pagantic").create_observable_gauge(name, [_observed(read)], description=description)
+
+
+def add_counter(name: str, description: str, read: Read) -> None:
+    """Report what `read` gives, which never falls, whenever metrics are read."""
+    metrics.get_meter("pagantic").create_observable_counter(name, [_observed(read)], description=description)
+
+
+def shut_down_metrics() -> None:
+    """Send what has not been sent yet."""
+    provider = metrics.get_meter_provider()
+    if isinstance(provider, MeterProvider):
+        provider.shutdown()
+
+
+def _observed(read: Read) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    return lambda _options: [Observation(read())]
