@@ -259,10 +259,10 @@ def test_prometheus_reads_the_load(system):
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     environment = {**system.environment, "PAGANTIC_INFERENCE_PORT": "0", "PAGANTIC_INFERENCE_METRICS_PORT": str(port)}
-    service = subprocess.Popen([sys.executable, "-m", "services.inference"], env=environment, stdout=subprocess.PIPE)
+    service = subprocess.Popen([sys.executable, "-m", "services.inference"], env=environment, stderr=subprocess.PIPE)
     try:
-        assert service.stdout is not None
-        while b"listening" not in service.stdout.readline():
+        assert service.stderr is not None
+        while b"listening" not in service.stderr.readline():
             assert service.poll() is None
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as reply:
             text = reply.read().decode()
