@@ -1,6 +1,7 @@
 """The inference service over a real socket with a scripted engine."""
 
 import asyncio
+import gc
 import threading
 import time
 
@@ -391,3 +392,36 @@ async def test_log_probabilities_come_with_their_alternatives(inference):
     logprobs = [logprob for event in events for logprob in event.delta.logprobs]
     assert [(logprob.piece, len(logprob.top)) for logprob in logprobs] == [(b"a", 2), (b"b", 2)]
     assert all(abs(logprob.logprob) < 0.01 and logprob.top[0].piece == logprob.piece for logprob in logprobs)
+
+
+async def test_thousands_of_requests_leave_nothing_behind():
+    engine = ScriptedEngine("ok", kv_capacity_tokens=600)
+    generation = generation_over(engine, queue_capacity=100)
+
+    async def ask(number):
+        prompt = f"{number % 97} " * (1 + number % 7)
+        request = InferenceRequest(prompt=prompt, max_tokens=3, candidate_count=1 + number % 3)
+        stream = generation.infer(request)
+        async for _ in stream:
+            if number % 5 == 0:
+                break
+        await stream.aclose()
+
+    async def ask_many(first, count):
+        for start in range(first, first + count, 20):
+            await asyncio.gather(*(ask(number) for number in range(start, start + 20)))
+
+    await ask_many(0, 200)
+    gc.collect()
+    before = len(gc.get_objects())
+    await ask_many(200, 10_000)
+    while generation.loop.scheduler.has_work:
+        await asyncio.sleep(0.01)
+    gc.collect()
+    engine.batches.clear()
+    assert len(gc.get_objects()) < before * 1.05
+    assert generation.loop.scheduler.waiting == generation.loop.scheduler.running == 0
+    assert not generation.loop._deliver
+    assert not generation._running
+    assert engine.kv_used_tokens == generation.loop.scheduler.tree.used_tokens <= 256
+    await generation.close()
