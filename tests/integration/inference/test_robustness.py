@@ -1,0 +1,117 @@
+"""What goes wrong in the engine, and what is left behind."""
+
+import asyncio
+import gc
+import threading
+import time
+
+import pytest
+
+from pagantic_common.domain.errors import Cancelled, ErrorCode, Internal, Unavailable
+from pagantic_common.telemetry.clock import SystemClock
+from pagantic_common.testing.scripted_engine import ScriptedEngine
+from services.inference.app.models import Models, ModelSpec
+from services.inference.app.watchdog import wait_until_broken
+from services.inference.core.generation import Delta, InferenceRequest
+from tests.support.inference_app import generation_over, served
+
+
+async def test_closing_stops_what_still_decodes_within_a_step():
+    reached = threading.Event()
+    engine = ScriptedEngine("x" * 400, on_decode=lambda _tokens: reached.set() or time.sleep(0.01))
+    generation = generation_over(engine)
+    request = InferenceRequest(prompt="hi", max_tokens=400)
+
+    async def consume():
+        async for _ in generation.infer(request):
+            pass
+
+    running = asyncio.create_task(consume())
+    await asyncio.to_thread(reached.wait, 5)
+    await generation.close()
+    assert len(engine.batches) < 100
+    with pytest.raises(Cancelled):
+        await running
+
+
+async def test_a_stuck_step_ends_its_streams_and_is_told_to_health():
+    hold = threading.Event()
+    generation = generation_over(ScriptedEngine("x" * 50, on_decode=lambda _slices: hold.wait(20)))
+    models = Models([ModelSpec(generation.engine.model, 0)], lambda _spec: served(generation))
+    async with models.use(""):
+        waiting = asyncio.create_task(collect_events(generation))
+        reason = await wait_until_broken(models, step_timeout_s=0.05, clock=SystemClock(), interval_s=0.01)
+        assert "longer than 0.05 s" in reason
+        with pytest.raises(Internal, match="longer than") as failed:
+            await waiting
+        assert failed.value.code is ErrorCode.INFERENCE_ENGINE_ERROR
+        with pytest.raises(Unavailable, match="broken"):
+            await collect_events(generation)
+    hold.set()
+    await models.close()
+
+
+async def test_a_dead_thread_ends_its_streams_and_is_told_to_health():
+    def die(_slices):
+        raise MemoryError
+
+    generation = generation_over(ScriptedEngine(on_decode=die))
+    models = Models([ModelSpec(generation.engine.model, 0)], lambda _spec: served(generation))
+    async with models.use(""):
+        with pytest.raises(Internal, match="died of MemoryError"):
+            await collect_events(generation)
+        assert "MemoryError" in await wait_until_broken(models, step_timeout_s=9, clock=SystemClock())
+    await models.close()
+
+
+async def test_a_failing_step_ends_its_requests_and_the_next_is_served():
+    failures = [Internal("llama_decode gave -3", code=ErrorCode.INFERENCE_ENGINE_ERROR)]
+
+    def fail_once(_slices):
+        if failures:
+            raise failures.pop()
+
+    generation = generation_over(ScriptedEngine("fine", on_decode=fail_once))
+    with pytest.raises(Internal, match="gave -3"):
+        await collect_events(generation)
+    events = await collect_events(generation)
+    assert "".join(event.content for event in events if isinstance(event, Delta)) == "fine"
+    await generation.close()
+
+
+async def collect_events(generation):
+    return [event async for event in generation.infer(InferenceRequest(prompt="hi", max_tokens=20))]
+
+
+async def test_thousands_of_requests_leave_nothing_behind():
+    engine = ScriptedEngine("ok", kv_capacity_tokens=600)
+    generation = generation_over(engine, queue_capacity=100)
+
+    async def ask(number):
+        prompt = f"{number % 97} " * (1 + number % 7)
+        request = InferenceRequest(prompt=prompt, max_tokens=3, candidate_count=1 + number % 3)
+        stream = generation.infer(request)
+        async for _ in stream:
+            if number % 5 == 0:
+                break
+        await stream.aclose()
+
+    async def ask_many(first, count):
+        for start in range(first, first + count, 20):
+            await asyncio.gather(*(ask(number) for number in range(start, start + 20)))
+
+    await ask_many(0, 200)
+    gc.collect()
+    before = len(gc.get_objects())
+    await ask_many(200, 10_000)
+    async with asyncio.timeout(10):
+        while generation.loop.scheduler.has_work:  # noqa: ASYNC110 - the engine's thread tells nobody that it idles
+            await asyncio.sleep(0.01)
+    gc.collect()
+    engine.batches.clear()
+    assert len(gc.get_objects()) < before * 1.05
+    assert generation.loop.scheduler.waiting == generation.loop.scheduler.running == 0
+    assert not generation.loop._deliver
+    assert not generation._running
+    assert engine.kv_used_tokens == generation.loop.scheduler.tree.used_tokens <= 256
+    await generation.close()
