@@ -14,16 +14,11 @@ from numpy.typing import NDArray
 
 from pagantic_common.domain.errors import ErrorCode, Internal, PreconditionFailed
 from pagantic_common.domain.messages import ModelInfo
-from pagantic_common.telemetry.logging import get_logger
+from services.inference.adapters.llama_cpp_model import LlamaTokenizer, LlamaVocabulary, load_model
 from services.inference.core.batch import Slice
-from services.inference.core.dialect import MEANT_CONTROL_TEXTS
 from services.inference.core.sampling import Logits
 from services.inference.ports import KvCacheFullError
 
-log = get_logger(__name__)
-
-_PIECE_BYTES = 512
-_GGML_LOG_LEVEL_WARN = 3
 _KV_FULL = 1  # what llama_decode returns when it found no cells and changed nothing
 MAX_SEQUENCES = 256  # of llama.cpp
 
@@ -55,53 +50,7 @@ class EngineOptions:
         )
 
 
-@llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
-def _forward_log(level: int, text: bytes, _user_data: ctypes.c_void_p) -> None:
-    if level >= _GGML_LOG_LEVEL_WARN and (message := text.decode("utf-8", "replace").strip(" .\n")):
-        log.debug("llama.cpp", message=message)
-
-
-class LlamaVocabulary:
-    """The model's tokens, read once."""
-
-    def __init__(self, vocab: llama_cpp.llama_vocab_p) -> None:
-        self.size: int = llama_cpp.llama_vocab_n_tokens(vocab)
-        self.end_tokens = frozenset(token for token in range(self.size) if llama_cpp.llama_vocab_is_eog(vocab, token))
-        self._vocab = vocab
-        marked = llama_cpp.LLAMA_TOKEN_ATTR_CONTROL | llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED
-        texts = (
-            self.render(token, with_special=True).decode("utf-8", "replace")
-            for token in range(self.size)
-            if llama_cpp.llama_vocab_get_attr(vocab, token) & (marked | llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN)
-        )
-        self.control_texts = tuple(text for text in texts if text)
-        meant = {
-            token for text in MEANT_CONTROL_TEXTS if len(found := self._tokenize_special(text)) == 1 for token in found
-        }
-        self._pieces = [self.render(token, with_special=token in meant) for token in range(self.size)]
-
-    def piece(self, token: int) -> bytes:
-        """Bytes of a token; empty for control tokens, but for those that mark parts of an answer."""
-        return self._pieces[token]
-
-    def _tokenize_special(self, text: str) -> list[int]:
-        tokens = (llama_cpp.llama_token * _PIECE_BYTES)()
-        data = text.encode()
-        count = llama_cpp.llama_tokenize(self._vocab, data, len(data), tokens, _PIECE_BYTES, False, True)
-        return list(tokens[: max(0, count)])
-
-    def render(self, token: int, *, with_special: bool) -> bytes:
-        """Bytes of a token, control tokens written out if asked."""
-        size = _PIECE_BYTES
-        while True:
-            buffer = ctypes.create_string_buffer(size)
-            length = llama_cpp.llama_token_to_piece(self._vocab, token, buffer, size, 0, with_special)
-            if length >= 0:
-                return buffer.raw[:length]
-            size = -length
-
-
-class _Batch:
+class TokenBatch:
     """A llama_batch over arrays of our own, which are filled without a call per token."""
 
     def __init__(self, capacity: int) -> None:
@@ -145,17 +94,7 @@ class LlamaCppEngine:
     """A loaded GGUF model; close it to free its memory."""
 
     def __init__(self, path: Path, info: ModelInfo, options: EngineOptions) -> None:
-        llama_cpp.llama_log_set(_forward_log, ctypes.c_void_p(0))
-        llama_cpp.llama_backend_init()
-        model_params = llama_cpp.llama_model_default_params()
-        model_params.n_gpu_layers = options.gpu_layers
-        model_params.use_extra_bufts = options.use_extra_bufts
-        self._model = llama_cpp.llama_model_load_from_file(str(path).encode(), model_params)
-        if not self._model:
-            raise PreconditionFailed(
-                f"{str(path)!r} cannot be loaded: it is not a GGUF model that this engine knows",
-                code=ErrorCode.CONFIG_NO_ENGINE,
-            )
+        self._model = load_model(path, gpu_layers=options.gpu_layers, use_extra_bufts=options.use_extra_bufts)
         threads = options.threads or os.cpu_count() or 1
         window = min(options.context_tokens, llama_cpp.llama_model_n_ctx_train(self._model))
         params = llama_cpp.llama_context_default_params()
@@ -179,13 +118,14 @@ class LlamaCppEngine:
                 code=ErrorCode.CONFIG_NO_ENGINE,
             )
         self.vocab = llama_cpp.llama_model_get_vocab(self._model)
-        self._vocabulary = LlamaVocabulary(self.vocab)
+        self._tokenizer = LlamaTokenizer(self.vocab)
+        self._vocabulary = LlamaVocabulary(self._tokenizer)
         self._memory = llama_cpp.llama_get_memory(self._context)
         self._max_batch_tokens = int(params.n_batch)
         self._kv_capacity_tokens = int(llama_cpp.llama_n_ctx(self._context))
         self._max_sequences = options.max_sequences
         self._parked: dict[int, NDArray[np.uint8]] = {}
-        self._batch = _Batch(self._max_batch_tokens)
+        self._batch = TokenBatch(self._max_batch_tokens)
         self._info = replace(info, context_window=window)
 
     @property
@@ -229,7 +169,7 @@ class LlamaCppEngine:
 
     def special_text(self, token: int) -> str:
         """Text of a control token; empty for a token that the model does not have."""
-        return self._vocabulary.render(token, with_special=True).decode("utf-8", "replace") if token >= 0 else ""
+        return self._tokenizer.render(token, with_special=True).decode("utf-8", "replace") if token >= 0 else ""
 
     @property
     def bos_text(self) -> str:
@@ -243,18 +183,11 @@ class LlamaCppEngine:
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         """Split text into token ids."""
-        data = text.encode("utf-8")
-        size = len(data) + 8
-        tokens = (llama_cpp.llama_token * size)()
-        count = llama_cpp.llama_tokenize(self.vocab, data, len(data), tokens, size, add_special, parse_special)
-        if count < 0:
-            raise Internal(f"text of {len(data)} bytes gave {-count} tokens", code=ErrorCode.INFERENCE_ENGINE_ERROR)
-        return list(tokens[:count])
+        return self._tokenizer.tokenize(text, add_special=add_special, parse_special=parse_special)
 
     def detokenize(self, tokens: Sequence[int], *, with_special: bool) -> bytes:
         """Return the bytes of tokens; ids outside the vocabulary give nothing."""
-        known = (token for token in tokens if 0 <= token < self._vocabulary.size)
-        return b"".join(self._vocabulary.render(token, with_special=with_special) for token in known)
+        return self._tokenizer.detokenize(tokens, with_special=with_special)
 
     def decode(self, slices: Sequence[Slice]) -> Logits:
         """Append each slice to its sequence and return the rows of logits that they ask for, in order."""

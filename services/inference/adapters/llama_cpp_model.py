@@ -1,0 +1,102 @@
+"""What every use of a llama.cpp model needs: its loading, its tokenizer, and its messages in our log."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+import llama_cpp
+
+from pagantic_common.domain.errors import ErrorCode, Internal, PreconditionFailed
+from pagantic_common.telemetry.logging import get_logger
+from services.inference.core.dialect import MEANT_CONTROL_TEXTS
+
+log = get_logger(__name__)
+
+_PIECE_BYTES = 512
+_SPECIAL_TOKENS = 8  # most that a tokenizer adds to a text
+_GGML_LOG_LEVEL_WARN = 3
+
+
+@llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
+def _forward_log(level: int, text: bytes, _user_data: ctypes.c_void_p) -> None:
+    if level >= _GGML_LOG_LEVEL_WARN and (message := text.decode("utf-8", "replace").strip(" .\n")):
+        log.debug("llama.cpp", message=message)
+
+
+def load_model(path: Path, *, gpu_layers: int, use_extra_bufts: bool) -> llama_cpp.llama_model_p:
+    """Load a GGUF file; raises PreconditionFailed (CONFIG_NO_ENGINE) when it is none that llama.cpp knows."""
+    llama_cpp.llama_log_set(_forward_log, ctypes.c_void_p(0))
+    llama_cpp.llama_backend_init()
+    params = llama_cpp.llama_model_default_params()
+    params.n_gpu_layers = gpu_layers
+    params.use_extra_bufts = use_extra_bufts
+    model = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
+    if not model:
+        raise PreconditionFailed(
+            f"{str(path)!r} cannot be loaded: it is not a GGUF model that this engine knows",
+            code=ErrorCode.CONFIG_NO_ENGINE,
+        )
+    return cast("llama_cpp.llama_model_p", model)
+
+
+class LlamaTokenizer:
+    """Text to a model's tokens and back; may be called from any thread."""
+
+    def __init__(self, vocab: llama_cpp.llama_vocab_p) -> None:
+        self.vocab = vocab
+        self.size: int = llama_cpp.llama_vocab_n_tokens(vocab)
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        """Split text into token ids."""
+        data = text.encode("utf-8")
+        size = len(data) + _SPECIAL_TOKENS
+        tokens = (llama_cpp.llama_token * size)()
+        count = llama_cpp.llama_tokenize(self.vocab, data, len(data), tokens, size, add_special, parse_special)
+        if count < 0:
+            raise Internal(f"text of {len(data)} bytes gave {-count} tokens", code=ErrorCode.INFERENCE_ENGINE_ERROR)
+        return list(tokens[:count])
+
+    def detokenize(self, tokens: Sequence[int], *, with_special: bool) -> bytes:
+        """Return the bytes of tokens; ids outside the vocabulary give nothing."""
+        known = (token for token in tokens if 0 <= token < self.size)
+        return b"".join(self.render(token, with_special=with_special) for token in known)
+
+    def render(self, token: int, *, with_special: bool) -> bytes:
+        """Bytes of a token, control tokens written out if asked."""
+        size = _PIECE_BYTES
+        while True:
+            buffer = ctypes.create_string_buffer(size)
+            length = llama_cpp.llama_token_to_piece(self.vocab, token, buffer, size, 0, with_special)
+            if length >= 0:
+                return buffer.raw[:length]
+            size = -length
+
+
+class LlamaVocabulary:
+    """The model's tokens, read once."""
+
+    def __init__(self, tokenizer: LlamaTokenizer) -> None:
+        vocab = tokenizer.vocab
+        self.size = tokenizer.size
+        self.end_tokens = frozenset(token for token in range(self.size) if llama_cpp.llama_vocab_is_eog(vocab, token))
+        marked = (
+            llama_cpp.LLAMA_TOKEN_ATTR_CONTROL
+            | llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED
+            | llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN
+        )
+        texts = (
+            tokenizer.render(token, with_special=True).decode("utf-8", "replace")
+            for token in range(self.size)
+            if llama_cpp.llama_vocab_get_attr(vocab, token) & marked
+        )
+        self.control_texts = tuple(text for text in texts if text)
+        found = (tokenizer.tokenize(text, add_special=False, parse_special=True) for text in MEANT_CONTROL_TEXTS)
+        meant = {tokens[0] for tokens in found if len(tokens) == 1}
+        self._pieces = [tokenizer.render(token, with_special=token in meant) for token in range(self.size)]
+
+    def piece(self, token: int) -> bytes:
+        """Bytes of a token; empty for control tokens, but for those that mark parts of an answer."""
+        return self._pieces[token]
