@@ -27,6 +27,7 @@ from services.inference.servicer import SERVICE_NAME, InferenceServicer
 from services.inference.settings import InferenceSettings
 
 IDLE_SEQUENCES = 96  # ids for finished sequences whose tokens may be shared
+MEMO_ROWS = 64  # rows of logits kept for prompts and first tokens that come again
 MIB = 1024 * 1024
 
 
@@ -100,7 +101,7 @@ async def _load_model(spec: ModelSpec, path: Path, settings: InferenceSettings, 
     clock = SystemClock()
     loop = EngineLoop(
         engine,
-        limits=Limits(engine.max_batch_tokens, settings.max_running, settings.queue_capacity),
+        limits=Limits(engine.max_batch_tokens, settings.max_running, settings.queue_capacity, MEMO_ROWS),
         max_idle_tokens=settings.max_idle_tokens,
         max_parked_bytes=settings.parked_mib * MIB,
         clock=clock,

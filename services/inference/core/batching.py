@@ -23,6 +23,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from pagantic_common.domain.errors import ErrorCode, Internal, Overloaded
 from services.inference.core.batch import Slice, Work, fill_batch
 from services.inference.core.branches import (
@@ -40,12 +42,14 @@ from services.inference.core.branches import (
 )
 from services.inference.core.drafting import StepCosts
 from services.inference.core.generation import FinishReason
+from services.inference.core.logits_memo import LogitsMemo
 from services.inference.core.output import Output, Row, Step
 from services.inference.core.prefix_tree import Operation, PrefixTree
 from services.inference.core.sampling import Logits
 
 FAIR_ADMISSION = 4
 RETRY_AFTER_S = 1.0
+_MEMO_DEPTH = 8  # output tokens up to which other candidates are likely to come by the same ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +64,12 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of a scheduler, all at least 1 but `queue_capacity`, which may be 0."""
+    """Bounds of a scheduler, all at least 1 but `queue_capacity` and `memo_rows`, which may be 0."""
 
     step_tokens: int
     max_running: int
     queue_capacity: int
+    memo_rows: int = 0
 
 
 class Scheduler:
@@ -74,6 +79,7 @@ class Scheduler:
         self.tree = tree
         self.limits = limits
         self.costs = StepCosts()
+        self._memo = LogitsMemo(limits.memo_rows)
         self.rows_total = 0
         self.output_tokens_total = 0
         self.preemptions_total = 0
@@ -129,6 +135,7 @@ class Scheduler:
         events: list[SchedulerEvent] = []
         self._drop(now_s, events)
         self._seat_and_admit()
+        self._recall(events)
         work = self._make_room_for(fill_batch(self._seated(), self.limits.step_tokens, self.costs), events)
         operations = tuple(self.tree.operations)
         self.tree.operations.clear()
@@ -150,16 +157,11 @@ class Scheduler:
             if not ticket.is_prompted:
                 ticket.prompt_tokens_computed += item.size
             if part.logit_rows:
-                if not ticket.is_prompted:
-                    ticket.is_prompted = True
-                    cached = max(0, len(ticket.request.tokens) - ticket.prompt_tokens_computed)
-                    events.append(Prompted(ticket.number, cached))
                 rows = logits[first_row : first_row + part.logit_rows]
                 first_row += part.logit_rows
-                try:
-                    self._advance(branch, item.draft, rows, events)
-                except Internal as error:  # a constraint broke: its request alone ends
-                    self._fail(ticket, FailureCause.ENGINE, str(error), events)
+                if not ticket.is_prompted or (ticket.is_shared and branch.output.output_tokens < _MEMO_DEPTH):
+                    self._memo.keep(branch.tokens, rows[0])
+                self._go_on(branch, item.draft, rows, events)
         return events
 
     def refuse(self, plan: Plan) -> list[SchedulerEvent]:
@@ -188,6 +190,7 @@ class Scheduler:
         """Give up all requests and forget all that is cached: the engine's cache is not what it should be."""
         events = self.fail(None, reason)
         self.tree.clear()
+        self._memo.clear()
         return events
 
     # ---- what ends before a step ------------------------------------------------------------------------------
@@ -233,7 +236,7 @@ class Scheduler:
     def _seat_and_admit(self) -> None:
         for branch in self._branches:
             if branch.is_deferred and branch.sequence_id is not None:
-                self._share_again(branch)
+                self._share_again(branch, self._needed_length(branch))
         for branch in sorted((b for b in self._branches if b.sequence_id is None), key=lambda b: b.rank):
             while not self._seat(branch):
                 last = max(self._seated(), key=lambda seated: seated.rank, default=None)
@@ -256,7 +259,7 @@ class Scheduler:
 
     def _seat(self, branch: Branch) -> bool:
         """Give a branch a sequence, if there is room for all that is pending, its own and that of the others."""
-        sequence_id = self.tree.share(branch.tokens, len(branch.tokens) - 1)
+        sequence_id = self.tree.share(branch.tokens, self._needed_length(branch))
         if sequence_id is None:
             return False
         computed = self.tree.length(sequence_id)
@@ -267,13 +270,16 @@ class Scheduler:
         branch.sequence_id, branch.computed = sequence_id, computed
         return True
 
-    def _share_again(self, branch: Branch) -> None:
+    def _needed_length(self, branch: Branch) -> int:
+        """Return how many tokens may come from the cache: the row of the last one is needed, unless it is known."""
+        return len(branch.tokens) - (branch.tokens not in self._memo)
+
+    def _share_again(self, branch: Branch, limit: int) -> None:
+        """Give a branch what others have computed of its tokens meanwhile."""
         branch.is_deferred = False
-        if branch.sequence_id is not None and branch.computed < self.tree.shared_length(
-            branch.tokens, len(branch.tokens) - 1
-        ):
+        if branch.sequence_id is not None and branch.computed < self.tree.shared_length(branch.tokens, limit):
             self.tree.close(branch.sequence_id)
-            branch.sequence_id = self.tree.share(branch.tokens, len(branch.tokens) - 1)
+            branch.sequence_id = self.tree.share(branch.tokens, limit)
             branch.computed = 0 if branch.sequence_id is None else self.tree.length(branch.sequence_id)
 
     def _preempt(self, branch: Branch) -> None:
@@ -302,7 +308,34 @@ class Scheduler:
             work = [item for item in work if item.branch is not last]
         return work
 
+    def _recall(self, events: list[SchedulerEvent]) -> None:
+        """Go on with branches whose next row is known and whose cells are there, as long as there are any."""
+        known = [branch for branch in self._seated() if self._has_row(branch)]
+        while known:
+            for branch in known:
+                self._go_on(branch, [], self._memo.row(branch.tokens)[np.newaxis], events)
+            known = [branch for branch in self._seated() if self._has_row(branch)]
+
+    def _has_row(self, branch: Branch) -> bool:
+        if branch.pending > 1 or branch.tokens not in self._memo:
+            return False
+        length = len(branch.tokens)
+        if branch.pending and self.tree.shared_length(branch.tokens, length) == length:
+            self._share_again(branch, length)
+        return branch.pending == 0
+
     # ---- what the results change ------------------------------------------------------------------------------
+
+    def _go_on(self, branch: Branch, draft: list[int], rows: Logits, events: list[SchedulerEvent]) -> None:
+        ticket = branch.ticket
+        if not ticket.is_prompted:
+            ticket.is_prompted = True
+            cached = max(0, len(ticket.request.tokens) - ticket.prompt_tokens_computed)
+            events.append(Prompted(ticket.number, cached))
+        try:
+            self._advance(branch, draft, rows, events)
+        except Internal as error:  # a constraint broke: its request alone ends
+            self._fail(ticket, FailureCause.ENGINE, str(error), events)
 
     def _advance(self, branch: Branch, draft: list[int], logits: Logits, events: list[SchedulerEvent]) -> None:
         accepted = 0

@@ -89,6 +89,11 @@ class Ticket:
         self.output_tokens = 0
         self.longest_output = 0
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether several candidates may pass the same tokens."""
+        return len(self.candidates) > 1
+
     def root(self) -> Branch:
         """Return the branch that all candidates begin in."""
         branch = Branch(self, list(self.request.tokens), self.request.output, list(self.candidates))

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-MAX_DRAFT_TOKENS = 15
+MAX_DRAFT_TOKENS = 31
 _NGRAM = 3
 _FIRST_GUESS = 0.85  # acceptance that a sequence is believed to have before its first draft
 _LEARNING = 0.25

@@ -28,6 +28,7 @@ class Bench:
         sequences=16,
         idle=100,
         parked=0,
+        memo=0,
         costs=None,
     ):
         self.engine = engine or ScriptedEngine(
@@ -36,7 +37,7 @@ class Bench:
         tree = PrefixTree(
             capacity_tokens=capacity, max_sequences=sequences, max_idle_tokens=idle, max_parked_tokens=parked
         )
-        self.scheduler = Scheduler(tree, Limits(step_tokens, max_running, queue_capacity))
+        self.scheduler = Scheduler(tree, Limits(step_tokens, max_running, queue_capacity, memo))
         self.costs = costs
         self.now = 0.0
         self.steps = 0

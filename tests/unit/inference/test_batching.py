@@ -37,6 +37,7 @@ BENCHES = st.fixed_dictionaries(
         "sequences": st.integers(2, 10),
         "idle": st.integers(0, 60),
         "parked": st.integers(0, 150),
+        "memo": st.integers(0, 12),
     }
 )
 
@@ -335,6 +336,29 @@ def test_a_prompt_that_left_the_cache_comes_back_from_host_memory():
     bench.run()
     assert bench.of(Prompted, second)[0].cached_prompt_tokens == len(prompt) - 1
     assert bench.text(first) == bench.text(second)
+
+
+def test_a_vote_that_is_asked_again_computes_only_where_no_candidate_has_been():
+    def few_words(_tokens):
+        row = np.full(257, -np.inf, dtype=np.float32)
+        row[97:99] = 0.0
+        return row
+
+    engine = ScriptedEngine(logits_of=few_words, kv_capacity_tokens=400)
+    bench = Bench(engine=engine, sequences=64, idle=200, memo=32)
+    rows = []
+    for start in range(0, 60, 10):
+        before = bench.scheduler.rows_total
+        number = bench.submit([120] * 30, seeds=range(start, start + 10), max_tokens=3)
+        bench.run()
+        rows.append(bench.scheduler.rows_total - before)
+        expected = Bench(engine=ScriptedEngine(logits_of=few_words, kv_capacity_tokens=400), sequences=64)
+        same = expected.submit([120] * 30, seeds=range(start, start + 10), max_tokens=3)
+        expected.run()
+        assert [bench.text(number, i) for i in range(10)] == [expected.text(same, i) for i in range(10)]
+    assert rows[0] >= 30
+    assert rows[-1] == 0
+    assert bench.of(Prompted, number)[0].cached_prompt_tokens == 30
 
 
 def test_a_broken_cache_is_forgotten_and_the_next_request_is_served():
