@@ -48,6 +48,9 @@ class InferenceSettings(ServiceSettings):
     gpu_layers: int = Field(0, ge=-1, description="layers kept on the GPU; -1 is all")
     queue_capacity: int = Field(64, ge=0, description="requests that may wait; one more is INFERENCE_OVERLOADED")
     max_candidates: int = Field(64, ge=1, description="most candidates of one request")
+    stream_interval_ms: int = Field(
+        25, ge=0, description="text of shorter intervals is sent in one message; the first of an answer is never held"
+    )
     step_timeout_s: float = Field(
         120.0, gt=0, description="a step that takes longer fails the service's health and ends its streams"
     )

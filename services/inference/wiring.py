@@ -106,6 +106,7 @@ async def _load_model(spec: ModelSpec, path: Path, settings: InferenceSettings, 
         max_parked_bytes=settings.parked_mib * MIB,
         clock=clock,
         post=asyncio.get_running_loop().call_soon_threadsafe,
+        stream_interval_s=settings.stream_interval_ms / 1000,
     )
     generation = Generation(
         loop=loop,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -10,7 +11,7 @@ from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import ErrorCode, Internal, Unavailable
 from pagantic_common.telemetry.logging import get_logger
 from services.inference.core.batching import Limits, Plan, Scheduler
-from services.inference.core.branches import DecodeRequest, Failed, FailureCause, Finished, SchedulerEvent
+from services.inference.core.branches import DecodeRequest, Failed, FailureCause, Finished, Progress, SchedulerEvent
 from services.inference.core.prefix_tree import CopyPrefix, Drop, Operation, Park, PrefixTree, Truncate, Unpark
 from services.inference.ports import KvCacheFullError, TextEngine
 
@@ -30,6 +31,7 @@ class EngineLoop:
         max_parked_bytes: Host memory for cells of finished requests that are not kept.
         clock: Time for deadlines and costs.
         post: Runs a callback where the events are wanted, soon; may be called from any thread.
+        stream_interval_s: Text of shorter intervals is handed out together: a message costs as much as a short step.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class EngineLoop:
         max_parked_bytes: int,
         clock: Clock,
         post: Callable[[Callable[[], None]], object],
+        stream_interval_s: float = 0.0,
     ) -> None:
         self.engine = engine
         tree = PrefixTree(
@@ -53,6 +56,9 @@ class EngineLoop:
         self.broken_because = ""
         self._clock = clock
         self._post = post
+        self._stream_interval_s = stream_interval_s
+        self._held: list[tuple[Deliver, SchedulerEvent]] = []
+        self._handed_out_s = -math.inf
         self._deliver: dict[int, Deliver] = {}
         self._changed = threading.Condition()
         self._is_closing = False
@@ -170,15 +176,19 @@ class EngineLoop:
         return partial(self.scheduler.apply, plan, logits, self._clock.monotonic_s() - started_s)
 
     def _hand_out(self, events: Sequence[SchedulerEvent]) -> None:
-        """Post the events of a step, all at once, so that a step wakes their receivers once."""
-        batch: list[tuple[Deliver, SchedulerEvent]] = []
+        """Post the events of a step, all at once, so that a step wakes their receivers once at most."""
+        is_urgent = False
         for event in events:
             deliver = self._deliver.get(event.number)
             if deliver is not None:
-                batch.append((deliver, event))
+                self._held.append((deliver, event))
+                is_urgent = is_urgent or not isinstance(event, Progress)
             if isinstance(event, Finished | Failed):
                 self._deliver.pop(event.number, None)
-        if batch:
+        now_s = self._clock.monotonic_s()
+        if self._held and (is_urgent or now_s >= self._handed_out_s + self._stream_interval_s):
+            batch, self._held = self._held, []
+            self._handed_out_s = now_s
             self._post(lambda: _call_all(batch))
 
 
