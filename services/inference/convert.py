@@ -18,6 +18,7 @@ from pagantic_common.domain.json_text import JsonTextError, parse_json
 from pagantic_common.domain.messages import check_message
 from pagantic_common.domain.usage import TokenUsage
 from services.inference.app.scoring import Score
+from services.inference.core.embedding import Vectors
 from services.inference.core.generation import (
     CandidateEnd,
     ChatPrompt,
@@ -218,5 +219,13 @@ def score_response_to_proto(scores: Sequence[Score], usage: TokenUsage) -> infer
             )
             for score in scores
         ],
+        usage=usage_to_proto(usage),
+    )
+
+
+def embed_response_to_proto(vectors: Vectors, usage: TokenUsage) -> inference_service_pb2.EmbedResponse:
+    """Encode vectors."""
+    return inference_service_pb2.EmbedResponse(
+        embeddings=[inference_service_pb2.Embedding(values=row.tolist()) for row in vectors],
         usage=usage_to_proto(usage),
     )

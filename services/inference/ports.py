@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from pagantic_common.domain.messages import ModelInfo
 from services.inference.core.batch import Slice
+from services.inference.core.embedding import Vectors
 from services.inference.core.generation import Constraint
 from services.inference.core.output import Matcher, Vocabulary
 from services.inference.core.sampling import Logits
@@ -80,6 +81,31 @@ class TextEngine(Tokenizer, Protocol):
 
     def drop(self, key: int) -> None:
         """Forget what was parked."""
+
+    def close(self) -> None:
+        """Free the model. Nothing may be called afterwards."""
+
+
+class TextEmbedder(Tokenizer, Protocol):
+    """A loaded model that turns texts into vectors. Only one thread at a time calls `embed`."""
+
+    @property
+    def model(self) -> ModelInfo:
+        """The model's description."""
+
+    @property
+    def max_batch_tokens(self) -> int:
+        """Most tokens of several texts in one `embed`; one text alone may have the context window."""
+
+    @property
+    def max_batch_texts(self) -> int:
+        """Most texts of one `embed`."""
+
+    def embed(self, texts: Sequence[Sequence[int]]) -> Vectors:
+        """Return a vector per text, in order, of any length; each text has at least one token.
+
+        The vectors are the caller's. Raises Internal (INFERENCE_ENGINE_ERROR) when the engine fails.
+        """
 
     def close(self) -> None:
         """Free the model. Nothing may be called afterwards."""

@@ -12,11 +12,12 @@ import grpc
 from pagantic.inference.v1 import inference_service_pb2 as pb
 from pagantic.inference.v1 import inference_service_pb2_grpc as rpc
 from pagantic_common.codec.messages import model_info_to_proto
-from pagantic_common.domain.errors import NotFound, Unsupported
+from pagantic_common.domain.errors import NotFound
 from services.inference.app.models import Models
 from services.inference.app.scoring import score_continuations
 from services.inference.convert import (
     chat_prompt_from_proto,
+    embed_response_to_proto,
     event_to_proto,
     prompt_from_proto,
     request_from_proto,
@@ -57,7 +58,9 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         raise NotFound(f"no inference {request.inference_id!r} runs here: it ended, or another replica has it")
 
     async def Embed(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:
-        raise Unsupported("Embed is not built yet: this service holds a chat model")
+        async with self._models.use(self._models.embedding_alias(request.model)) as served:
+            vectors, usage = await served.embeds().embed(request.texts)
+        return embed_response_to_proto(vectors, usage)
 
     async def Score(self, request: pb.ScoreRequest, context: Context) -> pb.ScoreResponse:
         prompt = prompt_from_proto(request)

@@ -14,14 +14,17 @@ from pagantic_common.telemetry import names
 from pagantic_common.telemetry.clock import SystemClock
 from pagantic_common.telemetry.metrics import add_counter, add_gauge
 from services.inference.adapters.jinja_chat_template import JinjaChatTemplate
+from services.inference.adapters.llama_cpp_embedder import EmbedderOptions, LlamaCppEmbedder
 from services.inference.adapters.llama_cpp_engine import MAX_SEQUENCES, EngineOptions, LlamaCppEngine
 from services.inference.adapters.llguidance_constraints import LlguidanceCompiler
 from services.inference.adapters.model_file import describe_model
+from services.inference.app.embedding import Embedding
 from services.inference.app.engine_loop import EngineLoop
 from services.inference.app.generation import Generation
 from services.inference.app.models import Models, ModelSpec, ServedModel
 from services.inference.app.watchdog import wait_until_broken
 from services.inference.core.batching import Limits
+from services.inference.core.embedding import CAPABILITY
 from services.inference.core.tuning import Tuning
 from services.inference.servicer import SERVICE_NAME, InferenceServicer
 from services.inference.settings import InferenceSettings
@@ -97,6 +100,8 @@ def _engine_options(settings: InferenceSettings, tuning: Tuning) -> EngineOption
 
 
 async def _load_model(spec: ModelSpec, path: Path, settings: InferenceSettings, options: EngineOptions) -> ServedModel:
+    if CAPABILITY in spec.info.capabilities:
+        return await _load_embedder(spec, path, settings, options)
     engine = await asyncio.to_thread(LlamaCppEngine, path, spec.info, options)
     clock = SystemClock()
     loop = EngineLoop(
@@ -123,3 +128,16 @@ async def _load_model(spec: ModelSpec, path: Path, settings: InferenceSettings, 
         engine.close()
 
     return ServedModel(spec.info, engine, close, generation)
+
+
+async def _load_embedder(
+    spec: ModelSpec, path: Path, settings: InferenceSettings, options: EngineOptions
+) -> ServedModel:
+    embedder = await asyncio.to_thread(LlamaCppEmbedder, path, spec.info, EmbedderOptions.like(options))
+    embedding = Embedding(embedder, queue_capacity=settings.queue_capacity, clock=SystemClock())
+
+    async def close() -> None:
+        await embedding.close()
+        embedder.close()
+
+    return ServedModel(spec.info, embedder, close, embedding=embedding)

@@ -26,9 +26,14 @@ def _forward_log(level: int, text: bytes, _user_data: ctypes.c_void_p) -> None:
         log.debug("llama.cpp", message=message)
 
 
+def forward_logs() -> None:
+    """Let llama.cpp log where we do, instead of on stderr."""
+    llama_cpp.llama_log_set(_forward_log, ctypes.c_void_p(0))
+
+
 def load_model(path: Path, *, gpu_layers: int, use_extra_bufts: bool) -> llama_cpp.llama_model_p:
     """Load a GGUF file; raises PreconditionFailed (CONFIG_NO_ENGINE) when it is none that llama.cpp knows."""
-    llama_cpp.llama_log_set(_forward_log, ctypes.c_void_p(0))
+    forward_logs()
     llama_cpp.llama_backend_init()
     params = llama_cpp.llama_model_default_params()
     params.n_gpu_layers = gpu_layers

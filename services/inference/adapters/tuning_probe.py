@@ -12,8 +12,11 @@ import time
 from pathlib import Path
 
 from pagantic_common.domain.messages import ModelInfo
+from services.inference.adapters.llama_cpp_embedder import EmbedderOptions, LlamaCppEmbedder
 from services.inference.adapters.llama_cpp_engine import EngineOptions, LlamaCppEngine
+from services.inference.adapters.model_file import describe_model
 from services.inference.core.batch import Slice
+from services.inference.core.embedding import CAPABILITY
 
 CONTEXT_TOKENS = 256
 CHECKED_TOKENS = 64
@@ -57,10 +60,21 @@ def _prompt_rate(engine: LlamaCppEngine, size: int) -> float:
     return best
 
 
+def _check_embedder(path: Path, info: ModelInfo, options: EngineOptions) -> None:
+    """Compute one batch; a build that does not fit this CPU dies here."""
+    embedder = LlamaCppEmbedder(path, info, EmbedderOptions.like(options))
+    embedder.embed([[1] * min(CHECKED_TOKENS, info.context_window)])
+    embedder.close()
+
+
 def main() -> None:
     """Measure what the one argument, a JSON object, asks for."""
     order = json.loads(sys.argv[1])
     options = EngineOptions(**order["options"])
+    info = describe_model(Path(order["path"]), alias="probe", context_tokens=CONTEXT_TOKENS)
+    if CAPABILITY in info.capabilities:
+        _check_embedder(Path(order["path"]), info, options)
+        sys.exit("there is nothing to measure: the model decodes no text")
     print(json.dumps(measure(Path(order["path"]), options, sizes=tuple(order["sizes"]))))  # noqa: T201 - its output
 
 

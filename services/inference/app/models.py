@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Overloaded
 from pagantic_common.domain.messages import ModelInfo
+from services.inference.app.embedding import Embedding
 from services.inference.app.generation import Generation
+from services.inference.core.embedding import CAPABILITY
 from services.inference.ports import Tokenizer
 
 RETRY_AFTER_S = 5.0
@@ -31,6 +33,7 @@ class ServedModel:
     tokenizer: Tokenizer
     close: Callable[[], Awaitable[None]]
     generation: Generation | None = None
+    embedding: Embedding | None = None
 
     def generates(self) -> Generation:
         """Return what generates text; raises InvalidRequest when this model does not."""
@@ -39,6 +42,14 @@ class ServedModel:
                 f"model {self.info.name!r} makes embeddings, not text", code=ErrorCode.CONFIG_NO_ENGINE
             )
         return self.generation
+
+    def embeds(self) -> Embedding:
+        """Return what makes embeddings; raises InvalidRequest when this model does not."""
+        if self.embedding is None:
+            raise InvalidRequest(
+                f"model {self.info.name!r} generates text, it makes no embeddings", code=ErrorCode.CONFIG_NO_ENGINE
+            )
+        return self.embedding
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,16 +112,38 @@ class Models:
     def load(self) -> Load:
         """Return how busy the service is."""
         schedulers = [served.generation.loop.scheduler for served in self.loaded if served.generation is not None]
+        embeddings = [served.embedding for served in self.loaded if served.embedding is not None]
         return Load(
-            queued_requests=sum(scheduler.waiting for scheduler in schedulers),
-            queue_capacity=sum(scheduler.limits.queue_capacity for scheduler in schedulers),
-            running_sequences=sum(scheduler.running for scheduler in schedulers),
-            sequence_capacity=sum(scheduler.limits.max_running for scheduler in schedulers),
+            queued_requests=sum(scheduler.waiting for scheduler in schedulers)
+            + sum(embedding.queue.waiting for embedding in embeddings),
+            queue_capacity=sum(scheduler.limits.queue_capacity for scheduler in schedulers)
+            + sum(embedding.queue_capacity for embedding in embeddings),
+            running_sequences=sum(scheduler.running for scheduler in schedulers)
+            + sum(embedding.running_texts for embedding in embeddings),
+            sequence_capacity=sum(scheduler.limits.max_running for scheduler in schedulers)
+            + sum(embedding.embedder.max_batch_texts for embedding in embeddings),
             kv_used_tokens=sum(scheduler.tree.used_tokens for scheduler in schedulers),
             kv_capacity_tokens=sum(scheduler.tree.capacity_tokens for scheduler in schedulers),
             output_tokens_total=sum(scheduler.output_tokens_total for scheduler in schedulers),
-            computed_tokens_total=sum(scheduler.rows_total for scheduler in schedulers),
+            computed_tokens_total=sum(scheduler.rows_total for scheduler in schedulers)
+            + sum(embedding.computed_tokens_total for embedding in embeddings),
             preemptions_total=sum(scheduler.preemptions_total for scheduler in schedulers),
+        )
+
+    def embedding_alias(self, alias: str) -> str:
+        """Return the alias of an embedding model; of the first one for an empty alias.
+
+        Raises InvalidRequest (CONFIG_NO_ENGINE) for a model that makes no embeddings, or when there is none that does.
+        """
+        able = [name for name, entry in self._entries.items() if CAPABILITY in entry.spec.info.capabilities]
+        if alias in able or (alias and alias not in self._entries):
+            return alias  # an unknown one is told of when it is used
+        if not alias and able:
+            return able[0]
+        hint = f"use {', '.join(map(repr, able))}" if able else "this service has no model that does"
+        name = alias or self._default
+        raise InvalidRequest(
+            f"model {name!r} generates text, it makes no embeddings: {hint}", code=ErrorCode.CONFIG_NO_ENGINE
         )
 
     @asynccontextmanager

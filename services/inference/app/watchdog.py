@@ -22,9 +22,9 @@ async def wait_until_broken(
     """
     while True:
         for served in models.loaded:
-            if served.generation is None:
+            loop = served.generation.loop if served.generation is not None else served.embedding
+            if loop is None:
                 continue
-            loop = served.generation.loop
             if loop.stuck_for_s(clock.monotonic_s()) > step_timeout_s:
                 loop.give_up(f"a step takes longer than {step_timeout_s:g} s")
             if loop.broken_because:

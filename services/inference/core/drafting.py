@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 MAX_DRAFT_TOKENS = 31
-_NGRAM = 3
+_NGRAM = 4
+_FIRST_SIZE = 6
 _FIRST_GUESS = 0.85  # acceptance that a sequence is believed to have before its first draft
 _LEARNING = 0.25
 _RETRY_TOKENS = 32  # a sequence whose drafts did not pay tries again after so many tokens, then after twice as many
@@ -72,6 +73,7 @@ class PromptLookup:
         self._acceptance = _FIRST_GUESS
         self._silent_until = 0
         self._silence = _RETRY_TOKENS
+        self._most = _FIRST_SIZE
         self._learn(tokens)
 
     def draft(self, tokens: Sequence[int], rows: int, limit: int, costs: StepCosts) -> list[int]:
@@ -82,7 +84,7 @@ class PromptLookup:
         start = self._followers.get(tuple(tokens[-_NGRAM:]))
         if start is None:
             return []
-        found = list(tokens[start : start + min(limit, MAX_DRAFT_TOKENS)])
+        found = list(tokens[start : start + min(limit, self._most)])
         size = self._paying_size(len(found), rows, costs)
         if not size:
             self._silent_until = len(tokens) + self._silence
@@ -91,7 +93,11 @@ class PromptLookup:
         return found[:size]
 
     def judge(self, drafted: int, accepted: int) -> None:
-        """Learn from how a draft went: one trial per token up to the first that was refused."""
+        """Learn from how a draft went: one trial per token up to the first that was refused; sizes double and halve."""
+        if accepted == drafted:
+            self._most = min(2 * self._most, MAX_DRAFT_TOKENS)
+        else:
+            self._most = max(_FIRST_SIZE, self._most // 2)
         for index in range(min(drafted, accepted + 1)):
             self._acceptance += _LEARNING / 2 * ((index < accepted) - self._acceptance)
 

@@ -1,0 +1,139 @@
+"""TextEmbedder over llama.cpp's low-level API: a context of its own, whose cache is empty before each batch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast
+
+import llama_cpp
+import numpy as np
+
+from pagantic_common.domain.errors import ErrorCode, Internal, PreconditionFailed
+from pagantic_common.domain.messages import ModelInfo
+from services.inference.adapters.llama_cpp_engine import EngineOptions, TokenBatch
+from services.inference.adapters.llama_cpp_model import LlamaTokenizer, load_model
+from services.inference.core.batch import Slice
+from services.inference.core.embedding import Vectors
+
+_POOLINGS = {
+    llama_cpp.LLAMA_POOLING_TYPE_MEAN: "mean",
+    llama_cpp.LLAMA_POOLING_TYPE_CLS: "cls",
+    llama_cpp.LLAMA_POOLING_TYPE_LAST: "last",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class EmbedderOptions:
+    """How the model is loaded.
+
+    `batch_tokens` is what several texts may have together in one batch; a longer text, up to the window, goes alone.
+    `pooling` replaces the model's own. `threads` 0 is the number of cores, `gpu_layers` -1 is all.
+    """
+
+    context_tokens: int = 4096
+    batch_tokens: int = 256
+    max_texts: int = 64
+    threads: int = 0
+    gpu_layers: int = 0
+    use_extra_bufts: bool = True
+    pooling: int = llama_cpp.LLAMA_POOLING_TYPE_UNSPECIFIED
+
+    @classmethod
+    def like(cls, options: EngineOptions) -> EmbedderOptions:
+        """Return what an engine on the same machine is loaded with."""
+        return cls(
+            context_tokens=options.context_tokens,
+            threads=options.threads,
+            gpu_layers=options.gpu_layers,
+            use_extra_bufts=options.use_extra_bufts,
+        )
+
+
+class LlamaCppEmbedder:
+    """A loaded GGUF model that pools what it computes of a text into one vector; close it to free its memory."""
+
+    def __init__(self, path: Path, info: ModelInfo, options: EmbedderOptions) -> None:
+        self._model = load_model(path, gpu_layers=options.gpu_layers, use_extra_bufts=options.use_extra_bufts)
+        window = min(options.context_tokens, llama_cpp.llama_model_n_ctx_train(self._model))
+        self._context = llama_cpp.llama_init_from_model(self._model, _context_params(window, options))
+        if not self._context:
+            llama_cpp.llama_model_free(self._model)
+            raise PreconditionFailed(
+                f"no context of {window} tokens could be made for {str(path)!r}: lower context_tokens or free memory",
+                code=ErrorCode.CONFIG_NO_ENGINE,
+            )
+        self.pooling = _POOLINGS.get(llama_cpp.llama_pooling_type(self._context), "")
+        if not self.pooling:
+            self.close()
+            raise PreconditionFailed(
+                f"{str(path)!r} makes no embeddings: its pooling is none of mean, cls and last",
+                code=ErrorCode.CONFIG_NO_ENGINE,
+            )
+        self._memory = llama_cpp.llama_get_memory(self._context)  # None for an encoder, which has no KV cache
+        has_decoder = self._memory and llama_cpp.llama_model_has_decoder(self._model)
+        self._compute = llama_cpp.llama_decode if has_decoder else llama_cpp.llama_encode
+        self._tokenizer = LlamaTokenizer(llama_cpp.llama_model_get_vocab(self._model))
+        self._batch = TokenBatch(max(window, options.batch_tokens))
+        self._info = replace(info, context_window=window)
+        self._dimensions = int(llama_cpp.llama_model_n_embd_out(self._model))
+        self._options = options
+
+    @property
+    def model(self) -> ModelInfo:
+        """The model's description."""
+        return self._info
+
+    @property
+    def max_batch_tokens(self) -> int:
+        """Most tokens of several texts in one `embed`."""
+        return self._options.batch_tokens
+
+    @property
+    def max_batch_texts(self) -> int:
+        """Most texts of one `embed`."""
+        return self._options.max_texts
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        """Split text into token ids."""
+        return self._tokenizer.tokenize(text, add_special=add_special, parse_special=parse_special)
+
+    def detokenize(self, tokens: Sequence[int], *, with_special: bool) -> bytes:
+        """Return the bytes of tokens; ids outside the vocabulary give nothing."""
+        return self._tokenizer.detokenize(tokens, with_special=with_special)
+
+    def embed(self, texts: Sequence[Sequence[int]]) -> Vectors:
+        """Return a vector per text, in order."""
+        self._batch.fill([Slice(index, list(tokens), 0, len(tokens)) for index, tokens in enumerate(texts)])
+        if self._memory:
+            llama_cpp.llama_memory_clear(self._memory, False)
+        code = self._compute(self._context, self._batch.batch)
+        if code != 0:
+            raise Internal(
+                f"{self._compute.__name__} of {self._batch.batch.n_tokens} tokens gave {code}",
+                code=ErrorCode.INFERENCE_ENGINE_ERROR,
+            )
+        rows = (llama_cpp.llama_get_embeddings_seq(self._context, index) for index in range(len(texts)))
+        return np.stack([np.ctypeslib.as_array(row, shape=(self._dimensions,)) for row in rows])
+
+    def close(self) -> None:
+        """Free the model. Nothing may be called afterwards."""
+        llama_cpp.llama_free(self._context)
+        llama_cpp.llama_model_free(self._model)
+
+
+def _context_params(window: int, options: EmbedderOptions) -> llama_cpp.llama_context_params:
+    params = llama_cpp.llama_context_default_params()
+    # Pooling, and attention that looks ahead, need a whole text in one micro-batch: llama.cpp aborts otherwise.
+    params.n_ctx = params.n_batch = params.n_ubatch = max(window, options.batch_tokens)
+    params.n_seq_max = options.max_texts
+    params.kv_unified = True  # each text may have the whole context
+    params.embeddings = True
+    params.pooling_type = options.pooling
+    params.n_threads = params.n_threads_batch = options.threads or os.cpu_count() or 1
+    # Unlike for decoding, it pays on a CPU: full batches are computed nearly twice as fast, in less memory.
+    params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO
+    params.no_perf = True
+    return cast("llama_cpp.llama_context_params", params)
