@@ -18,7 +18,6 @@ from pagantic_common.domain.errors import (
     InvalidRequest,
     NotFound,
     Overloaded,
-    Unsupported,
 )
 from pagantic_common.rpc.call import call_stream, call_unary
 from pagantic_common.rpc.server import Registration
@@ -224,12 +223,6 @@ async def test_a_failing_step_fails_the_score_with_its_own_error(inference):
     with pytest.raises(Internal, match="gave -3") as failed:
         await call_unary("inference", stub.Score, pb.ScoreRequest(text="x", continuations=["a", "b"]))
     assert failed.value.code is ErrorCode.INFERENCE_ENGINE_ERROR
-
-
-async def test_embedding_is_not_built_and_says_so(inference):
-    stub = await inference(ScriptedEngine())
-    with pytest.raises(Unsupported, match="not built yet"):
-        await call_unary("inference", stub.Embed, pb.EmbedRequest())
 
 
 async def test_a_message_over_the_limit_is_refused_by_grpc_itself(inference):

@@ -348,10 +348,12 @@ class EmbedRequest(_message.Message):
     MODEL_FIELD_NUMBER: _builtins.int
     TEXTS_FIELD_NUMBER: _builtins.int
     model: _builtins.str
-    """Alias of an embedding model; empty is the default one."""
+    """Alias of an embedding model; empty is the first one of ListModels."""
     @_builtins.property
     def texts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The texts; at most 256."""
+        """The texts, 1 to 256. What the model wants before a text, such as "query: ", is part of it. An empty text gives the
+        vector of the special tokens that the model puts around every text, and is refused where there are none.
+        """
 
     def __init__(
         self,
@@ -376,7 +378,7 @@ class Embedding(_message.Message):
     VALUES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Components, of unit length in all."""
+        """Components; the sum of their squares is 1."""
 
     def __init__(
         self,
@@ -405,7 +407,7 @@ class EmbedResponse(_message.Message):
 
     @_builtins.property
     def usage(self) -> _usage_pb2.TokenUsage:
-        """What the request cost."""
+        """What the request cost: prompt_tokens are those of all texts, special ones included."""
 
     def __init__(
         self,

@@ -111,7 +111,9 @@ class InferenceServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Embed(self, request, context):
-        """Turns texts into vectors. Needs an embedding model.
+        """Turns texts into vectors of unit length, pooled as the model wants it. Needs an embedding model. Errors:
+        INFERENCE_CONTEXT_EXCEEDED when a text is longer than the model's window (nothing is cut), INFERENCE_OVERLOADED with
+        RetryInfo when the queue is full, CONFIG_NO_ENGINE for a model that makes no embeddings.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -45,7 +45,10 @@ class InferenceServiceStub:
     another replica.
     """
     Embed: _grpc.UnaryUnaryMultiCallable[_inference_service_pb2.EmbedRequest, _inference_service_pb2.EmbedResponse]
-    """Turns texts into vectors. Needs an embedding model."""
+    """Turns texts into vectors of unit length, pooled as the model wants it. Needs an embedding model. Errors:
+    INFERENCE_CONTEXT_EXCEEDED when a text is longer than the model's window (nothing is cut), INFERENCE_OVERLOADED with
+    RetryInfo when the queue is full, CONFIG_NO_ENGINE for a model that makes no embeddings.
+    """
     Score: _grpc.UnaryUnaryMultiCallable[_inference_service_pb2.ScoreRequest, _inference_service_pb2.ScoreResponse]
     """Gives the log-probability of continuations of a prompt."""
     Tokenize: _grpc.UnaryUnaryMultiCallable[_inference_service_pb2.TokenizeRequest, _inference_service_pb2.TokenizeResponse]
@@ -78,7 +81,10 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
     another replica.
     """
     Embed: _aio.UnaryUnaryMultiCallable[_inference_service_pb2.EmbedRequest, _inference_service_pb2.EmbedResponse]  # type: ignore[assignment]
-    """Turns texts into vectors. Needs an embedding model."""
+    """Turns texts into vectors of unit length, pooled as the model wants it. Needs an embedding model. Errors:
+    INFERENCE_CONTEXT_EXCEEDED when a text is longer than the model's window (nothing is cut), INFERENCE_OVERLOADED with
+    RetryInfo when the queue is full, CONFIG_NO_ENGINE for a model that makes no embeddings.
+    """
     Score: _aio.UnaryUnaryMultiCallable[_inference_service_pb2.ScoreRequest, _inference_service_pb2.ScoreResponse]  # type: ignore[assignment]
     """Gives the log-probability of continuations of a prompt."""
     Tokenize: _aio.UnaryUnaryMultiCallable[_inference_service_pb2.TokenizeRequest, _inference_service_pb2.TokenizeResponse]  # type: ignore[assignment]
@@ -126,7 +132,10 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _inference_service_pb2.EmbedRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_inference_service_pb2.EmbedResponse, _abc.Awaitable[_inference_service_pb2.EmbedResponse]]:
-        """Turns texts into vectors. Needs an embedding model."""
+        """Turns texts into vectors of unit length, pooled as the model wants it. Needs an embedding model. Errors:
+        INFERENCE_CONTEXT_EXCEEDED when a text is longer than the model's window (nothing is cut), INFERENCE_OVERLOADED with
+        RetryInfo when the queue is full, CONFIG_NO_ENGINE for a model that makes no embeddings.
+        """
 
     @_abc_1.abstractmethod
     def Score(
