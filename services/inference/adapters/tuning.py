@@ -28,7 +28,7 @@ from services.inference.core.tuning import (
 PROBE = "services.inference.adapters.tuning_probe"
 PROBE_TIMEOUT_S = 300.0
 OTHER_SPIN_COUNTS = (0, 100)  # longer spins are a little faster on an idle machine, and collapse beside other work
-STEP_SIZES = (32, 64, 128, 256)
+STEP_SIZES = (64, 128, 256)
 HASHED_BYTES = 1024 * 1024
 
 log = get_logger(__name__)

@@ -159,7 +159,7 @@ class Scheduler:
             if part.logit_rows:
                 rows = logits[first_row : first_row + part.logit_rows]
                 first_row += part.logit_rows
-                if not ticket.is_prompted or (ticket.is_shared and branch.output.output_tokens < _MEMO_DEPTH):
+                if self._is_worth_keeping(branch):
                     self._memo.keep(branch.tokens, rows[0])
                 self._go_on(branch, item.draft, rows, events)
         return events
@@ -316,8 +316,14 @@ class Scheduler:
                 self._go_on(branch, [], self._memo.row(branch.tokens)[np.newaxis], events)
             known = [branch for branch in self._seated() if self._has_row(branch)]
 
+    @staticmethod
+    def _is_worth_keeping(branch: Branch) -> bool:
+        """Tell whether other candidates are likely to come by the tokens of a branch."""
+        ticket = branch.ticket
+        return not ticket.is_prompted or (ticket.is_shared and branch.output.output_tokens < _MEMO_DEPTH)
+
     def _has_row(self, branch: Branch) -> bool:
-        if branch.pending > 1 or branch.tokens not in self._memo:
+        if branch.pending > 1 or not self._is_worth_keeping(branch) or branch.tokens not in self._memo:
             return False
         length = len(branch.tokens)
         if branch.pending and self.tree.shared_length(branch.tokens, length) == length:

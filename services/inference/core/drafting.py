@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 MAX_DRAFT_TOKENS = 31
-_NGRAM = 4
+_NGRAM = 4  # tokens that must have occurred before, once a draft was right
+_FIRST_NGRAM = 10  # and before that: names and phrases of the prompt come again, and nothing follows from that
 _FIRST_SIZE = 6
 _FIRST_GUESS = 0.85  # acceptance that a sequence is believed to have before its first draft
 _LEARNING = 0.25
@@ -74,6 +75,7 @@ class PromptLookup:
         self._silent_until = 0
         self._silence = _RETRY_TOKENS
         self._most = _FIRST_SIZE
+        self._needed = _FIRST_NGRAM
         self._learn(tokens)
 
     def draft(self, tokens: Sequence[int], rows: int, limit: int, costs: StepCosts) -> list[int]:
@@ -82,7 +84,7 @@ class PromptLookup:
         if len(tokens) < self._silent_until:
             return []
         start = self._followers.get(tuple(tokens[-_NGRAM:]))
-        if start is None:
+        if start is None or list(tokens[start - self._needed : start]) != list(tokens[-self._needed :]):
             return []
         found = list(tokens[start : start + min(limit, self._most)])
         size = self._paying_size(len(found), rows, costs)
@@ -96,6 +98,7 @@ class PromptLookup:
         """Learn from how a draft went: one trial per token up to the first that was refused; sizes double and halve."""
         if accepted == drafted:
             self._most = min(2 * self._most, MAX_DRAFT_TOKENS)
+            self._needed = _NGRAM
         else:
             self._most = max(_FIRST_SIZE, self._most // 2)
         for index in range(min(drafted, accepted + 1)):

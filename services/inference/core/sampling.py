@@ -17,8 +17,10 @@ from services.inference.core.generation import Sampling
 Logits = NDArray[np.float32]
 
 GREEDY_BELOW = 1e-4  # a smaller temperature overflows the exponentials, and picks the best token anyway
-_NEAR_BEST = 8.0  # nats below the best logit within which the top k are nearly always found, without a sort of the row
+_NEAR_BEST = 8.0  # nats below the best logit within which nearly all of the mass is, so that the row need not be sorted
+_TOP_NATS = (4.0, 8.0, np.inf)  # where the top k are looked for, one after the other
 _CERTAIN = np.ones(1)
+_LEAST = np.finfo(np.float32).min
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +94,10 @@ def _weights(logits: Logits, best: float) -> NDArray[np.float64]:
 
 def _top_tokens(logits: Logits, best: float, top_k: int) -> NDArray[np.int64]:
     """Return the `top_k` most probable finite tokens, in order; of equals the lower id first."""
-    tokens = np.flatnonzero(logits >= best - _NEAR_BEST)
-    if tokens.size < top_k:
-        tokens = np.flatnonzero(logits > -np.inf)
+    for nats in _TOP_NATS:
+        tokens = np.flatnonzero(logits >= max(best - nats, _LEAST))
+        if tokens.size >= top_k:
+            break
     if tokens.size > top_k:
         values = logits[tokens]
         least = np.partition(values, -top_k)[-top_k]
