@@ -41,7 +41,9 @@ class InferenceSettings(ServiceSettings):
     spin_count: Annotated[int, Field(ge=0)] | Literal["auto"] = Field(
         AUTO, description="how long idle threads spin before they sleep; long is slow beside busy processes"
     )
-    flash_attention: bool | Literal["auto"] = Field(AUTO, description="on many CPUs it slows decoding down")
+    flash_attention: bool | Literal["auto"] = Field(
+        AUTO, description="on a CPU it helps many short sequences and slows long ones"
+    )
     step_tokens: Annotated[int, Field(ge=8)] | Literal["auto"] = Field(
         AUTO, description="tokens decoded between two looks at cancellation and new requests"
     )

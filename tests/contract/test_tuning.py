@@ -22,7 +22,9 @@ def test_a_machine_is_measured_once_and_remembered(tmp_path, monkeypatch):
     assert tune(machine, tmp_path) == measured
     (kept,) = tmp_path.iterdir()
     kept.write_text("{")
-    assert tune(machine, tmp_path).choices[0].reason == "the model does not load"  # a child that cannot measure
+    assert (
+        tune(machine, tmp_path).choices[0].reason.startswith("there was nothing to measure")
+    )  # a child that cannot measure
 
 
 def test_an_engine_that_dies_only_with_extra_buffers_goes_without(monkeypatch):

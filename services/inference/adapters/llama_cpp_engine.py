@@ -39,14 +39,14 @@ class EngineOptions:
     flash_attention: bool = False
     use_extra_bufts: bool = True
 
-    def sized(self, batch_tokens: int, context_tokens: int) -> EngineOptions:
-        """Return these options for one sequence of another size."""
+    def sized(self, *, batch_tokens: int, context_tokens: int, sequences: int) -> EngineOptions:
+        """Return these options for so many sequences of another size."""
         return replace(
             self,
             batch_tokens=batch_tokens,
             context_tokens=context_tokens,
-            kv_tokens=context_tokens,
-            max_sequences=1,
+            kv_tokens=context_tokens * sequences,
+            max_sequences=sequences,
         )
 
 

@@ -74,7 +74,7 @@ def tune(machine: Machine, folder: Path) -> Tuning:
     log.info("measuring how the engine runs best on this machine", model=machine.model_path.name)
     prober = _Prober(machine)
     if not prober.loads:
-        return untuned(machine.cores, "the model does not load")
+        return untuned(machine.cores, "there was nothing to measure: the model does not decode text")
     tuning = _measure(machine, prober)
     for choice in tuning.choices:
         log.info("measured", setting=choice.name, value=choice.value, reason=choice.reason)
@@ -97,18 +97,18 @@ def check(machine: Machine) -> bool:
 
 
 def _measure(machine: Machine, prober: _Prober) -> Tuning:
-    off = prober.probe(sizes=STEP_SIZES)
-    flash_ms = {False: off["step_ms"], True: prober.probe(flash_attention=True)["step_ms"]}
-    flash_attention = flash_ms[True] < flash_ms[False]
-    usual_ms = flash_ms[flash_attention]
-    spin_ms = {DEFAULT_SPIN_COUNT: usual_ms} | {
-        count: prober.probe(spin_count=count, flash_attention=flash_attention)["step_ms"] for count in OTHER_SPIN_COUNTS
+    flash = {is_on: prober.probe(flash_attention=is_on, sizes=STEP_SIZES) for is_on in (False, True)}
+    flash_ms = {is_on: float(probe["batch_ms"]) for is_on, probe in flash.items()}
+    is_on = flash_ms[True] < flash_ms[False]
+    usual = flash[is_on]
+    spin_ms = {DEFAULT_SPIN_COUNT: usual["row_ms"]} | {
+        count: prober.probe(spin_count=count, flash_attention=is_on)["row_ms"] for count in OTHER_SPIN_COUNTS
     }
-    threads_ms = {machine.cores: usual_ms} | {
-        count: prober.probe(threads=count, flash_attention=flash_attention)["step_ms"]
+    threads_ms = {machine.cores: usual["batch_ms"]} | {
+        count: prober.probe(threads=count, flash_attention=is_on)["batch_ms"]
         for count in {machine.cores // 2} - {0, machine.cores}
     }
-    rates = {int(size): float(rate) for size, rate in off["prompt_rates"].items()}
+    rates = {int(size): float(rate) for size, rate in usual["prompt_rates"].items()}
     tuning = choose(Measurements(threads_ms, spin_ms, flash_ms, rates))
     return replace(tuning, use_extra_bufts=prober.use_extra_bufts)
 

@@ -18,34 +18,46 @@ from services.inference.adapters.model_file import describe_model
 from services.inference.core.batch import Slice
 from services.inference.core.embedding import CAPABILITY
 
-CONTEXT_TOKENS = 256
+PROMPT_TOKENS = 96
 CHECKED_TOKENS = 64
-DECODED_STEPS = 24
+SEQUENCES = 8
+DECODED_STEPS = 16
+CONTEXT_TOKENS = 2 * (PROMPT_TOKENS + DECODED_STEPS)
 LONG_ENOUGH_S = 1.0
 _MS = 1000.0
+_KEY = 1
 
 
 def measure(path: Path, options: EngineOptions, *, sizes: tuple[int, ...]) -> dict[str, object]:
-    """Return `step_ms`, of one row after a prompt of 256 tokens, and `prompt_rates` in tokens/s by size of the step."""
+    """Return `row_ms` and `batch_ms`, of steps with one and with 8 short sequences, and `prompt_rates` in tokens/s."""
     largest = max((*sizes, CHECKED_TOKENS))
-    engine = LlamaCppEngine(path, ModelInfo("probe", CONTEXT_TOKENS * 2), options.sized(largest, CONTEXT_TOKENS * 2))
+    options = options.sized(batch_tokens=largest, context_tokens=CONTEXT_TOKENS, sequences=SEQUENCES)
+    engine = LlamaCppEngine(path, ModelInfo("probe", CONTEXT_TOKENS), options)
     try:
-        return {"step_ms": _step_ms(engine), "prompt_rates": {size: _prompt_rate(engine, size) for size in sizes}}
+        engine.decode([Slice(0, [1] * CHECKED_TOKENS, 0, 1)])
+        engine.decode([Slice(0, [1] * (PROMPT_TOKENS - CHECKED_TOKENS), CHECKED_TOKENS, 1)])
+        engine.park(0, _KEY)
+        row_ms = _step_ms(engine, 1)
+        for sequence in range(1, SEQUENCES):
+            engine.unpark(_KEY, sequence, PROMPT_TOKENS)
+        batch_ms = _step_ms(engine, SEQUENCES)
+        for sequence in range(SEQUENCES):
+            engine.truncate(sequence, 0)
+        return {"row_ms": row_ms, "batch_ms": batch_ms, "prompt_rates": {s: _prompt_rate(engine, s) for s in sizes}}
     finally:
         engine.close()
 
 
-def _step_ms(engine: LlamaCppEngine) -> float:
-    for start in range(0, CONTEXT_TOKENS, CHECKED_TOKENS):
-        engine.decode([Slice(0, [1] * CHECKED_TOKENS, start, 1)])
+def _step_ms(engine: LlamaCppEngine, sequences: int) -> float:
     times: list[float] = []
     for step in range(DECODED_STEPS):
         if sum(times) > LONG_ENOUGH_S:
             break
         started = time.perf_counter()
-        engine.decode([Slice(0, [1], CONTEXT_TOKENS + step, 1)])
+        engine.decode([Slice(sequence, [1], PROMPT_TOKENS + step, 1) for sequence in range(sequences)])
         times.append(time.perf_counter() - started)
-    engine.truncate(0, 0)
+    for sequence in range(sequences):
+        engine.truncate(sequence, PROMPT_TOKENS)
     return sorted(times)[len(times) // 4] * _MS  # what others do on the machine only makes steps slower
 
 

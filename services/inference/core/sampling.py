@@ -20,7 +20,7 @@ GREEDY_BELOW = 1e-4  # a smaller temperature overflows the exponentials, and pic
 _NEAR_BEST = 8.0  # nats below the best logit within which nearly all of the mass is, so that the row need not be sorted
 _TOP_NATS = (4.0, 8.0, np.inf)  # where the top k are looked for, one after the other
 _CERTAIN = np.ones(1)
-_LEAST = np.finfo(np.float32).min
+_LEAST = float(np.finfo(np.float32).min)
 
 
 @dataclass(frozen=True, slots=True)

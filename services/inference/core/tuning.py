@@ -13,12 +13,12 @@ DEFAULT_STEP_TOKENS = 64
 
 @dataclass(frozen=True, slots=True)
 class Measurements:
-    """What was measured: milliseconds of a step with one row, tokens per second of prompts.
+    """What was measured: milliseconds of steps, tokens per second of prompts.
 
     Args:
-        threads_ms: By number of threads.
-        spin_ms: By how long idle threads spin.
-        flash_ms: By flash attention, after a longer prompt.
+        threads_ms: Of a step of 8 sequences, by number of threads.
+        spin_ms: Of a step of one sequence, by how long idle threads spin.
+        flash_ms: Of a step of 8 sequences, by flash attention.
         prompt_rates: By tokens in a step.
     """
 
@@ -80,9 +80,10 @@ def choose(measured: Measurements) -> Tuning:
         step_tokens=_smallest_close({size: 1000 / rate for size, rate in measured.prompt_rates.items()}),
     )
     reasons = {
-        "threads": f"a step took {_listed(measured.threads_ms, 'ms')}",
+        "threads": f"a step of 8 sequences took {_listed(measured.threads_ms, 'ms')}",
         "spin_count": f"a step took {_listed(measured.spin_ms, 'ms')}",
-        "flash_attention": f"a step took {measured.flash_ms[True]:.1f} ms with, {measured.flash_ms[False]:.1f} without",
+        "flash_attention": f"a step of 8 sequences took {measured.flash_ms[True]:.1f} ms with, "
+        f"{measured.flash_ms[False]:.1f} ms without",
         "step_tokens": f"prompts ran at {_listed(measured.prompt_rates, 'tokens/s')}",
     }
     return _explained(tuning, reasons)

@@ -23,8 +23,8 @@ def test_what_is_chosen_is_close_to_the_best_and_the_smallest_of_these(threads, 
 def test_each_choice_says_what_was_measured():
     tuning = choose(Measurements({1: 14.0, 2: 8.0}, {0: 24.0, 300: 8.0}, {True: 20.0, False: 8.0}, {64: 329.0}))
     said = {choice.name: (choice.value, choice.reason) for choice in tuning.choices}
-    assert said["threads"] == ("2", "a step took 14.0 ms at 1, 8.0 ms at 2")
-    assert said["flash_attention"] == ("false", "a step took 20.0 ms with, 8.0 without")
+    assert said["threads"] == ("2", "a step of 8 sequences took 14.0 ms at 1, 8.0 ms at 2")
+    assert said["flash_attention"] == ("false", "a step of 8 sequences took 20.0 ms with, 8.0 ms without")
 
 
 def test_what_was_set_wins_and_says_so():
