@@ -28,8 +28,8 @@ class InferenceSettings(ServiceSettings):
     )
     context_tokens: int = Field(4096, ge=64, description="context window; at most what the model was trained on")
     kv_tokens: int = Field(0, ge=0, description="cells of the KV cache; 0 is twice the context window")
-    max_idle_tokens: int = Field(
-        0, ge=0, description="KV cells kept for prompts that may come again; on a CPU each slows decoding a little"
+    max_idle_tokens: Annotated[int, Field(ge=0)] | Literal["auto"] = Field(
+        AUTO, description="KV cells kept for prompts that may come again; without flash attention each slows decoding"
     )
     parked_mib: int = Field(512, ge=0, description="host memory for KV cells of prompts that may come again")
     max_running: int = Field(16, ge=1, le=128, description="requests and candidates decoded at the same time")
@@ -51,7 +51,7 @@ class InferenceSettings(ServiceSettings):
     queue_capacity: int = Field(64, ge=0, description="requests that may wait; one more is INFERENCE_OVERLOADED")
     max_candidates: int = Field(64, ge=1, description="most candidates of one request")
     stream_interval_ms: int = Field(
-        25, ge=0, description="text of shorter intervals is sent in one message; the first of an answer is never held"
+        50, ge=0, description="text of shorter intervals is sent in one message; the first of an answer is never held"
     )
     step_timeout_s: float = Field(
         120.0, gt=0, description="a step that takes longer fails the service's health and ends its streams"
