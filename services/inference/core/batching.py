@@ -20,7 +20,6 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,6 +43,7 @@ from services.inference.core.drafting import StepCosts
 from services.inference.core.generation import FinishReason
 from services.inference.core.logits_memo import LogitsMemo
 from services.inference.core.output import Output, Row, Step
+from services.inference.core.parked_prefixes import common_length
 from services.inference.core.prefix_tree import Operation, PrefixTree
 from services.inference.core.sampling import Logits
 
@@ -146,7 +146,6 @@ class Scheduler:
         events: list[SchedulerEvent] = []
         self._steps += 1
         self.costs.learn(sum(item.tokens for item in plan.work), cost)
-        first_row = 0
         for item, part in zip(plan.work, plan.slices, strict=True):
             branch, ticket = item.branch, item.branch.ticket
             self.tree.append(part.sequence_id, part.tokens)
@@ -156,12 +155,15 @@ class Scheduler:
             self.rows_total += item.tokens
             if not ticket.is_prompted:
                 ticket.prompt_tokens_computed += item.size
-            if part.logit_rows:
-                rows = logits[first_row : first_row + part.logit_rows]
-                first_row += part.logit_rows
-                if self._is_worth_keeping(branch):
-                    self._memo.keep(branch.tokens, rows[0])
-                self._go_on(branch, item.draft, rows, events)
+        first_row = 0
+        for item, part in zip(plan.work, plan.slices, strict=True):
+            rows = logits[first_row : first_row + part.logit_rows]
+            first_row += part.logit_rows
+            # A request may have failed by another branch of it just now: this one is gone then.
+            if part.logit_rows and item.branch.sequence_id is not None:
+                if self._is_worth_keeping(item.branch):
+                    self._memo.keep(item.branch.tokens, rows[0])
+                self._go_on(item.branch, item.draft, rows, events)
         return events
 
     def refuse(self, plan: Plan) -> list[SchedulerEvent]:
@@ -313,7 +315,8 @@ class Scheduler:
         known = [branch for branch in self._seated() if self._has_row(branch)]
         while known:
             for branch in known:
-                self._go_on(branch, [], self._memo.row(branch.tokens)[np.newaxis], events)
+                if branch.sequence_id is not None:
+                    self._go_on(branch, [], self._memo.row(branch.tokens)[np.newaxis], events)
             known = [branch for branch in self._seated() if self._has_row(branch)]
 
     @staticmethod
@@ -364,7 +367,7 @@ class Scheduler:
                 self._remove(branch)
                 return
             branch.tokens.extend(step.tokens)
-            matched = _common_length(step.tokens, draft[accepted:])
+            matched = common_length(step.tokens, draft[accepted:], len(draft))
             branch.computed += matched
             accepted += matched
             if matched < len(step.tokens):
@@ -414,9 +417,3 @@ class Scheduler:
         events.append(Ended(ticket.number, candidate.index, reason, tokens, output.constraint_satisfied))
         if ticket.unfinished == 0:
             events.append(Finished(ticket.number, ticket.output_tokens, ticket.longest_output, ticket.rows))
-
-
-def _common_length(first: Sequence[int], second: Sequence[int]) -> int:
-    return next(
-        (index for index, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second))
-    )

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from pagantic_common.domain.deadline import Deadline
-from pagantic_common.domain.errors import ErrorCode, Overloaded
+from pagantic_common.domain.errors import ErrorCode, Internal, Overloaded
 from pagantic_common.testing.scripted_engine import ScriptedEngine, random_logits
 from services.inference.core.branches import Ended, Failed, FailureCause, Finished, Prompted
 from services.inference.core.generation import FinishReason, Sampling
@@ -289,6 +289,44 @@ def test_a_failed_batch_ends_its_requests_and_no_others():
     bench.run()
     assert [bench.outcomes()[number] for number in numbers] == [Failed, Failed, Finished]
     assert bench.of(Failed, numbers[0])[0].reason == "it broke"
+
+
+class BreaksAfter:
+    """A constraint that allows everything and breaks at its n-th token."""
+
+    def __init__(self, tokens):
+        self.left = tokens
+
+    def mask(self, logits):
+        return logits
+
+    def accept(self, _token):
+        self.left -= 1
+        if self.left == 0:
+            raise Internal("the constraint broke")
+
+    def forced_tokens(self):
+        return []
+
+    def is_complete(self):
+        return False
+
+    is_stopped = is_complete
+
+    def fork(self):
+        return BreaksAfter(self.left)
+
+
+@pytest.mark.parametrize("memo", [0, 32])
+@pytest.mark.parametrize("tokens", [1, 2, 5])
+def test_a_constraint_that_breaks_ends_its_own_request_with_all_its_branches(tokens, memo):
+    bench = Bench(memo=memo, idle=100)
+    other = bench.submit([97, 98], seeds=(3,), max_tokens=10)
+    for _ in range(2):
+        broken = bench.submit([97, 99], seeds=range(5), max_tokens=10, matcher=BreaksAfter(tokens))
+        bench.run()
+        assert [event.reason for event in bench.of(Failed, broken)] == ["the constraint broke"]
+    assert bench.text(other) == alone([97, 98], 3, max_tokens=10)
 
 
 def test_drafts_change_the_steps_and_not_the_words():
