@@ -136,16 +136,22 @@ def _votes(system: str, random: Random, count: int) -> Run:
 
 
 def _make_extract(random: Random, count: int) -> Run:
-    return Run((), tuple(_extract_query(random) for _ in range(count)))
+    return Run((), tuple(_extract_query(texts.opening(random), texts.passage(random), 0) for _ in range(count)))
 
 
-def _extract_query(random: Random) -> Query:
-    passage = texts.passage(random)
-    beginning = " ".join(passage.split(" ")[:QUOTE_WORDS])
+def _make_extract_known(random: Random, count: int) -> Run:
+    opening, passage = texts.opening(random), texts.passage(random)
+    starts = [0, *(end + 2 for end in range(len(passage) // 2) if passage.startswith(". ", end))]
+    first, *queries = (_extract_query(opening, passage, random.choice(starts)) for _ in range(count + 1))
+    return Run((first,), tuple(queries))
+
+
+def _extract_query(opening: str, passage: str, start: int) -> Query:
+    beginning = " ".join(passage[start:].split(" ")[:QUOTE_WORDS])
     # Of several wordings this is the one that the default model answers by quoting.
     quoted = f'"{passage}"\n\nHere is the quote once more:\n\n"{beginning}'
     return Query(
-        text=f"{texts.opening(random)} wrote:\n\n{quoted}",
+        text=f"{opening} wrote:\n\n{quoted}",
         max_tokens=OUTPUT_TOKENS,
         temperature=0.0,
         is_full_length=True,
@@ -177,4 +183,5 @@ SCENARIOS = (
     Scenario("vote", "5 candidates of one shared prompt, 3 tokens each", _make_vote, _is_any),
     Scenario("vote-long", "the same on a prompt of 700 tokens", _make_vote_long, _is_any),
     Scenario("extract", "answers that quote the prompt, 64 tokens", _make_extract, _is_quote),
+    Scenario("extract-known", "the same of one passage per run, seen once before", _make_extract_known, _is_quote),
 )

@@ -22,12 +22,14 @@ from services.inference.core.tuning import (
     Measurements,
     Tuning,
     choose,
+    is_flash_faster,
     untuned,
 )
 
 PROBE = "services.inference.adapters.tuning_probe"
 PROBE_TIMEOUT_S = 300.0
 OTHER_SPIN_COUNTS = (0, 100)  # longer spins are a little faster on an idle machine, and collapse beside other work
+WHAT_IS_MEASURED = "2"  # raised when probes change, so that what older ones found is not used
 STEP_SIZES = (64, 128, 256)
 HASHED_BYTES = 1024 * 1024
 
@@ -51,6 +53,7 @@ class Machine:
         with self.model_path.open("rb") as file:
             beginning = file.read(HASHED_BYTES)
         parts = (
+            WHAT_IS_MEASURED,
             importlib.metadata.version("llama-cpp-python"),
             _cpu_name(),
             str(self.cores),
@@ -98,8 +101,8 @@ def check(machine: Machine) -> bool:
 
 def _measure(machine: Machine, prober: _Prober) -> Tuning:
     flash = {is_on: prober.probe(flash_attention=is_on, sizes=STEP_SIZES) for is_on in (False, True)}
-    flash_ms = {is_on: float(probe["batch_ms"]) for is_on, probe in flash.items()}
-    is_on = flash_ms[True] < flash_ms[False]
+    flash_ms = {is_on: (float(probe["batch_ms"]), float(probe["shared_ms"])) for is_on, probe in flash.items()}
+    is_on = is_flash_faster(flash_ms)
     usual = flash[is_on]
     spin_ms = {DEFAULT_SPIN_COUNT: usual["row_ms"]} | {
         count: prober.probe(spin_count=count, flash_attention=is_on)["row_ms"] for count in OTHER_SPIN_COUNTS

@@ -22,14 +22,19 @@ PROMPT_TOKENS = 96
 CHECKED_TOKENS = 64
 SEQUENCES = 8
 DECODED_STEPS = 16
-CONTEXT_TOKENS = 2 * (PROMPT_TOKENS + DECODED_STEPS)
+SHARED_TOKENS = 512
+CONTEXT_TOKENS = SHARED_TOKENS + DECODED_STEPS
 LONG_ENOUGH_S = 1.0
+LONGEST_PROMPT_S = 8.0
 _MS = 1000.0
 _KEY = 1
 
 
 def measure(path: Path, options: EngineOptions, *, sizes: tuple[int, ...]) -> dict[str, object]:
-    """Return `row_ms` and `batch_ms`, of steps with one and with 8 short sequences, and `prompt_rates` in tokens/s."""
+    """Return `row_ms` and `batch_ms`, of steps with one and with 8 short sequences, and `prompt_rates` in tokens/s.
+
+    With sizes also `shared_ms`, of steps with 8 sequences of one long prompt, as long as the machine computes soon.
+    """
     largest = max((*sizes, CHECKED_TOKENS))
     options = options.sized(batch_tokens=largest, context_tokens=CONTEXT_TOKENS, sequences=SEQUENCES)
     engine = LlamaCppEngine(path, ModelInfo("probe", CONTEXT_TOKENS), options)
@@ -41,23 +46,42 @@ def measure(path: Path, options: EngineOptions, *, sizes: tuple[int, ...]) -> di
         for sequence in range(1, SEQUENCES):
             engine.unpark(_KEY, sequence, PROMPT_TOKENS)
         batch_ms = _step_ms(engine, SEQUENCES)
-        for sequence in range(SEQUENCES):
-            engine.truncate(sequence, 0)
-        return {"row_ms": row_ms, "batch_ms": batch_ms, "prompt_rates": {s: _prompt_rate(engine, s) for s in sizes}}
+        _clear(engine)
+        result: dict[str, object] = {"row_ms": row_ms, "batch_ms": batch_ms}
+        if sizes:
+            rates = {size: _prompt_rate(engine, size) for size in sizes}
+            result |= {"prompt_rates": rates, "shared_ms": _shared_ms(engine, max(rates.values()))}
+        return result
     finally:
         engine.close()
 
 
-def _step_ms(engine: LlamaCppEngine, sequences: int) -> float:
+def _clear(engine: LlamaCppEngine) -> None:
+    for sequence in range(SEQUENCES):
+        engine.truncate(sequence, 0)
+
+
+def _shared_ms(engine: LlamaCppEngine, prompt_rate: float) -> float:
+    size = SHARED_TOKENS if prompt_rate * LONGEST_PROMPT_S > SHARED_TOKENS else PROMPT_TOKENS
+    for start in range(0, size, CHECKED_TOKENS):
+        engine.decode([Slice(0, [1] * min(CHECKED_TOKENS, size - start), start, 1)])
+    for sequence in range(1, SEQUENCES):
+        engine.copy_prefix(0, sequence, size)
+    shared_ms = _step_ms(engine, SEQUENCES, size)
+    _clear(engine)
+    return shared_ms
+
+
+def _step_ms(engine: LlamaCppEngine, sequences: int, length: int = PROMPT_TOKENS) -> float:
     times: list[float] = []
     for step in range(DECODED_STEPS):
         if sum(times) > LONG_ENOUGH_S:
             break
         started = time.perf_counter()
-        engine.decode([Slice(sequence, [1], PROMPT_TOKENS + step, 1) for sequence in range(sequences)])
+        engine.decode([Slice(sequence, [1], length + step, 1) for sequence in range(sequences)])
         times.append(time.perf_counter() - started)
     for sequence in range(sequences):
-        engine.truncate(sequence, PROMPT_TOKENS)
+        engine.truncate(sequence, length)
     return sorted(times)[len(times) // 4] * _MS  # what others do on the machine only makes steps slower
 
 
