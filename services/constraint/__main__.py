@@ -7,14 +7,16 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from pagantic.constraint.v1 import constraint_service_pb2_grpc as pb_grpc
+from pagantic_common.rpc.channel import open_channel
 from pagantic_common.rpc.server import Registration, run_service
 from pagantic_common.settings import load_settings
 from pagantic_common.telemetry.clock import SystemClock
-from services.constraint.adapters.byte_matcher import ByteMatcher
 from services.constraint.adapters.grammar_folder import GrammarFolder
-from services.constraint.app.compile_cache import CompileCache
+from services.constraint.adapters.inference_judge import InferenceJudge
+from services.constraint.adapters.process_workers import ProcessWorkers, WorkerLimits
 from services.constraint.app.constraints import Constraints
 from services.constraint.core.model import Limits
+from services.constraint.core.work import Work
 from services.constraint.servicer import ConstraintServicer
 from services.constraint.settings import ConstraintSettings
 
@@ -25,16 +27,22 @@ SERVICE_NAME = "pagantic.constraint.v1.ConstraintService"
 async def open_app(settings: ConstraintSettings) -> AsyncIterator[Sequence[Registration]]:
     """Wire the service; raises InvalidRequest for a grammars folder that cannot be used."""
     limits = Limits(settings.max_schema_bytes, settings.max_schema_depth, settings.max_output_bytes)
-    clock = SystemClock()
-    constraints = Constraints(
-        limits,
-        CompileCache(limits, settings.compile_cache_entries),
-        GrammarFolder(settings.grammars_folder),
-        ByteMatcher(clock.monotonic_s, settings.max_match_s),
-        clock,
-    )
-    servicer = ConstraintServicer(constraints)
-    yield [Registration(SERVICE_NAME, partial(pb_grpc.add_ConstraintServiceServicer_to_server, servicer))]
+    worker_limits = WorkerLimits(settings.workers, settings.max_work_s, settings.max_work_mib, settings.queue_capacity)
+    grammars = GrammarFolder(settings.grammars_folder)
+    async with (
+        ProcessWorkers(worker_limits) as workers,
+        open_channel(settings.inference_address, max_message_bytes=settings.max_message_bytes) as channel,
+    ):
+        constraints = Constraints(
+            Work(limits, settings.repair_strategies),
+            workers,
+            cache_entries=settings.compile_cache_entries,
+            grammars=grammars,
+            judge=InferenceJudge(channel, settings.judge_timeout_s),
+            clock=SystemClock(),
+        )
+        servicer = ConstraintServicer(constraints)
+        yield [Registration(SERVICE_NAME, partial(pb_grpc.add_ConstraintServiceServicer_to_server, servicer))]
 
 
 def main() -> None:

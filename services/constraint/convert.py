@@ -12,9 +12,10 @@ from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.json_text import dump_json
 from pagantic_common.domain.validation import Enforcement
 from pagantic_common.grammar.problems import Problem
-from services.constraint.app.constraints import GrammarReport
 from services.constraint.core.compilation import Compiled, Source, SourceKind
+from services.constraint.core.judgement import Verdict
 from services.constraint.core.model import Contract, Rule
+from services.constraint.core.work import GrammarReport
 
 
 def source_from_proto(request: rpc.CompileRequest) -> Source | None:
@@ -82,7 +83,13 @@ def enforcement_to_proto(found: Enforcement) -> rpc.EnforceResponse:
         stages=[stage_report_to_proto(report) for report in found.stages],
         guarantee=guarantee_to_proto(found.guarantee),
         error=failure_to_proto(found.failure) if found.failure else None,
+        semantic_score=found.semantic_score,
     )
+
+
+def verdict_to_proto(verdict: Verdict) -> rpc.ValidateSemanticsResponse:
+    """Encode a judge's verdict."""
+    return rpc.ValidateSemanticsResponse(valid=verdict.valid, reason=verdict.reason, confidence=verdict.confidence)
 
 
 def grammar_report_to_proto(report: GrammarReport) -> rpc.ValidateGrammarResponse:

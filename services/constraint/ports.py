@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from services.constraint.core.judgement import Verdict
+
+ResultT = TypeVar("ResultT")
 
 
-class GrammarMatcher(Protocol):
-    """Tells whether a compiled grammar derives a text."""
+class Workers(Protocol):
+    """Where work on callers' sources and outputs is done."""
 
-    def matches(self, engine_text: str, text: str) -> bool:
-        """Whether the whole text is derived; raises InvalidRequest (CONSTRAINT_TOO_COMPLEX) when it takes too long."""
+    async def run(self, work: Callable[..., ResultT], *arguments: object) -> ResultT:
+        """Return what `work` returns and raise what it raises; all of it are values that can be pickled.
+
+        Raises InvalidRequest (CONSTRAINT_TOO_COMPLEX) when the work takes too much time or memory, Overloaded when too
+        much other work waits.
+        """
 
 
 class NamedGrammars(Protocol):
@@ -17,3 +26,10 @@ class NamedGrammars(Protocol):
 
     def read(self, name: str) -> str:
         """Return the grammar's GBNF; raises InvalidRequest (CONFIG_GRAMMAR_NOT_FOUND)."""
+
+
+class Judge(Protocol):
+    """A model that tells whether an output meets an intent."""
+
+    async def judge(self, output: str, intent: str, model: str) -> Verdict:
+        """Ask; an empty model is the default one. Trouble in asking raises, and is never a verdict."""

@@ -10,7 +10,7 @@ from pagantic.constraint.v1 import constraint_service_pb2 as rpc
 from pagantic.constraint.v1 import constraint_service_pb2_grpc
 from pagantic_common.codec.validation import violation_to_proto
 from services.constraint import convert
-from services.constraint.app.constraints import Constraints, semantics_unsupported
+from services.constraint.app.constraints import Constraints
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -38,6 +38,7 @@ class ConstraintServicer(constraint_service_pb2_grpc.ConstraintServiceServicer):
             convert.rules_from_proto(request.rules),
             request.semantic_intent,
             decoder_enforced=request.decoder_enforced,
+            judge_model=request.judge_model,
         )
         return convert.enforcement_to_proto(found)
 
@@ -76,5 +77,6 @@ class ConstraintServicer(constraint_service_pb2_grpc.ConstraintServiceServicer):
     async def ValidateSemantics(
         self, request: rpc.ValidateSemanticsRequest, context: Context
     ) -> rpc.ValidateSemanticsResponse:
-        """Refuse: the stage is not there yet."""
-        raise semantics_unsupported()
+        """Ask the judge."""
+        verdict = await self._constraints.check_semantics(request.output, request.intent, request.judge_model)
+        return convert.verdict_to_proto(verdict)

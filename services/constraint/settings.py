@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, ImportString
 from pydantic_settings import SettingsConfigDict
 
 from pagantic_common.settings import ServiceSettings
@@ -19,6 +20,16 @@ class ConstraintSettings(ServiceSettings):
     max_schema_bytes: int = Field(256 * 1024, ge=1, description="largest schema, grammar, pattern or list of values")
     max_schema_depth: int = Field(64, ge=1, le=200, description="deepest nesting of a schema")
     max_output_bytes: int = Field(1024 * 1024, ge=1, description="largest output or document looked at")
-    max_match_s: float = Field(2.0, gt=0, description="longest time that matching a text with a grammar may take")
+    max_work_s: float = Field(
+        1.5, gt=0, description="longest time that work on one schema, grammar, rule or text takes"
+    )
+    max_work_mib: int = Field(512, ge=64, description="most memory that such work takes, in MiB")
+    workers: int = Field(2, ge=1, le=256, description="processes that do such work")
+    queue_capacity: int = Field(256, ge=1, description="pieces of work that wait for a process; more are refused")
     compile_cache_entries: int = Field(256, ge=1, description="compiled sources kept")
+    inference_address: str = Field("127.0.0.1:50052", min_length=1, description="host:port of the inference service")
+    judge_timeout_s: float = Field(60.0, gt=0, description="time for one verdict of the semantic stage")
     grammars_folder: Path | None = Field(None, description="folder of named grammars, <name>.gbnf; unset is none")
+    repair_strategies: tuple[ImportString[Callable[..., str]], ...] = Field(
+        (), description='JSON list of "module.function" that try to repair what JSON repair does not'
+    )

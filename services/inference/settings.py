@@ -28,8 +28,8 @@ class InferenceSettings(ServiceSettings):
     )
     context_tokens: int = Field(4096, ge=64, description="context window; at most what the model was trained on")
     kv_tokens: int = Field(0, ge=0, description="cells of the KV cache; 0 is twice the context window")
-    max_idle_tokens: Annotated[int, Field(ge=0)] | Literal["auto"] = Field(
-        AUTO, description="KV cells kept for prompts that may come again; without flash attention each slows decoding"
+    max_idle_tokens: int = Field(
+        0, ge=0, description="KV cells kept for prompts that may come again; they slow every step"
     )
     parked_mib: int = Field(512, ge=0, description="host memory for KV cells of prompts that may come again")
     max_running: int = Field(16, ge=1, le=128, description="requests and candidates decoded at the same time")

@@ -27,7 +27,7 @@ from services.inference.core.batching import Limits
 from services.inference.core.embedding import CAPABILITY
 from services.inference.core.tuning import Tuning
 from services.inference.servicer import SERVICE_NAME, InferenceServicer
-from services.inference.settings import AUTO, InferenceSettings
+from services.inference.settings import InferenceSettings
 
 IDLE_SEQUENCES = 96  # ids for finished sequences whose tokens may be shared
 MEMO_ROWS = 64  # rows of logits kept for prompts and first tokens that come again
@@ -64,13 +64,6 @@ async def open_app(settings: InferenceSettings, default: Path, tuning: Tuning) -
         ]
     finally:
         await models.close()
-
-
-def _max_idle_tokens(settings: InferenceSettings, engine: LlamaCppEngine, options: EngineOptions) -> int:
-    if settings.max_idle_tokens != AUTO:
-        return settings.max_idle_tokens
-    # Flash attention skips cells of other sequences; without it every row pays for them.
-    return engine.kv_capacity_tokens // 4 if options.flash_attention else 0
 
 
 def _read_load(models: Models, attribute: str) -> float:
@@ -114,7 +107,7 @@ async def _load_model(spec: ModelSpec, path: Path, settings: InferenceSettings, 
     loop = EngineLoop(
         engine,
         limits=Limits(engine.max_batch_tokens, settings.max_running, settings.queue_capacity, MEMO_ROWS),
-        max_idle_tokens=_max_idle_tokens(settings, engine, options),
+        max_idle_tokens=settings.max_idle_tokens,
         max_parked_bytes=settings.parked_mib * MIB,
         clock=clock,
         post=asyncio.get_running_loop().call_soon_threadsafe,

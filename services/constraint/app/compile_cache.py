@@ -5,21 +5,23 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 
-from services.constraint.core.compilation import Compiled, Source, compile_source
-from services.constraint.core.model import Limits
+from services.constraint.core.compilation import Compiled, Source
+from services.constraint.core.work import Work
+from services.constraint.ports import Workers
 
 
 class CompileCache:
-    """Compiles off the event loop. Equal sources at the same time are compiled once."""
+    """Has sources compiled. Equal sources at the same time are compiled once."""
 
-    def __init__(self, limits: Limits, entries: int) -> None:
-        self._limits = limits
+    def __init__(self, work: Work, workers: Workers, entries: int) -> None:
+        self._work = work
+        self._workers = workers
         self._entries = entries
         self._done: OrderedDict[str, Compiled] = OrderedDict()
         self._running: dict[str, asyncio.Task[Compiled]] = {}
 
     async def compile(self, source: Source) -> tuple[Compiled, bool]:
-        """Return the compiled source and whether it was in the cache; raises what compile_source raises."""
+        """Return the compiled source and whether it was in the cache; raises what compiling raises."""
         key = source.hash
         compiled = self._done.get(key)
         if compiled is not None:
@@ -27,7 +29,7 @@ class CompileCache:
             return compiled, True
         task = self._running.get(key)
         if task is None:
-            task = self._running[key] = asyncio.create_task(asyncio.to_thread(compile_source, source, self._limits))
+            task = self._running[key] = asyncio.create_task(self._workers.run(self._work.compile, source))
             task.add_done_callback(lambda done: self._finish(key, done))
         # A caller that goes away must not take the work from the others.
         return await asyncio.shield(task), False

@@ -1,146 +1,123 @@
-"""The use-cases: each bounds its input and does its work off the event loop."""
+"""The use-cases: each bounds its input and has its work done by the workers."""
 
 from __future__ import annotations
 
-import asyncio
-from dataclasses import dataclass
-
 from pagantic_common.domain.clock import Clock
-from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Unsupported
-from pagantic_common.domain.json_text import JsonTextError, parse_json
+from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.domain.validation import Enforcement, Violation
-from pagantic_common.grammar.gbnf import parse_gbnf
-from pagantic_common.grammar.problems import GrammarError, Problem
 from services.constraint.app.compile_cache import CompileCache
 from services.constraint.core.compilation import Compiled, Source, SourceKind
-from services.constraint.core.enums import normalize_enums
-from services.constraint.core.json_repair import RepairResult, repair_json
-from services.constraint.core.model import Contract, Limits, Rule
-from services.constraint.core.pipeline import Pipeline
-from services.constraint.core.rules import compile_rules
-from services.constraint.core.schema import bound_source, build_validator, find_violations, parse_schema
-from services.constraint.ports import GrammarMatcher, NamedGrammars
+from services.constraint.core.json_repair import RepairResult
+from services.constraint.core.judgement import Verdict
+from services.constraint.core.model import Contract, Rule
+from services.constraint.core.pipeline import with_verdict
+from services.constraint.core.schema import bound_source
+from services.constraint.core.work import EnforceJob, GrammarReport, Work
+from services.constraint.ports import Judge, NamedGrammars, Workers
 
-
-@dataclass(frozen=True, slots=True)
-class GrammarReport:
-    """What was found of a grammar; `text_matches` is None when no text was given or the grammar is wrong."""
-
-    problems: tuple[Problem, ...] = ()
-    warnings: tuple[Problem, ...] = ()
-    text_matches: bool | None = None
+MAX_INTENT_CHARS = 4000
 
 
 class Constraints:
     """Everything that the service does."""
 
     def __init__(
-        self, limits: Limits, cache: CompileCache, grammars: NamedGrammars, matcher: GrammarMatcher, clock: Clock
+        self,
+        work: Work,
+        workers: Workers,
+        *,
+        cache_entries: int,
+        grammars: NamedGrammars,
+        judge: Judge,
+        clock: Clock,
     ) -> None:
-        self._limits = limits
-        self._cache = cache
+        self._limits = work.limits
+        self._work = work
+        self._workers = workers
+        self._cache = CompileCache(work, workers, cache_entries)
         self._grammars = grammars
-        self._matcher = matcher
+        self._judge = judge
         self._clock = clock
 
     async def compile(self, source: Source) -> tuple[Compiled, bool]:
         """Compile a source; the flag says whether it was in the cache."""
+        bound_source(source.text, self._limits, source.kind.value)
         return await self._cache.compile(source)
 
     async def compile_named(self, name: str) -> tuple[Compiled, bool]:
         """Compile a configured grammar."""
-        return await self._cache.compile(Source(SourceKind.GRAMMAR, self._grammars.read(name)))
+        return await self.compile(Source(SourceKind.GRAMMAR, self._grammars.read(name)))
 
     async def enforce(
-        self, output: str, contract: Contract, rules: tuple[Rule, ...], intent: str, *, decoder_enforced: bool
+        self,
+        output: str,
+        contract: Contract,
+        rules: tuple[Rule, ...] = (),
+        intent: str = "",
+        *,
+        decoder_enforced: bool = False,
+        judge_model: str = "",
     ) -> Enforcement:
         """Run the stages that the contract declares; bad output is a value."""
-        if intent:
-            raise semantics_unsupported()
         self._bound_output(output)
+        _bound_intent(intent)
         grammar = contract.grammar
         if contract.grammar_name is not None:
             grammar = self._grammars.read(contract.grammar_name)
         engine_text = ""
         if grammar is not None and contract.decoder_constraint:
-            engine_text = (await self._cache.compile(Source(SourceKind.GRAMMAR, grammar)))[0].engine_text
-
-        def work() -> Enforcement:
-            schema = parse_schema(contract.schema_json, self._limits) if contract.schema_json else None
-            return Pipeline(
-                output,
-                contract,
-                decoder_enforced=decoder_enforced,
-                validator=None if schema is None else build_validator(schema),
-                schema=schema,
-                rules=compile_rules(rules),
-                matches_grammar=(lambda text: self._matcher.matches(engine_text, text)) if engine_text else None,
-                monotonic_s=self._clock.monotonic_s,
-            ).run()
-
-        return await asyncio.to_thread(work)
+            engine_text = (await self.compile(Source(SourceKind.GRAMMAR, grammar)))[0].engine_text
+        monotonic_s = self._clock.monotonic_s
+        job = EnforceJob(output, contract, rules, engine_text, decoder_enforced)
+        found = await self._workers.run(self._work.enforce, job, monotonic_s)
+        if not intent or not found.valid:
+            return found
+        start_s = monotonic_s()
+        verdict = await self._judge.judge(found.output, intent, judge_model)
+        return with_verdict(found, verdict, monotonic_s() - start_s)
 
     async def check_grammar(self, grammar: str, text: str | None) -> GrammarReport:
         """Parse and compile a grammar, and match the text."""
         bound_source(grammar, self._limits, "grammar")
         self._bound_output(text or "")
-        try:
-            warnings = (await asyncio.to_thread(parse_gbnf, grammar)).warnings
-        except GrammarError as error:
-            return GrammarReport(problems=error.problems)
-        try:
-            compiled, _ = await self._cache.compile(Source(SourceKind.GRAMMAR, grammar))
-        except InvalidRequest as error:
-            return GrammarReport(problems=(Problem(str(error)),), warnings=warnings)
-        matches = None
-        if text is not None:
-            matches = await asyncio.to_thread(self._matcher.matches, compiled.engine_text, text)
-        return GrammarReport(warnings=warnings, text_matches=matches)
+        return await self._workers.run(self._work.check_grammar, grammar, text)
 
     async def check_json(self, text: str) -> str:
         """Return why the text is not JSON; empty when it is."""
         self._bound_output(text)
-        try:
-            await asyncio.to_thread(parse_json, text)
-        except JsonTextError as error:
-            return str(error)
-        return ""
+        return await self._workers.run(self._work.check_json, text)
 
     async def repair(self, text: str) -> RepairResult:
         """Make JSON of the text."""
         self._bound_output(text)
-        return await asyncio.to_thread(repair_json, text)
+        return await self._workers.run(self._work.repair_json, text)
 
     async def normalize(self, document: str, schema_json: str) -> tuple[str, tuple[str, ...]]:
         """Give enum values their declared form; returns the document and the changed paths."""
         self._bound_output(document)
-
-        def work() -> tuple[str, tuple[str, ...]]:
-            schema = parse_schema(schema_json, self._limits)
-            build_validator(schema)
-            return normalize_enums(document, schema)
-
-        return await asyncio.to_thread(work)
+        bound_source(schema_json, self._limits, "schema")
+        return await self._workers.run(self._work.normalize_enums, document, schema_json)
 
     async def check_schema(self, document: str, schema_json: str) -> list[Violation]:
         """Return what of the document does not satisfy the schema; an empty schema allows anything."""
         self._bound_output(document)
+        bound_source(schema_json, self._limits, "schema")
         if not schema_json:
             return []
-
-        def work() -> list[Violation]:
-            validator = build_validator(parse_schema(schema_json, self._limits))
-            try:
-                return find_violations(document, validator)
-            except JsonTextError as error:
-                return [Violation(ErrorCode.CONSTRAINT_JSON_INVALID, f"the document is not JSON: {error}")]
-
-        return await asyncio.to_thread(work)
+        return await self._workers.run(self._work.check_schema, document, schema_json)
 
     async def check_rules(self, output: str, rules: tuple[Rule, ...]) -> list[Violation]:
         """Return the rules that do not hold."""
         self._bound_output(output)
-        return await asyncio.to_thread(lambda: compile_rules(rules).check(output))
+        return await self._workers.run(self._work.check_rules, output, rules)
+
+    async def check_semantics(self, output: str, intent: str, judge_model: str) -> Verdict:
+        """Ask a model whether the output meets the intent."""
+        self._bound_output(output)
+        _bound_intent(intent)
+        if not intent:
+            raise InvalidRequest("intent is empty: say what the output should achieve")
+        return await self._judge.judge(output, intent, judge_model)
 
     def _bound_output(self, text: str) -> None:
         size = len(text.encode())
@@ -151,6 +128,6 @@ class Constraints:
             )
 
 
-def semantics_unsupported() -> Unsupported:
-    """Return the error for the stage that is not there yet."""
-    return Unsupported("the semantic stage is not available in this version: leave semantic_intent empty")
+def _bound_intent(intent: str) -> None:
+    if len(intent) > MAX_INTENT_CHARS:
+        raise InvalidRequest(f"the intent has {len(intent)} characters, at most {MAX_INTENT_CHARS} are taken")

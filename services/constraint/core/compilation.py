@@ -20,7 +20,7 @@ from pagantic_common.grammar.engine_text import (
     engine_text_of_values,
 )
 from services.constraint.core.model import Limits
-from services.constraint.core.schema import bound_source, build_validator, parse_schema
+from services.constraint.core.schema import bound_source, open_schema
 
 MAX_UNSUPPORTED = 200
 _UNIMPLEMENTED = re.compile(r"Unimplemented keys: (\[.*\])")
@@ -95,8 +95,7 @@ def _engine_text(source: Source) -> str:
 
 
 def _compile_schema(source: Source, limits: Limits) -> Compiled:
-    schema = parse_schema(source.text, limits)
-    build_validator(schema)
+    schema, _ = open_schema(source.text, limits)
     try:
         engine_text = engine_text_of_schema(source.text)
         check_engine_text(engine_text)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+from pagantic_common.domain.validation import Violation
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,3 +36,8 @@ class Limits:
     max_schema_bytes: int
     max_schema_depth: int
     max_output_bytes: int
+
+
+# An output and what is wrong with it -> another output to try, or the same one; a function of a module. What it gives
+# is checked like any output.
+RepairStrategy = Callable[[str, Sequence[Violation]], str]

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from pagantic_common.domain.errors import ErrorCode, Failure, failure_of
@@ -15,11 +15,13 @@ from pagantic_common.domain.json_text import JsonTextError, parse_json
 from pagantic_common.domain.validation import Enforcement, Guarantee, Stage, StageOutcome, StageReport, Violation
 from services.constraint.core.enums import normalize_enums
 from services.constraint.core.json_repair import is_json, repair_json
-from services.constraint.core.model import Contract
+from services.constraint.core.judgement import PROMPT_VERSION, Verdict
+from services.constraint.core.model import Contract, RepairStrategy
 from services.constraint.core.rules import CompiledRules
 from services.constraint.core.schema import Validator, find_violations
 
 MAX_DETAILED_VIOLATIONS = 50
+NO_INTENT = "no intent was given"
 _AFTER_FAILURE = "an earlier stage failed"
 _NO_SCHEMA = "the contract has no schema"
 
@@ -38,6 +40,7 @@ class Pipeline:
         rules: CompiledRules,
         matches_grammar: Callable[[str], bool] | None,
         monotonic_s: Callable[[], float],
+        repairs: Sequence[RepairStrategy] = (),
     ) -> None:
         self.output = output
         self.contract = contract
@@ -47,6 +50,7 @@ class Pipeline:
         self.rules = rules
         self.matches_grammar = matches_grammar
         self.monotonic_s = monotonic_s
+        self.repairs = repairs if contract.repair_allowed else ()
         self.is_changed = False
 
     def run(self) -> Enforcement:
@@ -57,7 +61,7 @@ class Pipeline:
             Stage.ENUM_NORMALIZATION: self._normalize,
             Stage.SCHEMA_VALIDATION: self._validate,
             Stage.RULES: self._check_rules,
-            Stage.SEMANTIC: lambda: _skip(Stage.SEMANTIC, "no intent was given"),
+            Stage.SEMANTIC: lambda: _skip(Stage.SEMANTIC, NO_INTENT),
         }
         reports: list[StageReport] = []
         failed: StageReport | None = None
@@ -107,11 +111,26 @@ class Pipeline:
             return _skip(stage, "the contract does not allow repair")
         result = repair_json(self.output)
         if not result.valid:
-            return _fail(stage, _not_json(self.output), "no repair makes JSON of the output")
+            violation = _not_json(self.output)
+            mended = self._mend((violation,), lambda text: not is_json(text))
+            return mended or _fail(stage, violation, "no repair makes JSON of the output")
         if result.level == 0:
             return StageReport(stage, StageOutcome.PASSED)
         self.output, self.is_changed = result.text, True
         return StageReport(stage, StageOutcome.REPAIRED, result.repairs)
+
+    def _mend(self, violations: Sequence[Violation], is_wrong: Callable[[str], bool]) -> StageReport | None:
+        """Let the registered strategies try, in order; None when what each gives is wrong still."""
+        for strategy in self.repairs:
+            text = strategy(self.output, violations)
+            if not is_wrong(text):
+                self.output, self.is_changed = text, True
+                return StageReport(
+                    Stage.JSON_REPAIR,
+                    StageOutcome.REPAIRED,
+                    (f"repaired by {name}",),
+                )
+        return None
 
     def _normalize(self) -> StageReport:
         stage = Stage.ENUM_NORMALIZATION
@@ -129,12 +148,15 @@ class Pipeline:
         stage = Stage.SCHEMA_VALIDATION
         if self.schema is None or self.validator is None:
             return _skip(stage, _NO_SCHEMA)
+        validator = self.validator
         try:
-            violations = find_violations(self.output, self.validator)
+            violations = find_violations(self.output, validator)
         except JsonTextError:
             return _fail(stage, _not_json(self.output))
         if violations:
-            return StageReport(stage, StageOutcome.FAILED, (), tuple(violations))
+            mended = self._mend(violations, lambda text: not is_json(text) or bool(find_violations(text, validator)))
+            failed = StageReport(stage, StageOutcome.FAILED, (), tuple(violations))
+            return replace(mended, stage=stage) if mended else failed
         if self.schema in ({}, True):
             return _skip(stage, "the schema allows anything")
         return StageReport(stage, StageOutcome.PASSED)
@@ -145,6 +167,23 @@ class Pipeline:
         violations = self.rules.check(self.output)
         outcome = StageOutcome.FAILED if violations else StageOutcome.PASSED
         return StageReport(Stage.RULES, outcome, (), tuple(violations))
+
+
+def with_verdict(found: Enforcement, verdict: Verdict, duration_s: float) -> Enforcement:
+    """Return what the pipeline found of a valid output with the judge's verdict as its last stage."""
+    outcome = StageOutcome.PASSED if verdict.valid else StageOutcome.FAILED
+    said = f"{verdict.reason} (confidence {verdict.confidence:g}, judge prompt {PROMPT_VERSION})"
+    violations = (Violation(ErrorCode.VALIDATION_SEMANTIC_FAILED, f"the output does not meet its intent: {said}"),)
+    report = StageReport(
+        Stage.SEMANTIC, outcome, (said,) if verdict.valid else (), () if verdict.valid else violations, duration_s
+    )
+    return replace(
+        found,
+        valid=verdict.valid,
+        stages=(*found.stages[:-1], report),
+        failure=None if verdict.valid else _failure_of(report),
+        semantic_score=verdict.score,
+    )
 
 
 def _skip(stage: Stage, reason: str) -> StageReport:

@@ -19,6 +19,7 @@ from pagantic_common.domain.json_text import JsonTextError, parse_json
 from pagantic_common.domain.validation import Violation
 from services.constraint.core.json_repair import is_json
 from services.constraint.core.model import Rule
+from services.constraint.core.words import MAX_WORDS, find_words
 
 MAX_RULES = 100
 MAX_EXPRESSION_CHARS = 4096
@@ -160,7 +161,11 @@ def _compile_builtin(kind: str, parameters_json: str) -> Check:
         raise _RuleError(f"{kind} {takes}, not {sorted(parameters)}")
     value = parameters.get(parameter)
     if parameter and (not isinstance(value, parameter_type) or isinstance(value, bool)):
-        raise _RuleError(f"{parameter!r} must be a {'number' if parameter_type is int else 'text'}")
+        raise _RuleError(f"{parameter!r} must be a {_TYPE_NAMES[parameter_type]}")
+    if isinstance(value, list) and not all(isinstance(word, str) and word.strip() for word in value):
+        raise _RuleError(f"{parameter!r} must hold words, none of them blank")
+    if isinstance(value, list) and len(value) > MAX_WORDS:
+        raise _RuleError(f"{parameter!r} has {len(value)} words, at most {MAX_WORDS} are taken")
     if isinstance(value, int) and value < 0:
         raise _RuleError(f"{parameter!r} must not be negative")
     return make(value)
@@ -201,12 +206,21 @@ def _excludes(text: str) -> Check:
     return lambda output: "" if text not in output else f"contains {text[:200]!r}"
 
 
+def _excludes_words(words: list[str]) -> Check:
+    def check(output: str) -> str:
+        found = find_words(words, output)
+        return f"contains the word {found[0][:200]!r}" if found else ""
+
+    return check
+
+
 def _first_line(error: Exception) -> str:
     first = error.args[0] if error.args else ""
     text = first.decode(errors="replace") if isinstance(first, bytes) else str(error)
     return text.strip().split("\n", 1)[0][:200]
 
 
+_TYPE_NAMES = {int: "number", str: "text", list: "list"}
 _BUILTINS: dict[str, tuple[Callable[[Any], Check], str, type]] = {
     "not_empty": (_not_empty, "", str),
     "max_length": (_max_length, "length", int),
@@ -215,4 +229,5 @@ _BUILTINS: dict[str, tuple[Callable[[Any], Check], str, type]] = {
     "regex": (_regex, "pattern", str),
     "contains": (_contains, "text", str),
     "excludes": (_excludes, "text", str),
+    "excludes_words": (_excludes_words, "words", list),
 }

@@ -1,4 +1,7 @@
-"""JSON Schema, draft 2020-12: is a text a schema, and what of a document does not satisfy it."""
+"""JSON Schema: is a text a schema, and what of a document does not satisfy it.
+
+Draft 2020-12 unless `$schema` names 2019-09 or draft-07.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from decimal import Decimal
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 
@@ -22,7 +26,15 @@ _MAX_SHOWN_CHARS = 200
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[{]|[\]}]', re.DOTALL)
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
-Validator = jsonschema_rs.Draft202012Validator
+Schema = dict[str, Any] | bool
+Validator = jsonschema_rs.Draft202012Validator | jsonschema_rs.Draft201909Validator | jsonschema_rs.Draft7Validator
+
+_DIALECTS: dict[str, type[Validator]] = {
+    "https://json-schema.org/draft/2020-12/schema": jsonschema_rs.Draft202012Validator,
+    "https://json-schema.org/draft/2019-09/schema": jsonschema_rs.Draft201909Validator,
+    "http://json-schema.org/draft-07/schema": jsonschema_rs.Draft7Validator,
+}
+_OPEN_SCHEMAS = 64  # of which a process keeps the validators
 
 
 def bound_source(text: str, limits: Limits, what: str) -> None:
@@ -35,7 +47,7 @@ def bound_source(text: str, limits: Limits, what: str) -> None:
         )
 
 
-def parse_schema(schema_json: str, limits: Limits) -> dict[str, Any] | bool:
+def parse_schema(schema_json: str, limits: Limits) -> Schema:
     """Parse a schema within limits; raises InvalidRequest naming why it is none."""
     bound_source(schema_json, limits, "schema")
     depth = depth_of(schema_json)
@@ -66,13 +78,19 @@ def depth_of(text: str) -> int:
     return deepest
 
 
-def build_validator(schema: dict[str, Any] | bool) -> Validator:
-    """Make a validator; raises InvalidRequest when the schema is not one of draft 2020-12 or has a remote $ref.
+@lru_cache(maxsize=_OPEN_SCHEMAS)
+def open_schema(schema_json: str, limits: Limits) -> tuple[Schema, Validator]:
+    """Return a schema and its validator; raises what parse_schema and build_validator raise."""
+    schema = parse_schema(schema_json, limits)
+    return schema, build_validator(schema)
+
+
+def build_validator(schema: Schema) -> Validator:
+    """Make a validator; raises InvalidRequest when the schema is not one of its draft or has a remote $ref.
 
     Patterns run in linear time; one that cannot (look-around, back-references) makes the schema invalid.
     """
-    if isinstance(schema, dict) and "$schema" in schema:
-        schema = {key: value for key, value in schema.items() if key != "$schema"}  # always read as draft 2020-12
+    make = _dialect_of(schema)
     refused: list[str] = []
 
     def refuse(uri: str, /) -> Any:
@@ -80,7 +98,7 @@ def build_validator(schema: dict[str, Any] | bool) -> Validator:
         raise ValueError(uri)
 
     try:
-        return Validator(schema, validate_formats=True, pattern_options=jsonschema_rs.RegexOptions(), retriever=refuse)
+        return make(schema, validate_formats=True, pattern_options=jsonschema_rs.RegexOptions(), retriever=refuse)
     except jsonschema_rs.ValidationError as error:
         reason = _cut(error.message)
         where = "".join(f"/{part}" for part in error.instance_path)
@@ -89,6 +107,18 @@ def build_validator(schema: dict[str, Any] | bool) -> Validator:
     if refused and _ADDRESS.match(refused[0]):
         raise InvalidRequest(f"the schema has a remote $ref, which is refused: {refused[0]!r}")
     raise InvalidRequest(f"the schema is not valid{f' at {where!r}' if where else ''}: {reason}")
+
+
+def _dialect_of(schema: Schema) -> type[Validator]:
+    name = schema.get("$schema") if isinstance(schema, dict) else None
+    if name is None:
+        return jsonschema_rs.Draft202012Validator
+    try:
+        return _DIALECTS[str(name).removesuffix("#")]
+    except KeyError:
+        raise InvalidRequest(
+            f"the schema's dialect is not known: $schema is {_cut(str(name))!r}, there are {', '.join(_DIALECTS)}"
+        ) from None
 
 
 def parse_exactly(text: str) -> Any:

@@ -18,7 +18,7 @@ from services.inference.adapters.model_file import describe_model
 from services.inference.core.batch import Slice
 from services.inference.core.embedding import CAPABILITY
 
-PROMPT_TOKENS = 96
+PROMPT_TOKENS = 192
 CHECKED_TOKENS = 64
 SEQUENCES = 8
 DECODED_STEPS = 16
@@ -39,8 +39,7 @@ def measure(path: Path, options: EngineOptions, *, sizes: tuple[int, ...]) -> di
     options = options.sized(batch_tokens=largest, context_tokens=CONTEXT_TOKENS, sequences=SEQUENCES)
     engine = LlamaCppEngine(path, ModelInfo("probe", CONTEXT_TOKENS), options)
     try:
-        engine.decode([Slice(0, [1] * CHECKED_TOKENS, 0, 1)])
-        engine.decode([Slice(0, [1] * (PROMPT_TOKENS - CHECKED_TOKENS), CHECKED_TOKENS, 1)])
+        _compute_prompt(engine, PROMPT_TOKENS)
         engine.park(0, _KEY)
         row_ms = _step_ms(engine, 1)
         for sequence in range(1, SEQUENCES):
@@ -56,6 +55,11 @@ def measure(path: Path, options: EngineOptions, *, sizes: tuple[int, ...]) -> di
         engine.close()
 
 
+def _compute_prompt(engine: LlamaCppEngine, size: int) -> None:
+    for start in range(0, size, CHECKED_TOKENS):
+        engine.decode([Slice(0, [1] * CHECKED_TOKENS, start, 1)])
+
+
 def _clear(engine: LlamaCppEngine) -> None:
     for sequence in range(SEQUENCES):
         engine.truncate(sequence, 0)
@@ -63,8 +67,7 @@ def _clear(engine: LlamaCppEngine) -> None:
 
 def _shared_ms(engine: LlamaCppEngine, prompt_rate: float) -> float:
     size = SHARED_TOKENS if prompt_rate * LONGEST_PROMPT_S > SHARED_TOKENS else PROMPT_TOKENS
-    for start in range(0, size, CHECKED_TOKENS):
-        engine.decode([Slice(0, [1] * min(CHECKED_TOKENS, size - start), start, 1)])
+    _compute_prompt(engine, size)
     for sequence in range(1, SEQUENCES):
         engine.copy_prefix(0, sequence, size)
     shared_ms = _step_ms(engine, SEQUENCES, size)

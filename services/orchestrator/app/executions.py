@@ -232,8 +232,6 @@ def _check_is_built(request: Request) -> None:
     """Raise Unsupported for what this version does not do."""
     if request.mode in (Mode.PLAN, Mode.REDUNDANT):
         raise Unsupported(f"mode {request.mode} is not built yet: use CHAT or STRUCTURED")
-    if request.semantic_intent:
-        raise Unsupported("semantic_intent is not built yet: use rules")
 
 
 def _stop_unwatched(admission: asyncio.Future[_Running | ExecutionRecord], failure: Failure) -> None:

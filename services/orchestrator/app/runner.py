@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import random
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -181,7 +182,9 @@ class Runner:
 
     async def _infer(self, run: Run, command: Infer) -> InferenceOutput:
         if command.wait_s > 0:
-            await asyncio.sleep(command.wait_s)
+            # Many that failed together must not come back together.
+            jitter = random.uniform(0.5, 1.0) if run.request.retry.is_exponential else 1.0  # noqa: S311 - no secret
+            await asyncio.sleep(command.wait_s * jitter)
         self._inferences += 1
         step, cause = f"inference-{self._inferences}", self._cause
         output_contract = run.request.output

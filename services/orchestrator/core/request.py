@@ -103,7 +103,7 @@ class RetryPolicy:
     is_exponential: bool = False
 
     def wait_s(self, retry: int) -> float:
-        """Wait before retry number `retry`, from 1."""
+        """Longest wait before retry number `retry`, from 1; exponential waits are shortened by a draw."""
         return self.backoff_s * (2 ** (retry - 1) if self.is_exponential else 1)
 
 

@@ -1,32 +1,16 @@
 import json
-from contextlib import asynccontextmanager
 
-import grpc
 import pytest
 
 from pagantic.common.v1 import error_pb2
 from pagantic.constraint.v1 import constraint_service_pb2 as rpc
-from pagantic.constraint.v1 import constraint_service_pb2_grpc, contract_pb2
-from pagantic_common.domain.errors import ErrorCode, InvalidRequest, PaganticError, Unsupported
+from pagantic.constraint.v1 import contract_pb2
+from pagantic_common.domain.errors import ErrorCode, InvalidRequest, PaganticError
 from pagantic_common.grammar.engine_text import check_engine_text
 from pagantic_common.rpc.call import call_unary
-from pagantic_common.rpc.server import start_server
-from services.constraint.__main__ import open_app
-from services.constraint.settings import ConstraintSettings
+from tests.support.constraint_app import running
 
 SCHEMA = json.dumps({"type": "object", "properties": {"c": {"enum": ["red", "blue"]}}, "required": ["c"]})
-
-
-@asynccontextmanager
-async def running(**knobs):
-    settings = ConstraintSettings(port=0, **knobs)
-    async with open_app(settings) as registrations:
-        server, _, port = await start_server(settings, registrations)
-        try:
-            async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-                yield constraint_service_pb2_grpc.ConstraintServiceStub(channel)
-        finally:
-            await server.stop(grace=None)
 
 
 @pytest.fixture
@@ -127,11 +111,6 @@ async def test_bad_rule_is_named(stub):
     assert "'mine'" in str(await refusal(stub.ValidateRules, request))
     unset = rpc.ValidateRulesRequest(rules=[contract_pb2.Rule(name="bare")])
     assert "'bare'" in str(await refusal(stub.ValidateRules, unset))
-
-
-async def test_semantics_are_not_there_yet(stub):
-    assert isinstance(await refusal(stub.ValidateSemantics, rpc.ValidateSemanticsRequest(intent="x")), Unsupported)
-    assert isinstance(await refusal(stub.Enforce, rpc.EnforceRequest(semantic_intent="x")), Unsupported)
 
 
 async def test_output_beyond_the_limit_is_refused():

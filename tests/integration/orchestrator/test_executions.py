@@ -250,7 +250,6 @@ async def test_a_hint_timeout_is_a_response_and_the_callers_deadline_a_status(tm
         (system_request(mode=99), InvalidRequest, "mode 99"),
         (system_request(mode=execution_pb2.MODE_PLAN), Unsupported, "mode PLAN is not built yet"),
         (system_request(mode=execution_pb2.MODE_REDUNDANT), Unsupported, "mode REDUNDANT is not built yet"),
-        (system_request(semantic_intent="be nice"), Unsupported, "semantic_intent is not built yet"),
         (system_request(request_id="no spaces"), InvalidRequest, "request_id"),
         (
             execution_pb2.SystemRequest(mode=execution_pb2.MODE_CHAT, messages=[message_pb2.Message(content="x")]),

@@ -3,9 +3,11 @@ import json
 import pytest
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
+from services.constraint.adapters.thread_workers import ThreadWorkers
 from services.constraint.app.compile_cache import CompileCache
 from services.constraint.core.compilation import Source, SourceKind, Unsupported, compile_source
 from services.constraint.core.model import Limits
+from services.constraint.core.work import Work
 
 LIMITS = Limits(max_schema_bytes=2000, max_schema_depth=20, max_output_bytes=1000)
 
@@ -66,7 +68,7 @@ def test_hash_tells_kinds_apart():
 
 
 async def test_cache_keeps_the_last_used_and_remembers_no_failure():
-    cache = CompileCache(LIMITS, entries=2)
+    cache = CompileCache(Work(LIMITS), ThreadWorkers(), entries=2)
     a, b, c = (Source(SourceKind.REGEX, text) for text in "abc")
     assert [(await cache.compile(source))[1] for source in (a, b, a, c, a, b)] == [
         False, False, True, False, True, False,

@@ -76,8 +76,14 @@ def test_what_is_no_schema_is_refused_with_a_reason(schema, reason):
     assert caught.value.code is ErrorCode.CONFIG_INVALID
 
 
-def test_dialect_of_another_name_is_read_as_the_one_that_is_taken():
-    assert messages("1", {"$schema": "http://json-schema.org/draft-07/schema#", "type": "null"}) != []
+def test_each_draft_is_read_as_it_says():
+    tuple_of_null = {"items": [{"type": "null"}]}  # a schema in draft-07 only
+    assert messages("[1]", {"$schema": "http://json-schema.org/draft-07/schema#", **tuple_of_null}) != []
+    assert messages("[1]", {"$schema": "https://json-schema.org/draft/2019-09/schema", **tuple_of_null}) != []
+    with pytest.raises(InvalidRequest, match="not valid at '/items'"):
+        build_validator(tuple_of_null)
+    with pytest.raises(InvalidRequest, match=r"dialect is not known: \$schema is 'http://example\.com/mine'"):
+        build_validator({"$schema": "http://example.com/mine"})
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ def test_an_overridden_port_is_told_to_the_services_that_call_it():
     child = child_environment(read_areas(given), Path("state"), given)
     assert child["PAGANTIC_ORCHESTRATOR_INFERENCE_ADDRESS"] == "127.0.0.1:6002"
     assert child["PAGANTIC_CONTEXT_INFERENCE_ADDRESS"] == "127.0.0.1:6002"
+    assert child["PAGANTIC_CONSTRAINT_INFERENCE_ADDRESS"] == "127.0.0.1:6002"
     assert child["PAGANTIC_ORCHESTRATOR_TOOLS_ADDRESS"] == "127.0.0.1:50056"
     assert child["PATH"] == "p"
 

@@ -1,0 +1,53 @@
+"""The judge, asked through the inference service."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+
+import grpc
+
+from pagantic.inference.v1 import generation_pb2
+from pagantic.inference.v1 import inference_service_pb2 as pb
+from pagantic.inference.v1 import inference_service_pb2_grpc as pb_grpc
+from pagantic_common.codec.messages import message_to_proto
+from pagantic_common.domain.errors import ErrorCode, Internal
+from pagantic_common.grammar.engine_text import engine_text_of_schema
+from pagantic_common.rpc.call import call_stream
+from services.constraint.core.judgement import (
+    MAX_VERDICT_TOKENS,
+    VERDICT_SCHEMA,
+    Verdict,
+    judge_messages,
+    verdict_of,
+)
+
+
+class InferenceJudge:
+    """Implements Judge; raises what the inference service raises, Unavailable when it cannot be reached.
+
+    It decodes without randomness and under the schema of a verdict, so an answer that ends is always one.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel, timeout_s: float) -> None:
+        self._stub: pb_grpc.InferenceServiceAsyncStub = pb_grpc.InferenceServiceStub(channel)
+        self._timeout_s = timeout_s
+        self._engine_text = engine_text_of_schema(VERDICT_SCHEMA)
+
+    async def judge(self, output: str, intent: str, model: str) -> Verdict:
+        """Ask; an empty model is the default one."""
+        request = pb.InferRequest(
+            model=model,
+            chat=generation_pb2.ChatPrompt(messages=map(message_to_proto, judge_messages(output, intent))),
+            sampling=generation_pb2.Sampling(temperature=0.0),
+            constraint=generation_pb2.DecoderConstraint(engine_text=self._engine_text),
+            max_tokens=MAX_VERDICT_TOKENS,
+        )
+        texts: list[str] = []
+        async with aclosing(call_stream("inference", self._stub.Infer, request, self._timeout_s)) as responses:
+            async for response in responses:
+                match response.WhichOneof("event"):
+                    case "delta":
+                        texts.append(response.delta.content)
+                    case "completed":
+                        return verdict_of("".join(texts))
+        raise Internal("the judge's answer ended early", code=ErrorCode.INFERENCE_MALFORMED_RESPONSE)

@@ -1,0 +1,66 @@
+"""A process that works for ProcessWorkers: `python -m services.constraint.adapters.worker FD MEMORY_MIB TIME_S`.
+
+It lives on one end of a socket: takes a function and its arguments, gives what came of them, ends with the socket. Work
+that outlives its time although nobody kills the process ends it by a signal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import resource
+import signal
+import sys
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import services.constraint.core.work  # noqa: F401 - loaded before the memory is bounded
+
+_MIB = 1024 * 1024
+_GRACE_S = 1.0
+
+
+def limit_memory(mib: int) -> None:
+    """Let this process take so much more than it has now."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+    except OSError:  # not Linux: time is bounded, memory is not
+        return
+    limit = pages * resource.getpagesize() + mib * _MIB
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+def serve(connection: Connection, time_s: float) -> None:
+    """Work until the other end closes."""
+    connection.send(None)  # ready
+    while True:
+        try:
+            work, arguments = connection.recv()
+        except (EOFError, OSError):
+            return
+        signal.setitimer(signal.ITIMER_REAL, time_s + _GRACE_S)
+        try:
+            reply = (True, work(*arguments))
+        except MemoryError:
+            os._exit(1)  # what is left of the memory is not worth keeping
+        except Exception as error:  # noqa: BLE001 - the caller raises it
+            reply = (False, error)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        try:
+            connection.send(reply)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            connection.send((False, RuntimeError(f"the result cannot be sent: {error}")))
+
+
+def main() -> None:
+    """Serve the socket that was inherited."""
+    file_descriptor, memory_mib, time_s = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the service, which then closes the socket
+    limit_memory(memory_mib)
+    with contextlib.closing(Connection(file_descriptor)) as connection:
+        serve(connection, time_s)
+
+
+if __name__ == "__main__":
+    main()

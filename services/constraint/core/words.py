@@ -1,0 +1,48 @@
+"""Finds words in text of any language."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+
+MAX_WORDS = 1000
+
+# Scripts that do not part words by spaces; a word that ends in one of their letters may be found anywhere.
+_WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")
+
+
+def fold(text: str) -> str:
+    """Return the text as it is compared: compatible forms and letters of either case are equal."""
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+
+
+def find_words(words: Sequence[str], text: str) -> list[str]:
+    """Return the words that stand in the text, in the words' order.
+
+    A word counts where it is no part of a longer one: letters, digits and marks next to it make it part of one.
+    """
+    folded = fold(text)
+    return [word for word in words if _stands_in(fold(word), folded)]
+
+
+def _stands_in(word: str, text: str) -> bool:
+    if not word:
+        return False
+    start = text.find(word)
+    while start >= 0:
+        end = start + len(word)
+        if _is_border(text[start - 1 : start], word[0]) and _is_border(text[end : end + 1], word[-1]):
+            return True
+        start = text.find(word, start + 1)
+    return False
+
+
+def _is_border(outside: str, inside: str) -> bool:
+    """Whether a word may end between a character of it and the one outside, which is empty at the text's ends."""
+    if not outside:
+        return True
+    if unicodedata.combining(outside):
+        return False
+    if not outside.isalnum() or not inside.isalnum():
+        return True
+    return unicodedata.name(inside, "").startswith(_WITHOUT_SPACES)

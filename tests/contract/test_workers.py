@@ -1,0 +1,104 @@
+"""Both kinds of workers do the work; the processes bound it."""
+
+import asyncio
+import os
+import re
+import signal
+import time
+from contextlib import AsyncExitStack
+
+import pytest
+
+from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Overloaded
+from services.constraint.adapters.process_workers import ProcessWorkers, WorkerLimits
+from services.constraint.adapters.thread_workers import ThreadWorkers
+from services.constraint.core.model import Limits
+from services.constraint.core.work import Work
+
+WORK = Work(Limits(max_schema_bytes=10_000, max_schema_depth=20, max_output_bytes=10_000_000))
+
+
+def processes(**limits):
+    return ProcessWorkers(
+        WorkerLimits(**{"processes": 1, "time_s": 20.0, "memory_mib": 256, "queue_capacity": 8, **limits})
+    )
+
+
+@pytest.fixture(params=["threads", "processes"])
+async def workers(request):
+    async with AsyncExitStack() as stack:
+        yield ThreadWorkers() if request.param == "threads" else await stack.enter_async_context(processes())
+
+
+async def too_complex(workers, work, *arguments):
+    with pytest.raises(InvalidRequest) as caught:
+        await workers.run(work, *arguments)
+    assert caught.value.code is ErrorCode.CONSTRAINT_TOO_COMPLEX
+    return str(caught.value)
+
+
+async def test_work_gives_its_result(workers):
+    assert await workers.run(WORK.check_schema, "1", "{}") == []
+    long = '["' + "é" * 1_000_000
+    assert (await workers.run(WORK.repair_json, long)).text == long + '"]'
+
+
+async def test_work_raises_its_error_with_its_code(workers):
+    with pytest.raises(InvalidRequest, match="nested too deeply") as caught:
+        await workers.run(WORK.check_schema, "1", '{"not":' * 30 + "{}" + "}" * 30)
+    assert caught.value.code is ErrorCode.CONSTRAINT_TOO_COMPLEX
+    with pytest.raises(ZeroDivisionError):
+        await workers.run(divmod, 1, 0)
+
+
+async def test_work_of_many_callers_is_all_done(workers):
+    assert await asyncio.gather(*(workers.run(abs, -number) for number in range(8))) == list(range(8))
+
+
+async def test_work_that_takes_too_long_is_ended_and_the_next_is_done():
+    async with processes(time_s=0.2) as workers:
+        assert "more than 0.2 s" in await too_complex(workers, time.sleep, 60)
+        assert "more than 0.2 s" in await too_complex(workers, re.match, "(a+)+$", "a" * 40 + "!")
+        assert await workers.run(abs, -1) == 1
+
+
+async def test_work_that_takes_too_much_memory_is_ended():
+    async with processes() as workers:
+        assert "more than 256 MiB" in await too_complex(workers, bytes, 1 << 30)
+        assert await workers.run(abs, -1) == 1
+
+
+async def test_a_process_that_dies_without_guilt_costs_no_answer():
+    async with processes() as workers:
+        process = await workers.run(os.getpid)
+        os.kill(process, signal.SIGKILL)
+        assert await workers.run(abs, -1) == 1
+        assert await workers.run(os.getpid) != process
+
+
+async def test_a_caller_that_gives_up_leaves_the_worker_whole():
+    async with processes() as workers:
+        task = asyncio.create_task(workers.run(time.sleep, 0.2))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await workers.run(abs, -1) == 1
+
+
+async def test_the_queue_is_bounded():
+    async with processes(queue_capacity=1) as workers:
+        tasks = [asyncio.create_task(workers.run(time.sleep, 0.2)) for _ in range(2)]
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded) as caught:
+            await workers.run(abs, -1)
+        assert caught.value.retry_after_s
+        await asyncio.gather(*tasks)
+        assert await workers.run(abs, -1) == 1
+
+
+async def test_the_processes_end_with_the_service():
+    async with processes() as workers:
+        process = await workers.run(os.getpid)
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)

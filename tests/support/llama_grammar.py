@@ -1,0 +1,68 @@
+"""llama.cpp's own grammar matcher, asked in a process of its own: `python -m tests.support.llama_grammar`.
+
+Reads lines of JSON {"grammar": text, "texts": [...]} and answers each with a line: a list of booleans. The matcher
+ends the process at some grammars.
+"""
+
+import ctypes
+import json
+import sys
+
+import llama_cpp
+
+from services.inference.adapters.default_model import find_default_model
+from services.inference.adapters.llama_cpp_model import LlamaTokenizer
+
+
+def load_vocabulary():
+    params = llama_cpp.llama_model_default_params()
+    params.vocab_only = True
+    model = llama_cpp.llama_model_load_from_file(str(find_default_model()).encode(), params)
+    return llama_cpp.llama_model_get_vocab(model)
+
+
+class Matcher:
+    """Decides texts by single bytes, for which the vocabulary has a token each."""
+
+    def __init__(self):
+        self.vocab = load_vocabulary()
+        tokenizer = LlamaTokenizer(self.vocab)
+        pieces = ((token, tokenizer.render(token, with_special=False)) for token in range(tokenizer.size))
+        self.token_of = {piece[0]: token for token, piece in pieces if len(piece) == 1}
+        self.end = llama_cpp.llama_vocab_eos(self.vocab)
+
+    def decide(self, grammar, texts):
+        sampler = llama_cpp.llama_sampler_init_grammar(self.vocab, grammar.encode(), b"root")
+        assert sampler, "llama.cpp does not take the grammar"
+        try:
+            return [self.matches(sampler, text) for text in texts]
+        finally:
+            llama_cpp.llama_sampler_free(sampler)
+
+    def matches(self, sampler, text):
+        llama_cpp.llama_sampler_reset(sampler)
+        for byte in text.encode():
+            token = self.token_of[byte]
+            if not self.allows(sampler, token):
+                return False
+            llama_cpp.llama_sampler_accept(sampler, token)
+        return self.allows(sampler, self.end)
+
+    @staticmethod
+    def allows(sampler, token):
+        data = (llama_cpp.llama_token_data * 1)(llama_cpp.llama_token_data(token, 1.0, 0.0))
+        array = llama_cpp.llama_token_data_array(data, 1, -1, False)
+        llama_cpp.llama_sampler_apply(sampler, ctypes.byref(array))
+        return data[0].logit > -1e30
+
+
+def main():
+    matcher = Matcher()
+    for line in sys.stdin:
+        asked = json.loads(line)
+        sys.stdout.write(json.dumps(matcher.decide(asked["grammar"], asked["texts"])) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.constraint.core.words import find_words, fold
+
+
+@pytest.mark.parametrize(
+    ("word", "text", "is_found"),
+    [
+        ("cat", "The CAT sat.", True),
+        ("cat", "concatenate", False),
+        ("cat", "cats", False),
+        ("cat", "cat2", False),
+        ("cat", "tom-cat!", True),
+        ("straße", "STRASSE", True),
+        ("ﬁne", "fine", True),
+        ("café", "cafe\u0301", True),
+        ("cafe", "cafe\u0301", False),
+        ("\u0431\u043e\u0433", "\u0411\u043e\u0433.", True),
+        ("\u0431\u043e\u0433", "\u0431\u043e\u0433\u0430\u0442\u044b\u0439", False),
+        ("毒", "消毒液", True),
+        ("かな", "ひらかなで", True),
+        ("ห้าม", "สิ่งต้องห้ามที่นี่", True),
+        ("two words", "these two words here", True),
+        ("c++", "I like c++.", True),
+    ],
+)
+def test_words_are_found_whole_in_any_language(word, text, is_found):
+    assert find_words([word], text) == ([word] if is_found else [])
+
+
+def test_words_come_in_their_own_order():
+    assert find_words(["b", "a", "c"], "a b") == ["b", "a"]
+
+
+@given(st.text(min_size=1, max_size=20))
+def test_a_text_holds_itself_as_a_word(text):
+    assert find_words([text], text) == ([text] if fold(text) else [])
