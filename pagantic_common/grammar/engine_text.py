@@ -7,6 +7,7 @@ without end, and fixed separators are forced tokens, which cost no decoding.
 from __future__ import annotations
 
 import json
+import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -14,13 +15,15 @@ from llguidance import LLMatcher, LLTokenizer
 
 from pagantic_common.grammar.gbnf import parse_gbnf
 from pagantic_common.grammar.lark import to_lark
-from pagantic_common.grammar.problems import GrammarError, Problem
+from pagantic_common.grammar.problems import GrammarError, GrammarTooComplexError, Problem
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions  # exists in the stub only
 
 __all__ = [
+    "STACK_BYTES",
     "GrammarError",
+    "GrammarTooComplexError",
     "byte_tokenizer",
     "check_engine_text",
     "engine_text_of_gbnf",
@@ -32,6 +35,9 @@ __all__ = [
 ITEM_SEPARATOR = ", "
 KEY_SEPARATOR = ": "
 MAX_REASON_CHARS = 400
+STACK_BYTES = 256 * 1024 * 1024  # for threads that compile: the engine recurses along chains of thousands of rules
+_NOTHING = "NoExtensionBias"  # the engine's word for a grammar without a first character
+_LIMIT = re.compile(r"too large|[Tt]oo many|exceed|limit|fuel|panic")
 
 
 def engine_text_of_schema(schema_json: str, *, lenient: bool = False) -> str:
@@ -77,12 +83,25 @@ def engine_text_of_values(values: list[str]) -> str:
 
 
 def check_engine_text(text: str) -> list[str]:
-    """Have the engine build the text; returns its warnings, raises GrammarError with its reason."""
+    """Have the engine build the text and look for a first character; returns its warnings.
+
+    Raises GrammarError with its reason, GrammarTooComplexError when that is one of its limits.
+    """
     is_error, messages = LLMatcher.validate_grammar_with_warnings(text, byte_tokenizer())
     if is_error:
-        reason = "; ".join(messages).strip() or "the engine refuses it"
-        raise GrammarError(Problem(reason[:MAX_REASON_CHARS]))
+        raise _refusal("; ".join(messages).strip())
+    matcher = LLMatcher(byte_tokenizer(), text, log_level=0)
+    matcher.compute_bitmask()
+    if matcher.is_error():
+        reason = matcher.get_error().split("<state>", 1)[0].strip()
+        raise _refusal("it derives nothing" if reason.startswith(_NOTHING) else reason)
     return list(messages)
+
+
+def _refusal(reason: str) -> GrammarError:
+    reason = reason.split("<backtrace>", 1)[0].strip()
+    kind = GrammarTooComplexError if _LIMIT.search(reason) else GrammarError
+    return kind(Problem(reason[:MAX_REASON_CHARS] or "the engine refuses it"))
 
 
 @lru_cache(maxsize=1)

@@ -25,6 +25,10 @@ class GrammarError(ValueError):
         self.problems = problems
 
 
+class GrammarTooComplexError(GrammarError):
+    """The engine could compile it, but for its limits."""
+
+
 def place_of(text: str, offset: int) -> tuple[int, int]:
     """Return line and column, from 1, of an offset."""
     return text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset)

@@ -66,7 +66,9 @@ class ConstraintServicer(constraint_service_pb2_grpc.ConstraintServiceServicer):
 
     async def ValidateSchema(self, request: rpc.ValidateSchemaRequest, context: Context) -> rpc.ValidateSchemaResponse:
         """Check a document."""
-        violations = await self._constraints.check_schema(request.document_json, request.schema_json)
+        violations = await self._constraints.check_schema(
+            request.document_json, request.schema_json, ignore_formats=request.ignore_formats
+        )
         return rpc.ValidateSchemaResponse(valid=not violations, violations=map(violation_to_proto, violations))
 
     async def ValidateRules(self, request: rpc.ValidateRulesRequest, context: Context) -> rpc.ValidateRulesResponse:

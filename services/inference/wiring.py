@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
+from pagantic_common.grammar.engine_text import STACK_BYTES
 from pagantic_common.rpc.server import Registration
 from pagantic_common.telemetry import names
 from pagantic_common.telemetry.clock import SystemClock
@@ -37,6 +39,7 @@ MIB = 1024 * 1024
 @asynccontextmanager
 async def open_app(settings: InferenceSettings, default: Path, tuning: Tuning) -> AsyncIterator[Sequence[Registration]]:
     """Load the default model and give what the server needs; everything is closed at the end."""
+    threading.stack_size(STACK_BYTES)  # of threads that are started from here on
     paths = {settings.model_name or default.stem: default}
     paths |= {alias: Path(path) for alias, path in settings.models.items()}
     specs = [

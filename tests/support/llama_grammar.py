@@ -1,7 +1,7 @@
 """llama.cpp's own grammar matcher, asked in a process of its own: `python -m tests.support.llama_grammar`.
 
-Reads lines of JSON {"grammar": text, "texts": [...]} and answers each with a line: a list of booleans. The matcher
-ends the process at some grammars.
+Reads lines of JSON {"grammar": text, "texts": [...]} and answers each with a line: a list of booleans, or null
+for a text with a character that is no token. The matcher ends the process at some grammars.
 """
 
 import ctypes
@@ -22,13 +22,18 @@ def load_vocabulary():
 
 
 class Matcher:
-    """Decides texts by single bytes, for which the vocabulary has a token each."""
+    """Decides texts character by character.
+
+    Only characters that are a token: of one that is parted over tokens, llama.cpp refuses the first bytes where a
+    negated class names another character that begins so.
+    """
 
     def __init__(self):
         self.vocab = load_vocabulary()
         tokenizer = LlamaTokenizer(self.vocab)
         pieces = ((token, tokenizer.render(token, with_special=False)) for token in range(tokenizer.size))
-        self.token_of = {piece[0]: token for token, piece in pieces if len(piece) == 1}
+        texts = ((token, piece.decode("utf-8", "replace")) for token, piece in pieces)
+        self.token_of = {text: token for token, text in texts if len(text) == 1 and text != "\ufffd"}
         self.end = llama_cpp.llama_vocab_eos(self.vocab)
 
     def decide(self, grammar, texts):
@@ -41,8 +46,10 @@ class Matcher:
 
     def matches(self, sampler, text):
         llama_cpp.llama_sampler_reset(sampler)
-        for byte in text.encode():
-            token = self.token_of[byte]
+        for char in text:
+            token = self.token_of.get(char)
+            if token is None:
+                return None
             if not self.allows(sampler, token):
                 return False
             llama_cpp.llama_sampler_accept(sampler, token)

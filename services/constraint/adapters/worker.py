@@ -6,16 +6,17 @@ that outlives its time although nobody kills the process ends it by a signal.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pickle
 import resource
 import signal
 import sys
+import threading
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import services.constraint.core.work  # noqa: F401 - loaded before the memory is bounded
+from pagantic_common.grammar.engine_text import STACK_BYTES
 
 _MIB = 1024 * 1024
 _GRACE_S = 1.0
@@ -57,9 +58,12 @@ def main() -> None:
     """Serve the socket that was inherited."""
     file_descriptor, memory_mib, time_s = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the service, which then closes the socket
-    limit_memory(memory_mib)
-    with contextlib.closing(Connection(file_descriptor)) as connection:
-        serve(connection, time_s)
+    connection = Connection(file_descriptor)
+    threading.stack_size(STACK_BYTES)  # which the main thread cannot have
+    thread = threading.Thread(target=serve, args=(connection, time_s), daemon=True)
+    limit_memory(memory_mib + STACK_BYTES // _MIB)
+    thread.start()
+    thread.join()
 
 
 if __name__ == "__main__":

@@ -98,13 +98,13 @@ class Constraints:
         bound_source(schema_json, self._limits, "schema")
         return await self._workers.run(self._work.normalize_enums, document, schema_json)
 
-    async def check_schema(self, document: str, schema_json: str) -> list[Violation]:
+    async def check_schema(self, document: str, schema_json: str, *, ignore_formats: bool = False) -> list[Violation]:
         """Return what of the document does not satisfy the schema; an empty schema allows anything."""
         self._bound_output(document)
         bound_source(schema_json, self._limits, "schema")
         if not schema_json:
             return []
-        return await self._workers.run(self._work.check_schema, document, schema_json)
+        return await self._workers.run(self._work.check_schema, document, schema_json, ignore_formats)
 
     async def check_rules(self, output: str, rules: tuple[Rule, ...]) -> list[Violation]:
         """Return the rules that do not hold."""

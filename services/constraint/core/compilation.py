@@ -13,6 +13,7 @@ from typing import Any
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.grammar.engine_text import (
     GrammarError,
+    GrammarTooComplexError,
     check_engine_text,
     engine_text_of_gbnf,
     engine_text_of_regex,
@@ -20,9 +21,11 @@ from pagantic_common.grammar.engine_text import (
     engine_text_of_values,
 )
 from services.constraint.core.model import Limits
-from services.constraint.core.schema import bound_source, open_schema
+from services.constraint.core.schema import Schema, bound_source, open_schema
 
 MAX_UNSUPPORTED = 200
+_MAX_REASON_CHARS = 100
+_UNSATISFIABLE = "Unsatisfiable schema"
 _UNIMPLEMENTED = re.compile(r"Unimplemented keys: (\[.*\])")
 _UNKNOWN_FORMAT = re.compile(r"Unknown format: (.*)")
 
@@ -74,14 +77,13 @@ def compile_source(source: Source, limits: Limits) -> Compiled:
     try:
         engine_text = _engine_text(source)
         check_engine_text(engine_text)
+    except GrammarTooComplexError as error:
+        message = f"the {source.kind.value} is too complex for the decoder: {error}"
+        raise InvalidRequest(message, code=ErrorCode.CONSTRAINT_TOO_COMPLEX) from None
     except GrammarError as error:
-        raise grammar_invalid(source.kind.value, error) from None
+        message = f"the {source.kind.value} cannot be compiled: {error}"
+        raise InvalidRequest(message, code=ErrorCode.CONSTRAINT_GRAMMAR_INVALID) from None
     return Compiled(source.hash, engine_text)
-
-
-def grammar_invalid(what: str, error: GrammarError) -> InvalidRequest:
-    """Return the error that says why a source cannot be compiled."""
-    return InvalidRequest(f"the {what} cannot be compiled: {error}", code=ErrorCode.CONSTRAINT_GRAMMAR_INVALID)
 
 
 def _engine_text(source: Source) -> str:
@@ -107,9 +109,19 @@ def _compile_schema(source: Source, limits: Limits) -> Compiled:
         engine_text = engine_text_of_schema(source.text, lenient=True)
         warnings = check_engine_text(engine_text)
     except GrammarError as error:
-        raise grammar_invalid("schema", error) from None
+        if str(error).startswith(_UNSATISFIABLE):
+            raise InvalidRequest(f"nothing satisfies the schema: {error}") from None
+        return _compile_type(source, schema, str(error))
     found = [place for warning in warnings for place in _places_of(warning, schema)]
     return Compiled(source.hash, engine_text, tuple(dict.fromkeys(found))[:MAX_UNSUPPORTED])
+
+
+def _compile_type(source: Source, schema: Schema, reason: str) -> Compiled:
+    """Compile of a schema only its type: the engine cannot express it, and all the rest is checked after decoding."""
+    kept = {"type": schema["type"]} if isinstance(schema, dict) and "type" in schema else {}
+    engine_text = engine_text_of_schema(json.dumps(kept))
+    check_engine_text(engine_text)
+    return Compiled(source.hash, engine_text, (Unsupported(" ".join(reason.split())[:_MAX_REASON_CHARS], ""),))
 
 
 def _places_of(warning: str, schema: Any) -> list[Unsupported]:
@@ -124,7 +136,7 @@ def _places_of(warning: str, schema: Any) -> list[Unsupported]:
         found = _find(schema, lambda key, _: key == "oneOf")
     else:
         found = []
-    return found or [Unsupported(warning[:100], "")]
+    return found or [Unsupported(warning[:_MAX_REASON_CHARS], "")]
 
 
 _OF_SCHEMAS_BY_NAME = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})

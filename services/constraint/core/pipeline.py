@@ -125,11 +125,8 @@ class Pipeline:
             text = strategy(self.output, violations)
             if not is_wrong(text):
                 self.output, self.is_changed = text, True
-                return StageReport(
-                    Stage.JSON_REPAIR,
-                    StageOutcome.REPAIRED,
-                    (f"repaired by {name}",),
-                )
+                name = getattr(strategy, "__name__", "a strategy")
+                return StageReport(Stage.JSON_REPAIR, StageOutcome.REPAIRED, (f"repaired by {name}",))
         return None
 
     def _normalize(self) -> StageReport:

@@ -18,6 +18,12 @@ import jsonschema_rs
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.domain.json_text import JsonTextError, dump_json, parse_json
 from pagantic_common.domain.validation import Violation
+from pagantic_common.grammar.engine_text import (
+    GrammarError,
+    GrammarTooComplexError,
+    check_engine_text,
+    engine_text_of_regex,
+)
 from services.constraint.core.model import Limits
 from services.constraint.core.paths import format_path, printable
 
@@ -79,13 +85,13 @@ def depth_of(text: str) -> int:
 
 
 @lru_cache(maxsize=_OPEN_SCHEMAS)
-def open_schema(schema_json: str, limits: Limits) -> tuple[Schema, Validator]:
+def open_schema(schema_json: str, limits: Limits, ignore_formats: bool = False) -> tuple[Schema, Validator]:
     """Return a schema and its validator; raises what parse_schema and build_validator raise."""
     schema = parse_schema(schema_json, limits)
-    return schema, build_validator(schema)
+    return schema, build_validator(schema, ignore_formats=ignore_formats)
 
 
-def build_validator(schema: Schema) -> Validator:
+def build_validator(schema: Schema, *, ignore_formats: bool = False) -> Validator:
     """Make a validator; raises InvalidRequest when the schema is not one of its draft or has a remote $ref.
 
     Patterns run in linear time; one that cannot (look-around, back-references) makes the schema invalid.
@@ -98,8 +104,14 @@ def build_validator(schema: Schema) -> Validator:
         raise ValueError(uri)
 
     try:
-        return make(schema, validate_formats=True, pattern_options=jsonschema_rs.RegexOptions(), retriever=refuse)
+        options = jsonschema_rs.RegexOptions()
+        return make(schema, validate_formats=not ignore_formats, pattern_options=options, retriever=refuse)
     except jsonschema_rs.ValidationError as error:
+        if _is_pattern_too_large(error):
+            raise InvalidRequest(
+                f"a pattern of the schema is too large when it is compiled: {_cut(str(error.instance))!r}",
+                code=ErrorCode.CONSTRAINT_TOO_COMPLEX,
+            ) from None
         reason = _cut(error.message)
         where = "".join(f"/{part}" for part in error.instance_path)
     except (ValueError, jsonschema_rs.ReferencingError) as error:
@@ -107,6 +119,19 @@ def build_validator(schema: Schema) -> Validator:
     if refused and _ADDRESS.match(refused[0]):
         raise InvalidRequest(f"the schema has a remote $ref, which is refused: {refused[0]!r}")
     raise InvalidRequest(f"the schema is not valid{f' at {where!r}' if where else ''}: {reason}")
+
+
+def _is_pattern_too_large(error: jsonschema_rs.ValidationError) -> bool:
+    """Tell patterns that are none from those that are beyond the library's limit of size, of which it says the same."""
+    if error.kind.name != "format" or not isinstance(error.instance, str):
+        return False
+    try:
+        check_engine_text(engine_text_of_regex(error.instance))
+    except GrammarTooComplexError:
+        return True
+    except GrammarError:
+        return False
+    return True
 
 
 def _dialect_of(schema: Schema) -> type[Validator]:

@@ -99,9 +99,9 @@ class Work:
         schema, _ = open_schema(schema_json, self.limits)
         return normalize_enums(document, schema)
 
-    def check_schema(self, document: str, schema_json: str) -> list[Violation]:
+    def check_schema(self, document: str, schema_json: str, ignore_formats: bool = False) -> list[Violation]:
         """Return what of the document does not satisfy the schema."""
-        _, validator = open_schema(schema_json, self.limits)
+        _, validator = open_schema(schema_json, self.limits, ignore_formats)
         try:
             return find_violations(document, validator)
         except JsonTextError as error:

@@ -11,7 +11,7 @@ import numpy as np
 from llguidance import LLMatcher
 from llguidance.llamacpp import lltokenizer_from_vocab
 
-from pagantic_common.domain.errors import ErrorCode, Internal, InvalidRequest
+from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.grammar.engine_text import (
     GrammarError,
     engine_text_of_gbnf,
@@ -23,6 +23,7 @@ from services.inference.core.sampling import Logits
 
 _NEVER = np.float32(-np.inf)
 _CACHED_CONSTRAINTS = 128
+_REASON_CHARS = 200
 
 _TO_ENGINE_TEXT: dict[ConstraintKind, Callable[[str], str]] = {
     ConstraintKind.SCHEMA: engine_text_of_schema,
@@ -39,7 +40,10 @@ class LlguidanceMatcher:
         self._matcher = matcher
 
     def mask(self, logits: Logits) -> Logits:
-        """Return the logits with those of tokens that may not come next at -inf."""
+        """Return the logits with those of tokens that may not come next at -inf.
+
+        Raises InvalidRequest (CONSTRAINT_TOO_COMPLEX) when the engine gives up, here and in `accept`.
+        """
         bits = np.unpackbits(np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8), bitorder="little")
         self._check()
         allowed = np.zeros(logits.shape[0], dtype=np.bool_)
@@ -71,8 +75,10 @@ class LlguidanceMatcher:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise Internal(
-                f"the decoder constraint failed: {self._matcher.get_error()}", code=ErrorCode.INFERENCE_ENGINE_ERROR
+            reason = self._matcher.get_error().split(";", 1)[0].splitlines()[0]
+            raise InvalidRequest(
+                f"the decoder cannot go on enforcing the constraint: {reason[:_REASON_CHARS]}",
+                code=ErrorCode.CONSTRAINT_TOO_COMPLEX,
             )
 
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, replace
 
 from pagantic_common.domain.clock import Clock
-from pagantic_common.domain.errors import Cancelled, DeadlineExceeded, ErrorCode, Internal
+from pagantic_common.domain.errors import Cancelled, DeadlineExceeded, ErrorCode, Internal, InvalidRequest
 from pagantic_common.domain.messages import ModelInfo
 from pagantic_common.domain.usage import TokenUsage
 from services.inference.core.answer import AnswerParser
@@ -76,7 +76,8 @@ class AnswerStream:
     async def events(self) -> AsyncGenerator[Event, None]:
         """Give the events until the request ends; the deltas of a candidate that wait together are joined.
 
-        Raises Cancelled, DeadlineExceeded, and Internal (INFERENCE_ENGINE_ERROR, INFERENCE_MALFORMED_RESPONSE).
+        Raises Cancelled, DeadlineExceeded, InvalidRequest (CONSTRAINT_TOO_COMPLEX) for a constraint that the decoder
+        gives up, and Internal (INFERENCE_ENGINE_ERROR, INFERENCE_MALFORMED_RESPONSE).
         """
         while not self.is_done:
             await self._has_arrived.wait()
@@ -177,3 +178,5 @@ def failure_of(event: Failed) -> Exception:
             return DeadlineExceeded("the deadline passed while decoding")
         case FailureCause.ENGINE:
             return Internal(event.reason, code=ErrorCode.INFERENCE_ENGINE_ERROR)
+        case FailureCause.CONSTRAINT:
+            return InvalidRequest(event.reason, code=ErrorCode.CONSTRAINT_TOO_COMPLEX)

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pagantic_common.domain.errors import ErrorCode, Internal, Overloaded
+from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Overloaded
 from services.inference.core.batch import Slice, Work, fill_batch
 from services.inference.core.branches import (
     Branch,
@@ -343,8 +343,8 @@ class Scheduler:
             events.append(Prompted(ticket.number, cached))
         try:
             self._advance(branch, draft, rows, events)
-        except Internal as error:  # a constraint broke: its request alone ends
-            self._fail(ticket, FailureCause.ENGINE, str(error), events)
+        except InvalidRequest as error:  # its constraint cannot be enforced any longer: it alone ends
+            self._fail(ticket, FailureCause.CONSTRAINT, str(error), events)
 
     def _advance(self, branch: Branch, draft: list[int], logits: Logits, events: list[SchedulerEvent]) -> None:
         accepted = 0

@@ -148,6 +148,7 @@ class FailureCause(Enum):
     CANCELLED = "cancelled"
     DEADLINE = "deadline"
     ENGINE = "engine"
+    CONSTRAINT = "constraint"
 
 
 @dataclass(frozen=True, slots=True)

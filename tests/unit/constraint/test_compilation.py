@@ -48,7 +48,7 @@ def test_schema_that_decoding_enforces_has_nothing_unsupported():
         (Source(SourceKind.SCHEMA, "{"), ErrorCode.CONFIG_INVALID),
         (schema({"type": "strin"}), ErrorCode.CONFIG_INVALID),
         (schema({"$ref": "http://example.com/a"}), ErrorCode.CONFIG_INVALID),
-        (schema(False), ErrorCode.CONSTRAINT_GRAMMAR_INVALID),
+        (schema(False), ErrorCode.CONFIG_INVALID),
         (schema({"title": "x" * 2000}), ErrorCode.CONSTRAINT_TOO_COMPLEX),
         (Source(SourceKind.GRAMMAR, "rootRule ::= a"), ErrorCode.CONSTRAINT_GRAMMAR_INVALID),
         (Source(SourceKind.GRAMMAR, "#" * 2001), ErrorCode.CONSTRAINT_TOO_COMPLEX),

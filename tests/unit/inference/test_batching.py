@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from pagantic_common.domain.deadline import Deadline
-from pagantic_common.domain.errors import ErrorCode, Internal, Overloaded
+from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Overloaded
 from pagantic_common.testing.scripted_engine import ScriptedEngine, random_logits
 from services.inference.core.branches import Ended, Failed, FailureCause, Finished, Prompted
 from services.inference.core.generation import FinishReason, Sampling
@@ -303,7 +303,7 @@ class BreaksAfter:
     def accept(self, _token):
         self.left -= 1
         if self.left == 0:
-            raise Internal("the constraint broke")
+            raise InvalidRequest("the constraint broke")
 
     def forced_tokens(self):
         return []

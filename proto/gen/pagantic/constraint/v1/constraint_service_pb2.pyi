@@ -32,7 +32,7 @@ class CompileRequest(_message.Message):
     REGEX_FIELD_NUMBER: _builtins.int
     ENUM_LIST_FIELD_NUMBER: _builtins.int
     schema_json: _builtins.str
-    """JSON Schema, draft 2020-12."""
+    """JSON Schema: draft 2020-12, or 2019-09 or draft-07 if its $schema says so."""
     grammar: _builtins.str
     """GBNF text."""
     grammar_name: _builtins.str
@@ -190,7 +190,7 @@ class EnforceResponse(_message.Message):
     guarantee: _contract_pb2.Guarantee.ValueType
     """How the output came to satisfy its schema."""
     semantic_score: _builtins.float
-    """Score of the semantic stage in [0, 1], where it ran."""
+    """How sure the judge is that the output meets the intent, in [0, 1], where the semantic stage ran."""
     @_builtins.property
     def stages(self) -> _containers.RepeatedCompositeFieldContainer[_contract_pb2.StageReport]:
         """One report per stage, in order, skipped ones included."""
@@ -486,19 +486,23 @@ class ValidateSchemaRequest(_message.Message):
 
     DOCUMENT_JSON_FIELD_NUMBER: _builtins.int
     SCHEMA_JSON_FIELD_NUMBER: _builtins.int
+    IGNORE_FORMATS_FIELD_NUMBER: _builtins.int
     document_json: _builtins.str
     """JSON document."""
     schema_json: _builtins.str
     """JSON Schema; empty means anything is valid."""
+    ignore_formats: _builtins.bool
+    """Take `format` as an annotation that forbids nothing, as drafts from 2019-09 on do by default; false checks it."""
     def __init__(
         self,
         *,
         document_json: _builtins.str = ...,
         schema_json: _builtins.str = ...,
+        ignore_formats: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["document_json", b"document_json", "schema_json", b"schema_json"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["document_json", b"document_json", "ignore_formats", b"ignore_formats", "schema_json", b"schema_json"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -138,7 +138,7 @@ class OutputContract(_message.Message):
     REPAIR_ALLOWED_FIELD_NUMBER: _builtins.int
     STRICT_VALIDATION_FIELD_NUMBER: _builtins.int
     schema_json: _builtins.str
-    """JSON Schema (draft 2020-12) of the output, as text; empty is no schema."""
+    """JSON Schema of the output, as text; empty is no schema. Draft 2020-12, or 2019-09 or draft-07 if $schema says so."""
     grammar: _builtins.str
     """GBNF text."""
     grammar_name: _builtins.str
@@ -227,9 +227,12 @@ class BuiltinRule(_message.Message):
     KIND_FIELD_NUMBER: _builtins.int
     PARAMETERS_JSON_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
-    """not_empty, max_length, min_length, valid_json, regex, contains, excludes."""
+    """not_empty, max_length, min_length, valid_json, regex, contains, excludes, excludes_words."""
     parameters_json: _builtins.str
-    """Its parameters as a JSON object, e.g. {"length": 200} (Unicode characters), {"pattern": "^A"}, {"text": "..."}."""
+    """Its parameters as a JSON object: {"length": 200} (Unicode characters) of max_length and min_length, {"pattern": "^A"}
+    of regex (RE2), {"text": "..."} of contains and excludes, {"words": ["..."]} of excludes_words, which compares
+    whole words of any language without regard to case.
+    """
     def __init__(
         self,
         *,
