@@ -101,6 +101,10 @@ bench: setup-dev ## Measure inference; PEER=URL compares; also SCENARIOS=, CLIEN
 		$(if $(CLIENTS),--clients "$(CLIENTS)") $(if $(RUNS),--runs "$(RUNS)") $(if $(BUSY),--busy) \
 		$(if $(JSON),--json "$(JSON)")
 
+.PHONY: bench-constraint
+bench-constraint: setup-dev ## Measure compiling and enforcing
+	@$(BIN)/python -m tests.bench.constraint
+
 .PHONY: proto
 proto: setup-dev ## Regenerate proto/gen from proto/pagantic
 	@rm -rf proto/gen

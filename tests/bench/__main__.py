@@ -152,7 +152,7 @@ def main() -> None:
         if options.ours:
             asyncio.run(_compare(options, options.ours))
         else:
-            with running_service(options.threads) as (address, _):
+            with running_service("inference", threads=str(options.threads)) as (address, _):
                 asyncio.run(_compare(options, address))
     except BenchError as error:
         sys.exit(f"bench: {error}")

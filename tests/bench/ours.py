@@ -36,17 +36,18 @@ _ROLES = {
 
 
 @contextmanager
-def running_service(threads: int) -> Iterator[tuple[str, int]]:
-    """Run `python -m services.inference`; yields its address, when it is healthy, and its process id.
+def running_service(area: str, **settings: str) -> Iterator[tuple[str, int]]:
+    """Run `python -m services.<area>`; yields its address, when it is healthy, and its process id.
 
-    Variables PAGANTIC_INFERENCE_* of this process reach it, except the port and the threads.
+    Variables PAGANTIC_<AREA>_* of this process reach it, except the port and those that are given.
     """
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         port = held.getsockname()[1]
-    environment = {**os.environ, "PAGANTIC_INFERENCE_PORT": str(port), "PAGANTIC_INFERENCE_THREADS": str(threads)}
+    given = {"port": str(port), **settings}
+    environment = {**os.environ, **{f"PAGANTIC_{area.upper()}_{name.upper()}": given[name] for name in given}}
     with tempfile.TemporaryFile() as log:
-        command = [sys.executable, "-m", "services.inference"]
+        command = [sys.executable, "-m", f"services.{area}"]
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT)
         try:
             address = f"127.0.0.1:{port}"
@@ -55,7 +56,7 @@ def running_service(threads: int) -> Iterator[tuple[str, int]]:
                 if process.poll() is not None or time.monotonic() > deadline_s:
                     log.seek(0)
                     tail = log.read().decode(errors="replace").splitlines()[-TAIL_LINES:]
-                    raise BenchError("\n".join([*tail, "the inference service does not start"]))
+                    raise BenchError("\n".join([*tail, f"the {area} service does not start"]))
                 time.sleep(0.1)
             yield address, process.pid
         finally:

@@ -107,6 +107,21 @@ def test_a_structured_answer_satisfies_its_schema_and_says_how(stub):
     assert response.confidence == 1.0
 
 
+def test_the_model_judges_whether_an_answer_meets_its_intent(stub):
+    work = structured(semantic_intent="It tells how severe the incident is.")
+    work.retry.max_retries = 0
+    response = stub.Execute(work, timeout=60)
+    jsonschema_rs.validate(SCHEMA, json.loads(response.structured_output_json))
+    semantic = response.validation.stages[5]
+    assert semantic.stage == contract_pb2.STAGE_SEMANTIC
+    if semantic.outcome == contract_pb2.STAGE_OUTCOME_PASSED:
+        assert not response.HasField("error")
+    else:
+        assert response.error.code == error_pb2.ERROR_CODE_VALIDATION_SEMANTIC_FAILED
+    assert 0 <= response.confidence <= 1
+    assert response.validation.guarantee == contract_pb2.GUARANTEE_ENFORCED
+
+
 def test_without_the_decoder_the_answer_is_checked_and_the_guarantee_says_so(stub):
     work = structured({"type": "object"})
     work.output.decoder_constraint = False

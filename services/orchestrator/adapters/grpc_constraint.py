@@ -45,6 +45,7 @@ class GrpcConstraint:
                 contract=output_to_proto(request.output),
                 rules=[rule_to_proto(rule) for rule in request.rules],
                 semantic_intent=request.semantic_intent,
+                judge_model=request.hints.model,
                 decoder_enforced=is_decoder_enforced,
             ),
         )
