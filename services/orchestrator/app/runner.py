@@ -181,10 +181,8 @@ class Runner:
         return message
 
     async def _infer(self, run: Run, command: Infer) -> InferenceOutput:
-        if command.wait_s > 0:
-            # Many that failed together must not come back together.
-            jitter = random.uniform(0.5, 1.0) if run.request.retry.is_exponential else 1.0  # noqa: S311 - no secret
-            await asyncio.sleep(command.wait_s * jitter)
+        if (wait_s := run.request.retry.wait_s(command.retry, random.random())) > 0:  # noqa: S311 - no secret
+            await asyncio.sleep(wait_s)
         self._inferences += 1
         step, cause = f"inference-{self._inferences}", self._cause
         output_contract = run.request.output

@@ -80,14 +80,17 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True)
 class Infer:
-    """Ask the model, `wait_s` seconds from now; `is_streamed` when its text is the answer that the caller gets."""
+    """Ask the model, after the wait before retry number `retry` where that is not 0.
+
+    `is_streamed` when its text is the answer that the caller gets.
+    """
 
     messages: tuple[Message, ...]
     tools: tuple[ToolDefinition, ...]
     tool_choice: ToolChoice
     engine_text: str
     seed: int | None
-    wait_s: float = 0.0
+    retry: int = 0
     is_streamed: bool = True
 
 
@@ -246,9 +249,9 @@ def _retry(run: Run, enforcement: Enforcement) -> Outcome:
     said = run.output.content if run.output else ""
     fed_back = feedback_message([violation.message for violation in enforcement.violations])
     added = (Message(Role.ASSISTANT, content=said), fed_back) if said else (fed_back,)
-    wait_s = run.request.retry.wait_s(run.attempt)
+    retry = run.attempt
     run = replace(run, transcript=(*run.transcript, *added), attempt=run.attempt + 1)
-    return _move(run, State.EXECUTE, "validation failed, a retry is left", discarded, _infer(run, wait_s))
+    return _move(run, State.EXECUTE, "validation failed, a retry is left", discarded, _infer(run, retry))
 
 
 def _has_answer_phase(run: Run) -> bool:
@@ -260,7 +263,7 @@ def _engine_text(run: Run) -> str:
     return "" if run.is_in_tool_phase else run.prepared.engine_text
 
 
-def _infer(run: Run, wait_s: float = 0.0) -> Infer:
+def _infer(run: Run, retry: int = 0) -> Infer:
     hints = run.request.hints
     tools = run.prepared.tools if run.is_in_tool_phase else ()
     return Infer(
@@ -269,7 +272,7 @@ def _infer(run: Run, wait_s: float = 0.0) -> Infer:
         tool_choice=hints.tool_choice if tools and run.rounds == 0 else ToolChoice(),
         engine_text=_engine_text(run),
         seed=None if hints.seed is None else (hints.seed + run.attempt - 1) % 2**64,
-        wait_s=wait_s,
+        retry=retry,
         is_streamed=not (run.is_in_tool_phase and _has_answer_phase(run)),
     )
 

@@ -102,9 +102,14 @@ class RetryPolicy:
     backoff_s: float = 0.0
     is_exponential: bool = False
 
-    def wait_s(self, retry: int) -> float:
-        """Longest wait before retry number `retry`, from 1; exponential waits are shortened by a draw."""
-        return self.backoff_s * (2 ** (retry - 1) if self.is_exponential else 1)
+    def wait_s(self, retry: int, draw: float) -> float:
+        """Wait before retry number `retry`, from 1; 0 for none.
+
+        Exponential waits are shortened by up to a half, by `draw` in [0, 1): many that failed together come back apart.
+        """
+        if retry == 0:
+            return 0.0
+        return self.backoff_s * (2 ** (retry - 1) * (1 - draw / 2) if self.is_exponential else 1)
 
 
 @dataclass(frozen=True, slots=True)

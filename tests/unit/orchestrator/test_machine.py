@@ -168,7 +168,7 @@ def test_invalid_output_is_fed_back_with_a_new_seed_until_attempts_are_used_up()
     outcomes = drive(work, Prepared(), said("bad"), Enforced(INVALID))
     discarded, retry = outcomes[-1].commands
     assert discarded == DiscardAttempt(1, "validation failed")
-    assert (retry.seed, retry.wait_s) == (6, 2.0)
+    assert (retry.seed, retry.retry) == (6, 1)
     assert retry.messages[-2] == Message(Role.ASSISTANT, "bad")
     assert "is wrong" in retry.messages[-1].content
     outcomes += drive(work, Prepared(), said("bad"), Enforced(INVALID), said("bad"), Enforced(INVALID))[4:]

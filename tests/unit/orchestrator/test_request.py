@@ -87,5 +87,7 @@ def test_equal_arguments_hash_alike_however_they_are_written():
 
 
 def test_backoff_is_fixed_or_doubles():
-    assert [RetryPolicy(backoff_s=1).wait_s(n) for n in (1, 2, 3)] == [1, 1, 1]
-    assert [RetryPolicy(backoff_s=1, is_exponential=True).wait_s(n) for n in (1, 2, 3)] == [1, 2, 4]
+    assert [RetryPolicy(backoff_s=1).wait_s(n, 0.5) for n in (0, 1, 2, 3)] == [0, 1, 1, 1]
+    exponential = RetryPolicy(backoff_s=1, is_exponential=True)
+    assert [exponential.wait_s(n, 0.0) for n in (0, 1, 2, 3)] == [0, 1, 2, 4]
+    assert [exponential.wait_s(n, 0.5) for n in (1, 2, 3)] == [0.75, 1.5, 3]
