@@ -1,4 +1,4 @@
-"""Starts the system and shows three requests with their timelines, as any client would send them."""
+"""Starts the system and shows four requests with their timelines, as any client would send them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,17 @@ from rich.markup import escape
 
 from deploy.local.system import LocalSystem
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
-from pagantic_common.client import Client, chat_request, structured_request
+from pagantic_common.client import Client, chat_request, structured_request, vote_request
 from pagantic_common.client.tables import describe_usage, error_code_name, timeline_table, wide_console
 from pagantic_common.domain.errors import PaganticError
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
+SEVERITY_SCHEMA = {
+    "type": "object",
+    "properties": {"severity": {"enum": ["low", "medium", "high"]}},
+    "required": ["severity"],
+    "additionalProperties": False,
+}
 PROGRESS_INTERVAL_S = 2.0
 STREAMED_ACTIONS = ("content_delta", "reasoning_delta")
 
@@ -30,7 +36,7 @@ class DemoRequest:
 
 
 def demo_requests() -> list[DemoRequest]:
-    """Return the three requests: a chat, a chat that must use a tool, and text into JSON."""
+    """Return the requests: a chat, a chat that must use a tool, text into JSON, and a vote."""
     report = (EXAMPLES / "incident.txt").read_text(encoding="utf-8")
     schema = (EXAMPLES / "incident_schema.json").read_text(encoding="utf-8")
     return [
@@ -61,6 +67,10 @@ def demo_requests() -> list[DemoRequest]:
                 temperature=0.0,
                 seed=1,
             ),
+        ),
+        DemoRequest(
+            "REDUNDANT: a vote of five on the severity",
+            vote_request(f"How severe is this incident?\n\n{report}", SEVERITY_SCHEMA, n=5, max_tokens=40, seed=1),
         ),
     ]
 
@@ -153,6 +163,9 @@ def _show_response(client: Client, response: execution_pb2.SystemResponse, conso
         console.print_json(response.structured_output_json)
     else:
         console.print(escape(response.content))
+    if response.confidence_source == execution_pb2.CONFIDENCE_SOURCE_VOTING:
+        votes = ", ".join(f"{candidate.structured_output_json} {candidate.votes}" for candidate in response.candidates)
+        console.print(f"confidence {response.confidence:.2f} [dim]{escape(f'(votes of each replica: {votes})')}")
     if response.HasField("error"):
         code = error_code_name(response.error.code)
         console.print(f"[red]failed:[/] {code}: {escape(response.error.message)}")

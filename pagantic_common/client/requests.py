@@ -72,6 +72,42 @@ def structured_request(
     )
 
 
+def vote_request(
+    text_or_messages: Messages,
+    schema: Mapping[str, Any] | str,
+    *,
+    n: int = 0,
+    strategy: str = "majority",
+    min_agreement: float = 0.0,
+    early_stop: bool = False,
+    system: str = "",
+    **hints: Unpack[Hints],
+) -> execution_pb2.SystemRequest:
+    """Make a REDUNDANT request: a vote of `n` answers, 0 being 3, on JSON that satisfies `schema`.
+
+    Args:
+        text_or_messages: The user's words, or messages of which the last is the user's.
+        schema: JSON Schema, as a mapping or as text.
+        n: Number of replicas.
+        strategy: "majority", "strict_majority", "unanimity" or "field_majority".
+        min_agreement: Least fraction of n that the winner needs.
+        early_stop: Stop decoding once the winner is certain; confidence is then a lower bound.
+        system: System prompt.
+        hints: See Hints.
+    """
+    request = structured_request(text_or_messages, schema, system=system, **hints)
+    request.mode = execution_pb2.MODE_REDUNDANT
+    request.voting.CopyFrom(
+        execution_pb2.Voting(
+            n=n,
+            strategy=execution_pb2.VotingStrategy.Value(f"VOTING_STRATEGY_{strategy.upper()}"),
+            min_agreement=min_agreement,
+            early_stop=early_stop,
+        )
+    )
+    return request
+
+
 def _messages_of(text_or_messages: Messages) -> Sequence[message_pb2.Message]:
     if isinstance(text_or_messages, str):
         return [message_pb2.Message(role=message_pb2.ROLE_USER, content=text_or_messages)]

@@ -9,12 +9,13 @@ from typing import Protocol
 
 from pagantic_common.domain.errors import Failure
 from pagantic_common.domain.messages import Message, ToolCall, ToolDefinition
+from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement
 from services.orchestrator.core.events import Event
 from services.orchestrator.core.lifecycle import State
-from services.orchestrator.core.machine import Infer
 from services.orchestrator.core.request import ContextPolicy, Hints, Mode, OutputContract, Request
-from services.orchestrator.core.response import InferenceOutput, Response, ToolCallRecord
+from services.orchestrator.core.response import CandidateOutput, InferenceOutput, Response, ToolCallRecord
+from services.orchestrator.core.run import Infer, Sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,9 @@ class InferencePort(Protocol):
 
     def infer(self, command: Infer, hints: Hints) -> AsyncGenerator[str | InferenceOutput, None]:
         """Stream the answer's text, then the whole output. Closing the generator stops decoding."""
+
+    def sample(self, command: Sample, hints: Hints) -> AsyncGenerator[CandidateOutput | TokenUsage, None]:
+        """Stream each candidate as it ends, then the usage of all. Closing the generator stops decoding."""
 
 
 class ConstraintPort(Protocol):

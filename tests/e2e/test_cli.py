@@ -65,7 +65,7 @@ def test_a_mistake_is_a_line_on_stderr_and_a_code(system, command, wrong):
     assert "Traceback" not in done.stderr
 
 
-def test_the_demo_answers_its_three_requests_and_leaves_a_running_system_alone(system):
+def test_the_demo_answers_its_requests_and_leaves_a_running_system_alone(system):
     shown = system.run(sys.executable, "-m", "deploy.local", "demo", "--once").stdout
-    assert "3 of 3 requests ended without error" in shown
+    assert "4 of 4 requests ended without error" in shown
     system.run("pagantic", "status")

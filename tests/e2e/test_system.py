@@ -286,3 +286,27 @@ def test_prometheus_reads_the_load(system):
         service.communicate(timeout=30)
     for name in ("queued_requests", "running_sequences", "kv_used_tokens", "output_tokens_total"):
         assert f"pagantic_inference_{name}{{" in text
+
+
+def test_a_vote_of_five_has_a_winner_and_its_confidence(stub):
+    schema = {"type": "object", "properties": {"severity": {"enum": ["low", "high"]}}, "required": ["severity"]}
+    work = structured({**schema, "additionalProperties": False})
+    work.mode = execution_pb2.MODE_REDUNDANT
+    work.hints.ClearField("temperature")
+    work.voting.n = 5
+    response = stub.Execute(work, timeout=60)
+    assert json.loads(response.structured_output_json)["severity"] in {"low", "high"}
+    assert len(response.candidates) == 5
+    winner = max(candidate.votes for candidate in response.candidates)
+    assert response.confidence == winner / 5
+    assert response.validation.guarantee == contract_pb2.GUARANTEE_ENFORCED
+
+
+def test_a_vote_that_is_decided_stops_early(stub):
+    work = structured({"const": {"all": "agree"}})
+    work.mode = execution_pb2.MODE_REDUNDANT
+    work.voting.n = 5
+    work.voting.early_stop = True
+    response = stub.Execute(work, timeout=60)
+    assert response.confidence >= 3 / 5
+    assert json.loads(response.structured_output_json) == {"all": "agree"}

@@ -2,13 +2,13 @@
 
 import asyncio
 
-from pagantic_common.domain.errors import ErrorCode, NotFound
+from pagantic_common.domain.errors import ErrorCode, NotFound, failure_of
 from pagantic_common.domain.messages import ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement, Guarantee, Stage, StageOutcome, StageReport
 from pagantic_common.telemetry.scope import current_correlation
 from services.orchestrator.app.runner import Services
-from services.orchestrator.core.response import FinishReason, InferenceOutput, ToolCallRecord
+from services.orchestrator.core.response import CandidateOutput, FinishReason, InferenceOutput, ToolCallRecord
 from services.orchestrator.ports import BuiltContext, CompiledConstraint, OfferedTool
 
 USAGE = TokenUsage(prompt_tokens=10, output_tokens=3, context_tokens=13, context_window=100, decode_seconds=0.5)
@@ -44,6 +44,17 @@ class ScriptedInference:
             yield word
         yield output
 
+    async def sample(self, command, _hints):
+        """Give the outputs as candidates in turn; an exception is raised; the usage of all comes last."""
+        self.commands.append(command)
+        self.ended = 0
+        for index, output in enumerate(self.outputs[: command.voting.n]):
+            if isinstance(output, Exception):
+                raise output
+            self.ended += 1
+            yield CandidateOutput(index, output)
+        yield TokenUsage(prompt_tokens=10, output_tokens=3 * self.ended, decode_seconds=0.5)
+
 
 class ScriptedConstraint:
     """Finds an output valid unless it is among `invalid`."""
@@ -61,7 +72,8 @@ class ScriptedConstraint:
         valid = text not in self.invalid
         stage = StageReport(Stage.SCHEMA_VALIDATION, StageOutcome.PASSED if valid else StageOutcome.FAILED)
         guarantee = Guarantee.ENFORCED if is_decoder_enforced else Guarantee.VALIDATED
-        return Enforcement(valid, text, text, (stage,), guarantee if valid else Guarantee.PARTIAL)
+        failure = None if valid else failure_of(ErrorCode.CONSTRAINT_JSON_INVALID, "is no JSON")
+        return Enforcement(valid, text, text, (stage,), guarantee if valid else Guarantee.PARTIAL, failure)
 
 
 class ScriptedTools:

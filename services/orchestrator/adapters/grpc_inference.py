@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 import grpc
@@ -16,11 +16,13 @@ from pagantic_common.codec.messages import (
     usage_from_proto,
 )
 from pagantic_common.domain.errors import ErrorCode, Internal
+from pagantic_common.domain.messages import Message
+from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.rpc.call import call_stream
 from services.orchestrator.convert.event import finish_reason_from_proto
-from services.orchestrator.core.machine import Infer
 from services.orchestrator.core.request import Hints
-from services.orchestrator.core.response import InferenceOutput
+from services.orchestrator.core.response import CandidateOutput, InferenceOutput
+from services.orchestrator.core.run import Infer, Sample
 
 
 class GrpcInference:
@@ -54,20 +56,62 @@ class GrpcInference:
                         return
         raise Internal("the inference stream ended early", code=ErrorCode.INFERENCE_MALFORMED_RESPONSE)
 
+    async def sample(self, command: Sample, hints: Hints) -> AsyncGenerator[CandidateOutput | TokenUsage, None]:
+        """Stream each candidate as it ends, then the usage of all."""
+        texts: dict[int, list[str]] = {}
+        prompt = TokenUsage()
+        request = _sample_request(command, hints)
+        async with aclosing(call_stream("inference", self._stub.Infer, request)) as responses:
+            async for response in responses:
+                match response.WhichOneof("event"):
+                    case "started":
+                        prompt = TokenUsage(
+                            prompt_tokens=response.started.prompt_tokens,
+                            cached_prompt_tokens=response.started.cached_prompt_tokens,
+                        )
+                    case "delta":
+                        texts.setdefault(response.delta.candidate_index, []).append(response.delta.content)
+                    case "candidate_end":
+                        end = response.candidate_end
+                        usage = prompt + TokenUsage(output_tokens=end.output_tokens)
+                        prompt = TokenUsage()
+                        output = InferenceOutput(
+                            content="".join(texts.get(end.candidate_index, ())),
+                            finish_reason=finish_reason_from_proto(end.finish_reason),
+                            constraint_satisfied=end.constraint_satisfied,
+                            usage=usage,
+                        )
+                        yield CandidateOutput(end.candidate_index, output)
+                    case "completed":
+                        yield usage_from_proto(response.completed.usage)
+                        return
+        raise Internal("the inference stream ended early", code=ErrorCode.INFERENCE_MALFORMED_RESPONSE)
+
 
 def _request(command: Infer, hints: Hints) -> inference_service_pb2.InferRequest:
-    sampling = generation_pb2.Sampling(temperature=hints.temperature, top_p=hints.top_p, seed=command.seed)
+    request = _plain_request(command.messages, hints, command.engine_text, command.seed)
+    request.chat.tools.extend(tool_definition_to_proto(tool) for tool in command.tools)
+    request.chat.tool_choice.CopyFrom(tool_choice_to_proto(command.tool_choice))
+    return request
+
+
+def _sample_request(command: Sample, hints: Hints) -> inference_service_pb2.InferRequest:
+    request = _plain_request(command.messages, hints, command.engine_text, command.seed)
+    request.sampling.temperature = command.temperature
+    request.candidate_count = command.voting.n
+    return request
+
+
+def _plain_request(
+    messages: Sequence[Message], hints: Hints, engine_text: str, seed: int | None
+) -> inference_service_pb2.InferRequest:
     request = inference_service_pb2.InferRequest(
         model=hints.model,
-        chat=generation_pb2.ChatPrompt(
-            messages=[message_to_proto(message) for message in command.messages],
-            tools=[tool_definition_to_proto(tool) for tool in command.tools],
-            tool_choice=tool_choice_to_proto(command.tool_choice),
-        ),
-        sampling=sampling,
+        chat=generation_pb2.ChatPrompt(messages=[message_to_proto(message) for message in messages]),
+        sampling=generation_pb2.Sampling(temperature=hints.temperature, top_p=hints.top_p, seed=seed),
         max_tokens=hints.max_tokens,
         options_json=hints.options_json,
     )
-    if command.engine_text:
-        request.constraint.engine_text = command.engine_text
+    if engine_text:
+        request.constraint.engine_text = engine_text
     return request

@@ -230,8 +230,8 @@ class Executions:
 
 def _check_is_built(request: Request) -> None:
     """Raise Unsupported for what this version does not do."""
-    if request.mode in (Mode.PLAN, Mode.REDUNDANT):
-        raise Unsupported(f"mode {request.mode} is not built yet: use CHAT or STRUCTURED")
+    if request.mode is Mode.PLAN:
+        raise Unsupported(f"mode {request.mode} is not built yet: use CHAT, STRUCTURED or REDUNDANT")
 
 
 def _stop_unwatched(admission: asyncio.Future[_Running | ExecutionRecord], failure: Failure) -> None:

@@ -13,8 +13,8 @@ from pagantic_common.domain.errors import Failure, PaganticError
 from pagantic_common.domain.messages import Message
 from pagantic_common.telemetry.scope import current_correlation
 from services.orchestrator.core.events import Completed, ContentDelta, Event, Payload
-from services.orchestrator.core.machine import Transition
 from services.orchestrator.core.response import Response
+from services.orchestrator.core.run import Transition
 from services.orchestrator.ports import ExecutionRecord, Journal
 
 WATCHER_CAPACITY = 4096

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import rfc8785
 
@@ -24,15 +24,36 @@ from pagantic_common.domain.errors import (
 )
 from pagantic_common.domain.json_text import JsonTextError, parse_json
 from pagantic_common.domain.messages import Message, ToolCall, ToolDefinition
+from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import StageOutcome
 from pagantic_common.telemetry.logging import get_logger
 from pagantic_common.telemetry.scope import work_scope
 from services.orchestrator.app.recorder import Recorder
 from services.orchestrator.core import events, machine
-from services.orchestrator.core.machine import Enforce, Enforced, Failed, Infer, Inferred, Input, Prepared, Run
 from services.orchestrator.core.prompt import last_user_text
+from services.orchestrator.core.replicas import ballots_of
 from services.orchestrator.core.request import Request, check_configuration
-from services.orchestrator.core.response import FinishReason, InferenceOutput, ToolCallRecord
+from services.orchestrator.core.response import CandidateOutput, FinishReason, InferenceOutput, ToolCallRecord
+from services.orchestrator.core.run import (
+    DiscardAttempt,
+    Enforce,
+    Enforced,
+    Failed,
+    Finish,
+    Infer,
+    Inferred,
+    Input,
+    Outcome,
+    Prepare,
+    Prepared,
+    Replica,
+    Run,
+    RunTools,
+    Sample,
+    Sampled,
+    ToolsRan,
+)
+from services.orchestrator.core.voting import canonical_json, is_decided
 from services.orchestrator.ports import ConstraintPort, ContextPort, InferencePort, Journal, ToolsPort
 
 log = get_logger(__name__)
@@ -84,38 +105,41 @@ class Runner:
         records = tuple(record for record in self._records if record.id not in known)
         await self._record(machine.step(run, Failed(failure, records)))
 
-    async def _record(self, outcome: machine.Outcome) -> bool:
+    async def _record(self, outcome: Outcome) -> bool:
         """Record what a step told, all of it even when cancelled meanwhile; returns whether it was the last."""
         self._recording = asyncio.ensure_future(self._record_all(outcome))
         return await asyncio.shield(self._recording)
 
-    async def _record_all(self, outcome: machine.Outcome) -> bool:
+    async def _record_all(self, outcome: Outcome) -> bool:
         self._run = outcome.run
-        finish = next((command for command in outcome.commands if isinstance(command, machine.Finish)), None)
-        for transition in outcome.transitions:
-            if finish is not None:
-                await self._recorder.finish(transition, finish.response, finish.turn)
-                return True
+        finish = next((command for command in outcome.commands if isinstance(command, Finish)), None)
+        moves = outcome.transitions if finish is None else outcome.transitions[:-1]
+        for transition in moves:
             await self._recorder.emit(transition, layer="orchestrator", action="lifecycle.transition")
+        if finish is not None:
+            await self._recorder.finish(outcome.transitions[-1], finish.response, finish.turn)
+            return True
         for command in outcome.commands:
-            if isinstance(command, machine.DiscardAttempt):
+            if isinstance(command, DiscardAttempt):
                 discarded = events.AttemptDiscarded(command.attempt, command.reason)
                 await self._recorder.emit(discarded, layer="orchestrator", action="attempt.discarded")
         return False
 
-    async def _carry_out(self, outcome: machine.Outcome) -> Input:
+    async def _carry_out(self, outcome: Outcome) -> Input:
         run = outcome.run
         try:
             for command in outcome.commands:
                 match command:
-                    case machine.Prepare():
+                    case Prepare():
                         return await self._prepare(run.request)
                     case Infer():
                         return Inferred(await self._infer(run, command))
-                    case machine.RunTools():
+                    case Sample():
+                        return await self._sample(run, command)
+                    case RunTools():
                         return await self._run_tools(run, command.calls)
                     case Enforce():
-                        return await self._enforce(run, command)
+                        return await self._enforce(run, command, self._cause)
                     case _:
                         continue
         except PaganticError as error:
@@ -183,8 +207,6 @@ class Runner:
     async def _infer(self, run: Run, command: Infer) -> InferenceOutput:
         if (wait_s := run.request.retry.wait_s(command.retry, random.random())) > 0:  # noqa: S311 - no secret
             await asyncio.sleep(wait_s)
-        self._inferences += 1
-        step, cause = f"inference-{self._inferences}", self._cause
         output_contract = run.request.output
         start = events.InferenceStart(
             message_count=len(command.messages),
@@ -193,12 +215,11 @@ class Runner:
             grammar_present=bool((output_contract.grammar or output_contract.grammar_name) and command.engine_text),
             temperature=run.request.hints.temperature,
         )
-        await self._recorder.emit(start, layer="inference", action="inference.start", caused_by=cause)
-        started_s = self._clock.monotonic_s()
+        step, started_s = await self._start_inference(start)
         failure: Failure | None = None
         output = InferenceOutput("", FinishReason.ERROR)
         try:
-            with work_scope(correlation=self._correlation(run.request, step, cause)):
+            with work_scope(correlation=self._correlation(run.request, step, self._cause)):
                 async with aclosing(self._services.inference.infer(command, run.request.hints)) as pieces:
                     async for piece in pieces:
                         if isinstance(piece, InferenceOutput):
@@ -211,27 +232,100 @@ class Runner:
             failure = failure_from(error)
             raise
         finally:
-            took_s = self._clock.monotonic_s() - started_s
-            self._recorder.note_step(step, failure)
             end = events.InferenceEnd(
-                duration_ms=took_s * 1000,
+                duration_ms=0.0,
                 tokens_in=output.usage.prompt_tokens,
                 tokens_out=output.usage.output_tokens,
                 finish_reason=output.finish_reason,
                 tool_call_count=len(output.tool_calls),
             )
-            await self._recorder.emit(
-                end, layer="inference", action="inference.end", duration_s=took_s, failure=failure, caused_by=cause
-            )
+            await self._end_inference(step, end, started_s, failure)
         self._cause = step
         return output
 
-    async def _run_tools(self, run: Run, calls: Sequence[ToolCall]) -> machine.ToolsRan:
+    async def _sample(self, run: Run, command: Sample) -> Sampled:
+        """Draw the replicas and enforce each as it ends; leaving the stream early stops those that still decode."""
+        contract = run.request.output
+        start = events.InferenceStart(
+            message_count=len(command.messages),
+            tool_defs_count=0,
+            schema_present=bool(contract.schema_json and command.engine_text),
+            grammar_present=bool((contract.grammar or contract.grammar_name) and command.engine_text),
+            temperature=command.temperature,
+        )
+        step, started_s = await self._start_inference(start)
+        replicas: dict[int, Replica] = {}
+        usage, finish_reason, failure = TokenUsage(), FinishReason.ERROR, None
+        try:
+            with work_scope(correlation=self._correlation(run.request, step, self._cause)):
+                async with aclosing(self._services.inference.sample(command, run.request.hints)) as ended:
+                    async for item in ended:
+                        if isinstance(item, TokenUsage):
+                            usage = item
+                            continue
+                        usage += item.output.usage
+                        finish_reason = item.output.finish_reason
+                        replicas[item.index] = await self._cast(run, command, item)
+                        if command.voting.early_stop and _is_decided(replicas, command):
+                            break
+        except PaganticError as error:
+            failure = failure_from(error)
+            if not replicas:
+                raise
+            # What has ended still counts: the others abstain.
+            for index in set(range(command.voting.n)) - set(replicas):
+                replicas[index] = Replica(index, failure=failure)
+        finally:
+            end = events.InferenceEnd(
+                duration_ms=0.0,
+                tokens_in=usage.prompt_tokens,
+                tokens_out=usage.output_tokens,
+                finish_reason=finish_reason,
+                tool_call_count=0,
+            )
+            await self._end_inference(step, end, started_s, failure)
+        return Sampled(tuple(replicas[index] for index in sorted(replicas)), usage)
+
+    async def _cast(self, run: Run, command: Sample, ended: CandidateOutput) -> Replica:
+        output, name = ended.output, f"replica-{ended.index}"
+        is_enforced = bool(command.engine_text) and command.is_fully_enforced and output.constraint_satisfied
+        try:
+            enforced = await self._enforce(run, Enforce(output.content, is_decoder_enforced=is_enforced), name)
+        except PaganticError as error:
+            replica = Replica(ended.index, failure=failure_from(error))
+        else:
+            replica = Replica(ended.index, enforced.enforcement)
+        document = ballots_of((replica,)).get(ended.index)
+        value_hash = hashlib.sha256(canonical_json(document).encode()).hexdigest() if document else ""
+        cast = events.VoteCast(ended.index, value_hash, is_abstained=not replica.is_cast)
+        await self._recorder.emit(cast, layer="orchestrator", action="vote.cast", caused_by=name)
+        return replica
+
+    async def _start_inference(self, start: events.InferenceStart) -> tuple[str, float]:
+        self._inferences += 1
+        await self._recorder.emit(start, layer="inference", action="inference.start", caused_by=self._cause)
+        return f"inference-{self._inferences}", self._clock.monotonic_s()
+
+    async def _end_inference(
+        self, step: str, end: events.InferenceEnd, started_s: float, failure: Failure | None
+    ) -> None:
+        took_s = self._clock.monotonic_s() - started_s
+        self._recorder.note_step(step, failure)
+        await self._recorder.emit(
+            replace(end, duration_ms=took_s * 1000),
+            layer="inference",
+            action="inference.end",
+            duration_s=took_s,
+            failure=failure,
+            caused_by=self._cause,
+        )
+
+    async def _run_tools(self, run: Run, calls: Sequence[ToolCall]) -> ToolsRan:
         names = {tool.name for tool in run.prepared.tools}
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._run_tool(run.request, call, names)) for call in calls]
         self._cause = calls[-1].id
-        return machine.ToolsRan(tuple(task.result() for task in tasks))
+        return ToolsRan(tuple(task.result() for task in tasks))
 
     async def _run_tool(self, request: Request, call: ToolCall, offered: set[str]) -> ToolCallRecord:
         cause, args_hash = self._cause, hash_arguments(call.arguments_json)
@@ -266,7 +360,7 @@ class Runner:
         )
         return record
 
-    async def _enforce(self, run: Run, command: Enforce) -> Enforced:
+    async def _enforce(self, run: Run, command: Enforce, caused_by: str) -> Enforced:
         enforcement = await self._services.constraint.enforce(
             command.output, run.request, is_decoder_enforced=command.is_decoder_enforced
         )
@@ -276,14 +370,14 @@ class Runner:
                 layer="constraint",
                 action="validation.stage",
                 duration_s=report.duration_s,
-                caused_by=self._cause,
+                caused_by=caused_by,
             )
             if report.outcome is StageOutcome.REPAIRED:
                 await self._recorder.emit(
                     events.RepairApplied(report.stage, report.reasons),
                     layer="constraint",
                     action="repair.applied",
-                    caused_by=self._cause,
+                    caused_by=caused_by,
                 )
         return Enforced(enforcement)
 
@@ -291,6 +385,11 @@ class Runner:
         return CorrelationContext(
             request_id=request.request_id, session_id=request.session_id, step_name=step_name, caused_by=caused_by
         )
+
+
+def _is_decided(replicas: Mapping[int, Replica], command: Sample) -> bool:
+    ballots = ballots_of(tuple(replicas.values()))
+    return is_decided(ballots, len(replicas) - len(ballots), command.voting)
 
 
 def failure_from(error: PaganticError) -> Failure:

@@ -28,8 +28,8 @@ from services.orchestrator.convert.response import response_from_proto, response
 from services.orchestrator.core import events
 from services.orchestrator.core.events import Event, Payload
 from services.orchestrator.core.lifecycle import State
-from services.orchestrator.core.machine import Transition
 from services.orchestrator.core.response import FinishReason
+from services.orchestrator.core.run import Transition
 from services.orchestrator.ports import ExecutionRecord, SessionRecord
 
 _STATE_PREFIX = "LIFECYCLE_STATE_"
@@ -88,7 +88,7 @@ def event_to_proto(event: Event) -> event_pb2.ExecutionEvent:
     return encoded
 
 
-def _set_payload(encoded: event_pb2.ExecutionEvent, payload: Payload) -> None:  # noqa: C901 - an arm for each kind
+def _set_payload(encoded: event_pb2.ExecutionEvent, payload: Payload) -> None:  # noqa: C901, PLR0912 - an arm for each kind
     match payload:
         case Transition():
             encoded.transition.CopyFrom(
@@ -147,6 +147,12 @@ def _set_payload(encoded: event_pb2.ExecutionEvent, payload: Payload) -> None:  
             encoded.repair_applied.CopyFrom(event_pb2.RepairApplied(stage=stage, repairs=payload.repairs))
         case events.ValidationStage():
             encoded.validation_stage.report.CopyFrom(stage_report_to_proto(payload.report))
+        case events.VoteCast():
+            encoded.vote_cast.CopyFrom(
+                event_pb2.VoteCast(
+                    replica_index=payload.replica_index, value_hash=payload.value_hash, abstained=payload.is_abstained
+                )
+            )
         case events.ContentDelta():
             encoded.content_delta.text = payload.text
         case events.AttemptDiscarded():
@@ -227,6 +233,9 @@ def _payload_from_proto(encoded: event_pb2.ExecutionEvent) -> Payload:  # noqa: 
             return events.RepairApplied(stage, tuple(repair.repairs))
         case "validation_stage":
             return events.ValidationStage(stage_report_from_proto(encoded.validation_stage.report))
+        case "vote_cast":
+            vote = encoded.vote_cast
+            return events.VoteCast(vote.replica_index, vote.value_hash, vote.abstained)
         case "attempt_discarded":
             return events.AttemptDiscarded(encoded.attempt_discarded.attempt, encoded.attempt_discarded.reason)
         case "completed":

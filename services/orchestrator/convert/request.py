@@ -20,8 +20,10 @@ from services.orchestrator.core.request import (
     Rule,
     SystemPrompt,
 )
+from services.orchestrator.core.voting import DEFAULT_REPLICAS, Strategy, Voting
 
 _MODE_PREFIX = "MODE_"
+_STRATEGY_PREFIX = "VOTING_STRATEGY_"
 
 
 def request_from_proto(request: execution_pb2.SystemRequest, request_id: str) -> Request:
@@ -40,6 +42,7 @@ def request_from_proto(request: execution_pb2.SystemRequest, request_id: str) ->
         rules=tuple(_rule_from_proto(rule) for rule in request.rules),
         semantic_intent=request.semantic_intent,
         retry=_retry_from_proto(request.retry),
+        voting=_voting_from_proto(request.voting),
     )
 
 
@@ -161,6 +164,19 @@ def _rule_from_proto(rule: contract_pb2.Rule) -> Rule:
         expression=rule.expression,
         builtin_kind=rule.builtin.kind,
         builtin_parameters_json=rule.builtin.parameters_json,
+    )
+
+
+def _voting_from_proto(voting: execution_pb2.Voting) -> Voting:
+    names: dict[int, str] = {number: name for name, number in execution_pb2.VotingStrategy.items()}
+    name = names.get(voting.strategy, "").removeprefix(_STRATEGY_PREFIX)
+    if voting.strategy and name not in Strategy.__members__:
+        raise InvalidRequest(f"voting.strategy {voting.strategy} is not known")
+    return Voting(
+        n=voting.n or DEFAULT_REPLICAS,
+        strategy=Strategy.__members__.get(name, Strategy.MAJORITY),
+        min_agreement=voting.min_agreement,
+        early_stop=voting.early_stop,
     )
 
 

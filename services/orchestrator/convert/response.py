@@ -18,7 +18,7 @@ from pagantic_common.codec.validation import (
     violation_from_proto,
     violation_to_proto,
 )
-from services.orchestrator.core.response import Response, ToolCallRecord, ValidationReport
+from services.orchestrator.core.response import Candidate, Response, ToolCallRecord, ValidationReport
 
 
 def response_to_proto(response: Response) -> execution_pb2.SystemResponse:
@@ -31,6 +31,7 @@ def response_to_proto(response: Response) -> execution_pb2.SystemResponse:
         tool_calls_made=[_record_to_proto(record) for record in response.tool_calls_made],
         confidence=response.confidence,
         confidence_source=execution_pb2.ConfidenceSource.Value(f"CONFIDENCE_SOURCE_{response.confidence_source}"),
+        candidates=[_candidate_to_proto(candidate) for candidate in response.candidates],
         token_usage=usage_to_proto(response.usage),
     )
     if response.validation is not None:
@@ -52,8 +53,29 @@ def response_from_proto(encoded: execution_pb2.SystemResponse) -> Response:
         confidence=encoded.confidence if encoded.HasField("confidence") else None,
         confidence_source=source.removeprefix("CONFIDENCE_SOURCE_"),
         validation=_validation_from_proto(encoded.validation) if encoded.HasField("validation") else None,
+        candidates=tuple(_candidate_from_proto(candidate) for candidate in encoded.candidates),
         usage=usage_from_proto(encoded.token_usage),
         failure=failure_from_proto(encoded.error) if encoded.HasField("error") else None,
+    )
+
+
+def _candidate_to_proto(candidate: Candidate) -> execution_pb2.VoteCandidate:
+    return execution_pb2.VoteCandidate(
+        replica_index=candidate.replica_index,
+        content=candidate.content,
+        structured_output_json=candidate.structured_output_json,
+        votes=candidate.votes,
+        error=None if candidate.failure is None else failure_to_proto(candidate.failure),
+    )
+
+
+def _candidate_from_proto(candidate: execution_pb2.VoteCandidate) -> Candidate:
+    return Candidate(
+        replica_index=candidate.replica_index,
+        content=candidate.content,
+        structured_output_json=candidate.structured_output_json,
+        votes=candidate.votes,
+        failure=failure_from_proto(candidate.error) if candidate.HasField("error") else None,
     )
 
 

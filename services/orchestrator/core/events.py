@@ -8,8 +8,8 @@ from datetime import datetime
 from pagantic_common.domain.correlation import CorrelationContext
 from pagantic_common.domain.errors import ErrorCode, Failure
 from pagantic_common.domain.validation import Stage, StageReport
-from services.orchestrator.core.machine import Transition
 from services.orchestrator.core.response import FinishReason, Response
+from services.orchestrator.core.run import Transition
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,15 @@ class ValidationStage:
 
 
 @dataclass(frozen=True, slots=True)
+class VoteCast:
+    """A replica voted or abstained; the hash is SHA-256 of its canonical JSON, hex."""
+
+    replica_index: int
+    value_hash: str
+    is_abstained: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ContentDelta:
     """The next text of the answer; streamed, not stored."""
 
@@ -110,6 +119,7 @@ Payload = (
     | ContextRetrieved
     | RepairApplied
     | ValidationStage
+    | VoteCast
     | ContentDelta
     | AttemptDiscarded
     | Completed

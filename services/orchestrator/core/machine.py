@@ -2,7 +2,10 @@
 
 Theory of operation. `step(run, input)` returns the run after the input, the lifecycle transitions that it made, and the
 commands that the app carries out; their outcomes come back as inputs. At any time exactly one of Prepare, Infer,
-RunTools and Enforce is outstanding, until Finish. Nothing here waits, calls or draws.
+Sample, RunTools and Enforce is outstanding, until Finish. Nothing here waits, calls or draws.
+
+A vote's replicas are one Sample. Each passes the pipeline when it ends, so that a vote can be decided early; the votes
+are counted in VALIDATE.
 
 Invariants:
     1. Every transition is in the lifecycle's table.
@@ -14,167 +17,48 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pagantic_common.domain.errors import ErrorCategory, ErrorCode, Failure, failure_of
-from pagantic_common.domain.messages import Message, Role, ToolCall, ToolChoice, ToolDefinition
-from pagantic_common.domain.usage import TokenUsage
+from pagantic_common.domain.messages import Message, Role, ToolChoice
 from pagantic_common.domain.validation import Enforcement, StageOutcome
 from services.orchestrator.core.lifecycle import State, check_transition
 from services.orchestrator.core.prompt import assemble_messages, feedback_message
+from services.orchestrator.core.replicas import ballots_of, candidates_of, most_frequent_failure
 from services.orchestrator.core.request import Mode, Request
 from services.orchestrator.core.response import FinishReason, InferenceOutput, Response, ToolCallRecord
+from services.orchestrator.core.run import (
+    Command,
+    DiscardAttempt,
+    Enforce,
+    Enforced,
+    Failed,
+    Finish,
+    Infer,
+    Inferred,
+    Input,
+    Outcome,
+    Prepare,
+    Prepared,
+    Run,
+    RunTools,
+    Sample,
+    Sampled,
+    ToolsRan,
+    Transition,
+)
 from services.orchestrator.core.validation import confidence_of, report_of
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """What PREPARE resolved; `engine_text` is empty when the decoder is free, `is_fully_enforced` is of the schema."""
-
-    history: tuple[Message, ...] = ()
-    context_message: Message | None = None
-    tools: tuple[ToolDefinition, ...] = ()
-    engine_text: str = ""
-    is_fully_enforced: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Inferred:
-    """An inference ended."""
-
-    output: InferenceOutput
-
-
-@dataclass(frozen=True, slots=True)
-class ToolsRan:
-    """All calls of one model turn ended, in call order."""
-
-    records: tuple[ToolCallRecord, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Enforced:
-    """The constraint pipeline ended."""
-
-    enforcement: Enforcement
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """Something failed that the machine cannot mend, or the execution was cancelled.
-
-    `records` are tool calls that ended although their turn did not.
-    """
-
-    failure: Failure
-    records: tuple[ToolCallRecord, ...] = ()
-
-
-Input = Prepared | Inferred | ToolsRan | Enforced | Failed
-
-
-@dataclass(frozen=True, slots=True)
-class Prepare:
-    """Resolve history, context, tools and constraint."""
-
-
-@dataclass(frozen=True, slots=True)
-class Infer:
-    """Ask the model, after the wait before retry number `retry` where that is not 0.
-
-    `is_streamed` when its text is the answer that the caller gets.
-    """
-
-    messages: tuple[Message, ...]
-    tools: tuple[ToolDefinition, ...]
-    tool_choice: ToolChoice
-    engine_text: str
-    seed: int | None
-    retry: int = 0
-    is_streamed: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class RunTools:
-    """Run the calls of one model turn; they are independent of each other."""
-
-    calls: tuple[ToolCall, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Enforce:
-    """Run the constraint pipeline on an output."""
-
-    output: str
-    is_decoder_enforced: bool
-
-
-@dataclass(frozen=True, slots=True)
-class DiscardAttempt:
-    """Tell that what was streamed in this attempt no longer counts."""
-
-    attempt: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Finish:
-    """Deliver the response; `turn` is what the conversation gains, empty when the turn failed."""
-
-    response: Response
-    turn: tuple[Message, ...] = ()
-
-
-Command = Prepare | Infer | RunTools | Enforce | DiscardAttempt | Finish
-
-
-@dataclass(frozen=True, slots=True)
-class Transition:
-    """The lifecycle moved; `source` is None when the execution was admitted."""
-
-    source: State | None
-    target: State
-    attempt: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """Everything that the machine knows of an execution."""
-
-    request: Request
-    state: State = State.INIT
-    attempt: int = 1
-    prepared: Prepared = Prepared()
-    transcript: tuple[Message, ...] = ()  # what the model saw after the request
-    turn: tuple[Message, ...] = ()  # of it, what a conversation keeps: not the attempts that were discarded
-    rounds: int = 0
-    is_in_tool_phase: bool = False
-    records: tuple[ToolCallRecord, ...] = ()
-    usage: TokenUsage = TokenUsage()
-    output: InferenceOutput | None = None
-    best: Enforcement | None = None
-    repair_attempts: int = 0
-    last_failure: Failure | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a step gave."""
-
-    run: Run
-    transitions: tuple[Transition, ...] = ()
-    commands: tuple[Command, ...] = ()
+from services.orchestrator.core.voting import DEFAULT_TEMPERATURE, Count, count_votes
 
 
 def start(request: Request) -> Outcome:
-    """Begin an admitted request. PLAN and REDUNDANT are not built yet and are refused before this."""
+    """Begin an admitted request. PLAN is not built yet and is refused before this."""
     admitted = Transition(None, State.INIT, 1, "request admitted")
     outcome = _move(Run(request=request), State.PREPARE, "nothing to plan", Prepare())
     return replace(outcome, transitions=(admitted, *outcome.transitions))
 
 
-def step(run: Run, happened: Input) -> Outcome:
+def step(run: Run, happened: Input) -> Outcome:  # noqa: PLR0911 - an arm for each input
     """Take what happened. Inputs that the state does not expect raise IllegalTransitionError."""
     match happened:
         case Failed():
@@ -182,12 +66,19 @@ def step(run: Run, happened: Input) -> Outcome:
         case Prepared():
             is_tool_phase = bool(happened.tools)
             run = replace(run, prepared=happened, is_in_tool_phase=is_tool_phase)
+            if run.request.mode is Mode.REDUNDANT:
+                return _move(run, State.EXECUTE, "prepared", _sample(run))
             return _move(run, State.EXECUTE, "prepared", _infer(run))
         case Inferred():
             run = replace(run, output=happened.output, usage=run.usage + happened.output.usage, rounds=run.rounds + 1)
             return _after_inference(run, happened.output)
+        case Sampled():
+            run = replace(run, replicas=happened.replicas, usage=run.usage + happened.usage)
+            return _after_sampling(run)
         case ToolsRan():
             return _after_tools(run, happened.records)
+        case Enforced() if run.count is not None:
+            return _after_merging(run, run.count, happened.enforcement)
         case Enforced():
             return _after_enforcement(run, happened.enforcement)
 
@@ -254,6 +145,47 @@ def _retry(run: Run, enforcement: Enforcement) -> Outcome:
     return _move(run, State.EXECUTE, "validation failed, a retry is left", discarded, _infer(run, retry))
 
 
+def _sample(run: Run) -> Sample:
+    request = run.request
+    temperature = request.hints.temperature
+    return Sample(
+        messages=assemble_messages(request, run.prepared.history, run.prepared.context_message, ()),
+        engine_text=run.prepared.engine_text,
+        is_fully_enforced=run.prepared.is_fully_enforced,
+        voting=request.voting,
+        temperature=DEFAULT_TEMPERATURE if temperature is None else temperature,
+        seed=request.hints.seed,
+    )
+
+
+def _after_sampling(run: Run) -> Outcome:
+    moved = _move(run, State.VALIDATE, f"{len(run.replicas)} of {run.request.voting.n} replicas ended")
+    ended = _after_vote(moved.run)
+    return replace(ended, transitions=(*moved.transitions, *ended.transitions))
+
+
+def _after_vote(run: Run) -> Outcome:
+    ballots = ballots_of(run.replicas)
+    if not ballots:
+        return _fail(run, most_frequent_failure(run.replicas))
+    count = count_votes(ballots, run.request.voting)
+    run = replace(run, count=count)
+    if count.objection:
+        return _fail(run, failure_of(ErrorCode.ORCHESTRATION_NO_CONSENSUS, f"no consensus: {count.objection}"))
+    if count.winner is None:
+        return Outcome(run, commands=(Enforce(count.merged_json, is_decoder_enforced=False),))
+    winner = next(replica for replica in run.replicas if replica.index == count.winner)
+    return _complete(replace(run, best=winner.enforcement), "the vote has a winner")
+
+
+def _after_merging(run: Run, count: Count, enforcement: Enforcement) -> Outcome:
+    run = replace(run, best=enforcement)
+    if enforcement.valid:
+        return _complete(run, "each field has a winner")
+    failure = enforcement.failure or failure_of(ErrorCode.CONSTRAINT_SCHEMA_INVALID, "validation failed")
+    return _fail(replace(run, count=replace(count, agreement=0.0)), failure)
+
+
 def _has_answer_phase(run: Run) -> bool:
     """Whether the answer is inferred on its own, constrained, once the model has done with its tools."""
     return run.request.mode is Mode.STRUCTURED or bool(run.prepared.engine_text)
@@ -299,7 +231,10 @@ def _fail(run: Run, failure: Failure) -> Outcome:
 def _response(run: Run) -> Response:
     best = run.best
     content = best.output if best else (run.output.content if run.output else "")
-    confidence = confidence_of(run.request, best)
+    confidence, source = confidence_of(run.request, best, run.count)
+    report = report_of(run.request, best, run.repair_attempts) if best else None
+    if report and run.count and len(run.replicas) < run.request.voting.n:
+        report = replace(report, warnings=(*report.warnings, _early_warning(run)))
     return Response(
         request_id=run.request.request_id,
         session_id=run.request.session_id,
@@ -307,10 +242,16 @@ def _response(run: Run) -> Response:
         structured_output_json=best.structured_output_json if best else "",
         tool_calls_made=run.records,
         confidence=confidence,
-        confidence_source="UNSPECIFIED" if confidence is None else "VALIDATION",
-        validation=report_of(run.request, best, run.repair_attempts) if best else None,
+        confidence_source=source,
+        validation=report,
+        candidates=candidates_of(run),
         usage=run.usage,
     )
+
+
+def _early_warning(run: Run) -> str:
+    n = run.request.voting.n
+    return f"decided after {len(run.replicas)} of {n} replicas: confidence is a lower bound"
 
 
 def _move(run: Run, target: State, reason: str, *commands: Command) -> Outcome:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.domain.ids import is_trace_id, require_id
 from pagantic_common.domain.json_text import JsonTextError, parse_json
 from pagantic_common.domain.messages import Message, Role, ToolChoice, ToolChoiceMode, check_turn
+from services.orchestrator.core.voting import Voting
 
 DEFAULT_MAX_RETRIES = 2
 MAX_RETRIES = 10
 DEFAULT_MAX_TOOL_ROUNDS = 20
+MAX_REPLICAS = 16
 
 
 class Mode(StrEnum):
@@ -129,6 +131,7 @@ class Request:
     rules: tuple[Rule, ...] = ()
     semantic_intent: str = ""
     retry: RetryPolicy = RetryPolicy()
+    voting: Voting = field(default_factory=Voting)
 
     @property
     def is_validated(self) -> bool:
@@ -163,6 +166,19 @@ def check_request(request: Request) -> None:
         raise InvalidRequest(
             f"retry.max_retries is {request.retry.max_retries}: it must be between 0 and {MAX_RETRIES}"
         )
+
+    if request.mode is Mode.REDUNDANT:
+        _check_voting(request)
+
+
+def _check_voting(request: Request) -> None:
+    voting = request.voting
+    if not 1 <= voting.n <= MAX_REPLICAS:
+        raise InvalidRequest(f"voting.n is {voting.n}: it must be between 1 and {MAX_REPLICAS}, or 0 for 3")
+    if not 0 <= voting.min_agreement <= 1:
+        raise InvalidRequest(f"voting.min_agreement is {voting.min_agreement}: it must be between 0 and 1")
+    if request.tools:
+        raise InvalidRequest("mode REDUNDANT runs no tools: leave tools empty")
 
 
 def _check_hints(hints: Hints) -> None:

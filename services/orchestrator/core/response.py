@@ -32,6 +32,14 @@ class InferenceOutput:
 
 
 @dataclass(frozen=True, slots=True)
+class CandidateOutput:
+    """What one of several candidates gave; the usage is its own, the prompt's with the first."""
+
+    index: int
+    output: InferenceOutput
+
+
+@dataclass(frozen=True, slots=True)
 class ToolCallRecord:
     """One tool call that ran."""
 
@@ -58,6 +66,17 @@ class ValidationReport:
 
 
 @dataclass(frozen=True, slots=True)
+class Candidate:
+    """What one replica said, and how many said the same; with a failure it abstained."""
+
+    replica_index: int
+    content: str = ""
+    structured_output_json: str = ""
+    votes: int = 0
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Response:
     """What the caller gets."""
 
@@ -69,5 +88,6 @@ class Response:
     confidence: float | None = None
     confidence_source: str = "UNSPECIFIED"
     validation: ValidationReport | None = None
+    candidates: tuple[Candidate, ...] = ()
     usage: TokenUsage = TokenUsage()
     failure: Failure | None = None

@@ -5,6 +5,9 @@ from __future__ import annotations
 from pagantic_common.domain.validation import Enforcement, Guarantee, StageOutcome
 from services.orchestrator.core.request import Mode, Request
 from services.orchestrator.core.response import ValidationReport
+from services.orchestrator.core.voting import Count
+
+_NO_SOURCE = "UNSPECIFIED"
 
 
 def report_of(request: Request, enforcement: Enforcement, repair_attempts: int) -> ValidationReport:
@@ -27,8 +30,15 @@ def report_of(request: Request, enforcement: Enforcement, repair_attempts: int) 
     )
 
 
-def confidence_of(request: Request, enforcement: Enforcement | None) -> float | None:
-    """Return the semantic score where there is one, else 1 or 0 by whether validation passed; None for a plain chat."""
+def confidence_of(request: Request, enforcement: Enforcement | None, count: Count | None) -> tuple[float | None, str]:
+    """Return the confidence and its source: votes, the semantic score, or whether validation passed; else None."""
+    if request.mode is Mode.REDUNDANT:
+        return (count.agreement, "VOTING") if count and count.agreement > 0 else (None, _NO_SOURCE)
+    confidence = _of_validation(request, enforcement)
+    return confidence, _NO_SOURCE if confidence is None else "VALIDATION"
+
+
+def _of_validation(request: Request, enforcement: Enforcement | None) -> float | None:
     if enforcement is None or not (request.mode is Mode.STRUCTURED or request.rules or request.semantic_intent):
         return None
     if enforcement.semantic_score is not None:

@@ -1,7 +1,6 @@
 """The orchestrator over a real socket and a real journal, with scripted services behind it."""
 
 import asyncio
-from contextlib import asynccontextmanager
 
 import pytest
 
@@ -10,7 +9,6 @@ from pagantic.constraint.v1 import contract_pb2
 from pagantic.context.v1 import context_service_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
-from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as rpc
 from pagantic_common.domain.errors import (
     Cancelled,
     Conflict,
@@ -25,16 +23,13 @@ from pagantic_common.domain.errors import (
 )
 from pagantic_common.domain.messages import ToolCall
 from pagantic_common.rpc.call import call_stream, call_unary
-from pagantic_common.rpc.server import Registration
 from pagantic_common.telemetry.clock import SystemClock
-from pagantic_common.testing.server import serving
 from services.orchestrator.adapters.sqlite_journal import SqliteJournal
-from services.orchestrator.app.executions import Executions
 from services.orchestrator.convert.request import fingerprint_of
 from services.orchestrator.core.lifecycle import State
 from services.orchestrator.core.request import Mode
 from services.orchestrator.ports import ExecutionRecord
-from services.orchestrator.servicer import SERVICE_NAME, OrchestratorServicer
+from tests.support.orchestrator_app import ended, execute, orchestrator, system_request, timeline
 from tests.support.scripted_services import (
     ScriptedConstraint,
     ScriptedContext,
@@ -43,6 +38,13 @@ from tests.support.scripted_services import (
     answer,
     scripted_services,
 )
+
+
+def vote_request(tools=(), **voting):
+    output = contract_pb2.OutputContract(schema_json="{}")
+    fields = {"output": output, "voting": execution_pb2.Voting(**voting), "tools": tools}
+    return system_request(mode=execution_pb2.MODE_REDUNDANT, **fields)
+
 
 CALL = ToolCall("c1", "clock", '{"zone":"UTC"}')
 
@@ -70,47 +72,9 @@ class SlowJournal(SqliteJournal):
         await super().finish(events, record, turn)
 
 
-@asynccontextmanager
-async def orchestrator(path, services=None, max_running=8, journal=None):
-    journal = journal or SqliteJournal(path / "journal.sqlite3")
-    await journal.open()
-    executions = Executions(services or scripted_services(), journal, SystemClock(), max_running=max_running)
-    try:
-        async with serving([Registration(SERVICE_NAME, OrchestratorServicer(executions).add_to)]) as (channel, _):
-            yield rpc.OrchestratorServiceStub(channel)
-    finally:
-        await executions.close()
-        await journal.close()
-
-
-def system_request(text="hi", **fields):
-    fields.setdefault("mode", execution_pb2.MODE_CHAT)
-    message = message_pb2.Message(role=message_pb2.ROLE_USER, content=text)
-    return execution_pb2.SystemRequest(messages=[message], **fields)
-
-
 def structured(**fields):
     output = contract_pb2.OutputContract(schema_json='{"type":"object"}')
     return system_request(mode=execution_pb2.MODE_STRUCTURED, output=output, **fields)
-
-
-async def execute(stub, request, timeout_s=10.0):
-    return await call_unary("orchestrator", stub.Execute, request, timeout_s)
-
-
-async def timeline(stub, request_id):
-    reply = await call_unary("orchestrator", stub.GetTimeline, pb.GetTimelineRequest(request_id=request_id))
-    return list(reply.events)
-
-
-async def ended(stub, request_id):
-    """Wait until an execution is in a terminal state, and return it."""
-    for _ in range(300):
-        reply = await call_unary("orchestrator", stub.GetExecution, pb.GetExecutionRequest(request_id=request_id))
-        if reply.execution.HasField("response"):
-            return reply.execution
-        await asyncio.sleep(0.01)
-    raise AssertionError("the execution did not end")
 
 
 async def test_a_chat_answers_and_its_timeline_has_no_gaps(tmp_path):
@@ -249,7 +213,11 @@ async def test_a_hint_timeout_is_a_response_and_the_callers_deadline_a_status(tm
         (system_request(mode=execution_pb2.MODE_UNSPECIFIED), InvalidRequest, "mode 0"),
         (system_request(mode=99), InvalidRequest, "mode 99"),
         (system_request(mode=execution_pb2.MODE_PLAN), Unsupported, "mode PLAN is not built yet"),
-        (system_request(mode=execution_pb2.MODE_REDUNDANT), Unsupported, "mode REDUNDANT is not built yet"),
+        (vote_request(n=17), InvalidRequest, "voting.n is 17"),
+        (vote_request(n=-1), InvalidRequest, "voting.n is -1"),
+        (vote_request(min_agreement=1.5), InvalidRequest, "voting.min_agreement is 1.5"),
+        (vote_request(strategy=9), InvalidRequest, "voting.strategy 9"),
+        (vote_request(tools=["clock"]), InvalidRequest, "REDUNDANT runs no tools"),
         (system_request(request_id="no spaces"), InvalidRequest, "request_id"),
         (
             execution_pb2.SystemRequest(mode=execution_pb2.MODE_CHAT, messages=[message_pb2.Message(content="x")]),

@@ -10,7 +10,9 @@ from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement, Guarantee, Stage, StageOutcome, StageReport, Violation
 from services.orchestrator.core import machine
 from services.orchestrator.core.lifecycle import TERMINAL, TRANSITIONS, IllegalTransitionError, State, check_transition
-from services.orchestrator.core.machine import (
+from services.orchestrator.core.request import Hints, Mode, OutputContract, Request, RetryPolicy
+from services.orchestrator.core.response import FinishReason, InferenceOutput, ToolCallRecord
+from services.orchestrator.core.run import (
     DiscardAttempt,
     Enforce,
     Enforced,
@@ -23,8 +25,6 @@ from services.orchestrator.core.machine import (
     RunTools,
     ToolsRan,
 )
-from services.orchestrator.core.request import Hints, Mode, OutputContract, Request, RetryPolicy
-from services.orchestrator.core.response import FinishReason, InferenceOutput, ToolCallRecord
 
 CLOCK = ToolDefinition("clock", "Tells the time.", "{}")
 CALL = ToolCall("c1", "clock", "{}")

@@ -1,0 +1,190 @@
+"""What a run is made of: what happens to it, what it asks for, and what it knows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pagantic_common.domain.errors import Failure
+from pagantic_common.domain.messages import Message, ToolCall, ToolChoice, ToolDefinition
+from pagantic_common.domain.usage import TokenUsage
+from pagantic_common.domain.validation import Enforcement
+from services.orchestrator.core.lifecycle import State
+from services.orchestrator.core.request import Request
+from services.orchestrator.core.response import InferenceOutput, Response, ToolCallRecord
+from services.orchestrator.core.voting import Count, Voting
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What PREPARE resolved; `engine_text` is empty when the decoder is free, `is_fully_enforced` is of the schema."""
+
+    history: tuple[Message, ...] = ()
+    context_message: Message | None = None
+    tools: tuple[ToolDefinition, ...] = ()
+    engine_text: str = ""
+    is_fully_enforced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Inferred:
+    """An inference ended."""
+
+    output: InferenceOutput
+
+
+@dataclass(frozen=True, slots=True)
+class ToolsRan:
+    """All calls of one model turn ended, in call order."""
+
+    records: tuple[ToolCallRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Enforced:
+    """The constraint pipeline ended."""
+
+    enforcement: Enforcement
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One replica's end: what the pipeline found of its output, or why it has none."""
+
+    index: int
+    enforcement: Enforcement | None = None
+    failure: Failure | None = None
+
+    @property
+    def is_cast(self) -> bool:
+        """Whether it votes; else it abstains."""
+        return self.enforcement is not None and self.enforcement.valid
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """The replicas ended, or as many as decide the vote."""
+
+    replicas: tuple[Replica, ...]
+    usage: TokenUsage
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Something failed that the machine cannot mend, or the execution was cancelled.
+
+    `records` are tool calls that ended although their turn did not.
+    """
+
+    failure: Failure
+    records: tuple[ToolCallRecord, ...] = ()
+
+
+Input = Prepared | Inferred | Sampled | ToolsRan | Enforced | Failed
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Resolve history, context, tools and constraint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Infer:
+    """Ask the model, after the wait before retry number `retry` where that is not 0.
+
+    `is_streamed` when its text is the answer that the caller gets.
+    """
+
+    messages: tuple[Message, ...]
+    tools: tuple[ToolDefinition, ...]
+    tool_choice: ToolChoice
+    engine_text: str
+    seed: int | None
+    retry: int = 0
+    is_streamed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Ask the model for the replicas of one prompt, each enforced as it ends."""
+
+    messages: tuple[Message, ...]
+    engine_text: str
+    is_fully_enforced: bool
+    voting: Voting
+    temperature: float
+    seed: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunTools:
+    """Run the calls of one model turn; they are independent of each other."""
+
+    calls: tuple[ToolCall, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Enforce:
+    """Run the constraint pipeline on an output."""
+
+    output: str
+    is_decoder_enforced: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DiscardAttempt:
+    """Tell that what was streamed in this attempt no longer counts."""
+
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Deliver the response; `turn` is what the conversation gains, empty when the turn failed."""
+
+    response: Response
+    turn: tuple[Message, ...] = ()
+
+
+Command = Prepare | Infer | Sample | RunTools | Enforce | DiscardAttempt | Finish
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """The lifecycle moved; `source` is None when the execution was admitted."""
+
+    source: State | None
+    target: State
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Everything that the machine knows of an execution."""
+
+    request: Request
+    state: State = State.INIT
+    attempt: int = 1
+    prepared: Prepared = Prepared()
+    transcript: tuple[Message, ...] = ()  # what the model saw after the request
+    turn: tuple[Message, ...] = ()  # of it, what a conversation keeps: not the attempts that were discarded
+    rounds: int = 0
+    is_in_tool_phase: bool = False
+    records: tuple[ToolCallRecord, ...] = ()
+    usage: TokenUsage = TokenUsage()
+    output: InferenceOutput | None = None
+    best: Enforcement | None = None
+    repair_attempts: int = 0
+    last_failure: Failure | None = None
+    replicas: tuple[Replica, ...] = ()
+    count: Count | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a step gave."""
+
+    run: Run
+    transitions: tuple[Transition, ...] = ()
+    commands: tuple[Command, ...] = ()

@@ -1,0 +1,55 @@
+"""The orchestrator over a real socket and a real journal, with scripted services behind it."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+from pagantic.common.v1 import message_pb2
+from pagantic.orchestrator.v1 import execution_pb2
+from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
+from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as rpc
+from pagantic_common.rpc.call import call_unary
+from pagantic_common.rpc.server import Registration
+from pagantic_common.telemetry.clock import SystemClock
+from pagantic_common.testing.server import serving
+from services.orchestrator.adapters.sqlite_journal import SqliteJournal
+from services.orchestrator.app.executions import Executions
+from services.orchestrator.servicer import SERVICE_NAME, OrchestratorServicer
+from tests.support.scripted_services import scripted_services
+
+
+@asynccontextmanager
+async def orchestrator(path, services=None, max_running=8, journal=None):
+    journal = journal or SqliteJournal(path / "journal.sqlite3")
+    await journal.open()
+    executions = Executions(services or scripted_services(), journal, SystemClock(), max_running=max_running)
+    try:
+        async with serving([Registration(SERVICE_NAME, OrchestratorServicer(executions).add_to)]) as (channel, _):
+            yield rpc.OrchestratorServiceStub(channel)
+    finally:
+        await executions.close()
+        await journal.close()
+
+
+def system_request(text="hi", **fields):
+    fields.setdefault("mode", execution_pb2.MODE_CHAT)
+    message = message_pb2.Message(role=message_pb2.ROLE_USER, content=text)
+    return execution_pb2.SystemRequest(messages=[message], **fields)
+
+
+async def execute(stub, request, timeout_s=10.0):
+    return await call_unary("orchestrator", stub.Execute, request, timeout_s)
+
+
+async def timeline(stub, request_id):
+    reply = await call_unary("orchestrator", stub.GetTimeline, pb.GetTimelineRequest(request_id=request_id))
+    return list(reply.events)
+
+
+async def ended(stub, request_id):
+    """Wait until an execution is in a terminal state, and return it."""
+    for _ in range(300):
+        reply = await call_unary("orchestrator", stub.GetExecution, pb.GetExecutionRequest(request_id=request_id))
+        if reply.execution.HasField("response"):
+            return reply.execution
+        await asyncio.sleep(0.01)
+    raise AssertionError("the execution did not end")
