@@ -14,8 +14,8 @@ from services.orchestrator.adapters.grpc_context import GrpcContext
 from services.orchestrator.adapters.grpc_inference import GrpcInference
 from services.orchestrator.adapters.grpc_tools import GrpcTools
 from services.orchestrator.adapters.sqlite_journal import SqliteJournal
+from services.orchestrator.app.effects import Services
 from services.orchestrator.app.executions import Executions
-from services.orchestrator.app.runner import Services
 from services.orchestrator.servicer import SERVICE_NAME, OrchestratorServicer
 from services.orchestrator.settings import OrchestratorSettings
 

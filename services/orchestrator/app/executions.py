@@ -16,8 +16,9 @@ from pagantic_common.domain.errors import Conflict, ErrorCode, Failure, Internal
 from pagantic_common.telemetry.logging import get_logger
 from pagantic_common.telemetry.scope import current_correlation, current_deadline, work_scope
 from pagantic_common.telemetry.tracing import trace_scope
+from services.orchestrator.app.effects import Services
 from services.orchestrator.app.recorder import Recorder
-from services.orchestrator.app.runner import Runner, Services
+from services.orchestrator.app.runner import Runner
 from services.orchestrator.core.events import Completed, Event
 from services.orchestrator.core.lifecycle import State
 from services.orchestrator.core.request import Mode, Request, check_request

@@ -1,93 +1,41 @@
-"""Carries out the machine's commands and tells it what came of them."""
+"""Drives the machine from a request to its response, and records what it tells."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import random
-from collections.abc import Mapping, Sequence
-from contextlib import aclosing
-from dataclasses import dataclass, replace
-
-import rfc8785
 
 from pagantic_common.domain.clock import Clock
-from pagantic_common.domain.correlation import CorrelationContext
 from pagantic_common.domain.errors import (
-    ErrorCode,
     Failure,
-    InvalidRequest,
-    PaganticError,
-    Unavailable,
-    Unsupported,
-    failure_of,
 )
-from pagantic_common.domain.json_text import JsonTextError, parse_json
-from pagantic_common.domain.messages import Message, ToolCall, ToolDefinition
-from pagantic_common.domain.usage import TokenUsage
-from pagantic_common.domain.validation import StageOutcome
-from pagantic_common.telemetry.logging import get_logger
-from pagantic_common.telemetry.scope import work_scope
+from services.orchestrator.app.effects import Effects, Services
 from services.orchestrator.app.recorder import Recorder
 from services.orchestrator.core import events, machine
-from services.orchestrator.core.prompt import last_user_text
-from services.orchestrator.core.replicas import ballots_of
-from services.orchestrator.core.request import Request, check_configuration
-from services.orchestrator.core.response import CandidateOutput, FinishReason, InferenceOutput, ToolCallRecord
+from services.orchestrator.core.request import Request
 from services.orchestrator.core.run import (
     DiscardAttempt,
-    Enforce,
-    Enforced,
     Failed,
     Finish,
-    Infer,
-    Inferred,
-    Input,
     Outcome,
-    Prepare,
-    Prepared,
-    Replica,
     Run,
-    RunTools,
-    Sample,
-    Sampled,
-    ToolsRan,
 )
-from services.orchestrator.core.voting import canonical_json, is_decided
-from services.orchestrator.ports import ConstraintPort, ContextPort, InferencePort, Journal, ToolsPort
-
-log = get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Services:
-    """The services that a run works with."""
-
-    inference: InferencePort
-    constraint: ConstraintPort
-    tools: ToolsPort
-    context: ContextPort
+from services.orchestrator.ports import Journal
 
 
 class Runner:
     """One execution, from its admission to its response."""
 
     def __init__(self, services: Services, journal: Journal, clock: Clock, recorder: Recorder) -> None:
-        self._services = services
-        self._journal = journal
-        self._clock = clock
+        self._effects = Effects(services, journal, clock, recorder)
         self._recorder = recorder
-        self._cause = "request"
-        self._inferences = 0
         self._run: Run | None = None
-        self._records: list[ToolCallRecord] = []
         self._recording: asyncio.Future[bool] | None = None
 
     async def run(self, request: Request) -> None:
         """Drive the machine to its end. Cancelling the task must be followed by `end`."""
         outcome = machine.start(request)
         while not await self._record(outcome):
-            outcome = machine.step(outcome.run, await self._carry_out(outcome))
+            outcome = machine.step(outcome.run, await self._effects.carry_out(outcome))
 
     async def end(self, request: Request, failure: Failure) -> None:
         """End a run from outside: its caller is gone, its time is up, or the program is wrong.
@@ -102,7 +50,7 @@ class Runner:
             await self._record(machine.start(request))
         run = self._run or machine.start(request).run
         known = {record.id for record in run.records}
-        records = tuple(record for record in self._records if record.id not in known)
+        records = tuple(record for record in self._effects.records if record.id not in known)
         await self._record(machine.step(run, Failed(failure, records)))
 
     async def _record(self, outcome: Outcome) -> bool:
@@ -124,287 +72,3 @@ class Runner:
                 discarded = events.AttemptDiscarded(command.attempt, command.reason)
                 await self._recorder.emit(discarded, layer="orchestrator", action="attempt.discarded")
         return False
-
-    async def _carry_out(self, outcome: Outcome) -> Input:
-        run = outcome.run
-        try:
-            for command in outcome.commands:
-                match command:
-                    case Prepare():
-                        return await self._prepare(run.request)
-                    case Infer():
-                        return Inferred(await self._infer(run, command))
-                    case Sample():
-                        return await self._sample(run, command)
-                    case RunTools():
-                        return await self._run_tools(run, command.calls)
-                    case Enforce():
-                        return await self._enforce(run, command, self._cause)
-                    case _:
-                        continue
-        except PaganticError as error:
-            return Failed(failure_from(error))
-        raise AssertionError(f"no command to carry out in {run.state}")  # the machine's invariant 2
-
-    async def _prepare(self, request: Request) -> Prepared:
-        check_configuration(request)
-        history = await self._journal.history(request.session_id) if request.session_id else ()
-        engine_text, is_fully_enforced = "", False
-        if request.output.decoder_constraint and not request.output.is_empty:
-            compiled = await self._services.constraint.compile(request.output)
-            engine_text, is_fully_enforced = compiled.engine_text, compiled.is_fully_enforced
-        tools = await self._offered_tools(request) if request.offers_tools else ()
-        return Prepared(
-            history=history,
-            context_message=await self._retrieve(request, history) if request.context else None,
-            tools=tools,
-            engine_text=engine_text,
-            is_fully_enforced=is_fully_enforced,
-        )
-
-    async def _offered_tools(self, request: Request) -> tuple[ToolDefinition, ...]:
-        choice = request.hints.tool_choice
-        try:
-            listed = await self._services.tools.list_tools(request.tools)
-        except Unavailable as error:
-            if request.tools or choice.is_enforced:
-                raise
-            log.warning("tools are not offered", reason=str(error))
-            return ()
-        tools = tuple(tool.definition for tool in listed if tool.is_available)
-        if choice.is_enforced and not tools:
-            raise InvalidRequest("tool_choice demands a call, but no tool is available", code=ErrorCode.CONFIG_INVALID)
-        if choice.tool_name and choice.tool_name not in {tool.name for tool in tools}:
-            raise InvalidRequest(
-                f"tool_choice names {choice.tool_name!r}, which is not an available tool of this request",
-                code=ErrorCode.TOOL_NOT_FOUND,
-            )
-        return tools
-
-    async def _retrieve(self, request: Request, history: Sequence[Message]) -> Message | None:
-        policy = request.context
-        if policy is None:
-            return None
-        started_s = self._clock.monotonic_s()
-        message, chunk_count, token_count = None, 0, 0
-        failure: Failure | None = None
-        try:
-            query = last_user_text(request, history)
-            built = await self._services.context.build(query, policy, request.hints.model)
-            message, chunk_count, token_count = built.message, built.chunk_count, built.token_count
-        except PaganticError as error:  # a chat goes on without its context; the timeline tells of it
-            failure = failure_from(error)
-        await self._recorder.emit(
-            events.ContextRetrieved(policy.collection, chunk_count, token_count),
-            layer="context",
-            action="context.retrieved",
-            duration_s=self._clock.monotonic_s() - started_s,
-            failure=failure,
-            caused_by=self._cause,
-        )
-        return message
-
-    async def _infer(self, run: Run, command: Infer) -> InferenceOutput:
-        if (wait_s := run.request.retry.wait_s(command.retry, random.random())) > 0:  # noqa: S311 - no secret
-            await asyncio.sleep(wait_s)
-        output_contract = run.request.output
-        start = events.InferenceStart(
-            message_count=len(command.messages),
-            tool_defs_count=len(command.tools),
-            schema_present=bool(output_contract.schema_json and command.engine_text),
-            grammar_present=bool((output_contract.grammar or output_contract.grammar_name) and command.engine_text),
-            temperature=run.request.hints.temperature,
-        )
-        step, started_s = await self._start_inference(start)
-        failure: Failure | None = None
-        output = InferenceOutput("", FinishReason.ERROR)
-        try:
-            with work_scope(correlation=self._correlation(run.request, step, self._cause)):
-                async with aclosing(self._services.inference.infer(command, run.request.hints)) as pieces:
-                    async for piece in pieces:
-                        if isinstance(piece, InferenceOutput):
-                            output = piece
-                        elif command.is_streamed:
-                            await self._recorder.emit(
-                                events.ContentDelta(piece), layer="inference", action="content.delta", caused_by=step
-                            )
-        except PaganticError as error:
-            failure = failure_from(error)
-            raise
-        finally:
-            end = events.InferenceEnd(
-                duration_ms=0.0,
-                tokens_in=output.usage.prompt_tokens,
-                tokens_out=output.usage.output_tokens,
-                finish_reason=output.finish_reason,
-                tool_call_count=len(output.tool_calls),
-            )
-            await self._end_inference(step, end, started_s, failure)
-        self._cause = step
-        return output
-
-    async def _sample(self, run: Run, command: Sample) -> Sampled:
-        """Draw the replicas and enforce each as it ends; leaving the stream early stops those that still decode."""
-        contract = run.request.output
-        start = events.InferenceStart(
-            message_count=len(command.messages),
-            tool_defs_count=0,
-            schema_present=bool(contract.schema_json and command.engine_text),
-            grammar_present=bool((contract.grammar or contract.grammar_name) and command.engine_text),
-            temperature=command.temperature,
-        )
-        step, started_s = await self._start_inference(start)
-        replicas: dict[int, Replica] = {}
-        usage, finish_reason, failure = TokenUsage(), FinishReason.ERROR, None
-        try:
-            with work_scope(correlation=self._correlation(run.request, step, self._cause)):
-                async with aclosing(self._services.inference.sample(command, run.request.hints)) as ended:
-                    async for item in ended:
-                        if isinstance(item, TokenUsage):
-                            usage = item
-                            continue
-                        usage += item.output.usage
-                        finish_reason = item.output.finish_reason
-                        replicas[item.index] = await self._cast(run, command, item)
-                        if command.voting.early_stop and _is_decided(replicas, command):
-                            break
-        except PaganticError as error:
-            failure = failure_from(error)
-            if not replicas:
-                raise
-            # What has ended still counts: the others abstain.
-            for index in set(range(command.voting.n)) - set(replicas):
-                replicas[index] = Replica(index, failure=failure)
-        finally:
-            end = events.InferenceEnd(
-                duration_ms=0.0,
-                tokens_in=usage.prompt_tokens,
-                tokens_out=usage.output_tokens,
-                finish_reason=finish_reason,
-                tool_call_count=0,
-            )
-            await self._end_inference(step, end, started_s, failure)
-        return Sampled(tuple(replicas[index] for index in sorted(replicas)), usage)
-
-    async def _cast(self, run: Run, command: Sample, ended: CandidateOutput) -> Replica:
-        output, name = ended.output, f"replica-{ended.index}"
-        is_enforced = bool(command.engine_text) and command.is_fully_enforced and output.constraint_satisfied
-        try:
-            enforced = await self._enforce(run, Enforce(output.content, is_decoder_enforced=is_enforced), name)
-        except PaganticError as error:
-            replica = Replica(ended.index, failure=failure_from(error))
-        else:
-            replica = Replica(ended.index, enforced.enforcement)
-        document = ballots_of((replica,)).get(ended.index)
-        value_hash = hashlib.sha256(canonical_json(document).encode()).hexdigest() if document else ""
-        cast = events.VoteCast(ended.index, value_hash, is_abstained=not replica.is_cast)
-        await self._recorder.emit(cast, layer="orchestrator", action="vote.cast", caused_by=name)
-        return replica
-
-    async def _start_inference(self, start: events.InferenceStart) -> tuple[str, float]:
-        self._inferences += 1
-        await self._recorder.emit(start, layer="inference", action="inference.start", caused_by=self._cause)
-        return f"inference-{self._inferences}", self._clock.monotonic_s()
-
-    async def _end_inference(
-        self, step: str, end: events.InferenceEnd, started_s: float, failure: Failure | None
-    ) -> None:
-        took_s = self._clock.monotonic_s() - started_s
-        self._recorder.note_step(step, failure)
-        await self._recorder.emit(
-            replace(end, duration_ms=took_s * 1000),
-            layer="inference",
-            action="inference.end",
-            duration_s=took_s,
-            failure=failure,
-            caused_by=self._cause,
-        )
-
-    async def _run_tools(self, run: Run, calls: Sequence[ToolCall]) -> ToolsRan:
-        names = {tool.name for tool in run.prepared.tools}
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._run_tool(run.request, call, names)) for call in calls]
-        self._cause = calls[-1].id
-        return ToolsRan(tuple(task.result() for task in tasks))
-
-    async def _run_tool(self, request: Request, call: ToolCall, offered: set[str]) -> ToolCallRecord:
-        cause, args_hash = self._cause, hash_arguments(call.arguments_json)
-        start = events.ToolStart(call.name, call.id, args_hash)
-        await self._recorder.emit(start, layer="tools", action="tool.start", tool_call_id=call.id, caused_by=cause)
-        started_s = self._clock.monotonic_s()
-        failure: Failure | None = None
-        try:
-            if call.name not in offered:
-                raise InvalidRequest(f"tool {call.name!r} was not offered", code=ErrorCode.TOOL_NOT_FOUND)
-            with work_scope(correlation=self._correlation(request, "", call.id)):
-                record = await self._services.tools.execute(call)
-        except PaganticError as error:
-            failure = failure_from(error)
-            code = ErrorCode.TOOL_UNAVAILABLE if isinstance(error, Unavailable) else failure.code
-            took_s = self._clock.monotonic_s() - started_s
-            record = ToolCallRecord(call.id, call.name, call.arguments_json, failure.message, True, code, took_s)
-        took_s = self._clock.monotonic_s() - started_s
-        if record.error_code is not None and failure is None:
-            failure = failure_of(record.error_code, record.result)
-        self._records.append(record)
-        self._recorder.note_step(call.id, failure)
-        end = events.ToolEnd(call.name, call.id, args_hash, took_s * 1000, not record.is_error, record.error_code)
-        await self._recorder.emit(
-            end,
-            layer="tools",
-            action="tool.end",
-            duration_s=took_s,
-            failure=failure,
-            tool_call_id=call.id,
-            caused_by=cause,
-        )
-        return record
-
-    async def _enforce(self, run: Run, command: Enforce, caused_by: str) -> Enforced:
-        enforcement = await self._services.constraint.enforce(
-            command.output, run.request, is_decoder_enforced=command.is_decoder_enforced
-        )
-        for report in enforcement.stages:
-            await self._recorder.emit(
-                events.ValidationStage(report),
-                layer="constraint",
-                action="validation.stage",
-                duration_s=report.duration_s,
-                caused_by=caused_by,
-            )
-            if report.outcome is StageOutcome.REPAIRED:
-                await self._recorder.emit(
-                    events.RepairApplied(report.stage, report.reasons),
-                    layer="constraint",
-                    action="repair.applied",
-                    caused_by=caused_by,
-                )
-        return Enforced(enforcement)
-
-    def _correlation(self, request: Request, step_name: str, caused_by: str) -> CorrelationContext:
-        return CorrelationContext(
-            request_id=request.request_id, session_id=request.session_id, step_name=step_name, caused_by=caused_by
-        )
-
-
-def _is_decided(replicas: Mapping[int, Replica], command: Sample) -> bool:
-    ballots = ballots_of(tuple(replicas.values()))
-    return is_decided(ballots, len(replicas) - len(ballots), command.voting)
-
-
-def failure_from(error: PaganticError) -> Failure:
-    """Return the failure of an error; one without a code gets the code of what it means to the orchestrator."""
-    if error.code is not None:
-        return error.failure
-    is_config = isinstance(error, Unsupported | InvalidRequest)
-    code = ErrorCode.CONFIG_INVALID if is_config else ErrorCode.ORCHESTRATION_DEPENDENCY_UNAVAILABLE
-    return failure_of(code, error.failure.message, details=error.failure.details)
-
-
-def hash_arguments(arguments_json: str) -> str:
-    """SHA-256 of the arguments as canonical JSON (RFC 8785), hex; of the text itself when it is not JSON."""
-    try:
-        data = rfc8785.dumps(parse_json(arguments_json or "{}"))
-    except (JsonTextError, rfc8785.CanonicalizationError):
-        data = arguments_json.encode()
-    return hashlib.sha256(data).hexdigest()

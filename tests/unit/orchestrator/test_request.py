@@ -3,7 +3,7 @@ import pytest
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.domain.messages import Message, Role
-from services.orchestrator.app.runner import hash_arguments
+from services.orchestrator.app.effects import hash_arguments
 from services.orchestrator.convert.request import fingerprint_of
 from services.orchestrator.core.prompt import assemble_messages, last_user_text
 from services.orchestrator.core.request import (
