@@ -11,9 +11,10 @@ from pagantic_common.domain.errors import Failure
 from pagantic_common.domain.messages import Message, ToolCall, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement
+from services.orchestrator.core.contract import OutputContract
 from services.orchestrator.core.events import Event
 from services.orchestrator.core.lifecycle import State
-from services.orchestrator.core.request import ContextPolicy, Hints, Mode, OutputContract, Request
+from services.orchestrator.core.request import ContextPolicy, Hints, Mode, Request
 from services.orchestrator.core.response import CandidateOutput, InferenceOutput, Response, ToolCallRecord
 from services.orchestrator.core.run import Infer, Sample
 

@@ -9,15 +9,14 @@ from pagantic.context.v1 import context_service_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.codec.messages import duration_from_proto, message_from_proto, tool_choice_from_proto
 from pagantic_common.domain.errors import InvalidRequest, Unsupported
+from services.orchestrator.core.contract import OutputContract, Rule
 from services.orchestrator.core.request import (
     DEFAULT_MAX_RETRIES,
     ContextPolicy,
     Hints,
     Mode,
-    OutputContract,
     Request,
     RetryPolicy,
-    Rule,
     SystemPrompt,
 )
 from services.orchestrator.core.voting import DEFAULT_REPLICAS, Strategy, Voting

@@ -80,6 +80,24 @@ class ValidationStage:
 
 
 @dataclass(frozen=True, slots=True)
+class StepStart:
+    """A plan step began."""
+
+    name: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepEnd:
+    """A plan step ended."""
+
+    name: str
+    kind: str
+    duration_ms: float
+    success: bool
+
+
+@dataclass(frozen=True, slots=True)
 class VoteCast:
     """A replica voted or abstained; the hash is SHA-256 of its canonical JSON, hex."""
 
@@ -120,6 +138,8 @@ Payload = (
     | RepairApplied
     | ValidationStage
     | VoteCast
+    | StepStart
+    | StepEnd
     | ContentDelta
     | AttemptDiscarded
     | Completed

@@ -23,6 +23,8 @@ from pagantic_common.domain.errors import ErrorCategory, ErrorCode, Failure, fai
 from pagantic_common.domain.messages import Message, Role, ToolChoice
 from pagantic_common.domain.validation import Enforcement, StageOutcome
 from services.orchestrator.core.lifecycle import State, check_transition
+from services.orchestrator.core.plan import PlanPolicy, check_plan
+from services.orchestrator.core.plan_result import content_of, with_request_contract
 from services.orchestrator.core.prompt import assemble_messages, feedback_message
 from services.orchestrator.core.replicas import ballots_of, candidates_of, most_frequent_failure
 from services.orchestrator.core.request import Mode, Request
@@ -38,9 +40,11 @@ from services.orchestrator.core.run import (
     Inferred,
     Input,
     Outcome,
+    PlanRan,
     Prepare,
     Prepared,
     Run,
+    RunPlan,
     RunTools,
     Sample,
     Sampled,
@@ -51,23 +55,39 @@ from services.orchestrator.core.validation import confidence_of, report_of
 from services.orchestrator.core.voting import DEFAULT_TEMPERATURE, Count, count_votes
 
 
-def start(request: Request) -> Outcome:
-    """Begin an admitted request. PLAN is not built yet and is refused before this."""
+def start(request: Request, bounds: PlanPolicy | None = None) -> Outcome:
+    """Begin an admitted request; a plan is checked under `bounds`."""
     admitted = Transition(None, State.INIT, 1, "request admitted")
-    outcome = _move(Run(request=request), State.PREPARE, "nothing to plan", Prepare())
+    if request.mode is Mode.PLAN:
+        outcome = _start_plan(Run(request=request), bounds or PlanPolicy())
+    else:
+        outcome = _move(Run(request=request), State.PREPARE, "nothing to plan", Prepare())
     return replace(outcome, transitions=(admitted, *outcome.transitions))
 
 
-def step(run: Run, happened: Input) -> Outcome:  # noqa: PLR0911 - an arm for each input
+def _start_plan(run: Run, bounds: PlanPolicy) -> Outcome:
+    planned = _move(run, State.PLAN, "the request brings its plan")
+    plan, failure = check_plan(with_request_contract(run.request), bounds)
+    run = replace(planned.run, plan=plan)
+    outcome = _fail(run, failure) if failure else _move(run, State.PREPARE, f"{len(plan.steps)} steps", Prepare())
+    return replace(outcome, transitions=(*planned.transitions, *outcome.transitions))
+
+
+def step(run: Run, happened: Input) -> Outcome:  # noqa: C901, PLR0911 - an arm for each input
     """Take what happened. Inputs that the state does not expect raise IllegalTransitionError."""
     match happened:
         case Failed():
-            return _fail(replace(run, records=(*run.records, *happened.records)), happened.failure)
+            records, results = (*run.records, *happened.records), (*run.results, *happened.results)
+            return _fail(replace(run, records=records, results=results), happened.failure)
+        case PlanRan():
+            return _after_plan(run, happened)
         case Prepared():
             is_tool_phase = bool(happened.tools)
             run = replace(run, prepared=happened, is_in_tool_phase=is_tool_phase)
             if run.request.mode is Mode.REDUNDANT:
                 return _move(run, State.EXECUTE, "prepared", _sample(run))
+            if run.plan is not None:
+                return _move(run, State.EXECUTE, "prepared", RunPlan(run.plan))
             return _move(run, State.EXECUTE, "prepared", _infer(run))
         case Inferred():
             run = replace(run, output=happened.output, usage=run.usage + happened.output.usage, rounds=run.rounds + 1)
@@ -143,6 +163,17 @@ def _retry(run: Run, enforcement: Enforcement) -> Outcome:
     retry = run.attempt
     run = replace(run, transcript=(*run.transcript, *added), attempt=run.attempt + 1)
     return _move(run, State.EXECUTE, "validation failed, a retry is left", discarded, _infer(run, retry))
+
+
+def _after_plan(run: Run, ran: PlanRan) -> Outcome:
+    usage = sum((result.usage for result in ran.results), run.usage)
+    run = replace(run, results=ran.results, records=ran.records, usage=usage, best=ran.enforcement)
+    failed = next((result.failure for result in ran.results if result.failure is not None), None)
+    if failed is not None:
+        return _fail(run, failed)
+    moved = _move(run, State.VALIDATE, f"{len(ran.results)} steps ended")
+    done = _complete(moved.run, "each step satisfied its contract")
+    return replace(done, transitions=(*moved.transitions, *done.transitions))
 
 
 def _sample(run: Run) -> Sample:
@@ -230,7 +261,7 @@ def _fail(run: Run, failure: Failure) -> Outcome:
 
 def _response(run: Run) -> Response:
     best = run.best
-    content = best.output if best else (run.output.content if run.output else "")
+    content = best.output if best else (run.output.content if run.output else content_of(run.results))
     confidence, source = confidence_of(run.request, best, run.count)
     report = report_of(run.request, best, run.repair_attempts) if best else None
     if report and run.count and len(run.replicas) < run.request.voting.n:
@@ -245,6 +276,7 @@ def _response(run: Run) -> Response:
         confidence_source=source,
         validation=report,
         candidates=candidates_of(run),
+        step_results=run.results,
         usage=run.usage,
     )
 

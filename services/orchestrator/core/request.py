@@ -9,6 +9,8 @@ from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.domain.ids import is_trace_id, require_id
 from pagantic_common.domain.json_text import JsonTextError, parse_json
 from pagantic_common.domain.messages import Message, Role, ToolChoice, ToolChoiceMode, check_turn
+from services.orchestrator.core.contract import OutputContract, Rule
+from services.orchestrator.core.plan import Plan
 from services.orchestrator.core.voting import Voting
 
 DEFAULT_MAX_RETRIES = 2
@@ -39,33 +41,6 @@ class Hints:
     max_tool_rounds: int = 0
     model: str = ""
     options_json: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class OutputContract:
-    """What an output must look like."""
-
-    schema_json: str = ""
-    grammar: str = ""
-    grammar_name: str = ""
-    decoder_constraint: bool = True
-    repair_allowed: bool = True
-    strict_validation: bool = True
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether it asks for nothing."""
-        return not (self.schema_json or self.grammar or self.grammar_name)
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """A condition on the output: a CEL expression, or the kind and parameters of a built-in one."""
-
-    name: str
-    expression: str = ""
-    builtin_kind: str = ""
-    builtin_parameters_json: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,13 +100,14 @@ class Request:
     trace_id: str = ""
     prompt: SystemPrompt = SystemPrompt()
     hints: Hints = Hints()
-    output: OutputContract = OutputContract()
+    output: OutputContract = field(default_factory=OutputContract)
     tools: tuple[str, ...] = ()
     context: ContextPolicy | None = None
     rules: tuple[Rule, ...] = ()
     semantic_intent: str = ""
     retry: RetryPolicy = RetryPolicy()
     voting: Voting = field(default_factory=Voting)
+    plan: Plan | None = None
 
     @property
     def is_validated(self) -> bool:

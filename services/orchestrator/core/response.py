@@ -9,6 +9,7 @@ from pagantic_common.domain.errors import ErrorCode, Failure
 from pagantic_common.domain.messages import ToolCall
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Guarantee, StageReport, Violation
+from services.orchestrator.core.plan import StepResult
 
 
 class FinishReason(StrEnum):
@@ -89,5 +90,6 @@ class Response:
     confidence_source: str = "UNSPECIFIED"
     validation: ValidationReport | None = None
     candidates: tuple[Candidate, ...] = ()
+    step_results: tuple[StepResult, ...] = ()
     usage: TokenUsage = TokenUsage()
     failure: Failure | None = None

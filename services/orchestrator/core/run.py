@@ -9,6 +9,7 @@ from pagantic_common.domain.messages import Message, ToolCall, ToolChoice, ToolD
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement
 from services.orchestrator.core.lifecycle import State
+from services.orchestrator.core.plan import Plan, StepResult
 from services.orchestrator.core.request import Request
 from services.orchestrator.core.response import InferenceOutput, Response, ToolCallRecord
 from services.orchestrator.core.voting import Count, Voting
@@ -69,17 +70,28 @@ class Sampled:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanRan:
+    """The plan's steps ended, all or up to the first that failed; `enforcement` is of the final step's output."""
+
+    results: tuple[StepResult, ...]
+    records: tuple[ToolCallRecord, ...] = ()
+    enforcement: Enforcement | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     """Something failed that the machine cannot mend, or the execution was cancelled.
 
-    `records` are tool calls that ended although their turn did not.
+    `records` are tool calls that ended although their turn did not, `results` steps that ended although their plan
+    did not.
     """
 
     failure: Failure
     records: tuple[ToolCallRecord, ...] = ()
+    results: tuple[StepResult, ...] = ()
 
 
-Input = Prepared | Inferred | Sampled | ToolsRan | Enforced | Failed
+Input = Prepared | Inferred | Sampled | ToolsRan | Enforced | PlanRan | Failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +143,13 @@ class Enforce:
 
 
 @dataclass(frozen=True, slots=True)
+class RunPlan:
+    """Run the steps of an accepted plan."""
+
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
 class DiscardAttempt:
     """Tell that what was streamed in this attempt no longer counts."""
 
@@ -146,7 +165,7 @@ class Finish:
     turn: tuple[Message, ...] = ()
 
 
-Command = Prepare | Infer | Sample | RunTools | Enforce | DiscardAttempt | Finish
+Command = Prepare | Infer | Sample | RunTools | Enforce | RunPlan | DiscardAttempt | Finish
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +198,8 @@ class Run:
     last_failure: Failure | None = None
     replicas: tuple[Replica, ...] = ()
     count: Count | None = None
+    plan: Plan | None = None
+    results: tuple[StepResult, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,12 @@ from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.domain.messages import Message, Role
 from services.orchestrator.app.effects import hash_arguments
 from services.orchestrator.convert.request import fingerprint_of
+from services.orchestrator.core.contract import OutputContract
 from services.orchestrator.core.prompt import assemble_messages, last_user_text
 from services.orchestrator.core.request import (
     ContextPolicy,
     Hints,
     Mode,
-    OutputContract,
     Request,
     RetryPolicy,
     SystemPrompt,

@@ -1,0 +1,32 @@
+"""What an output must be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class OutputContract:
+    """What an output must look like."""
+
+    schema_json: str = ""
+    grammar: str = ""
+    grammar_name: str = ""
+    decoder_constraint: bool = True
+    repair_allowed: bool = True
+    strict_validation: bool = True
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it asks for nothing."""
+        return not (self.schema_json or self.grammar or self.grammar_name)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A condition on the output: a CEL expression, or the kind and parameters of a built-in one."""
+
+    name: str
+    expression: str = ""
+    builtin_kind: str = ""
+    builtin_parameters_json: str = ""

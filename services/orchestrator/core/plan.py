@@ -1,0 +1,270 @@
+"""Plans: steps, the order that they need, and what makes a plan acceptable.
+
+A plan in which no step names a dependency is linear: each step waits for the one before it. In any other plan a step
+waits for what it names; one that names nothing and has no input of its own waits for the step before it, and one with
+an input waits for none. A step works on its input, else on what it waits for, else on the request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from pagantic_common.domain.chunks import Chunk
+from pagantic_common.domain.errors import ErrorCode, Failure, failure_of
+from pagantic_common.domain.messages import Message
+from pagantic_common.domain.usage import TokenUsage
+from services.orchestrator.core.contract import OutputContract
+
+MAX_STEPS = 64
+
+
+class StepKind(StrEnum):
+    """What a step does."""
+
+    INFER = "infer"
+    TOOL = "tool"
+    VALIDATE = "validate"
+    RETRIEVE = "retrieve"
+    RERANK = "rerank"
+
+
+class ValueKind(StrEnum):
+    """What a value is; the names of the contract's fields."""
+
+    MESSAGES = "messages"
+    CANDIDATES = "candidates"
+    CONTEXT = "context"
+    TOOL_RESULTS = "tool_results"
+    TEXT = "text"
+    RAW_JSON = "raw_json"
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A candidate among several."""
+
+    content: str
+    source: str = ""
+    score: float = 0.0
+    score_kind: str = ""
+    metadata_json: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CallResult:
+    """What a tool gave."""
+
+    call_id: str
+    name: str
+    content: str
+    is_error: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """What a step works on or gives: text for TEXT and RAW_JSON, else a tuple of its kind's parts."""
+
+    kind: ValueKind
+    text: str = ""
+    messages: tuple[Message, ...] = ()
+    proposals: tuple[Proposal, ...] = ()
+    chunks: tuple[Chunk, ...] = ()
+    results: tuple[CallResult, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step; None and 0 mean not set."""
+
+    name: str
+    kind: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    input: Value | None = None
+    depends_on: tuple[str, ...] = ()
+    output: OutputContract = field(default_factory=OutputContract)
+    max_retries: int | None = None
+    timeout_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlanPolicy:
+    """What a plan may do."""
+
+    max_steps: int = MAX_STEPS
+    allowed_kinds: frozenset[str] = frozenset(StepKind)
+    require_linear: bool = False
+    timeout_per_step_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Steps and what they may do."""
+
+    steps: tuple[Step, ...] = ()
+    policy: PlanPolicy = field(default_factory=PlanPolicy)
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What came of one step; it has an output or a failure."""
+
+    name: str
+    kind: str
+    output: Value | None = None
+    failure: Failure | None = None
+    attempts: int = 1
+    duration_s: float = 0.0
+    usage: TokenUsage = field(default_factory=TokenUsage)
+
+
+_SAME = frozenset({ValueKind.TEXT, ValueKind.RAW_JSON})
+TAKES: dict[StepKind, frozenset[ValueKind]] = {
+    StepKind.INFER: frozenset(ValueKind),
+    StepKind.TOOL: _SAME,
+    StepKind.VALIDATE: _SAME,
+    StepKind.RETRIEVE: frozenset({ValueKind.TEXT}),
+    StepKind.RERANK: frozenset({ValueKind.CONTEXT, ValueKind.CANDIDATES}),
+}
+# What each kind gives, by what it takes.
+GIVES: dict[StepKind, Mapping[ValueKind, ValueKind]] = {
+    StepKind.INFER: dict.fromkeys(ValueKind, ValueKind.TEXT),
+    StepKind.TOOL: dict.fromkeys(ValueKind, ValueKind.TOOL_RESULTS),
+    StepKind.VALIDATE: {kind: kind for kind in ValueKind},
+    StepKind.RETRIEVE: dict.fromkeys(ValueKind, ValueKind.CONTEXT),
+    StepKind.RERANK: {kind: kind for kind in ValueKind},
+}
+SINGLE = frozenset(StepKind) - {StepKind.INFER}  # kinds that work on one value
+
+_Types = tuple[type, ...]
+_NUMBER: _Types = (int, float)
+# Of each kind: the parameters that it needs, and those that it may have.
+PARAMETERS: dict[StepKind, tuple[Mapping[str, _Types], Mapping[str, _Types]]] = {
+    StepKind.INFER: ({}, {"prompt": (str,), "tools": (list,), "max_tokens": (int,), "temperature": _NUMBER}),
+    StepKind.TOOL: ({"tool": (str,)}, {"arguments": (dict,), "argument": (str,)}),
+    StepKind.VALIDATE: ({}, {}),
+    StepKind.RETRIEVE: ({"collection": (str,)}, {"max_chunks": (int,), "min_score": _NUMBER, "retriever": (str,)}),
+    StepKind.RERANK: ({}, {"query": (str,), "scorer": (str,), "top_k": (int,), "min_score": _NUMBER}),
+}
+
+
+def check_parameters(kind: StepKind, parameters: Mapping[str, Any]) -> str:
+    """Return what is wrong with a step's parameters; empty when nothing is."""
+    needed, optional = PARAMETERS[kind]
+    known = {**needed, **optional}
+    for name in needed:
+        if name not in parameters:
+            return f"needs the parameter {name!r}"
+    for name, value in parameters.items():
+        if name not in known:
+            return f"has the parameter {name!r}, which its kind does not take; it takes {', '.join(known) or 'none'}"
+        if not isinstance(value, known[name]) or (isinstance(value, bool) and bool not in known[name]):
+            return f"has {name!r} of a wrong type: it must be {' or '.join(one.__name__ for one in known[name])}"
+    tools = parameters.get("tools", [])
+    return "" if all(isinstance(tool, str) for tool in tools) else "has 'tools' that are not names"
+
+
+def dependencies_of(plan: Plan) -> dict[str, tuple[str, ...]]:
+    """Return, for each step, the steps that it waits for and works on."""
+    is_graph = any(step.depends_on for step in plan.steps)
+    found: dict[str, tuple[str, ...]] = {}
+    before = ""
+    for step in plan.steps:
+        if step.depends_on:
+            found[step.name] = step.depends_on
+        else:
+            is_root = not before or (is_graph and step.input is not None)
+            found[step.name] = () if is_root else (before,)
+        before = step.name
+    return found
+
+
+def bounded(policy: PlanPolicy, bounds: PlanPolicy) -> PlanPolicy:
+    """Return the policy within the service's bounds: the stricter of both."""
+    timeouts = [timeout for timeout in (policy.timeout_per_step_s, bounds.timeout_per_step_s) if timeout]
+    return PlanPolicy(
+        max_steps=min(policy.max_steps, bounds.max_steps),
+        allowed_kinds=policy.allowed_kinds & bounds.allowed_kinds,
+        require_linear=policy.require_linear or bounds.require_linear,
+        timeout_per_step_s=min(timeouts) if timeouts else None,
+    )
+
+
+def check_plan(plan: Plan, bounds: PlanPolicy) -> tuple[Plan, Failure | None]:
+    """Return the plan under its bounded policy, and why it cannot run: PLAN_REJECTED or STEP_MISMATCH, else None."""
+    plan = replace(plan, policy=bounded(plan.policy, bounds))
+    objection = _objection(plan)
+    if objection:
+        return plan, failure_of(ErrorCode.ORCHESTRATION_PLAN_REJECTED, f"the plan is rejected: {objection}")
+    mismatch = _mismatch(plan)
+    return plan, failure_of(ErrorCode.ORCHESTRATION_STEP_MISMATCH, mismatch) if mismatch else None
+
+
+def _objection(plan: Plan) -> str:
+    names = [step.name for step in plan.steps]
+    if len(plan.steps) > plan.policy.max_steps:
+        return f"it has {len(plan.steps)} steps, at most {plan.policy.max_steps} are allowed"
+    for step in plan.steps:
+        if names.count(step.name) > 1:
+            return f"step {step.name!r} is named more than once"
+        if wrong := _objection_to(step, names, plan.policy):
+            return f"step {step.name!r} {wrong}"
+    cycle = _cycle(dependencies_of(plan))
+    return f"its steps wait for each other: {' -> '.join(cycle)}" if cycle else ""
+
+
+def _objection_to(step: Step, names: Sequence[str], policy: PlanPolicy) -> str:
+    if not step.name:
+        return "has no name"
+    if step.kind not in tuple(StepKind):
+        return f"is of kind {step.kind!r}, which is not known: {', '.join(StepKind)}"
+    if step.kind not in policy.allowed_kinds:
+        return f"is of kind {step.kind!r}, which is not allowed"
+    for name in step.depends_on:
+        if name not in names:
+            return f"depends on {name!r}, which is not a step"
+    return check_parameters(StepKind(step.kind), step.parameters)
+
+
+def _cycle(dependencies: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """Return steps each of which waits for the next; empty when there are none (Kahn)."""
+    left = dict(dependencies)
+    while free := [name for name, needed in left.items() if not any(one in left for one in needed)]:
+        for name in free:
+            del left[name]
+    path: list[str] = []
+    name: str | None = next(iter(left), None)
+    while name is not None and name not in path:
+        path.append(name)
+        name = next(one for one in left[name] if one in left)
+    return [*path[path.index(name) :], name] if name is not None else []
+
+
+def _mismatch(plan: Plan) -> str:
+    """Return the first wrong pairing of steps, naming both; empty when all fit."""
+    dependencies = dependencies_of(plan)
+    steps = {step.name: step for step in plan.steps}
+    gives: dict[str, ValueKind] = {}
+    waiting = list(steps)
+    while waiting:
+        name = waiting.pop(0)
+        step, needed = steps[name], dependencies[name]
+        if any(one not in gives for one in needed):
+            waiting.append(name)
+            continue
+        kind = StepKind(step.kind)
+        if step.input is not None:
+            taken = {"its input": step.input.kind}
+        elif needed:
+            taken = {f"step {one!r}, which gives": gives[one] for one in needed}
+        else:
+            taken = {"the request, which gives": ValueKind.TEXT}
+        for source, value_kind in taken.items():
+            if value_kind not in TAKES[kind]:
+                return f"step {name!r} ({kind}) cannot work on {source} {value_kind}"
+        if len(taken) > 1 and kind in SINGLE:
+            return f"step {name!r} ({kind}) works on one value, and waits for {', '.join(map(repr, needed))}"
+        gives[name] = GIVES[kind][next(iter(taken.values()))]
+    return ""
