@@ -37,7 +37,8 @@ KEY_SEPARATOR = ": "
 MAX_REASON_CHARS = 400
 STACK_BYTES = 256 * 1024 * 1024  # for threads that compile: the engine recurses along chains of thousands of rules
 _NOTHING = "NoExtensionBias"  # the engine's word for a grammar without a first character
-_LIMIT = re.compile(r"too large|[Tt]oo many|exceed|limit|fuel|panic")
+_QUOTED = re.compile(r'"[^"]*"|`[^`]*`|\'[^\']*\'')
+_LIMIT = re.compile(r"schema too large|[Tt]oo many|exceeds|limit of|fuel exhausted|panic:")  # in the engine's own words
 
 
 def engine_text_of_schema(schema_json: str, *, lenient: bool = False) -> str:
@@ -100,7 +101,10 @@ def check_engine_text(text: str) -> list[str]:
 
 def _refusal(reason: str) -> GrammarError:
     reason = reason.split("<backtrace>", 1)[0].strip()
-    kind = GrammarTooComplexError if _LIMIT.search(reason) else GrammarError
+    # What it quotes of the source stands in quotes, on later lines, or behind "regex parse error".
+    said = _QUOTED.sub("", reason.split("\n", 1)[0])
+    is_limit = _LIMIT.search(said) and not said.startswith("regex parse error")
+    kind = GrammarTooComplexError if is_limit else GrammarError
     return kind(Problem(reason[:MAX_REASON_CHARS] or "the engine refuses it"))
 
 

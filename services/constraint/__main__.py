@@ -13,7 +13,8 @@ from pagantic_common.settings import load_settings
 from pagantic_common.telemetry.clock import SystemClock
 from services.constraint.adapters.grammar_folder import GrammarFolder
 from services.constraint.adapters.inference_judge import InferenceJudge
-from services.constraint.adapters.process_workers import ProcessWorkers, WorkerLimits
+from services.constraint.adapters.process_workers import ProcessWorkers
+from services.constraint.adapters.worker_process import WorkerLimits
 from services.constraint.app.constraints import Constraints
 from services.constraint.core.model import Limits
 from services.constraint.core.work import Work

@@ -21,14 +21,20 @@ class ConstraintSettings(ServiceSettings):
     max_schema_depth: int = Field(64, ge=1, le=200, description="deepest nesting of a schema")
     max_output_bytes: int = Field(1024 * 1024, ge=1, description="largest output or document looked at")
     max_work_s: float = Field(
-        1.5, gt=0, description="longest time that work on one schema, grammar, rule or text takes"
+        1.5,
+        ge=0.05,
+        le=600,
+        allow_inf_nan=False,
+        description="longest time that work on one schema, grammar, rule or text takes",
     )
     max_work_mib: int = Field(512, ge=64, description="most memory that such work takes, in MiB")
     workers: int = Field(2, ge=1, le=256, description="processes that do such work")
     queue_capacity: int = Field(256, ge=1, description="pieces of work that wait for a process; more are refused")
     compile_cache_entries: int = Field(256, ge=1, description="compiled sources kept")
     inference_address: str = Field("127.0.0.1:50052", min_length=1, description="host:port of the inference service")
-    judge_timeout_s: float = Field(60.0, gt=0, description="time for one verdict of the semantic stage")
+    judge_timeout_s: float = Field(
+        60.0, gt=0, allow_inf_nan=False, description="time for one verdict of the semantic stage"
+    )
     grammars_folder: Path | None = Field(None, description="folder of named grammars, <name>.gbnf; unset is none")
     repair_strategies: tuple[ImportString[Callable[..., str]], ...] = Field(
         (), description='JSON list of "module.function" that try to repair what JSON repair does not'

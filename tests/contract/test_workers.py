@@ -9,9 +9,11 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Overloaded
-from services.constraint.adapters.process_workers import ProcessWorkers, WorkerLimits
+from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Overloaded, Unavailable
+from services.constraint.adapters import worker_process
+from services.constraint.adapters.process_workers import ProcessWorkers
 from services.constraint.adapters.thread_workers import ThreadWorkers
+from services.constraint.adapters.worker_process import WorkerLimits
 from services.constraint.core.model import Limits
 from services.constraint.core.work import Work
 
@@ -56,10 +58,67 @@ async def test_work_of_many_callers_is_all_done(workers):
 
 
 async def test_work_that_takes_too_long_is_ended_and_the_next_is_done():
-    async with processes(time_s=0.2) as workers:
-        assert "more than 0.2 s" in await too_complex(workers, time.sleep, 60)
-        assert "more than 0.2 s" in await too_complex(workers, re.match, "(a+)+$", "a" * 40 + "!")
+    async with processes(time_s=0.5) as workers:
+        assert "more than 0.5 s" in await too_complex(workers, re.match, "(a+)+$", "a" * 40 + "!")
         assert await workers.run(abs, -1) == 1
+
+
+async def test_work_that_was_kept_waiting_is_not_called_too_complex():
+    async with processes(time_s=0.2) as workers:
+        with pytest.raises(Unavailable, match="too little of the processor"):
+            await workers.run(time.sleep, 60)
+        process = await workers.run(os.getpid)
+        os.kill(process, signal.SIGSTOP)
+        with pytest.raises(Unavailable, match="too little of the processor"):
+            await workers.run(len, "a" * 1_000_000)
+        assert await workers.run(abs, -1) == 1
+
+
+async def test_a_result_beyond_the_bound_is_refused():
+    async with processes() as workers:
+        assert "room for its result" in await too_complex(workers, bytes, 20_000_000)
+
+
+async def test_without_processes_callers_are_told_and_a_later_start_is_used(monkeypatch):
+    async with processes() as workers:
+        process = await workers.run(os.getpid)
+        with monkeypatch.context() as patched:
+            patched.setattr(worker_process, "MODULE", "no.such.module")
+            os.kill(process, signal.SIGKILL)
+            for _ in range(3):
+                with pytest.raises(Unavailable, match="no worker process can be started") as caught:
+                    await workers.run(abs, -1)
+                assert caught.value.retry_after_s
+        assert await workers.run(abs, -1) == 1
+
+
+async def test_a_terminal_signal_to_all_leaves_the_work_to_its_end():
+    async with processes() as workers:
+        process = await workers.run(os.getpid)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            os.kill(process, number)
+        assert await workers.run(os.getpid) == process
+
+
+async def test_what_waits_when_the_service_stops_is_told():
+    async with processes() as workers:
+        running = asyncio.create_task(workers.run(time.sleep, 0.2))
+        await asyncio.sleep(0)
+        waiting = [asyncio.create_task(workers.run(abs, -1)) for _ in range(3)]
+        await asyncio.sleep(0)
+    await running
+    for task in waiting:
+        with pytest.raises(Unavailable, match="the service stops"):
+            await task
+    with pytest.raises(Unavailable, match="the service stops"):
+        await workers.run(abs, -1)
+
+
+async def test_a_worker_that_cannot_start_fails_the_service(monkeypatch):
+    monkeypatch.setattr(worker_process, "MODULE", "no.such.module")
+    with pytest.raises(Unavailable):
+        async with processes():
+            pass
 
 
 async def test_work_that_takes_too_much_memory_is_ended():

@@ -10,7 +10,7 @@ from pagantic.inference.v1 import generation_pb2
 from pagantic.inference.v1 import inference_service_pb2 as pb
 from pagantic.inference.v1 import inference_service_pb2_grpc as pb_grpc
 from pagantic_common.codec.messages import message_to_proto
-from pagantic_common.domain.errors import ErrorCode, Internal
+from pagantic_common.domain.errors import ErrorCode, Internal, Unavailable
 from pagantic_common.grammar.engine_text import engine_text_of_schema
 from pagantic_common.rpc.call import call_stream
 from services.constraint.core.judgement import (
@@ -20,6 +20,8 @@ from services.constraint.core.judgement import (
     judge_messages,
     verdict_of,
 )
+
+RETRY_AFTER_S = 1.0
 
 
 class InferenceJudge:
@@ -42,6 +44,18 @@ class InferenceJudge:
             constraint=generation_pb2.DecoderConstraint(engine_text=self._engine_text),
             max_tokens=MAX_VERDICT_TOKENS,
         )
+        try:
+            return verdict_of(await self._answer(request))
+        except Unavailable as error:
+            if error.code is not None:
+                raise
+            raise Unavailable(
+                f"the judge cannot be asked: {error}; PAGANTIC_CONSTRAINT_INFERENCE_ADDRESS says where it is",
+                code=ErrorCode.INFERENCE_MODEL_UNAVAILABLE,
+                retry_after_s=RETRY_AFTER_S,
+            ) from None
+
+    async def _answer(self, request: pb.InferRequest) -> str:
         texts: list[str] = []
         async with aclosing(call_stream("inference", self._stub.Infer, request, self._timeout_s)) as responses:
             async for response in responses:
@@ -49,5 +63,5 @@ class InferenceJudge:
                     case "delta":
                         texts.append(response.delta.content)
                     case "completed":
-                        return verdict_of("".join(texts))
+                        return "".join(texts)
         raise Internal("the judge's answer ended early", code=ErrorCode.INFERENCE_MALFORMED_RESPONSE)

@@ -6,118 +6,17 @@ Work that takes too long is killed with its process, work that takes too much me
 from __future__ import annotations
 
 import asyncio
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from typing import Any, Self, TypeVar, cast
 
-from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Overloaded, Unavailable
+from pagantic_common.domain.errors import Overloaded, Unavailable
 from pagantic_common.telemetry.logging import get_logger
+from services.constraint.adapters.worker_process import RETRY_AFTER_S, WorkerLimits, WorkerProcess
 
 log = get_logger(__name__)
 
-MODULE = "services.constraint.adapters.worker"
-START_TIMEOUT_S = 60.0
-RETRY_AFTER_S = 0.5
-
 ResultT = TypeVar("ResultT")
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerLimits:
-    """How many processes there are, what one piece of work may take, and how much work may wait."""
-
-    processes: int
-    time_s: float
-    memory_mib: int
-    queue_capacity: int
-
-
-class _WorkerGoneError(Exception):
-    """The process died while it worked."""
-
-
-class _TooSlowError(Exception):
-    """The work took longer than it may."""
-
-
-class _Worker:
-    """One process and the socket to it. Its methods block, and are called by one thread at a time."""
-
-    def __init__(self, limits: WorkerLimits) -> None:
-        self._limits = limits
-        self._process: subprocess.Popen[bytes] | None = None
-        self._connection: Connection | None = None
-
-    @property
-    def is_started(self) -> bool:
-        """Whether there is a process."""
-        return self._connection is not None
-
-    def start(self) -> None:
-        """Start a process in place of the one before, if there was one."""
-        self.stop()
-        ours, theirs = socket.socketpair()
-        with theirs:
-            arguments = [str(theirs.fileno()), str(self._limits.memory_mib), str(self._limits.time_s)]
-            command = [sys.executable, "-m", MODULE, *arguments]
-            self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
-        self._connection = Connection(ours.detach())
-        if not self._connection.poll(START_TIMEOUT_S):
-            self.stop()
-            raise Unavailable(f"a worker process did not start within {START_TIMEOUT_S:g} s")
-        try:
-            self._connection.recv()
-        except EOFError:
-            self.stop()
-            raise Unavailable("a worker process ended while it started") from None
-
-    def stop(self) -> None:
-        """Kill the process."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-        if self._connection is not None:
-            self._connection.close()
-        self._process = self._connection = None
-
-    def call(self, job: tuple[Callable[..., Any], tuple[object, ...]]) -> tuple[bool, Any]:
-        """Do a piece of work, once more where its process died: that may not have been its fault."""
-        end_s = 0.0
-        for attempt in (1, 2):
-            if self._connection is None:
-                self.start()
-            end_s = end_s or time.monotonic() + self._limits.time_s
-            try:
-                return self._ask(job, end_s)
-            except _TooSlowError:
-                self.stop()
-                raise _too_complex(f"more than {self._limits.time_s:g} s") from None
-            except _WorkerGoneError:
-                self.stop()
-                log.warning("a worker process died", attempt=attempt)
-        raise _too_complex(f"more than {self._limits.memory_mib} MiB, or ends its process otherwise")
-
-    def _ask(self, job: tuple[Callable[..., Any], tuple[object, ...]], end_s: float) -> tuple[bool, Any]:
-        connection = cast("Connection", self._connection)
-        try:
-            connection.send(job)
-            if not connection.poll(max(0.0, end_s - time.monotonic())):
-                raise _TooSlowError
-            return cast("tuple[bool, Any]", connection.recv())
-        except (EOFError, OSError):
-            raise _WorkerGoneError from None
-
-
-def _too_complex(what: str) -> InvalidRequest:
-    return InvalidRequest(
-        f"this takes {what}: make the schema, grammar, rule or text simpler", code=ErrorCode.CONSTRAINT_TOO_COMPLEX
-    )
 
 
 class ProcessWorkers:
@@ -125,20 +24,20 @@ class ProcessWorkers:
 
     def __init__(self, limits: WorkerLimits) -> None:
         self._limits = limits
-        self._workers = [_Worker(limits) for _ in range(limits.processes)]
-        self._idle: asyncio.Queue[_Worker] = asyncio.Queue()
+        self._workers = [WorkerProcess(limits) for _ in range(limits.processes)]
+        self._idle: asyncio.Queue[WorkerProcess] = asyncio.Queue()
         self._threads = ThreadPoolExecutor(limits.processes, thread_name_prefix="worker-pipe")
         self._waiting = 0
         self._running: set[asyncio.Future[Any]] = set()
-        self._is_stopping = False
+        self._stopping = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
-        try:
-            await asyncio.gather(*(loop.run_in_executor(self._threads, worker.start) for worker in self._workers))
-        except BaseException:
+        starts = [loop.run_in_executor(self._threads, worker.start) for worker in self._workers]
+        failed = [result for result in await asyncio.gather(*starts, return_exceptions=True) if result is not None]
+        if failed:
             await self._stop()
-            raise
+            raise failed[0]
         for worker in self._workers:
             self._idle.put_nowait(worker)
         return self
@@ -157,7 +56,9 @@ class ProcessWorkers:
             raise value
         return cast("ResultT", value)
 
-    async def _next_worker(self) -> _Worker:
+    async def _next_worker(self) -> WorkerProcess:
+        if self._stopping.is_set():
+            raise _stops()
         if self._idle.empty() and self._waiting >= self._limits.queue_capacity:
             raise Overloaded(
                 f"{self._waiting} pieces of work wait already, at most {self._limits.queue_capacity} may",
@@ -165,29 +66,41 @@ class ProcessWorkers:
             )
         self._waiting += 1
         try:
-            return await self._idle.get()
+            worker = await self._idle.get()
         finally:
             self._waiting -= 1
+        if self._stopping.is_set():
+            self._idle.put_nowait(worker)  # and so on to all that wait
+            raise _stops()
+        return worker
 
-    def _give_back(self, worker: _Worker, call: asyncio.Future[Any]) -> None:
+    def _give_back(self, worker: WorkerProcess, call: asyncio.Future[Any]) -> None:
+        """Let the worker be used again, with a new process where it has none; if that fails, the next call tries."""
         self._running.discard(call)
         error = call.exception()  # it is the caller's, who may have gone
-        if worker.is_started or self._is_stopping:
-            self._idle.put_nowait(worker)
-        else:
+        if isinstance(error, Unavailable):
+            log.error("a worker is not available", reason=str(error))
+        elif not worker.is_alive and not self._stopping.is_set():
             restart = asyncio.get_running_loop().run_in_executor(self._threads, worker.start)
             self._running.add(restart)
             restart.add_done_callback(lambda done: self._give_back(worker, done))
-        if isinstance(error, Unavailable):
-            log.error("no worker process can be started", reason=str(error))
+            return
+        self._idle.put_nowait(worker)
 
     async def _stop(self) -> None:
-        self._is_stopping = True
+        """Let what runs end within its time, and end the processes."""
+        self._stopping.set()
+        if not self._idle.empty():
+            self._idle.put_nowait(self._idle.get_nowait())  # wakes whoever waits
         while self._running:
             await asyncio.wait(self._running)
-        await asyncio.to_thread(self._kill)
+        await asyncio.to_thread(self._end_processes)
 
-    def _kill(self) -> None:
+    def _end_processes(self) -> None:
         for worker in self._workers:
             worker.stop()
         self._threads.shutdown()
+
+
+def _stops() -> Unavailable:
+    return Unavailable("the service stops", retry_after_s=RETRY_AFTER_S)

@@ -12,12 +12,15 @@ import resource
 import signal
 import sys
 import threading
+import traceback
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import services.constraint.core.work  # noqa: F401 - loaded before the memory is bounded
 from pagantic_common.grammar.engine_text import STACK_BYTES
 
+MAX_REPLY_BYTES = 16 * 1024 * 1024
+REPLY_TOO_LARGE = b"too large"
 _MIB = 1024 * 1024
 _GRACE_S = 1.0
 
@@ -42,22 +45,29 @@ def serve(connection: Connection, time_s: float) -> None:
             return
         signal.setitimer(signal.ITIMER_REAL, time_s + _GRACE_S)
         try:
-            reply = (True, work(*arguments))
+            reply: tuple[bool, object] = (True, work(*arguments))
         except MemoryError:
             os._exit(1)  # what is left of the memory is not worth keeping
         except Exception as error:  # noqa: BLE001 - the caller raises it
+            error.add_note(f"in a worker process:\n{traceback.format_exc()}")
             reply = (False, error)
         signal.setitimer(signal.ITIMER_REAL, 0)
-        try:
-            connection.send(reply)
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            connection.send((False, RuntimeError(f"the result cannot be sent: {error}")))
+        connection.send_bytes(_packed(reply))
+
+
+def _packed(reply: tuple[bool, object]) -> bytes:
+    try:
+        packed = pickle.dumps(reply)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        return pickle.dumps((False, RuntimeError(f"the result cannot be sent: {error}")))
+    return packed if len(packed) <= MAX_REPLY_BYTES else REPLY_TOO_LARGE
 
 
 def main() -> None:
     """Serve the socket that was inherited."""
     file_descriptor, memory_mib, time_s = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the service, which then closes the socket
+    for number in (signal.SIGINT, signal.SIGTERM):  # are for the service, which ends its work and closes the socket
+        signal.signal(number, signal.SIG_IGN)
     connection = Connection(file_descriptor)
     threading.stack_size(STACK_BYTES)  # which the main thread cannot have
     thread = threading.Thread(target=serve, args=(connection, time_s), daemon=True)

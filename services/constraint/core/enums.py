@@ -43,13 +43,9 @@ def normalize_enums(document_text: str, schema: dict[str, Any] | bool) -> tuple[
 
 def _declared_form(value: str, schemas: Schemas) -> str | None:
     """Return the enum value to write instead, None to leave the value."""
-    options = dict.fromkeys(
-        option
-        for schema in schemas
-        if isinstance(schema.get("enum"), list)
-        for option in schema["enum"]
-        if isinstance(option, str)
-    )
+    declared = [schema.get("const") for schema in schemas]
+    declared += [option for schema in schemas if isinstance(schema.get("enum"), list) for option in schema["enum"]]
+    options = dict.fromkeys(option for option in declared if isinstance(option, str))
     if value in options:
         return None
     folded = value.casefold()

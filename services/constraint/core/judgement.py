@@ -10,8 +10,8 @@ from pagantic_common.domain.json_text import JsonTextError, parse_json
 from pagantic_common.domain.messages import Message, Role
 
 PROMPT_VERSION = 1  # raised with every change of what the judge reads
-MAX_REASON_CHARS = 240
-MAX_VERDICT_TOKENS = 160
+MAX_REASON_CHARS = 160
+MAX_VERDICT_TOKENS = 4 * MAX_REASON_CHARS  # enough in scripts of several tokens per character
 _STEPS = tuple(step / 10 for step in range(11))
 
 VERDICT_SCHEMA = json.dumps(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
+MAX_CHARS = 200
 _QUOTED = frozenset(".[]\"' ")
 
 
@@ -12,6 +13,8 @@ def format_path(parts: Iterable[str | int]) -> str:
     """Write a path; keys that would be ambiguous are quoted: `a["x.y"]`. The root is empty."""
     text = ""
     for part in parts:
+        if isinstance(part, str):
+            part = shortened(part)  # noqa: PLW2901 - as it is shown
         if isinstance(part, int):
             text += f"[{part}]"
         elif not part or not _QUOTED.isdisjoint(part):
@@ -21,6 +24,11 @@ def format_path(parts: Iterable[str | int]) -> str:
     return printable(text)
 
 
+def shortened(text: str) -> str:
+    """Return the text, its middle left out when it is long: names and paths may be as long as a document."""
+    return text if len(text) <= MAX_CHARS else f"{text[: MAX_CHARS // 2]}…{text[-MAX_CHARS // 2 :]}"
+
+
 def printable(text: str) -> str:
-    """Replace lone surrogates, which JSON's escapes can make and no text can carry."""
-    return text.encode(errors="replace").decode()
+    """Shorten the text and replace lone surrogates, which JSON's escapes can make and no text can carry."""
+    return shortened(text).encode(errors="replace").decode()

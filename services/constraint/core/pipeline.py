@@ -21,6 +21,7 @@ from services.constraint.core.rules import CompiledRules
 from services.constraint.core.schema import Validator, find_violations
 
 MAX_DETAILED_VIOLATIONS = 50
+MAX_REASONS = 100
 NO_INTENT = "no intent was given"
 _AFTER_FAILURE = "an earlier stage failed"
 _NO_SCHEMA = "the contract has no schema"
@@ -83,7 +84,8 @@ class Pipeline:
             return Guarantee.PARTIAL
         if self.is_changed:
             return Guarantee.REPAIRED
-        is_enforced = self.decoder_enforced and self.contract.decoder_constraint
+        is_by_grammar = self.contract.grammar is not None or self.contract.grammar_name is not None
+        is_enforced = self.decoder_enforced and self.contract.decoder_constraint and not is_by_grammar
         return Guarantee.ENFORCED if is_enforced else Guarantee.VALIDATED
 
     def _check_grammar(self) -> StageReport:
@@ -122,10 +124,13 @@ class Pipeline:
     def _mend(self, violations: Sequence[Violation], is_wrong: Callable[[str], bool]) -> StageReport | None:
         """Let the registered strategies try, in order; None when what each gives is wrong still."""
         for strategy in self.repairs:
-            text = strategy(self.output, violations)
-            if not is_wrong(text):
+            name = getattr(strategy, "__name__", "a strategy")
+            try:
+                text = strategy(self.output, violations)
+            except Exception:  # noqa: BLE001, S112 - one that fails did not help
+                continue
+            if isinstance(text, str) and not is_wrong(text):
                 self.output, self.is_changed = text, True
-                name = getattr(strategy, "__name__", "a strategy")
                 return StageReport(Stage.JSON_REPAIR, StageOutcome.REPAIRED, (f"repaired by {name}",))
         return None
 
@@ -133,13 +138,24 @@ class Pipeline:
         stage = Stage.ENUM_NORMALIZATION
         if self.schema is None:
             return _skip(stage, _NO_SCHEMA)
+        before = self._violations(self.output)
+        if not before:
+            return StageReport(stage, StageOutcome.PASSED)
         text, changed = normalize_enums(self.output, self.schema)
-        if not changed:
+        # Of alternatives it is not known which applies, so a change counts only when it makes nothing worse.
+        if not changed or self._violations(text) - before:
             return StageReport(stage, StageOutcome.PASSED)
         self.output, self.is_changed = text, True
-        return StageReport(
-            stage, StageOutcome.REPAIRED, tuple(f'field "{path}" took its declared form' for path in changed)
-        )
+        reasons = [f'field "{path}" took its declared form' for path in changed[:MAX_REASONS]]
+        if len(changed) > MAX_REASONS:
+            reasons.append(f"and {len(changed) - MAX_REASONS} more")
+        return StageReport(stage, StageOutcome.REPAIRED, tuple(reasons))
+
+    def _violations(self, text: str) -> set[Violation]:
+        try:
+            return set(find_violations(text, self.validator)) if self.validator is not None else set()
+        except JsonTextError as error:
+            return {Violation(ErrorCode.CONSTRAINT_JSON_INVALID, str(error))}
 
     def _validate(self) -> StageReport:
         stage = Stage.SCHEMA_VALIDATION
@@ -148,8 +164,8 @@ class Pipeline:
         validator = self.validator
         try:
             violations = find_violations(self.output, validator)
-        except JsonTextError:
-            return _fail(stage, _not_json(self.output))
+        except JsonTextError as error:
+            return _fail(stage, Violation(ErrorCode.CONSTRAINT_JSON_INVALID, f"the output is not JSON: {error}"))
         if violations:
             mended = self._mend(violations, lambda text: not is_json(text) or bool(find_violations(text, validator)))
             failed = StageReport(stage, StageOutcome.FAILED, (), tuple(violations))

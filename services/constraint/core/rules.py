@@ -94,10 +94,9 @@ def _compile_expression(expression: str) -> Check:
     def check(output: str) -> str:
         variables: dict[str, Any] = {"output": output}
         if "value" in names:
-            try:
-                variables["value"] = as_doubles(parse_json(output))
-            except JsonTextError:
-                return "cannot be evaluated: the output is not JSON, so there is no value"
+            variables["value"], objection = _value_of(output)
+            if objection:
+                return f"cannot be evaluated: {objection}"
             if loops > 1 and (_count(variables["value"]) + expression.count(",")) ** loops > MAX_STEPS:
                 return f"cannot be evaluated: {loops} loops over this value may take more than {MAX_STEPS} steps"
         try:
@@ -109,6 +108,16 @@ def _compile_expression(expression: str) -> Check:
         return "" if result else f"does not hold: {expression[:200]}"
 
     return check
+
+
+def _value_of(output: str) -> tuple[Any, str]:
+    """Return what a rule sees as `value`, and why there is none."""
+    try:
+        return as_doubles(parse_json(output)), ""
+    except JsonTextError:
+        return None, "the output is not JSON, so there is no value"
+    except RecursionError:
+        return None, "the value is nested too deeply"
 
 
 _SIZE = "unicode_size"
@@ -193,7 +202,7 @@ def _regex(pattern: str) -> Check:
     options.max_mem = MAX_REGEX_BYTES
     try:
         compiled = re2.compile(pattern, options)
-    except re2.error as error:
+    except (re2.error, UnicodeEncodeError) as error:
         raise _RuleError(f"the pattern is not a regular expression of RE2: {_first_line(error)}") from None
     return lambda output: "" if compiled.search(output) else f"does not match {pattern[:200]!r}"
 
@@ -220,7 +229,7 @@ def _first_line(error: Exception) -> str:
     return text.strip().split("\n", 1)[0][:200]
 
 
-_TYPE_NAMES = {int: "number", str: "text", list: "list"}
+_TYPE_NAMES = {int: "whole number", str: "text", list: "list"}
 _BUILTINS: dict[str, tuple[Callable[[Any], Check], str, type]] = {
     "not_empty": (_not_empty, "", str),
     "max_length": (_max_length, "length", int),

@@ -147,12 +147,24 @@ def _dialect_of(schema: Schema) -> type[Validator]:
 
 
 def parse_exactly(text: str) -> Any:
-    """Parse strict JSON with fractions as Decimal, so that nothing is rounded before it is checked."""
+    """Parse strict JSON with fractions as Decimal, so that nothing is rounded before it is checked.
+
+    A key that is given twice is refused: which of the values counts is up to the reader.
+    """
     parse_json(text)
     try:
-        return json.loads(text, parse_float=Decimal)
+        return json.loads(text, parse_float=Decimal, object_pairs_hook=_object_of)
     except ArithmeticError:
         raise JsonTextError("a number's exponent is out of range") from None
+
+
+def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise JsonTextError(f'an object has the key "{printable(twice)}" more than once')
+    return found
 
 
 def find_violations(document_json: str, validator: Validator) -> list[Violation]:
@@ -195,7 +207,7 @@ def _violations_of(error: jsonschema_rs.ValidationError, document: Any) -> Itera
     kind, details, path = error.kind.name, error.kind.as_dict(), format_path(error.instance_path)
     where = f' at "{path}"' if path else ""
     if kind == "required":
-        text = f'missing required field "{details["property"]}"{where}'
+        text = f'missing required field "{printable(details["property"])}"{where}'
         yield Violation(ErrorCode.CONSTRAINT_SCHEMA_INVALID, text, path)
     elif kind in ("additionalProperties", "unevaluatedProperties") or _is_closed_object(error):
         names = details.get("unexpected")

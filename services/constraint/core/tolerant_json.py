@@ -71,6 +71,7 @@ class _Reader:
         self.out: list[str] = []
         self.repairs: list[str] = []
         self.stack: list[str] = []  # closers
+        self.open_count = {"}": 0, "]": 0}  # of each in the stack
         self.is_first = True  # no member of the innermost container has been written
 
     def note(self, repair: str) -> None:
@@ -122,19 +123,25 @@ class _Reader:
         char = self.text[self.at]
         self.out.append(char)
         self.stack.append(_CLOSER_OF[char])
+        self.open_count[_CLOSER_OF[char]] += 1
         self.is_first = True
         self.at += 1
 
     def close(self, char: str) -> bool:
-        if char not in self.stack:
+        if not self.open_count[char]:
             return False
         while self.stack[-1] != char:
             self.note("missing closers added")
-            self.out.append(self.stack.pop())
-        self.out.append(self.stack.pop())
+            self.out.append(self.pop())
+        self.out.append(self.pop())
         self.is_first = False
         self.at += 1
         return True
+
+    def pop(self) -> str:
+        closer = self.stack.pop()
+        self.open_count[closer] -= 1
+        return closer
 
     def read_member(self, *, had_comma: bool) -> bool:
         mark = len(self.out)

@@ -13,7 +13,8 @@ _WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANM
 
 def fold(text: str) -> str:
     """Return the text as it is compared: compatible forms and letters of either case are equal."""
-    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+    return "".join(char for char in folded if unicodedata.category(char) != "Cf")  # soft hyphens, zero-width spaces
 
 
 def find_words(words: Sequence[str], text: str) -> list[str]:
@@ -41,7 +42,7 @@ def _is_border(outside: str, inside: str) -> bool:
     """Whether a word may end between a character of it and the one outside, which is empty at the text's ends."""
     if not outside:
         return True
-    if unicodedata.combining(outside):
+    if unicodedata.category(outside).startswith("M"):
         return False
     if not outside.isalnum() or not inside.isalnum():
         return True

@@ -232,8 +232,8 @@ def _cycle(dependencies: Mapping[str, tuple[str, ...]]) -> list[str]:
     """Return steps each of which waits for the next; empty when there are none (Kahn)."""
     left = dict(dependencies)
     while free := [name for name, needed in left.items() if not any(one in left for one in needed)]:
-        for name in free:
-            del left[name]
+        for one in free:
+            del left[one]
     path: list[str] = []
     name: str | None = next(iter(left), None)
     while name is not None and name not in path:

@@ -1,3 +1,4 @@
+import asyncio
 import json
 
 import pytest
@@ -53,6 +54,9 @@ def test_schema_that_decoding_enforces_has_nothing_unsupported():
         (Source(SourceKind.GRAMMAR, "rootRule ::= a"), ErrorCode.CONSTRAINT_GRAMMAR_INVALID),
         (Source(SourceKind.GRAMMAR, "#" * 2001), ErrorCode.CONSTRAINT_TOO_COMPLEX),
         (Source(SourceKind.REGEX, "("), ErrorCode.CONSTRAINT_GRAMMAR_INVALID),
+        (Source(SourceKind.REGEX, "(limit"), ErrorCode.CONSTRAINT_GRAMMAR_INVALID),
+        (Source(SourceKind.REGEX, "[panic:"), ErrorCode.CONSTRAINT_GRAMMAR_INVALID),
+        (Source(SourceKind.REGEX, "a{2,1}exceeds"), ErrorCode.CONSTRAINT_GRAMMAR_INVALID),
         (Source(SourceKind.VALUES, "[]"), ErrorCode.CONSTRAINT_GRAMMAR_INVALID),
     ],
 )
@@ -76,3 +80,26 @@ async def test_cache_keeps_the_last_used_and_remembers_no_failure():
     for _ in range(2):
         with pytest.raises(InvalidRequest):
             await cache.compile(Source(SourceKind.REGEX, "("))
+
+
+async def test_a_compilation_that_nobody_waits_for_is_given_up():
+    class Stuck:
+        cancelled = 0
+
+        async def run(self, *_):
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                self.cancelled += 1
+                raise
+
+    workers = Stuck()
+    cache = CompileCache(Work(LIMITS), workers, entries=2)
+    callers = [asyncio.create_task(cache.compile(Source(SourceKind.REGEX, "a"))) for _ in range(2)]
+    for left, caller in enumerate(callers, start=1):
+        await asyncio.sleep(0)
+        caller.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await caller
+        await asyncio.sleep(0)
+        assert workers.cancelled == (left == len(callers))

@@ -14,7 +14,7 @@ SCHEMA = {"type": "object", "properties": {"c": {"enum": ["red", "blue"]}}, "req
 P, R, F, S = "PASSED", "REPAIRED", "FAILED", "SKIPPED"
 
 
-def enforce(output, schema=SCHEMA, *, rules=(), enforced=False, matches=None, **switches):
+def enforce(output, schema=SCHEMA, *, rules=(), enforced=False, matches=None, repairs=(), **switches):
     ticks = count()
     return Pipeline(
         output,
@@ -25,6 +25,7 @@ def enforce(output, schema=SCHEMA, *, rules=(), enforced=False, matches=None, **
         rules=compile_rules(rules),
         matches_grammar=matches,
         monotonic_s=lambda: float(next(ticks)),
+        repairs=repairs,
     ).run()
 
 
@@ -113,3 +114,55 @@ def test_without_contract_everything_is_skipped():
 def test_stages_are_timed_by_the_clock_that_was_given():
     assert [report.duration_s for report in enforce("{}").stages] == [1.0] * 6
     assert all(report.outcome is StageOutcome.SKIPPED for report in enforce("{}", None).stages)
+
+
+def test_a_valid_output_is_never_changed_by_an_enum_that_may_not_apply():
+    conditional = {
+        "properties": {"c": {"pattern": "^[A-Z]+$"}},
+        "if": {"properties": {"t": {"const": "y"}}},
+        "then": {"properties": {"c": {"enum": ["red"]}}},
+    }
+    found = enforce('{"t": "x", "c": "RED"}', conditional)
+    assert (found.valid, found.output, found.guarantee) == (True, '{"t": "x", "c": "RED"}', Guarantee.VALIDATED)
+    worse = {**conditional, "required": ["d"]}
+    assert enforce('{"t": "x", "c": "RED"}', worse).output == '{"t": "x", "c": "RED"}'
+    either = {"properties": {"c": {"anyOf": [{"const": "RED"}, {"enum": ["red"]}]}}}
+    assert enforce('{"c": "RED"}', either).output == '{"c": "RED"}'
+    assert enforce('{"c": "Red"}', {"properties": {"c": {"const": "red"}}}).output == '{"c": "red"}'
+
+
+def test_a_key_that_is_given_twice_is_not_valid():
+    found = enforce('{"c": "bogus", "c": "red"}')
+    assert (found.valid, found.guarantee) == (False, Guarantee.PARTIAL)
+    assert 'has the key "c" more than once' in found.violations[0].message
+
+
+def test_a_grammar_that_decodes_enforces_no_schema():
+    found = enforce('{"c": "red"}', enforced=True, matches=lambda _: True, grammar="root ::= x")
+    assert found.guarantee is Guarantee.VALIDATED
+
+
+def test_many_repairs_are_told_of_in_short():
+    found = enforce(json.dumps(["A"] * 1000), {"items": {"enum": ["a"]}})
+    assert found.valid
+    assert found.stages[2].reasons[-1] == "and 900 more"
+
+
+def test_registered_strategies_repair_what_json_repair_does_not():
+    def breaks(output, violations):
+        raise ValueError(output, violations)
+
+    def gives_nothing(_output, _violations):
+        return None
+
+    def adds_color(_output, violations):
+        assert violations
+        return '{"c": "blue"}'
+
+    strategies = (breaks, gives_nothing, adds_color)
+    for output in ("no idea", "{}"):
+        found = enforce(output, repairs=strategies)
+        assert (found.valid, found.output, found.guarantee) == (True, '{"c": "blue"}', Guarantee.REPAIRED)
+        assert any("repaired by adds_color" in report.reasons for report in found.stages)
+    assert not enforce("{}", repairs=strategies, repair_allowed=False).valid
+    assert not enforce("{}", repairs=(breaks, gives_nothing)).valid

@@ -74,8 +74,8 @@ def test_every_failure_is_reported_in_order():
         (Rule("r", expression="(" * 500), "brackets"),
         (Rule("r", kind="shiny"), "no built-in rule is named 'shiny'"),
         (Rule("r", kind="max_length"), "takes exactly the parameter 'length'"),
-        (Rule("r", kind="max_length", parameters_json='{"length": "2"}'), "must be a number"),
-        (Rule("r", kind="max_length", parameters_json='{"length": true}'), "must be a number"),
+        (Rule("r", kind="max_length", parameters_json='{"length": "2"}'), "must be a whole number"),
+        (Rule("r", kind="max_length", parameters_json='{"length": true}'), "must be a whole number"),
         (Rule("r", kind="min_length", parameters_json='{"length": -1}'), "negative"),
         (Rule("r", kind="regex", parameters_json='{"pattern": "a(?=b)"}'), "not a regular expression of RE2"),
         (Rule("r", kind="contains", parameters_json="{"), "not JSON"),
@@ -93,3 +93,14 @@ def test_names_are_unique():
     rule = Rule("r", kind="not_empty")
     with pytest.raises(InvalidRequest, match="more than once"):
         compile_rules((rule, rule))
+
+
+def test_a_value_that_is_nested_too_deeply_fails_the_rule():
+    deep = "[" * 600 + "]" * 600
+    (found,) = compile_rules((Rule("r", expression="value != null"),)).check(deep)
+    assert "nested too deeply" in found.message or "cannot be evaluated" in found.message
+
+
+def test_a_pattern_that_is_no_text_is_refused():
+    with pytest.raises(InvalidRequest, match="not a regular expression"):
+        compile_rules((Rule("r", kind="regex", parameters_json='{"pattern": "\\ud800"}'),))

@@ -119,3 +119,18 @@ def test_lone_surrogates_never_leave(document):
     schema = {"type": "object", "properties": {"a": {"type": "null"}}, "additionalProperties": False}
     for found in find_violations(document, build_validator(schema)):
         assert (found.message + found.path).encode()
+
+
+def test_names_and_paths_of_any_length_are_shown_short():
+    document = json.dumps({"k" * 20_000: [1] * 1000})
+    found = find_violations(document, build_validator({"additionalProperties": {"items": {"type": "string"}}}))
+    assert len(found) == 1000
+    assert max(len(one.path) + len(one.message) for one in found) < 1000
+    (missing,) = find_violations("{}", build_validator({"required": ["r" * 20_000]}))
+    assert len(missing.message) < 300
+
+
+def test_the_text_of_a_pattern_does_not_decide_the_code():
+    with pytest.raises(InvalidRequest) as caught:
+        build_validator({"pattern": "(limit"})
+    assert caught.value.code is ErrorCode.CONFIG_INVALID
