@@ -16,6 +16,7 @@ from services.orchestrator.adapters.grpc_tools import GrpcTools
 from services.orchestrator.adapters.sqlite_journal import SqliteJournal
 from services.orchestrator.app.effects import Services
 from services.orchestrator.app.executions import Executions
+from services.orchestrator.core.plan import PlanPolicy
 from services.orchestrator.servicer import SERVICE_NAME, OrchestratorServicer
 from services.orchestrator.settings import OrchestratorSettings
 
@@ -42,7 +43,8 @@ async def _open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Re
             tools=GrpcTools(tools),
             context=GrpcContext(context, rerank),
         )
-        executions = Executions(services, journal, SystemClock(), max_running=settings.max_running)
+        bounds = PlanPolicy(max_steps=settings.max_plan_steps, timeout_per_step_s=settings.max_step_s or None)
+        executions = Executions(services, journal, SystemClock(), max_running=settings.max_running, plan_bounds=bounds)
         stack.push_async_callback(executions.close)
         yield [Registration(SERVICE_NAME, OrchestratorServicer(executions).add_to, drain=executions.close)]
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
+from pagantic_common.domain.chunks import Chunk
 from pagantic_common.domain.errors import Failure
 from pagantic_common.domain.messages import Message, ToolCall, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
@@ -34,6 +35,15 @@ class BuiltContext:
     message: Message | None
     chunk_count: int = 0
     token_count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """How to rerank; an empty scorer is the default one, top_k 0 is all."""
+
+    scorer: str = ""
+    min_score: float | None = None
+    top_k: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +89,12 @@ class ContextPort(Protocol):
 
     async def build(self, query: str, policy: ContextPolicy, model: str) -> BuiltContext:
         """Retrieve, rerank where the policy says so, and lay out."""
+
+    async def retrieve(self, query: str, policy: ContextPolicy) -> tuple[Chunk, ...]:
+        """Return chunks, best first. Raises NotFound for an unknown collection."""
+
+    async def rerank(self, query: str, chunks: Sequence[Chunk], ranking: Ranking) -> tuple[Chunk, ...]:
+        """Return chunks anew ordered, those below min_score dropped."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 import asyncio
 
+from pagantic_common.domain.chunks import Chunk
 from pagantic_common.domain.errors import ErrorCode, NotFound, failure_of
 from pagantic_common.domain.messages import ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
@@ -107,6 +108,16 @@ class ScriptedContext:
         if self.failure is not None:
             raise self.failure
         return BuiltContext(None)
+
+    async def retrieve(self, query, policy):
+        if self.failure is not None:
+            raise self.failure
+        self.retrieved = (query, policy)
+        return tuple(Chunk(str(n), f"chunk {n} of {query}", policy.collection, 1.0 / n, "bm25") for n in (1, 2, 3))
+
+    async def rerank(self, query, chunks, ranking):
+        self.reranked = (query, ranking)
+        return tuple(reversed(chunks))[: ranking.top_k or None]
 
 
 def scripted_services(inference=None, constraint=None, tools=None, context=None):

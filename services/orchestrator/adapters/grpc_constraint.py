@@ -9,7 +9,7 @@ from pagantic_common.codec.errors import failure_from_proto
 from pagantic_common.codec.validation import guarantee_from_proto, stage_report_from_proto
 from pagantic_common.domain.validation import Enforcement
 from pagantic_common.rpc.call import call_unary
-from services.orchestrator.convert.request import output_to_proto, rule_to_proto
+from services.orchestrator.convert.contract import output_to_proto, rule_to_proto
 from services.orchestrator.core.contract import OutputContract
 from services.orchestrator.core.request import Request
 from services.orchestrator.ports import CompiledConstraint

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import grpc
 
 from pagantic.common.v1 import chunk_pb2
 from pagantic.context.v1 import context_service_pb2, context_service_pb2_grpc
 from pagantic.rerank.v1 import rerank_service_pb2, rerank_service_pb2_grpc
+from pagantic_common.codec.chunks import chunk_from_proto, chunk_to_proto
 from pagantic_common.codec.messages import message_from_proto
+from pagantic_common.domain.chunks import Chunk
 from pagantic_common.rpc.call import call_unary
 from services.orchestrator.convert.request import context_to_proto
 from services.orchestrator.core.request import ContextPolicy
-from services.orchestrator.ports import BuiltContext
+from services.orchestrator.ports import BuiltContext, Ranking
 
 
 class GrpcContext:
@@ -36,6 +40,24 @@ class GrpcContext:
         if not reply.HasField("message"):
             return BuiltContext(None)
         return BuiltContext(message_from_proto(reply.message), len(reply.chunks), reply.token_count)
+
+    async def retrieve(self, query: str, policy: ContextPolicy) -> tuple[Chunk, ...]:
+        """Return chunks, best first."""
+        request = context_service_pb2.RetrieveRequest(query=query, policy=context_to_proto(policy))
+        reply = await call_unary("context", self._context.Retrieve, request)
+        return tuple(chunk_from_proto(chunk) for chunk in reply.chunks)
+
+    async def rerank(self, query: str, chunks: Sequence[Chunk], ranking: Ranking) -> tuple[Chunk, ...]:
+        """Return chunks anew ordered, those below min_score dropped."""
+        request = rerank_service_pb2.RerankRequest(
+            query=query,
+            chunks=[chunk_to_proto(chunk) for chunk in chunks],
+            scorer=ranking.scorer,
+            min_score=ranking.min_score,
+            top_k=ranking.top_k,
+        )
+        reply = await call_unary("rerank", self._rerank.Rerank, request)
+        return tuple(chunk_from_proto(chunk) for chunk in reply.chunks)
 
     async def _retrieve_and_rerank(
         self, query: str, policy: ContextPolicy, encoded: context_service_pb2.ContextPolicy

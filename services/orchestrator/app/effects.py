@@ -18,6 +18,7 @@ from pagantic_common.domain.errors import (
     Failure,
     InvalidRequest,
     PaganticError,
+    PermissionDenied,
     Unavailable,
     Unsupported,
     failure_of,
@@ -30,6 +31,7 @@ from pagantic_common.telemetry.logging import get_logger
 from pagantic_common.telemetry.scope import work_scope
 from services.orchestrator.app.recorder import Recorder
 from services.orchestrator.core import events
+from services.orchestrator.core.plan import tools_of
 from services.orchestrator.core.prompt import last_user_text
 from services.orchestrator.core.replicas import ballots_of
 from services.orchestrator.core.request import Request, check_configuration
@@ -105,6 +107,8 @@ class Effects:
 
     async def _prepare(self, request: Request) -> Prepared:
         check_configuration(request)
+        if request.plan is not None:
+            return Prepared(tools=await self._plan_tools(request, tools_of(request.plan)))
         history = await self._journal.history(request.session_id) if request.session_id else ()
         engine_text, is_fully_enforced = "", False
         if request.output.decoder_constraint and not request.output.is_empty:
@@ -118,6 +122,14 @@ class Effects:
             engine_text=engine_text,
             is_fully_enforced=is_fully_enforced,
         )
+
+    async def _plan_tools(self, request: Request, names: frozenset[str]) -> tuple[ToolDefinition, ...]:
+        if request.tools and (denied := sorted(names - set(request.tools))):
+            raise PermissionDenied(
+                f"the plan uses tool {denied[0]!r}, which is not among the request's tools", code=ErrorCode.TOOL_DENIED
+            )
+        listed = await self._services.tools.list_tools(sorted(names)) if names else []
+        return tuple(tool.definition for tool in listed)
 
     async def _offered_tools(self, request: Request) -> tuple[ToolDefinition, ...]:
         choice = request.hints.tool_choice
@@ -280,11 +292,12 @@ class Effects:
     async def _run_tools(self, run: Run, calls: Sequence[ToolCall]) -> ToolsRan:
         names = {tool.name for tool in run.prepared.tools}
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._run_tool(run.request, call, names)) for call in calls]
+            tasks = [group.create_task(self.run_tool(run.request, call, names)) for call in calls]
         self._cause = calls[-1].id
         return ToolsRan(tuple(task.result() for task in tasks))
 
-    async def _run_tool(self, request: Request, call: ToolCall, offered: set[str]) -> ToolCallRecord:
+    async def run_tool(self, request: Request, call: ToolCall, offered: set[str]) -> ToolCallRecord:
+        """Run a call and tell of it; its failure is in the record."""
         cause, args_hash = self._cause, hash_arguments(call.arguments_json)
         start = events.ToolStart(call.name, call.id, args_hash)
         await self._recorder.emit(start, layer="tools", action="tool.start", tool_call_id=call.id, caused_by=cause)

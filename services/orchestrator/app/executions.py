@@ -21,6 +21,7 @@ from services.orchestrator.app.recorder import Recorder
 from services.orchestrator.app.runner import Runner
 from services.orchestrator.core.events import Completed, Event
 from services.orchestrator.core.lifecycle import State
+from services.orchestrator.core.plan import PlanPolicy
 from services.orchestrator.core.request import Mode, Request, check_request
 from services.orchestrator.core.response import Response
 from services.orchestrator.ports import ExecutionRecord, Journal
@@ -62,12 +63,14 @@ class Executions:
         clock: Clock,
         *,
         max_running: int,
+        plan_bounds: PlanPolicy | None = None,
         new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
     ) -> None:
         self._services = services
         self.journal = journal
         self._clock = clock
         self._max_running = max_running
+        self._plan_bounds = plan_bounds or PlanPolicy()
         self._new_id = new_id
         self._running: dict[str, _Running] = {}
         self._sessions: dict[str, asyncio.Lock] = {}
@@ -181,7 +184,7 @@ class Executions:
             yield event
 
     async def _run(self, request: Request, running: _Running) -> None:
-        runner = Runner(self._services, self.journal, self._clock, running.recorder)
+        runner = Runner(self._services, self.journal, self._clock, running.recorder, self._plan_bounds)
         running.is_started = True
         correlation = CorrelationContext(request_id=request.request_id, session_id=request.session_id)
         timeout = Deadline.after(time.monotonic(), request.hints.timeout_s)
@@ -231,8 +234,8 @@ class Executions:
 
 def _check_is_built(request: Request) -> None:
     """Raise Unsupported for what this version does not do."""
-    if request.mode is Mode.PLAN:
-        raise Unsupported(f"mode {request.mode} is not built yet: use CHAT, STRUCTURED or REDUNDANT")
+    if request.mode is Mode.PLAN and request.plan is None:
+        raise Unsupported("there is no planner yet: give the plan")
 
 
 def _stop_unwatched(admission: asyncio.Future[_Running | ExecutionRecord], failure: Failure) -> None:

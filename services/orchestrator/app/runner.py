@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from pagantic_common.domain.clock import Clock
-from pagantic_common.domain.errors import (
-    Failure,
-)
+from pagantic_common.domain.errors import Failure
 from services.orchestrator.app.effects import Effects, Services
+from services.orchestrator.app.plan_steps import PlanSteps
 from services.orchestrator.app.recorder import Recorder
 from services.orchestrator.core import events, machine
+from services.orchestrator.core.plan import PlanPolicy
 from services.orchestrator.core.request import Request
 from services.orchestrator.core.run import (
     DiscardAttempt,
     Failed,
     Finish,
+    Input,
     Outcome,
     Run,
+    RunPlan,
 )
 from services.orchestrator.ports import Journal
 
@@ -25,17 +28,43 @@ from services.orchestrator.ports import Journal
 class Runner:
     """One execution, from its admission to its response."""
 
-    def __init__(self, services: Services, journal: Journal, clock: Clock, recorder: Recorder) -> None:
-        self._effects = Effects(services, journal, clock, recorder)
+    def __init__(
+        self,
+        services: Services,
+        journal: Journal,
+        clock: Clock,
+        recorder: Recorder,
+        bounds: PlanPolicy,
+    ) -> None:
+        self._services = services
+        self._clock = clock
         self._recorder = recorder
+        self._bounds = bounds
+        self._new_effects = partial(Effects, services, journal, clock, recorder)
+        self._effects = self._new_effects()
+        self._steps: PlanSteps | None = None
         self._run: Run | None = None
         self._recording: asyncio.Future[bool] | None = None
 
     async def run(self, request: Request) -> None:
         """Drive the machine to its end. Cancelling the task must be followed by `end`."""
-        outcome = machine.start(request)
+        outcome = machine.start(request, self._bounds)
         while not await self._record(outcome):
-            outcome = machine.step(outcome.run, await self._effects.carry_out(outcome))
+            outcome = machine.step(outcome.run, await self._carry_out(outcome))
+
+    async def _carry_out(self, outcome: Outcome) -> Input:
+        for command in outcome.commands:
+            if isinstance(command, RunPlan):
+                self._steps = PlanSteps(
+                    outcome.run.request,
+                    command.plan,
+                    services=self._services,
+                    clock=self._clock,
+                    recorder=self._recorder,
+                    new_effects=lambda cause: self._new_effects(cause=cause),
+                )
+                return await self._steps.run()
+        return await self._effects.carry_out(outcome)
 
     async def end(self, request: Request, failure: Failure) -> None:
         """End a run from outside: its caller is gone, its time is up, or the program is wrong.
@@ -47,11 +76,13 @@ class Runner:
         if self._recorder.is_finishing:
             return
         if self._run is None:
-            await self._record(machine.start(request))
-        run = self._run or machine.start(request).run
+            await self._record(machine.start(request, self._bounds))
+        run = self._run or machine.start(request, self._bounds).run
         known = {record.id for record in run.records}
-        records = tuple(record for record in self._effects.records if record.id not in known)
-        await self._record(machine.step(run, Failed(failure, records)))
+        source = self._steps or self._effects
+        records = tuple(record for record in source.records if record.id not in known)
+        results = tuple(self._steps.results) if self._steps is not None and not run.results else ()
+        await self._record(machine.step(run, Failed(failure, records, results)))
 
     async def _record(self, outcome: Outcome) -> bool:
         """Record what a step told, all of it even when cancelled meanwhile; returns whether it was the last."""

@@ -79,6 +79,7 @@ def event_to_proto(event: Event) -> event_pb2.ExecutionEvent:
         action=event.action,
         attempt=event.attempt,
         tool_call_id=event.tool_call_id,
+        step_name=correlation.step_name,
     )
     if event.duration_s is not None:
         encoded.duration.CopyFrom(duration_to_proto(event.duration_s))
@@ -147,6 +148,14 @@ def _set_payload(encoded: event_pb2.ExecutionEvent, payload: Payload) -> None:  
             encoded.repair_applied.CopyFrom(event_pb2.RepairApplied(stage=stage, repairs=payload.repairs))
         case events.ValidationStage():
             encoded.validation_stage.report.CopyFrom(stage_report_to_proto(payload.report))
+        case events.StepStart():
+            encoded.step_start.CopyFrom(event_pb2.StepStart(name=payload.name, kind=payload.kind))
+        case events.StepEnd():
+            encoded.step_end.CopyFrom(
+                event_pb2.StepEnd(
+                    name=payload.name, kind=payload.kind, duration_ms=payload.duration_ms, success=payload.success
+                )
+            )
         case events.VoteCast():
             encoded.vote_cast.CopyFrom(
                 event_pb2.VoteCast(
@@ -172,6 +181,7 @@ def event_from_proto(encoded: event_pb2.ExecutionEvent) -> Event:
             trace_id=correlation.trace_id,
             span_id=correlation.span_id,
             parent_span_id=correlation.parent_span_id,
+            step_name=encoded.step_name,
             caused_by=correlation.caused_by,
         ),
         sequence=encoded.sequence,
@@ -186,7 +196,7 @@ def event_from_proto(encoded: event_pb2.ExecutionEvent) -> Event:
     )
 
 
-def _payload_from_proto(encoded: event_pb2.ExecutionEvent) -> Payload:  # noqa: C901, PLR0911 - an arm for each kind
+def _payload_from_proto(encoded: event_pb2.ExecutionEvent) -> Payload:  # noqa: C901, PLR0911, PLR0912 - an arm for each kind
     match encoded.WhichOneof("event"):
         case "transition":
             moved = encoded.transition
@@ -233,6 +243,11 @@ def _payload_from_proto(encoded: event_pb2.ExecutionEvent) -> Payload:  # noqa: 
             return events.RepairApplied(stage, tuple(repair.repairs))
         case "validation_stage":
             return events.ValidationStage(stage_report_from_proto(encoded.validation_stage.report))
+        case "step_start":
+            return events.StepStart(encoded.step_start.name, encoded.step_start.kind)
+        case "step_end":
+            step = encoded.step_end
+            return events.StepEnd(step.name, step.kind, step.duration_ms, step.success)
         case "vote_cast":
             vote = encoded.vote_cast
             return events.VoteCast(vote.replica_index, vote.value_hash, vote.abstained)

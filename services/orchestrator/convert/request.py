@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 
-from pagantic.constraint.v1 import contract_pb2
 from pagantic.context.v1 import context_service_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.codec.messages import duration_from_proto, message_from_proto, tool_choice_from_proto
 from pagantic_common.domain.errors import InvalidRequest, Unsupported
-from services.orchestrator.core.contract import OutputContract, Rule
+from services.orchestrator.convert.contract import output_from_proto, rule_from_proto
+from services.orchestrator.convert.plan import plan_from_proto
 from services.orchestrator.core.request import (
     DEFAULT_MAX_RETRIES,
     ContextPolicy,
@@ -35,13 +35,14 @@ def request_from_proto(request: execution_pb2.SystemRequest, request_id: str) ->
         messages=tuple(message_from_proto(message) for message in request.messages),
         prompt=_prompt_from_proto(request.prompt),
         hints=_hints_from_proto(request.hints),
-        output=_output_from_proto(request.output),
+        output=output_from_proto(request.output),
         tools=tuple(request.tools),
         context=_context_from_proto(request.context) if request.HasField("context") else None,
-        rules=tuple(_rule_from_proto(rule) for rule in request.rules),
+        rules=tuple(rule_from_proto(rule) for rule in request.rules),
         semantic_intent=request.semantic_intent,
         retry=_retry_from_proto(request.retry),
         voting=_voting_from_proto(request.voting),
+        plan=plan_from_proto(request.plan) if request.HasField("plan") else None,
     )
 
 
@@ -57,29 +58,6 @@ def fingerprint_of(request: execution_pb2.SystemRequest) -> str:
 def mode_to_proto(mode: Mode) -> execution_pb2.Mode.ValueType:
     """Encode a mode."""
     return execution_pb2.Mode.Value(_MODE_PREFIX + mode.value)
-
-
-def output_to_proto(output: OutputContract) -> contract_pb2.OutputContract:
-    """Encode an output contract for the constraint service."""
-    contract = contract_pb2.OutputContract(
-        schema_json=output.schema_json,
-        decoder_constraint=output.decoder_constraint,
-        repair_allowed=output.repair_allowed,
-        strict_validation=output.strict_validation,
-    )
-    if output.grammar_name:
-        contract.grammar_name = output.grammar_name
-    elif output.grammar:
-        contract.grammar = output.grammar
-    return contract
-
-
-def rule_to_proto(rule: Rule) -> contract_pb2.Rule:
-    """Encode a rule for the constraint service."""
-    if rule.builtin_kind:
-        builtin = contract_pb2.BuiltinRule(kind=rule.builtin_kind, parameters_json=rule.builtin_parameters_json)
-        return contract_pb2.Rule(name=rule.name, builtin=builtin)
-    return contract_pb2.Rule(name=rule.name, expression=rule.expression)
 
 
 def context_to_proto(policy: ContextPolicy) -> context_service_pb2.ContextPolicy:
@@ -129,17 +107,6 @@ def _hints_from_proto(hints: execution_pb2.ExecutionHints) -> Hints:
     )
 
 
-def _output_from_proto(output: contract_pb2.OutputContract) -> OutputContract:
-    return OutputContract(
-        schema_json=output.schema_json,
-        grammar=output.grammar,
-        grammar_name=output.grammar_name,
-        decoder_constraint=output.decoder_constraint if output.HasField("decoder_constraint") else True,
-        repair_allowed=output.repair_allowed if output.HasField("repair_allowed") else True,
-        strict_validation=output.strict_validation if output.HasField("strict_validation") else True,
-    )
-
-
 def _context_from_proto(policy: context_service_pb2.ContextPolicy) -> ContextPolicy:
     if policy.include_tools or policy.include_schema:
         raise Unsupported("context.include_tools and context.include_schema are not built yet")
@@ -154,15 +121,6 @@ def _context_from_proto(policy: context_service_pb2.ContextPolicy) -> ContextPol
         scorer=policy.rerank.scorer if policy.HasField("rerank") else None,
         top_k=policy.rerank.top_k,
         max_tokens=policy.max_tokens,
-    )
-
-
-def _rule_from_proto(rule: contract_pb2.Rule) -> Rule:
-    return Rule(
-        name=rule.name,
-        expression=rule.expression,
-        builtin_kind=rule.builtin.kind,
-        builtin_parameters_json=rule.builtin.parameters_json,
     )
 
 

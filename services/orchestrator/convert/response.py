@@ -18,6 +18,7 @@ from pagantic_common.codec.validation import (
     violation_from_proto,
     violation_to_proto,
 )
+from services.orchestrator.convert.plan import result_from_proto, result_to_proto
 from services.orchestrator.core.response import Candidate, Response, ToolCallRecord, ValidationReport
 
 
@@ -32,6 +33,7 @@ def response_to_proto(response: Response) -> execution_pb2.SystemResponse:
         confidence=response.confidence,
         confidence_source=execution_pb2.ConfidenceSource.Value(f"CONFIDENCE_SOURCE_{response.confidence_source}"),
         candidates=[_candidate_to_proto(candidate) for candidate in response.candidates],
+        step_results=[result_to_proto(result) for result in response.step_results],
         token_usage=usage_to_proto(response.usage),
     )
     if response.validation is not None:
@@ -54,6 +56,7 @@ def response_from_proto(encoded: execution_pb2.SystemResponse) -> Response:
         confidence_source=source.removeprefix("CONFIDENCE_SOURCE_"),
         validation=_validation_from_proto(encoded.validation) if encoded.HasField("validation") else None,
         candidates=tuple(_candidate_from_proto(candidate) for candidate in encoded.candidates),
+        step_results=tuple(result_from_proto(result) for result in encoded.step_results),
         usage=usage_from_proto(encoded.token_usage),
         failure=failure_from_proto(encoded.error) if encoded.HasField("error") else None,
     )

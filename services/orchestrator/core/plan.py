@@ -138,6 +138,7 @@ GIVES: dict[StepKind, Mapping[ValueKind, ValueKind]] = {
 }
 SINGLE = frozenset(StepKind) - {StepKind.INFER}  # kinds that work on one value
 
+RETRIEVERS = ("bm25", "keyword", "vector", "hybrid")
 _Types = tuple[type, ...]
 _NUMBER: _Types = (int, float)
 # Of each kind: the parameters that it needs, and those that it may have.
@@ -162,8 +163,16 @@ def check_parameters(kind: StepKind, parameters: Mapping[str, Any]) -> str:
             return f"has the parameter {name!r}, which its kind does not take; it takes {', '.join(known) or 'none'}"
         if not isinstance(value, known[name]) or (isinstance(value, bool) and bool not in known[name]):
             return f"has {name!r} of a wrong type: it must be {' or '.join(one.__name__ for one in known[name])}"
+    if parameters.get("retriever", RETRIEVERS[0]) not in RETRIEVERS:
+        return f"has a 'retriever' that is not known; there are {', '.join(RETRIEVERS)}"
     tools = parameters.get("tools", [])
     return "" if all(isinstance(tool, str) for tool in tools) else "has 'tools' that are not names"
+
+
+def tools_of(plan: Plan) -> frozenset[str]:
+    """Return the names of the tools that a plan uses."""
+    called = {str(step.parameters["tool"]) for step in plan.steps if step.kind == StepKind.TOOL}
+    return frozenset(called.union(*(step.parameters.get("tools", ()) for step in plan.steps)))
 
 
 def dependencies_of(plan: Plan) -> dict[str, tuple[str, ...]]:

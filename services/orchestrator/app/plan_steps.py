@@ -1,0 +1,267 @@
+"""Runs the steps of a plan, as many at the same time as may, and tells of each."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from pagantic_common.domain.chunks import Chunk
+from pagantic_common.domain.clock import Clock
+from pagantic_common.domain.correlation import CorrelationContext
+from pagantic_common.domain.errors import ErrorCode, Failure, InvalidRequest, PaganticError, failure_of
+from pagantic_common.domain.messages import ToolCall, ToolChoice, ToolChoiceMode
+from pagantic_common.domain.usage import TokenUsage
+from pagantic_common.domain.validation import Enforcement
+from pagantic_common.telemetry.scope import work_scope
+from services.orchestrator.app.effects import Effects, Services, failure_from
+from services.orchestrator.app.recorder import Recorder
+from services.orchestrator.core import events, machine
+from services.orchestrator.core.plan import RETRIEVERS, Plan, Proposal, Step, StepKind, StepResult, Value, ValueKind
+from services.orchestrator.core.plan_progress import PlanProgress
+from services.orchestrator.core.prompt import last_user_text
+from services.orchestrator.core.request import ContextPolicy, Mode, Request
+from services.orchestrator.core.response import ToolCallRecord
+from services.orchestrator.core.run import DiscardAttempt, Enforce, Finish, PlanRan, Run
+from services.orchestrator.core.step_input import arguments_of, messages_of, result_value, value_of
+from services.orchestrator.ports import Ranking
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """What one attempt of a step gave."""
+
+    output: Value
+    usage: TokenUsage = TokenUsage()
+    enforcement: Enforcement | None = None
+
+
+class _StepFailedError(Exception):
+    """The step failed, and has cost something."""
+
+    def __init__(self, failure: Failure, usage: TokenUsage) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+        self.usage = usage
+
+
+class PlanSteps:
+    """The steps of one plan; `results` and `records` grow while they run."""
+
+    def __init__(
+        self,
+        request: Request,
+        plan: Plan,
+        *,
+        services: Services,
+        clock: Clock,
+        recorder: Recorder,
+        new_effects: Callable[[str], Effects],
+    ) -> None:
+        self._request = request
+        self._plan = plan
+        self._services = services
+        self._clock = clock
+        self._recorder = recorder
+        self._new_effects = new_effects
+        self._final = plan.steps[-1].name if plan.steps else ""
+        self._enforcement: Enforcement | None = None
+        self.results: list[StepResult] = []
+        self.records: list[ToolCallRecord] = []
+
+    async def run(self) -> PlanRan:
+        """Run all steps, or up to the first that fails; what runs beside it ends first."""
+        progress = PlanProgress(self._plan)
+        running: set[asyncio.Task[StepResult]] = set()
+        try:
+            while True:
+                for step in progress.ready():
+                    running.add(asyncio.create_task(self._run_step(step, progress.inputs_of(step))))
+                    progress = progress.started(step)
+                if not running:
+                    break
+                ended, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                for task in ended:
+                    progress = progress.ended(task.result())
+        finally:
+            for task in running:
+                task.cancel()
+            if running:
+                await asyncio.wait(running)
+        return PlanRan(progress.results, tuple(self.records), self._enforcement)
+
+    async def _run_step(self, step: Step, inputs: Mapping[str, Value]) -> StepResult:
+        request = self._request
+        correlation = CorrelationContext(
+            request_id=request.request_id, session_id=request.session_id, step_name=step.name
+        )
+        with work_scope(correlation=correlation):
+            start = events.StepStart(step.name, step.kind)
+            await self._recorder.emit(start, layer="orchestrator", action="step.start", caused_by="request")
+            started_s = self._clock.monotonic_s()
+            result = await self._attempts(step, inputs)
+            took_s = self._clock.monotonic_s() - started_s
+            result = replace(result, duration_s=took_s)
+            self.results.append(result)
+            self._recorder.note_step(step.name, result.failure)
+            await self._recorder.emit(
+                events.StepEnd(step.name, step.kind, took_s * 1000, success=result.failure is None),
+                layer="orchestrator",
+                action="step.end",
+                duration_s=took_s,
+                failure=result.failure,
+                caused_by=step.name,
+            )
+        return result
+
+    async def _attempts(self, step: Step, inputs: Mapping[str, Value]) -> StepResult:
+        retry = self._request.retry
+        most = 1 + (retry.max_retries if step.max_retries is None else step.max_retries)
+        usage = TokenUsage()
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                done = await self._attempt(step, inputs)
+            except _StepFailedError as error:
+                usage += error.usage
+                failure = error.failure
+            else:
+                if step.name == self._final:
+                    self._enforcement = done.enforcement
+                usage += done.usage
+                return StepResult(step.name, step.kind, output=done.output, attempts=attempt, usage=usage)
+            if not failure.retryable or attempt == most:
+                return StepResult(step.name, step.kind, failure=failure, attempts=attempt, usage=usage)
+            await asyncio.sleep(retry.wait_s(attempt, random.random()))  # noqa: S311 - no secret
+
+    async def _attempt(self, step: Step, inputs: Mapping[str, Value]) -> _Done:
+        timeouts = [timeout for timeout in (step.timeout_s, self._plan.policy.timeout_per_step_s) if timeout]
+        timeout_s = min(timeouts) if timeouts else None
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._do(step, inputs)
+        except TimeoutError:
+            code = ErrorCode.TOOL_TIMEOUT if step.kind == StepKind.TOOL else ErrorCode.CANCELLED_TIMEOUT
+            failure = failure_of(code, f"step {step.name!r} took more than {timeout_s:g} s")
+            raise _StepFailedError(failure, TokenUsage()) from None
+        except PaganticError as error:
+            raise _StepFailedError(failure_from(error), TokenUsage()) from None
+
+    async def _do(self, step: Step, inputs: Mapping[str, Value]) -> _Done:
+        match StepKind(step.kind):
+            case StepKind.INFER:
+                return await self._infer(step, inputs)
+            case StepKind.TOOL:
+                return await self._call(step, value_of(step, self._request, inputs))
+            case StepKind.VALIDATE:
+                return await self._validate(step, value_of(step, self._request, inputs))
+            case StepKind.RETRIEVE:
+                return await self._retrieve(step, value_of(step, self._request, inputs))
+            case StepKind.RERANK:
+                return await self._rerank(step, value_of(step, self._request, inputs))
+
+    async def _infer(self, step: Step, inputs: Mapping[str, Value]) -> _Done:
+        """Run a whole turn on a machine of its own: tools, the step's contract, repair and retries."""
+        effects = self._new_effects(step.name)
+        outcome = machine.start(self._request_of(step, inputs))
+        try:
+            while (finish := next((one for one in outcome.commands if isinstance(one, Finish)), None)) is None:
+                for command in outcome.commands:
+                    if isinstance(command, DiscardAttempt):
+                        discarded = events.AttemptDiscarded(command.attempt, command.reason)
+                        await self._recorder.emit(discarded, layer="orchestrator", action="attempt.discarded")
+                outcome = machine.step(outcome.run, await effects.carry_out(outcome))
+        finally:
+            self.records += effects.records
+        response = finish.response
+        if response.failure is not None:
+            # Its own retries are used up: what is left to try again is a service that failed.
+            is_retryable = response.failure.retryable and response.validation is None
+            raise _StepFailedError(replace(response.failure, retryable=is_retryable), response.usage)
+        output = Value(ValueKind.TEXT, text=response.content)
+        return _Done(output, response.usage, outcome.run.best)
+
+    def _request_of(self, step: Step, inputs: Mapping[str, Value]) -> Request:
+        request, parameters = self._request, step.parameters
+        tools = tuple(parameters.get("tools", ()))
+        is_final = step.name == self._final
+        hints = replace(
+            request.hints,
+            max_tokens=parameters.get("max_tokens", request.hints.max_tokens),
+            temperature=parameters.get("temperature", request.hints.temperature),
+            tool_choice=ToolChoice() if tools else ToolChoice(mode=ToolChoiceMode.NONE),
+        )
+        retries = request.retry.max_retries if step.max_retries is None else step.max_retries
+        return Request(
+            request_id=request.request_id,
+            trace_id=request.trace_id,
+            mode=Mode.STRUCTURED if step.output.schema_json else Mode.CHAT,
+            messages=messages_of(step, request, inputs),
+            prompt=request.prompt,
+            hints=hints,
+            output=step.output,
+            tools=tools,
+            rules=request.rules if is_final else (),
+            semantic_intent=request.semantic_intent if is_final else "",
+            retry=replace(request.retry, max_retries=retries),
+        )
+
+    async def _call(self, step: Step, value: Value) -> _Done:
+        arguments = arguments_of(step, value)
+        if arguments is None:
+            raise InvalidRequest(
+                f"step {step.name!r} works on text that is no JSON object: name the `argument` that takes it",
+                code=ErrorCode.TOOL_INVALID_ARGUMENTS,
+            )
+        tool = str(step.parameters["tool"])
+        call = ToolCall(f"{step.name}-{len(self.records) + 1}", tool, arguments)
+        record = await self._new_effects(step.name).run_tool(self._request, call, {tool})
+        self.records.append(record)
+        if record.error_code is not None or record.is_error:
+            code = record.error_code or ErrorCode.TOOL_EXECUTION_FAILED
+            raise _StepFailedError(failure_of(code, record.result), TokenUsage())
+        return _Done(result_value(call.id, tool, record.result))
+
+    async def _validate(self, step: Step, value: Value) -> _Done:
+        request = self._request_of(replace(step, input=value), {})
+        effects = self._new_effects(step.name)
+        enforced = await effects.enforce(Run(request), Enforce(value.text, is_decoder_enforced=False), step.name)
+        found = enforced.enforcement
+        if not found.valid:
+            failure = found.failure or failure_of(ErrorCode.CONSTRAINT_SCHEMA_INVALID, "validation failed")
+            raise _StepFailedError(replace(failure, retryable=False), TokenUsage())
+        return _Done(replace(value, text=found.output), enforcement=found)
+
+    async def _retrieve(self, step: Step, value: Value) -> _Done:
+        parameters = step.parameters
+        policy = ContextPolicy(
+            retriever=f"RETRIEVER_{parameters.get('retriever', RETRIEVERS[0]).upper()}",
+            collection=str(parameters["collection"]),
+            max_chunks=parameters.get("max_chunks", 0),
+            min_score=parameters.get("min_score"),
+        )
+        chunks = await self._services.context.retrieve(value.text, policy)
+        found = events.ContextRetrieved(policy.collection, len(chunks), 0)
+        await self._recorder.emit(found, layer="context", action="context.retrieved", caused_by=step.name)
+        return _Done(Value(ValueKind.CONTEXT, chunks=chunks))
+
+    async def _rerank(self, step: Step, value: Value) -> _Done:
+        parameters = step.parameters
+        query = str(parameters.get("query") or last_user_text(self._request, ()))
+        ranking = Ranking(str(parameters.get("scorer", "")), parameters.get("min_score"), parameters.get("top_k", 0))
+        chunks = value.chunks or _as_chunks(value.proposals)
+        ranked = await self._services.context.rerank(query, chunks, ranking)
+        if value.kind is ValueKind.CONTEXT:
+            return _Done(replace(value, chunks=ranked))
+        by_id = {chunk.id: proposal for chunk, proposal in zip(chunks, value.proposals, strict=True)}
+        proposals = tuple(replace(by_id[chunk.id], score=chunk.score, score_kind=chunk.score_kind) for chunk in ranked)
+        return _Done(replace(value, proposals=proposals))
+
+
+def _as_chunks(proposals: tuple[Proposal, ...]) -> tuple[Chunk, ...]:
+    return tuple(
+        Chunk(str(index), one.content, one.source, one.score, one.score_kind, one.metadata_json)
+        for index, one in enumerate(proposals)
+    )

@@ -1,0 +1,51 @@
+"""Output contracts and rules <-> proto."""
+
+from __future__ import annotations
+
+from pagantic.constraint.v1 import contract_pb2
+from services.orchestrator.core.contract import OutputContract, Rule
+
+
+def output_to_proto(output: OutputContract) -> contract_pb2.OutputContract:
+    """Encode an output contract for the constraint service."""
+    contract = contract_pb2.OutputContract(
+        schema_json=output.schema_json,
+        decoder_constraint=output.decoder_constraint,
+        repair_allowed=output.repair_allowed,
+        strict_validation=output.strict_validation,
+    )
+    if output.grammar_name:
+        contract.grammar_name = output.grammar_name
+    elif output.grammar:
+        contract.grammar = output.grammar
+    return contract
+
+
+def rule_to_proto(rule: Rule) -> contract_pb2.Rule:
+    """Encode a rule for the constraint service."""
+    if rule.builtin_kind:
+        builtin = contract_pb2.BuiltinRule(kind=rule.builtin_kind, parameters_json=rule.builtin_parameters_json)
+        return contract_pb2.Rule(name=rule.name, builtin=builtin)
+    return contract_pb2.Rule(name=rule.name, expression=rule.expression)
+
+
+def output_from_proto(output: contract_pb2.OutputContract) -> OutputContract:
+    """Decode an output contract; unset switches are on."""
+    return OutputContract(
+        schema_json=output.schema_json,
+        grammar=output.grammar,
+        grammar_name=output.grammar_name,
+        decoder_constraint=output.decoder_constraint if output.HasField("decoder_constraint") else True,
+        repair_allowed=output.repair_allowed if output.HasField("repair_allowed") else True,
+        strict_validation=output.strict_validation if output.HasField("strict_validation") else True,
+    )
+
+
+def rule_from_proto(rule: contract_pb2.Rule) -> Rule:
+    """Decode a rule."""
+    return Rule(
+        name=rule.name,
+        expression=rule.expression,
+        builtin_kind=rule.builtin.kind,
+        builtin_parameters_json=rule.builtin.parameters_json,
+    )

@@ -1,0 +1,156 @@
+"""Plans and what their steps take and give <-> proto."""
+
+from __future__ import annotations
+
+from pagantic.orchestrator.v1 import plan_pb2
+from pagantic_common.codec.chunks import chunk_from_proto, chunk_to_proto
+from pagantic_common.codec.errors import failure_from_proto, failure_to_proto
+from pagantic_common.codec.messages import (
+    duration_from_proto,
+    duration_to_proto,
+    message_from_proto,
+    usage_from_proto,
+    usage_to_proto,
+)
+from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.domain.json_text import JsonTextError, parse_json
+from services.orchestrator.convert.contract import output_from_proto
+from services.orchestrator.core.plan import (
+    MAX_STEPS,
+    CallResult,
+    Plan,
+    PlanPolicy,
+    Proposal,
+    Step,
+    StepKind,
+    StepResult,
+    Value,
+    ValueKind,
+)
+
+
+def plan_from_proto(plan: plan_pb2.ExecutionPlan) -> Plan:
+    """Decode a plan; raises InvalidRequest for parameters that are no JSON object."""
+    return Plan(tuple(_step_from_proto(step) for step in plan.steps), _policy_from_proto(plan.policy))
+
+
+def result_to_proto(result: StepResult) -> plan_pb2.StepResult:
+    """Encode what came of a step."""
+    encoded = plan_pb2.StepResult(
+        name=result.name,
+        kind=result.kind,
+        attempts=result.attempts,
+        duration=duration_to_proto(result.duration_s),
+        error=None if result.failure is None else failure_to_proto(result.failure),
+    )
+    if result.output is not None:
+        _set_output(encoded.output, result.output)
+        encoded.output.usage.CopyFrom(usage_to_proto(result.usage))
+    return encoded
+
+
+def result_from_proto(result: plan_pb2.StepResult) -> StepResult:
+    """Decode what came of a step."""
+    return StepResult(
+        name=result.name,
+        kind=result.kind,
+        output=_value_from_proto(result.output) if result.HasField("output") else None,
+        failure=failure_from_proto(result.error) if result.HasField("error") else None,
+        attempts=result.attempts,
+        duration_s=duration_from_proto(result.duration),
+        usage=usage_from_proto(result.output.usage),
+    )
+
+
+def _step_from_proto(step: plan_pb2.Step) -> Step:
+    try:
+        parameters = parse_json(step.parameters_json) if step.parameters_json else {}
+    except JsonTextError as error:
+        raise InvalidRequest(f"step {step.name[:64]!r}: parameters_json is not JSON: {error}") from None
+    if not isinstance(parameters, dict):
+        raise InvalidRequest(f"step {step.name[:64]!r}: parameters_json is not a JSON object")
+    return Step(
+        name=step.name,
+        kind=step.kind,
+        parameters=parameters,
+        input=_value_from_proto(step.input) if step.HasField("input") else None,
+        depends_on=tuple(step.depends_on),
+        output=output_from_proto(step.output),
+        max_retries=step.max_retries if step.HasField("max_retries") else None,
+        timeout_s=duration_from_proto(step.timeout) if step.HasField("timeout") else None,
+    )
+
+
+def _policy_from_proto(policy: plan_pb2.PlanPolicy) -> PlanPolicy:
+    return PlanPolicy(
+        max_steps=policy.max_steps if policy.max_steps > 0 else MAX_STEPS,
+        allowed_kinds=frozenset(policy.allowed_step_types) or frozenset(StepKind),
+        require_linear=policy.require_linear,
+        timeout_per_step_s=duration_from_proto(policy.timeout_per_step)
+        if policy.HasField("timeout_per_step")
+        else None,
+    )
+
+
+def _value_from_proto(value: plan_pb2.StepInput | plan_pb2.StepOutput) -> Value | None:
+    kind = value.WhichOneof("value")
+    match kind:
+        case "messages" if isinstance(value, plan_pb2.StepInput):
+            messages = tuple(message_from_proto(message) for message in value.messages.messages)
+            found = Value(ValueKind.MESSAGES, messages=messages)
+        case "candidates":
+            found = _candidates_from_proto(value.candidates)
+        case "context":
+            found = _context_from_proto(value.context)
+        case "tool_results":
+            found = _results_from_proto(value.tool_results)
+        case "raw_json":
+            found = Value(ValueKind.RAW_JSON, text=value.raw_json)
+        case "text" | "content":
+            found = Value(ValueKind.TEXT, text=str(getattr(value, kind)))
+        case _:
+            return None
+    return found
+
+
+def _set_output(encoded: plan_pb2.StepOutput, value: Value) -> None:
+    match value.kind:
+        case ValueKind.CANDIDATES:
+            encoded.candidates.SetInParent()
+            for one in value.proposals:
+                encoded.candidates.candidates.add(
+                    content=one.content,
+                    source=one.source,
+                    score=one.score,
+                    score_kind=one.score_kind,
+                    metadata_json=one.metadata_json,
+                )
+        case ValueKind.CONTEXT:
+            encoded.context.SetInParent()
+            encoded.context.chunks.extend(chunk_to_proto(chunk) for chunk in value.chunks)
+        case ValueKind.TOOL_RESULTS:
+            encoded.tool_results.SetInParent()
+            for result in value.results:
+                encoded.tool_results.tool_results.add(
+                    call_id=result.call_id, name=result.name, content=result.content, is_error=result.is_error
+                )
+        case ValueKind.RAW_JSON:
+            encoded.raw_json = value.text
+        case _:
+            encoded.content = value.text
+
+
+def _candidates_from_proto(candidates: plan_pb2.CandidateList) -> Value:
+    proposals = tuple(
+        Proposal(one.content, one.source, one.score, one.score_kind, one.metadata_json) for one in candidates.candidates
+    )
+    return Value(ValueKind.CANDIDATES, proposals=proposals)
+
+
+def _context_from_proto(context: plan_pb2.ContextIR) -> Value:
+    return Value(ValueKind.CONTEXT, chunks=tuple(chunk_from_proto(chunk) for chunk in context.chunks))
+
+
+def _results_from_proto(results: plan_pb2.ToolResultList) -> Value:
+    found = tuple(CallResult(one.call_id, one.name, one.content, one.is_error) for one in results.tool_results)
+    return Value(ValueKind.TOOL_RESULTS, results=found)

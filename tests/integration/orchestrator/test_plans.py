@@ -1,0 +1,230 @@
+"""Plans through the orchestrator, with scripted services."""
+
+import asyncio
+import json
+
+import pytest
+
+from pagantic.common.v1 import error_pb2
+from pagantic.constraint.v1 import contract_pb2
+from pagantic.orchestrator.v1 import execution_pb2, plan_pb2
+from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
+from pagantic_common.domain.errors import ErrorCode, NotFound, Overloaded, Unavailable
+from pagantic_common.domain.messages import ToolCall
+from pagantic_common.rpc.call import call_unary
+from tests.support.orchestrator_app import ended, execute, orchestrator, system_request, timeline
+from tests.support.scripted_services import (
+    ScriptedConstraint,
+    ScriptedContext,
+    ScriptedInference,
+    ScriptedTools,
+    answer,
+    scripted_services,
+)
+
+SCHEMA = contract_pb2.OutputContract(schema_json="{}")
+
+
+def step(name, kind="infer", depends_on=(), parameters=None, **fields):
+    text = json.dumps(parameters) if parameters is not None else ""
+    return plan_pb2.Step(name=name, kind=kind, depends_on=depends_on, parameters_json=text, **fields)
+
+
+def plan(*steps, policy=None, **fields):
+    execution_plan = plan_pb2.ExecutionPlan(steps=steps, policy=policy)
+    return system_request("What now?", mode=execution_pb2.MODE_PLAN, request_id="p", plan=execution_plan, **fields)
+
+
+RETRIEVE = step("find", "retrieve", parameters={"collection": "docs", "max_chunks": 3})
+RERANK = step("order", "rerank", parameters={"top_k": 2})
+TOOL = step("time", "tool", parameters={"tool": "clock", "arguments": {"zone": "UTC"}})
+
+
+async def ask(tmp_path, request, **services):
+    async with orchestrator(tmp_path, scripted_services(**services)) as stub:
+        return await execute(stub, request), await timeline(stub, "p")
+
+
+def states(events):
+    names = [execution_pb2.LifecycleState.Name(event.transition.to) for event in events if event.HasField("transition")]
+    return [name.removeprefix("LIFECYCLE_STATE_") for name in names]
+
+
+async def test_a_linear_plan_passes_each_output_on(tmp_path):
+    inference, context = ScriptedInference(answer('{"a": 1}')), ScriptedContext()
+    request = plan(RETRIEVE, RERANK, step("say"), step("check", "validate", output=SCHEMA))
+    response, events = await ask(tmp_path, request, inference=inference, context=context)
+    assert not response.HasField("error")
+    assert [(result.name, result.attempts) for result in response.step_results] == [
+        ("find", 1), ("order", 1), ("say", 1), ("check", 1),
+    ]  # fmt: skip
+    assert context.retrieved[0] == "What now?"
+    assert context.reranked[0] == "What now?"
+    assert len(response.step_results[1].output.context.chunks) == 2
+    asked = inference.commands[0].messages[-1].content
+    assert (
+        asked == "Relevant context:\n\n[1] (docs): chunk 3 of What now?\n[2] (docs): chunk 2 of What now?\n\nWhat now?"
+    )
+    assert response.content == response.structured_output_json == '{"a": 1}'
+    assert response.token_usage.output_tokens == 3
+    assert states(events) == ["INIT", "PLAN", "PREPARE", "EXECUTE", "VALIDATE", "COMPLETE"]
+    named = [event.step_start.name for event in events if event.WhichOneof("event") == "step_start"]
+    assert named == ["find", "order", "say", "check"]
+    inferred = next(event for event in events if event.WhichOneof("event") == "inference_end")
+    assert inferred.step_name == "say"
+    assert [event.sequence for event in events] == list(range(1, len(events) + 1))
+
+
+async def test_independent_steps_run_at_the_same_time_unless_the_policy_is_linear(tmp_path):
+    class Meeting(ScriptedTools):
+        """Answers when two calls are there, or when nobody else can come."""
+
+        def __init__(self):
+            super().__init__()
+            self.together = 0
+            self.most = 0
+
+        async def execute(self, call):
+            self.together += 1
+            self.most = max(self.most, self.together)
+            for _ in range(20):
+                await asyncio.sleep(0)
+            self.together -= 1
+            return await super().execute(call)
+
+    steps = (
+        step("start"),
+        step("one", "tool", ["start"], {"tool": "clock", "argument": "q"}),
+        step("two", "tool", ["start"], {"tool": "clock", "argument": "q"}),
+        step("join", "infer", ["one", "two"]),
+    )
+    for linear, most in ((False, 2), (True, 1)):
+        tools, folder = Meeting(), tmp_path / str(linear)
+        folder.mkdir()
+        policy = plan_pb2.PlanPolicy(require_linear=linear)
+        response, _ = await ask(folder, plan(*steps, policy=policy), tools=tools)
+        assert not response.HasField("error")
+        assert tools.most == most
+        assert len(response.tool_calls_made) == 2
+
+
+async def test_a_step_that_fails_returns_what_was_done_before_it(tmp_path):
+    context = ScriptedContext()
+    context.failure = NotFound("no collection is named 'docs'")
+    response, events = await ask(tmp_path, plan(TOOL, step("say"), RETRIEVE, step("never")), context=context)
+    assert response.HasField("error")
+    assert [result.name for result in response.step_results] == ["time", "say", "find"]
+    assert response.step_results[2].HasField("error")
+    assert response.tool_calls_made[0].result == "noon"
+    assert states(events)[-1] == "ERROR"
+
+
+async def test_a_service_that_fails_is_tried_again_as_often_as_the_step_says(tmp_path):
+    class Busy(ScriptedInference):
+        failures = 2
+
+        async def infer(self, command, hints):
+            if self.failures:
+                self.failures -= 1
+                raise Overloaded("busy", code=ErrorCode.INFERENCE_OVERLOADED)
+            async for piece in super().infer(command, hints):
+                yield piece
+
+    response, _ = await ask(tmp_path, plan(step("say", max_retries=2)), inference=Busy())
+    assert (response.content, response.step_results[0].attempts) == ("hello", 3)
+    (tmp_path / "b").mkdir()
+    response, _ = await ask(tmp_path / "b", plan(step("say", max_retries=1)), inference=Busy())
+    assert response.error.code == error_pb2.ERROR_CODE_INFERENCE_OVERLOADED
+    assert response.step_results[0].attempts == 2
+
+
+async def test_each_step_has_its_contract_with_retries_of_its_own(tmp_path):
+    inference = ScriptedInference(answer("bad"), answer("good"), answer("last"))
+    request = plan(step("one", output=SCHEMA), step("two"), output=SCHEMA)
+    response, events = await ask(tmp_path, request, inference=inference, constraint=ScriptedConstraint("bad"))
+    assert [result.output.content for result in response.step_results] == ["good", "last"]
+    assert [event.attempt_discarded.attempt for event in events if event.HasField("attempt_discarded")] == [1]
+    assert response.structured_output_json == "last"
+    assert response.validation.guarantee == contract_pb2.GUARANTEE_ENFORCED
+    (tmp_path / "b").mkdir()
+    response, _ = await ask(
+        tmp_path / "b", plan(step("one", max_retries=0), output=SCHEMA),
+        inference=ScriptedInference(answer("bad")), constraint=ScriptedConstraint("bad"),
+    )  # fmt: skip
+    assert response.error.code == error_pb2.ERROR_CODE_CONSTRAINT_JSON_INVALID
+
+
+async def test_a_step_may_use_tools_and_its_calls_are_in_the_response(tmp_path):
+    inference = ScriptedInference(answer("", calls=[ToolCall("c1", "clock", "{}")]), answer("it is noon"))
+    request = plan(step("say", parameters={"tools": ["clock"]}))
+    response, _ = await ask(tmp_path, request, inference=inference)
+    assert response.content == "it is noon"
+    assert [call.name for call in response.tool_calls_made] == ["clock"]
+
+
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        (plan(step("a", "dance")), error_pb2.ERROR_CODE_ORCHESTRATION_PLAN_REJECTED),
+        (plan(step("a"), RERANK), error_pb2.ERROR_CODE_ORCHESTRATION_STEP_MISMATCH),
+        (plan(step("a", "tool", parameters={"tool": "nothing"})), error_pb2.ERROR_CODE_TOOL_NOT_FOUND),
+        (plan(TOOL, tools=["other"]), error_pb2.ERROR_CODE_TOOL_DENIED),
+        (plan(step("a", "tool", parameters={"tool": "clock"})), error_pb2.ERROR_CODE_TOOL_INVALID_ARGUMENTS),
+    ],
+)
+async def test_a_plan_that_cannot_run_says_why(tmp_path, request_, code):
+    response, _ = await ask(tmp_path, request_)
+    assert response.error.code == code
+
+
+async def test_parameters_that_are_no_object_are_a_malformed_envelope(tmp_path):
+    async with orchestrator(tmp_path) as stub:
+        for text in ("{", "[]"):
+            request = plan(plan_pb2.Step(name="a", kind="infer", parameters_json=text))
+            with pytest.raises(Exception, match="parameters_json is not"):
+                await execute(stub, request)
+
+
+async def test_an_empty_plan_gives_an_empty_result(tmp_path):
+    response, _ = await ask(tmp_path, plan())
+    assert not response.HasField("error")
+    assert (response.content, len(response.step_results)) == ("", 0)
+
+
+async def test_a_step_that_takes_too_long_ends_by_its_timeout(tmp_path):
+    request = plan(TOOL, step("slow"))
+    request.plan.steps[1].timeout.FromMilliseconds(50)
+    response, _ = await ask(tmp_path, request, inference=ScriptedInference(None))
+    assert response.error.code == error_pb2.ERROR_CODE_CANCELLED_TIMEOUT
+    assert "'slow' took more than 0.05 s" in response.error.message
+    assert [result.name for result in response.step_results] == ["time", "slow"]
+
+
+async def test_a_cancelled_plan_keeps_the_steps_that_ended(tmp_path):
+    inference = ScriptedInference(None)
+    async with orchestrator(tmp_path, scripted_services(inference=inference)) as stub:
+        running = asyncio.create_task(execute(stub, plan(TOOL, step("slow"))))
+        await inference.waiting.wait()
+        await call_unary("orchestrator", stub.CancelExecution, pb.CancelExecutionRequest(request_id="p"))
+        await inference.stopped.wait()
+        await running
+        response = (await ended(stub, "p")).response
+        assert response.error.code == error_pb2.ERROR_CODE_CANCELLED_SIGNAL
+        assert [result.name for result in response.step_results] == ["time"]
+        assert [call.name for call in response.tool_calls_made] == ["clock"]
+
+
+async def test_the_same_plan_again_gives_the_stored_response(tmp_path):
+    async with orchestrator(tmp_path) as stub:
+        request = plan(TOOL, step("say"))
+        first = await execute(stub, request)
+        assert await execute(stub, request) == first
+        assert len(first.step_results) == 2
+
+
+async def test_a_plan_whose_tools_cannot_be_reached_fails_before_the_first_step(tmp_path):
+    tools = ScriptedTools()
+    tools.failure = Unavailable("tools are down")
+    response, _ = await ask(tmp_path, plan(step("say"), TOOL), tools=tools)
+    assert response.error.code == error_pb2.ERROR_CODE_ORCHESTRATION_DEPENDENCY_UNAVAILABLE
+    assert len(response.step_results) == 0

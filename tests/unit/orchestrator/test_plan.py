@@ -1,0 +1,193 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pagantic_common.domain.errors import ErrorCode, failure_of
+from pagantic_common.domain.messages import Message, Role
+from services.orchestrator.core import machine
+from services.orchestrator.core.lifecycle import State
+from services.orchestrator.core.plan import (
+    Plan,
+    PlanPolicy,
+    Step,
+    StepKind,
+    StepResult,
+    Value,
+    ValueKind,
+    check_plan,
+    dependencies_of,
+)
+from services.orchestrator.core.plan_progress import PlanProgress
+from services.orchestrator.core.request import Mode, Request
+from services.orchestrator.core.run import Finish, PlanRan, Prepared, RunPlan
+from services.orchestrator.core.step_input import arguments_of, messages_of
+
+REJECTED, MISMATCH = ErrorCode.ORCHESTRATION_PLAN_REJECTED, ErrorCode.ORCHESTRATION_STEP_MISMATCH
+TEXT = Value(ValueKind.TEXT, text="t")
+PARAMETERS = {"tool": {"tool": "clock"}, "retrieve": {"collection": "c"}}
+
+
+def step(name, kind="infer", *depends_on, **fields):
+    fields.setdefault("parameters", PARAMETERS.get(kind, {}))
+    return Step(name, kind, depends_on=depends_on, **fields)
+
+
+def plan(*steps, **policy):
+    return Plan(steps, PlanPolicy(**policy))
+
+
+def checked(found, **bounds):
+    return check_plan(found, PlanPolicy(**bounds))[1]
+
+
+@pytest.mark.parametrize(
+    ("found", "code", "reason"),
+    [
+        (plan(step("")), REJECTED, "has no name"),
+        (plan(step("a"), step("a")), REJECTED, "'a' is named more than once"),
+        (plan(step("a", "dance")), REJECTED, "of kind 'dance', which is not known"),
+        (plan(step("a", "infer", "b")), REJECTED, "depends on 'b', which is not a step"),
+        (plan(step("a", "infer", "b"), step("b", "infer", "a")), REJECTED, "wait for each other: a -> b -> a"),
+        (plan(step("a", "infer", "a")), REJECTED, "a -> a"),
+        (plan(*(step(f"s{n}") for n in range(3)), max_steps=2), REJECTED, "3 steps, at most 2"),
+        (plan(step("a"), allowed_kinds=frozenset({"tool"})), REJECTED, "not allowed"),
+        (plan(step("a", "tool", parameters={})), REJECTED, "needs the parameter 'tool'"),
+        (plan(step("a", parameters={"x": 1})), REJECTED, "the parameter 'x', which its kind does not take"),
+        (plan(step("a", parameters={"max_tokens": True})), REJECTED, "'max_tokens' of a wrong type"),
+        (plan(step("a", parameters={"tools": [1]})), REJECTED, "'tools' that are not names"),
+        (plan(step("a", "retrieve", parameters={"collection": "c", "retriever": "x"})), REJECTED, "not known"),
+        (plan(step("a", "rerank")), MISMATCH, "step 'a' (rerank) cannot work on the request, which gives text"),
+        (plan(step("a"), step("b", "rerank")), MISMATCH, "step 'b' (rerank) cannot work on step 'a', which gives text"),
+        (plan(step("a", "retrieve"), step("b", "tool")), MISMATCH, "cannot work on step 'a', which gives context"),
+        (plan(step("a", "tool"), step("b", "validate")), MISMATCH, "which gives tool_results"),
+        (plan(step("a", "rerank", input=TEXT)), MISMATCH, "cannot work on its input text"),
+        (
+            plan(step("a"), step("b", input=TEXT), step("c", "validate", "a", "b")),
+            MISMATCH,
+            "works on one value, and waits for 'a', 'b'",
+        ),
+    ],
+)
+def test_a_plan_that_cannot_run_is_refused_before_the_first_step(found, code, reason):
+    failure = checked(found)
+    assert failure.code is code
+    assert reason in failure.message
+
+
+def test_the_services_bounds_are_the_stricter():
+    long = plan(*(step(f"s{n}") for n in range(5)))
+    assert "at most 4" in checked(long, max_steps=4).message
+    assert checked(plan(step("a")), allowed_kinds=frozenset({"tool"})).code is REJECTED
+    kept, _ = check_plan(plan(timeout_per_step_s=5.0), PlanPolicy(timeout_per_step_s=2.0, require_linear=True))
+    assert (kept.policy.timeout_per_step_s, kept.policy.require_linear) == (2.0, True)
+
+
+def test_steps_wait_for_what_they_name_else_for_the_one_before():
+    assert dependencies_of(plan(step("a"), step("b"), step("c", input=TEXT))) == {"a": (), "b": ("a",), "c": ("b",)}
+    graph = plan(step("a"), step("b", input=TEXT), step("c", "infer", "a", "b"), step("d"))
+    assert dependencies_of(graph) == {"a": (), "b": (), "c": ("a", "b"), "d": ("c",)}
+    assert checked(graph) is None
+
+
+def test_a_plan_of_every_kind_is_accepted():
+    steps = (step("find", "retrieve"), step("order", "rerank"), step("say"), step("check", "validate"))
+    assert checked(plan(*steps)) is None
+    assert checked(plan()) is None
+
+
+GRAPHS = st.integers(1, 7).flatmap(
+    lambda size: st.tuples(*(st.lists(st.integers(0, max(0, n - 1)), max_size=3, unique=True) for n in range(size)))
+)
+
+
+@given(GRAPHS, st.booleans(), st.randoms(use_true_random=False), st.integers(0, 8))
+def test_every_step_starts_once_after_what_it_waits_for(graph, is_linear, random, fails_at):
+    steps = [
+        step(f"s{n}", "infer", *(f"s{m}" for m in needs if m < n), **({"input": TEXT} if n and not needs else {}))
+        for n, needs in enumerate(graph)
+    ]
+    found = plan(*steps, require_linear=is_linear)
+    assert checked(found) is None
+    needed = dependencies_of(found)
+    progress, started = PlanProgress(found), []
+    while not progress.is_ended:
+        for one in progress.ready():
+            assert {name for name in needed[one.name]} <= {result.name for result in progress.results}
+            assert not progress.has_failed
+            started.append(one.name)
+            progress = progress.started(one)
+            assert not is_linear or len(progress.running) == 1
+        name = random.choice(sorted(progress.running))
+        is_failure = len(progress.results) == fails_at
+        failure = failure_of(ErrorCode.TOOL_TIMEOUT, "late") if is_failure else None
+        progress = progress.ended(StepResult(name, "infer", None if failure else TEXT, failure))
+    assert len(started) == len(set(started))
+    if not progress.has_failed:
+        assert set(started) == {one.name for one in steps}
+    if is_linear:
+        assert started == [one.name for one in steps][: len(started)]
+
+
+def request(found, **fields):
+    return Request("r", Mode.PLAN, (Message(Role.USER, "What now?"),), plan=found, **fields)
+
+
+def path(outcome):
+    return [transition.target for transition in outcome.transitions]
+
+
+def test_a_plan_goes_through_every_state():
+    started = machine.start(request(plan(step("a"))))
+    assert path(started) == [State.INIT, State.PLAN, State.PREPARE]
+    prepared = machine.step(started.run, Prepared())
+    assert path(prepared) == [State.EXECUTE]
+    assert isinstance(prepared.commands[0], RunPlan)
+    ended = machine.step(prepared.run, PlanRan((StepResult("a", "infer", TEXT),)))
+    assert path(ended) == [State.VALIDATE, State.COMPLETE]
+    (finish,) = (command for command in ended.commands if isinstance(command, Finish))
+    assert finish.response.content == "t"
+    assert [result.name for result in finish.response.step_results] == ["a"]
+
+
+def test_a_rejected_plan_ends_in_plan_and_a_failed_step_returns_what_was_done():
+    rejected = machine.start(request(plan(step("a", "dance"))))
+    assert path(rejected) == [State.INIT, State.PLAN, State.ERROR]
+    prepared = machine.step(machine.start(request(plan(step("a"), step("b")))).run, Prepared())
+    failure = failure_of(ErrorCode.TOOL_TIMEOUT, "late")
+    results = (StepResult("a", "infer", TEXT), StepResult("b", "infer", failure=failure))
+    ended = machine.step(prepared.run, PlanRan(results))
+    assert path(ended) == [State.ERROR]
+    (finish,) = ended.commands
+    assert finish.response.failure == failure
+    assert finish.response.step_results == results
+
+
+def messages(found, inputs=None, **fields):
+    return [(one.role.value, one.content) for one in messages_of(found, request(plan(found), **fields), inputs or {})]
+
+
+def test_an_infer_step_sees_the_request_its_input_or_what_it_waits_for():
+    assert messages(step("a")) == [("USER", "What now?")]
+    assert messages(step("a", parameters={"prompt": "Be short."})) == [("USER", "What now?\n\nBe short.")]
+    assert messages(step("a", input=TEXT, parameters={"prompt": "Say it."})) == [("USER", "t\n\nSay it.")]
+    two = {"x": TEXT, "y": Value(ValueKind.RAW_JSON, text="{}")}
+    assert messages(step("a"), two) == [("USER", "## x\nt\n\n## y\n{}")]
+    context = Value(ValueKind.CONTEXT)
+    assert messages(step("a"), {"x": context}) == [("USER", "Relevant context:\n\n\nWhat now?")]
+
+
+def test_a_tool_step_takes_its_arguments_from_parameters_or_input():
+    def arguments(text, **parameters):
+        return arguments_of(step("a", "tool", parameters={"tool": "t", **parameters}), Value(ValueKind.TEXT, text=text))
+
+    assert arguments("x", arguments={"a": 1}) == '{"a":1}'
+    assert arguments("x", argument="q", arguments={"a": 1}) == '{"a":1,"q":"x"}'
+    assert arguments('{"b": 2}') == '{"b":2}'
+    assert arguments("no JSON") is None
+    assert arguments("[1]") is None
+
+
+def test_every_kind_has_its_parameters_and_pairings():
+    from services.orchestrator.core.plan import GIVES, PARAMETERS, TAKES
+
+    assert set(PARAMETERS) == set(TAKES) == set(GIVES) == set(StepKind)
