@@ -1,6 +1,7 @@
 """Plans through the orchestrator, with scripted services."""
 
 import asyncio
+import contextlib
 import json
 
 import pytest
@@ -62,9 +63,8 @@ async def test_a_linear_plan_passes_each_output_on(tmp_path):
     assert context.reranked[0] == "What now?"
     assert len(response.step_results[1].output.context.chunks) == 2
     asked = inference.commands[0].messages[-1].content
-    assert (
-        asked == "Relevant context:\n\n[1] (docs): chunk 3 of What now?\n[2] (docs): chunk 2 of What now?\n\nWhat now?"
-    )
+    chunks = "[1] (docs): chunk 3 of What now?\n[2] (docs): chunk 2 of What now?"
+    assert asked == f"Relevant context:\n\n{chunks}\n\nWhat now?"
     assert response.content == response.structured_output_json == '{"a": 1}'
     assert response.token_usage.output_tokens == 3
     assert states(events) == ["INIT", "PLAN", "PREPARE", "EXECUTE", "VALIDATE", "COMPLETE"]
@@ -83,12 +83,15 @@ async def test_independent_steps_run_at_the_same_time_unless_the_policy_is_linea
             super().__init__()
             self.together = 0
             self.most = 0
+            self.met = asyncio.Event()
 
         async def execute(self, call):
             self.together += 1
             self.most = max(self.most, self.together)
-            for _ in range(20):
-                await asyncio.sleep(0)
+            if self.together == 2:
+                self.met.set()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.met.wait(), 0.3)
             self.together -= 1
             return await super().execute(call)
 

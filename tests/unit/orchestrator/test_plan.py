@@ -7,6 +7,9 @@ from pagantic_common.domain.messages import Message, Role
 from services.orchestrator.core import machine
 from services.orchestrator.core.lifecycle import State
 from services.orchestrator.core.plan import (
+    GIVES,
+    PARAMETERS,
+    TAKES,
     Plan,
     PlanPolicy,
     Step,
@@ -24,11 +27,11 @@ from services.orchestrator.core.step_input import arguments_of, messages_of
 
 REJECTED, MISMATCH = ErrorCode.ORCHESTRATION_PLAN_REJECTED, ErrorCode.ORCHESTRATION_STEP_MISMATCH
 TEXT = Value(ValueKind.TEXT, text="t")
-PARAMETERS = {"tool": {"tool": "clock"}, "retrieve": {"collection": "c"}}
+GIVEN = {"tool": {"tool": "clock"}, "retrieve": {"collection": "c"}}
 
 
 def step(name, kind="infer", *depends_on, **fields):
-    fields.setdefault("parameters", PARAMETERS.get(kind, {}))
+    fields.setdefault("parameters", GIVEN.get(kind, {}))
     return Step(name, kind, depends_on=depends_on, **fields)
 
 
@@ -112,7 +115,7 @@ def test_every_step_starts_once_after_what_it_waits_for(graph, is_linear, random
     progress, started = PlanProgress(found), []
     while not progress.is_ended:
         for one in progress.ready():
-            assert {name for name in needed[one.name]} <= {result.name for result in progress.results}
+            assert set(needed[one.name]) <= {result.name for result in progress.results}
             assert not progress.has_failed
             started.append(one.name)
             progress = progress.started(one)
@@ -167,13 +170,13 @@ def messages(found, inputs=None, **fields):
 
 
 def test_an_infer_step_sees_the_request_its_input_or_what_it_waits_for():
-    assert messages(step("a")) == [("USER", "What now?")]
-    assert messages(step("a", parameters={"prompt": "Be short."})) == [("USER", "What now?\n\nBe short.")]
-    assert messages(step("a", input=TEXT, parameters={"prompt": "Say it."})) == [("USER", "t\n\nSay it.")]
+    assert messages(step("a")) == [("user", "What now?")]
+    assert messages(step("a", parameters={"prompt": "Be short."})) == [("user", "What now?\n\nBe short.")]
+    assert messages(step("a", input=TEXT, parameters={"prompt": "Say it."})) == [("user", "t\n\nSay it.")]
     two = {"x": TEXT, "y": Value(ValueKind.RAW_JSON, text="{}")}
-    assert messages(step("a"), two) == [("USER", "## x\nt\n\n## y\n{}")]
+    assert messages(step("a"), two) == [("user", "## x\nt\n\n## y\n{}")]
     context = Value(ValueKind.CONTEXT)
-    assert messages(step("a"), {"x": context}) == [("USER", "Relevant context:\n\n\nWhat now?")]
+    assert messages(step("a"), {"x": context}) == [("user", "Relevant context:\n\n\nWhat now?")]
 
 
 def test_a_tool_step_takes_its_arguments_from_parameters_or_input():
@@ -188,6 +191,4 @@ def test_a_tool_step_takes_its_arguments_from_parameters_or_input():
 
 
 def test_every_kind_has_its_parameters_and_pairings():
-    from services.orchestrator.core.plan import GIVES, PARAMETERS, TAKES
-
     assert set(PARAMETERS) == set(TAKES) == set(GIVES) == set(StepKind)
