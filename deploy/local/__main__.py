@@ -22,7 +22,7 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("down", help="stop every service")
     status = commands.add_parser("status", help="tell how each service is")
     status.add_argument("--json", action="store_true", help="print JSON")
-    demo = commands.add_parser("demo", help="start, answer four requests, and serve until Ctrl-C")
+    demo = commands.add_parser("demo", help="start, answer five requests, and serve until Ctrl-C")
     demo.add_argument("--once", action="store_true", help="stop after the requests")
     return parser
 

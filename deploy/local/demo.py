@@ -1,4 +1,4 @@
-"""Starts the system and shows four requests with their timelines, as any client would send them."""
+"""Starts the system and shows a request of each kind with their timelines, as any client would send them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import grpc
+from google.protobuf.json_format import Parse
 from rich.console import Console
 from rich.markup import escape
 
 from deploy.local.system import LocalSystem
+from pagantic.context.v1 import context_service_pb2, context_service_pb2_grpc
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic_common.client import Client, chat_request, structured_request, vote_request
 from pagantic_common.client.tables import describe_usage, error_code_name, timeline_table, wide_console
@@ -24,6 +27,7 @@ SEVERITY_SCHEMA = {
     "additionalProperties": False,
 }
 PROGRESS_INTERVAL_S = 2.0
+INGEST_TIMEOUT_S = 10.0
 STREAMED_ACTIONS = ("content_delta", "reasoning_delta")
 
 
@@ -36,7 +40,7 @@ class DemoRequest:
 
 
 def demo_requests() -> list[DemoRequest]:
-    """Return the requests: a chat, a chat that must use a tool, text into JSON, and a vote."""
+    """Return the requests: a chat, a chat that must use a tool, text into JSON, a vote, and a plan."""
     report = (EXAMPLES / "incident.txt").read_text(encoding="utf-8")
     schema = (EXAMPLES / "incident_schema.json").read_text(encoding="utf-8")
     return [
@@ -71,6 +75,10 @@ def demo_requests() -> list[DemoRequest]:
         DemoRequest(
             "REDUNDANT: a vote of five on the severity",
             vote_request(f"How severe is this incident?\n\n{report}", SEVERITY_SCHEMA, n=5, max_tokens=40, seed=1),
+        ),
+        DemoRequest(
+            "PLAN: retrieve, rerank, infer, validate over deploy/examples",
+            Parse((EXAMPLES / "plan_request.json").read_text(encoding="utf-8"), execution_pb2.SystemRequest()),
         ),
     ]
 
@@ -108,6 +116,7 @@ def _show_requests(system: LocalSystem, console: Console) -> int:
         "\nThe default model has 135 million parameters: its wording is poor and its facts are often wrong. "
         "What is guaranteed is structure: tool calls and JSON are enforced while the model writes."
     )
+    _ingest_examples(next(area.address for area in system.areas if area.name == "context"))
     with Client(system.areas[0].address) as client:
         for example in demo_requests():
             console.rule(f"[bold]{example.title}", align="left")
@@ -121,6 +130,16 @@ def _show_requests(system: LocalSystem, console: Console) -> int:
                 console.print(f"[red]failed:[/] {escape(str(error))}")
     console.print(f"\n{len(demo_requests()) - failed} of {len(demo_requests())} requests ended without error")
     return failed
+
+
+def _ingest_examples(address: str) -> None:
+    """Store the text that the plan retrieves from."""
+    path = EXAMPLES / "incident.txt"
+    document = context_service_pb2.Document(source=path.name, content=path.read_text(encoding="utf-8"))
+    with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+        stub = context_service_pb2_grpc.ContextServiceStub(channel)
+        request = context_service_pb2.IngestRequest(collection="examples", documents=[document])
+        stub.Ingest(request, timeout=INGEST_TIMEOUT_S)
 
 
 def _question(request: execution_pb2.SystemRequest) -> str:
@@ -159,6 +178,11 @@ def _show_response(client: Client, response: execution_pb2.SystemResponse, conso
     for call in response.tool_calls_made:
         outcome = "failed: " if call.is_error else ""
         console.print(f"[cyan]tool[/] {escape(f'{call.name}({call.arguments_json}) -> {outcome}{call.result}')}")
+    for result in response.step_results:
+        failure = f"failed: {result.error.message}" if result.HasField("error") else ""
+        outcome = failure or result.output.WhichOneof("value")
+        took_ms = result.duration.ToTimedelta().total_seconds() * 1000
+        console.print(f"[cyan]step[/] {escape(f'{result.name} ({result.kind}) -> {outcome}, {took_ms:.0f} ms')}")
     if response.structured_output_json:
         console.print_json(response.structured_output_json)
     else:

@@ -98,7 +98,9 @@ class PlanSteps:
         )
         with work_scope(correlation=correlation):
             start = events.StepStart(step.name, step.kind)
-            await self._recorder.emit(start, layer="orchestrator", action="step.start", caused_by="request")
+            await self._recorder.emit(
+                start, layer="orchestrator", action="step.start", caused_by=next(iter(inputs), "request")
+            )
             started_s = self._clock.monotonic_s()
             result = await self._attempts(step, inputs)
             took_s = self._clock.monotonic_s() - started_s
