@@ -179,8 +179,8 @@ def _show_response(client: Client, response: execution_pb2.SystemResponse, conso
         outcome = "failed: " if call.is_error else ""
         console.print(f"[cyan]tool[/] {escape(f'{call.name}({call.arguments_json}) -> {outcome}{call.result}')}")
     for result in response.step_results:
-        failure = f"failed: {result.error.message}" if result.HasField("error") else ""
-        outcome = failure or result.output.WhichOneof("value")
+        given = result.output.WhichOneof("value") or "nothing"
+        outcome = f"failed: {result.error.message}" if result.HasField("error") else given
         took_ms = result.duration.ToTimedelta().total_seconds() * 1000
         console.print(f"[cyan]step[/] {escape(f'{result.name} ({result.kind}) -> {outcome}, {took_ms:.0f} ms')}")
     if response.structured_output_json:
