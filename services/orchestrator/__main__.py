@@ -14,8 +14,8 @@ from services.orchestrator.adapters.grpc_context import GrpcContext
 from services.orchestrator.adapters.grpc_inference import GrpcInference
 from services.orchestrator.adapters.grpc_tools import GrpcTools
 from services.orchestrator.adapters.sqlite_journal import SqliteJournal
-from services.orchestrator.app.effects import Services
 from services.orchestrator.app.executions import Executions
+from services.orchestrator.app.services import Services
 from services.orchestrator.core.plan import PlanPolicy
 from services.orchestrator.servicer import SERVICE_NAME, OrchestratorServicer
 from services.orchestrator.settings import OrchestratorSettings
@@ -42,6 +42,7 @@ async def _open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Re
             constraint=GrpcConstraint(constraint),
             tools=GrpcTools(tools),
             context=GrpcContext(context, rerank),
+            planner=settings.planner,
         )
         bounds = PlanPolicy(max_steps=settings.max_plan_steps, timeout_per_step_s=settings.max_step_s or None)
         executions = Executions(services, journal, SystemClock(), max_running=settings.max_running, plan_bounds=bounds)

@@ -11,7 +11,7 @@ import grpc
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as rpc
-from pagantic_common.domain.errors import InvalidRequest, Unsupported
+from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.ids import require_id
 from services.orchestrator.app.executions import Executions
 from services.orchestrator.convert.event import (
@@ -21,6 +21,7 @@ from services.orchestrator.convert.event import (
     state_from_proto,
     state_to_proto,
 )
+from services.orchestrator.convert.plan import plan_to_proto
 from services.orchestrator.convert.request import fingerprint_of, request_from_proto
 from services.orchestrator.convert.response import response_to_proto
 
@@ -80,7 +81,9 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         return pb.GetTimelineResponse(events=[event_to_proto(event) for event in events])
 
     async def CreatePlan(self, request: pb.CreatePlanRequest, context: Context) -> pb.CreatePlanResponse:
-        raise Unsupported("CreatePlan is not built yet")
+        asked = request_from_proto(request.request, request.request.request_id or self._executions.new_request_id())
+        plan = await self._executions.create_plan(asked)
+        return pb.CreatePlanResponse(plan=plan_to_proto(plan))
 
     async def GetSession(self, request: pb.GetSessionRequest, context: Context) -> pb.GetSessionResponse:
         session = await self._journal.get_session(require_id("session_id", request.session_id))

@@ -8,6 +8,7 @@ from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from pagantic_common.settings import ServiceSettings, state_folder
+from services.orchestrator.core.planning import Planner
 
 
 class OrchestratorSettings(ServiceSettings):
@@ -26,6 +27,7 @@ class OrchestratorSettings(ServiceSettings):
         description="SQLite file of executions, events and conversations",
     )
     retention_s: float = Field(86_400.0, gt=0, description="how long ended executions are kept; conversations stay")
+    planner: Planner = Field(Planner.STATIC, description="who plans PLAN requests without a plan: static or model")
     max_plan_steps: int = Field(64, ge=1, description="steps of one plan; a longer one is rejected")
     max_step_s: float = Field(0.0, ge=0, allow_inf_nan=False, description="longest time of a plan's step; 0 is any")
     max_running: int = Field(256, ge=1, description="executions that may run at once; one more is RESOURCE_EXHAUSTED")

@@ -96,7 +96,7 @@ def test_grpcurl_runs_a_structured_request_and_reads_the_stream(system):
         (
             {"mode": "MODE_PLAN", "messages": [{"role": "ROLE_USER", "content": "x"}]},
             "Unimplemented",
-            "mode PLAN is not built yet",
+            "there is no planner yet",
         ),
     ],
 )

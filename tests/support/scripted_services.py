@@ -8,7 +8,7 @@ from pagantic_common.domain.messages import ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement, Guarantee, Stage, StageOutcome, StageReport
 from pagantic_common.telemetry.scope import current_correlation
-from services.orchestrator.app.effects import Services
+from services.orchestrator.app.services import Services
 from services.orchestrator.core.response import CandidateOutput, FinishReason, InferenceOutput, ToolCallRecord
 from services.orchestrator.ports import BuiltContext, CompiledConstraint, OfferedTool
 

@@ -7,7 +7,7 @@ import hashlib
 import random
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import rfc8785
 
@@ -29,9 +29,12 @@ from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import StageOutcome
 from pagantic_common.telemetry.logging import get_logger
 from pagantic_common.telemetry.scope import work_scope
+from services.orchestrator.app.planning import planner_command
 from services.orchestrator.app.recorder import Recorder
+from services.orchestrator.app.services import Services
 from services.orchestrator.core import events
-from services.orchestrator.core.plan import tools_of
+from services.orchestrator.core.plan import Plan, tools_of
+from services.orchestrator.core.planning import Planner, planned, static_plan
 from services.orchestrator.core.prompt import last_user_text
 from services.orchestrator.core.replicas import ballots_of
 from services.orchestrator.core.request import Request, check_configuration
@@ -43,7 +46,9 @@ from services.orchestrator.core.run import (
     Infer,
     Inferred,
     Input,
+    MakePlan,
     Outcome,
+    Planned,
     Prepare,
     Prepared,
     Replica,
@@ -54,19 +59,9 @@ from services.orchestrator.core.run import (
     ToolsRan,
 )
 from services.orchestrator.core.voting import canonical_json, is_decided
-from services.orchestrator.ports import ConstraintPort, ContextPort, InferencePort, Journal, ToolsPort
+from services.orchestrator.ports import Journal
 
 log = get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Services:
-    """The services that a run works with."""
-
-    inference: InferencePort
-    constraint: ConstraintPort
-    tools: ToolsPort
-    context: ContextPort
 
 
 class Effects:
@@ -83,14 +78,16 @@ class Effects:
         self._inferences = 0
         self.records: list[ToolCallRecord] = []
 
-    async def carry_out(self, outcome: Outcome) -> Input:
+    async def carry_out(self, outcome: Outcome) -> Input:  # noqa: PLR0911 - an arm for each command
         """Carry out the outstanding command and return what came of it; failures are inputs too."""
         run = outcome.run
         try:
             for command in outcome.commands:
                 match command:
                     case Prepare():
-                        return await self._prepare(run.request)
+                        return await self._prepare(run.request, run.plan)
+                    case MakePlan():
+                        return await self._make_plan(run)
                     case Infer():
                         return Inferred(await self._infer(run, command))
                     case Sample():
@@ -105,10 +102,17 @@ class Effects:
             return Failed(failure_from(error))
         raise AssertionError(f"no command to carry out in {run.state}")  # the machine's invariant 2
 
-    async def _prepare(self, request: Request) -> Prepared:
+    async def _make_plan(self, run: Run) -> Planned:
+        if self._services.planner is Planner.STATIC:
+            return Planned(static_plan(run.request), TokenUsage())
+        command, asked = await planner_command(self._services, run.request)
+        output = await self._infer(replace(run, request=asked), command)
+        return Planned(planned(run.request, output.content), output.usage)
+
+    async def _prepare(self, request: Request, plan: Plan | None) -> Prepared:
         check_configuration(request)
-        if request.plan is not None:
-            return Prepared(tools=await self._plan_tools(request, tools_of(request.plan)))
+        if plan is not None:
+            return Prepared(tools=await self._plan_tools(request, tools_of(plan)))
         history = await self._journal.history(request.session_id) if request.session_id else ()
         engine_text, is_fully_enforced = "", False
         if request.output.decoder_constraint and not request.output.is_empty:

@@ -12,16 +12,27 @@ from contextlib import aclosing
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.correlation import CorrelationContext
 from pagantic_common.domain.deadline import Deadline
-from pagantic_common.domain.errors import Conflict, ErrorCode, Failure, Internal, Overloaded, Unsupported, failure_of
+from pagantic_common.domain.errors import (
+    Conflict,
+    ErrorCode,
+    Failure,
+    Internal,
+    InvalidRequest,
+    Overloaded,
+    PreconditionFailed,
+    failure_of,
+)
 from pagantic_common.telemetry.logging import get_logger
 from pagantic_common.telemetry.scope import current_correlation, current_deadline, work_scope
 from pagantic_common.telemetry.tracing import trace_scope
-from services.orchestrator.app.effects import Services
+from services.orchestrator.app.planning import create_plan
 from services.orchestrator.app.recorder import Recorder
 from services.orchestrator.app.runner import Runner
+from services.orchestrator.app.services import Services
 from services.orchestrator.core.events import Completed, Event
 from services.orchestrator.core.lifecycle import State
-from services.orchestrator.core.plan import PlanPolicy
+from services.orchestrator.core.plan import Plan, PlanPolicy, check_plan
+from services.orchestrator.core.plan_result import with_request_contract
 from services.orchestrator.core.request import Mode, Request, check_request
 from services.orchestrator.core.response import Response
 from services.orchestrator.ports import ExecutionRecord, Journal
@@ -94,7 +105,6 @@ class Executions:
         Conflict for another payload under the same id, Overloaded when too much runs already.
         """
         check_request(request)
-        _check_is_built(request)
         while (running := self._running.get(request.request_id)) is not None and not running.admitted.is_set():
             await running.admitted.wait()
         if running is None:
@@ -121,6 +131,20 @@ class Executions:
             running.watchers -= 1
             if running.watchers == 0 and not running.recorder.is_ended:
                 running.stop(_caller_left())
+
+    async def create_plan(self, request: Request) -> Plan:
+        """Return the plan that a PLAN request would run, checked, without running it.
+
+        Raises InvalidRequest for a malformed envelope or another mode, PreconditionFailed for a plan that is rejected.
+        """
+        check_request(request)
+        if request.mode is not Mode.PLAN:
+            raise InvalidRequest(f"mode {request.mode} has no plan: use PLAN")
+        made = await create_plan(self._services, request)
+        plan, failure = check_plan(with_request_contract(request, made), self._plan_bounds)
+        if failure is not None:
+            raise PreconditionFailed(failure=failure)
+        return plan
 
     async def cancel(self, request_id: str) -> State:
         """Cancel an execution and return the state it is in then. Raises NotFound for an unknown id."""
@@ -230,12 +254,6 @@ class Executions:
         if len(self._sessions) > 10 * self._max_running:
             self._sessions = {key: lock for key, lock in self._sessions.items() if lock.locked()}
         return self._sessions.setdefault(session_id, asyncio.Lock())
-
-
-def _check_is_built(request: Request) -> None:
-    """Raise Unsupported for what this version does not do."""
-    if request.mode is Mode.PLAN and request.plan is None:
-        raise Unsupported("there is no planner yet: give the plan")
 
 
 def _stop_unwatched(admission: asyncio.Future[_Running | ExecutionRecord], failure: Failure) -> None:

@@ -15,8 +15,9 @@ from pagantic_common.domain.messages import ToolCall, ToolChoice, ToolChoiceMode
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement
 from pagantic_common.telemetry.scope import work_scope
-from services.orchestrator.app.effects import Effects, Services, failure_from
+from services.orchestrator.app.effects import Effects, failure_from
 from services.orchestrator.app.recorder import Recorder
+from services.orchestrator.app.services import Services
 from services.orchestrator.core import events, machine
 from services.orchestrator.core.plan import RETRIEVERS, Plan, Proposal, Step, StepKind, StepResult, Value, ValueKind
 from services.orchestrator.core.plan_progress import PlanProgress

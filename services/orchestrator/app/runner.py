@@ -7,9 +7,10 @@ from functools import partial
 
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import Failure
-from services.orchestrator.app.effects import Effects, Services
+from services.orchestrator.app.effects import Effects
 from services.orchestrator.app.plan_steps import PlanSteps
 from services.orchestrator.app.recorder import Recorder
+from services.orchestrator.app.services import Services
 from services.orchestrator.core import events, machine
 from services.orchestrator.core.plan import PlanPolicy
 from services.orchestrator.core.request import Request

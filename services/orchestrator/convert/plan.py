@@ -9,17 +9,19 @@ from pagantic_common.codec.messages import (
     duration_from_proto,
     duration_to_proto,
     message_from_proto,
+    message_to_proto,
     usage_from_proto,
     usage_to_proto,
 )
 from pagantic_common.domain.errors import InvalidRequest
-from pagantic_common.domain.json_text import JsonTextError, parse_json
-from services.orchestrator.convert.contract import output_from_proto
+from pagantic_common.domain.json_text import JsonTextError, dump_json, parse_json
+from services.orchestrator.convert.contract import output_from_proto, output_to_proto
 from services.orchestrator.core.plan import (
     MAX_STEPS,
     CallResult,
     Plan,
     PlanPolicy,
+    PlanTrace,
     Proposal,
     Step,
     StepKind,
@@ -31,7 +33,40 @@ from services.orchestrator.core.plan import (
 
 def plan_from_proto(plan: plan_pb2.ExecutionPlan) -> Plan:
     """Decode a plan; raises InvalidRequest for parameters that are no JSON object."""
-    return Plan(tuple(_step_from_proto(step) for step in plan.steps), _policy_from_proto(plan.policy))
+    trace = PlanTrace(plan.trace.planner_id or PlanTrace().planner_id, plan.trace.rationale)
+    return Plan(tuple(_step_from_proto(step) for step in plan.steps), _policy_from_proto(plan.policy), trace)
+
+
+def plan_to_proto(plan: Plan) -> plan_pb2.ExecutionPlan:
+    """Encode a plan, so that it can be sent back in a request."""
+    policy = plan_pb2.PlanPolicy(
+        max_steps=plan.policy.max_steps,
+        allowed_step_types=sorted(plan.policy.allowed_kinds),
+        require_linear=plan.policy.require_linear,
+    )
+    if plan.policy.timeout_per_step_s:
+        policy.timeout_per_step.CopyFrom(duration_to_proto(plan.policy.timeout_per_step_s))
+    trace = plan_pb2.PlanTrace(
+        planner_id=plan.trace.planner_id, rationale=plan.trace.rationale, step_count=len(plan.steps)
+    )
+    trace.created_at.GetCurrentTime()
+    return plan_pb2.ExecutionPlan(steps=[_step_to_proto(step) for step in plan.steps], policy=policy, trace=trace)
+
+
+def _step_to_proto(step: Step) -> plan_pb2.Step:
+    encoded = plan_pb2.Step(
+        name=step.name,
+        kind=step.kind,
+        parameters_json=dump_json(dict(step.parameters)),
+        depends_on=step.depends_on,
+        output=None if step.output.is_empty else output_to_proto(step.output),
+        max_retries=step.max_retries,
+    )
+    if step.timeout_s:
+        encoded.timeout.CopyFrom(duration_to_proto(step.timeout_s))
+    if step.input is not None:
+        _set_input(encoded.input, step.input)
+    return encoded
 
 
 def result_to_proto(result: StepResult) -> plan_pb2.StepResult:
@@ -44,7 +79,7 @@ def result_to_proto(result: StepResult) -> plan_pb2.StepResult:
         error=None if result.failure is None else failure_to_proto(result.failure),
     )
     if result.output is not None:
-        _set_output(encoded.output, result.output)
+        _set_value(encoded.output, result.output)
         encoded.output.usage.CopyFrom(usage_to_proto(result.usage))
     return encoded
 
@@ -113,7 +148,14 @@ def _value_from_proto(value: plan_pb2.StepInput | plan_pb2.StepOutput) -> Value 
     return found
 
 
-def _set_output(encoded: plan_pb2.StepOutput, value: Value) -> None:
+def _set_input(encoded: plan_pb2.StepInput, value: Value) -> None:
+    if value.kind is ValueKind.MESSAGES:
+        encoded.messages.messages.extend(message_to_proto(message) for message in value.messages)
+    else:
+        _set_value(encoded, value)
+
+
+def _set_value(encoded: plan_pb2.StepInput | plan_pb2.StepOutput, value: Value) -> None:
     match value.kind:
         case ValueKind.CANDIDATES:
             encoded.candidates.SetInParent()
@@ -136,6 +178,8 @@ def _set_output(encoded: plan_pb2.StepOutput, value: Value) -> None:
                 )
         case ValueKind.RAW_JSON:
             encoded.raw_json = value.text
+        case _ if isinstance(encoded, plan_pb2.StepInput):
+            encoded.text = value.text
         case _:
             encoded.content = value.text
 

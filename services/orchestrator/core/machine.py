@@ -23,7 +23,7 @@ from pagantic_common.domain.errors import ErrorCategory, ErrorCode, Failure, fai
 from pagantic_common.domain.messages import Message, Role, ToolChoice
 from pagantic_common.domain.validation import Enforcement, StageOutcome
 from services.orchestrator.core.lifecycle import State, check_transition
-from services.orchestrator.core.plan import PlanPolicy, check_plan
+from services.orchestrator.core.plan import Plan, PlanPolicy, check_plan
 from services.orchestrator.core.plan_result import content_of, with_request_contract
 from services.orchestrator.core.prompt import assemble_messages, feedback_message
 from services.orchestrator.core.replicas import ballots_of, candidates_of, most_frequent_failure
@@ -39,7 +39,9 @@ from services.orchestrator.core.run import (
     Infer,
     Inferred,
     Input,
+    MakePlan,
     Outcome,
+    Planned,
     PlanRan,
     Prepare,
     Prepared,
@@ -59,18 +61,26 @@ def start(request: Request, bounds: PlanPolicy | None = None) -> Outcome:
     """Begin an admitted request; a plan is checked under `bounds`."""
     admitted = Transition(None, State.INIT, 1, "request admitted")
     if request.mode is Mode.PLAN:
-        outcome = _start_plan(Run(request=request), bounds or PlanPolicy())
+        outcome = _start_plan(Run(request=request, bounds=bounds or PlanPolicy()))
     else:
         outcome = _move(Run(request=request), State.PREPARE, "nothing to plan", Prepare())
     return replace(outcome, transitions=(admitted, *outcome.transitions))
 
 
-def _start_plan(run: Run, bounds: PlanPolicy) -> Outcome:
-    planned = _move(run, State.PLAN, "the request brings its plan")
-    plan, failure = check_plan(with_request_contract(run.request), bounds)
-    run = replace(planned.run, plan=plan)
-    outcome = _fail(run, failure) if failure else _move(run, State.PREPARE, f"{len(plan.steps)} steps", Prepare())
-    return replace(outcome, transitions=(*planned.transitions, *outcome.transitions))
+def _start_plan(run: Run) -> Outcome:
+    if run.request.plan is None:
+        return _move(run, State.PLAN, "the planner makes the plan", MakePlan())
+    moved = _move(run, State.PLAN, "the request brings its plan")
+    outcome = _accept_plan(moved.run, run.request.plan)
+    return replace(outcome, transitions=(*moved.transitions, *outcome.transitions))
+
+
+def _accept_plan(run: Run, plan: Plan) -> Outcome:
+    plan, failure = check_plan(with_request_contract(run.request, plan), run.bounds)
+    run = replace(run, plan=plan)
+    if failure:
+        return _fail(run, failure)
+    return _move(run, State.PREPARE, f"{len(plan.steps)} steps, by {plan.trace.planner_id}", Prepare())
 
 
 def step(run: Run, happened: Input) -> Outcome:  # noqa: C901, PLR0911 - an arm for each input
@@ -79,6 +89,8 @@ def step(run: Run, happened: Input) -> Outcome:  # noqa: C901, PLR0911 - an arm 
         case Failed():
             records, results = (*run.records, *happened.records), (*run.results, *happened.results)
             return _fail(replace(run, records=records, results=results), happened.failure)
+        case Planned():
+            return _accept_plan(replace(run, usage=run.usage + happened.usage), happened.plan)
         case PlanRan():
             return _after_plan(run, happened)
         case Prepared():

@@ -100,11 +100,20 @@ class PlanPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanTrace:
+    """Where a plan came from."""
+
+    planner_id: str = "request"
+    rationale: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Steps and what they may do."""
 
     steps: tuple[Step, ...] = ()
     policy: PlanPolicy = field(default_factory=PlanPolicy)
+    trace: PlanTrace = field(default_factory=PlanTrace)
 
 
 @dataclass(frozen=True, slots=True)

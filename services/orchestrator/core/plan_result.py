@@ -9,9 +9,8 @@ from services.orchestrator.core.plan import Plan, StepResult, ValueKind
 from services.orchestrator.core.request import Request
 
 
-def with_request_contract(request: Request) -> Plan:
-    """Return the request's plan with the request's output contract on the final step that has none of its own."""
-    plan = request.plan or Plan()
+def with_request_contract(request: Request, plan: Plan) -> Plan:
+    """Return a plan with the request's output contract on the final step that has none of its own."""
     if not plan.steps or request.output.is_empty or not plan.steps[-1].output.is_empty:
         return plan
     return replace(plan, steps=(*plan.steps[:-1], replace(plan.steps[-1], output=request.output)))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pagantic_common.domain.errors import Failure
 from pagantic_common.domain.messages import Message, ToolCall, ToolChoice, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement
 from services.orchestrator.core.lifecycle import State
-from services.orchestrator.core.plan import Plan, StepResult
+from services.orchestrator.core.plan import Plan, PlanPolicy, StepResult
 from services.orchestrator.core.request import Request
 from services.orchestrator.core.response import InferenceOutput, Response, ToolCallRecord
 from services.orchestrator.core.voting import Count, Voting
@@ -70,6 +70,14 @@ class Sampled:
 
 
 @dataclass(frozen=True, slots=True)
+class Planned:
+    """The planner made a plan."""
+
+    plan: Plan
+    usage: TokenUsage
+
+
+@dataclass(frozen=True, slots=True)
 class PlanRan:
     """The plan's steps ended, all or up to the first that failed; `enforcement` is of the final step's output."""
 
@@ -91,7 +99,7 @@ class Failed:
     results: tuple[StepResult, ...] = ()
 
 
-Input = Prepared | Inferred | Sampled | ToolsRan | Enforced | PlanRan | Failed
+Input = Prepared | Inferred | Sampled | ToolsRan | Enforced | Planned | PlanRan | Failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +151,11 @@ class Enforce:
 
 
 @dataclass(frozen=True, slots=True)
+class MakePlan:
+    """Have the planner make a plan for the request."""
+
+
+@dataclass(frozen=True, slots=True)
 class RunPlan:
     """Run the steps of an accepted plan."""
 
@@ -165,7 +178,7 @@ class Finish:
     turn: tuple[Message, ...] = ()
 
 
-Command = Prepare | Infer | Sample | RunTools | Enforce | RunPlan | DiscardAttempt | Finish
+Command = Prepare | Infer | Sample | RunTools | Enforce | MakePlan | RunPlan | DiscardAttempt | Finish
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +212,7 @@ class Run:
     replicas: tuple[Replica, ...] = ()
     count: Count | None = None
     plan: Plan | None = None
+    bounds: PlanPolicy = field(default_factory=PlanPolicy)
     results: tuple[StepResult, ...] = ()
 
 

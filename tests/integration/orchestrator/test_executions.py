@@ -19,7 +19,6 @@ from pagantic_common.domain.errors import (
     NotFound,
     Overloaded,
     Unavailable,
-    Unsupported,
 )
 from pagantic_common.domain.messages import ToolCall
 from pagantic_common.rpc.call import call_stream, call_unary
@@ -212,7 +211,6 @@ async def test_a_hint_timeout_is_a_response_and_the_callers_deadline_a_status(tm
         (execution_pb2.SystemRequest(mode=execution_pb2.MODE_CHAT), InvalidRequest, "messages is empty"),
         (system_request(mode=execution_pb2.MODE_UNSPECIFIED), InvalidRequest, "mode 0"),
         (system_request(mode=99), InvalidRequest, "mode 99"),
-        (system_request(mode=execution_pb2.MODE_PLAN), Unsupported, "there is no planner yet"),
         (vote_request(n=17), InvalidRequest, "voting.n is 17"),
         (vote_request(n=-1), InvalidRequest, "voting.n is -1"),
         (vote_request(min_agreement=1.5), InvalidRequest, "voting.min_agreement is 1.5"),

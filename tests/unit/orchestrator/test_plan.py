@@ -1,9 +1,14 @@
+import json
+from dataclasses import replace
+
+import jsonschema_rs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagantic_common.domain.errors import ErrorCode, failure_of
+from pagantic_common.domain.errors import ErrorCode, Internal, failure_of
 from pagantic_common.domain.messages import Message, Role
+from pagantic_common.domain.usage import TokenUsage
 from services.orchestrator.core import machine
 from services.orchestrator.core.lifecycle import State
 from services.orchestrator.core.plan import (
@@ -21,8 +26,9 @@ from services.orchestrator.core.plan import (
     dependencies_of,
 )
 from services.orchestrator.core.plan_progress import PlanProgress
-from services.orchestrator.core.request import Mode, Request
-from services.orchestrator.core.run import Finish, PlanRan, Prepared, RunPlan
+from services.orchestrator.core.planning import PLAN_SCHEMA, planned, static_plan
+from services.orchestrator.core.request import ContextPolicy, Mode, Request
+from services.orchestrator.core.run import Finish, MakePlan, Planned, PlanRan, Prepared, RunPlan
 from services.orchestrator.core.step_input import arguments_of, messages_of
 
 REJECTED, MISMATCH = ErrorCode.ORCHESTRATION_PLAN_REJECTED, ErrorCode.ORCHESTRATION_STEP_MISMATCH
@@ -137,6 +143,55 @@ def request(found, **fields):
 
 def path(outcome):
     return [transition.target for transition in outcome.transitions]
+
+
+def test_without_a_plan_the_planner_is_asked_and_its_plan_checked():
+    started = machine.start(request(None))
+    assert path(started) == [State.INIT, State.PLAN]
+    assert started.commands == (MakePlan(),)
+    made = machine.step(started.run, Planned(plan(step("a")), TokenUsage(output_tokens=2)))
+    assert path(made) == [State.PREPARE]
+    assert made.run.usage.output_tokens == 2
+    assert path(machine.step(started.run, Planned(plan(step("a", "dance")), TokenUsage()))) == [State.ERROR]
+
+
+def test_the_static_planner_follows_what_the_request_asks_for():
+    assert [one.kind for one in static_plan(request(None)).steps] == ["infer"]
+    policy = ContextPolicy("RETRIEVER_UNSPECIFIED", "docs", min_score=0.5)
+    (retrieve, infer) = static_plan(request(None, context=policy, tools=("clock",))).steps
+    assert retrieve.parameters == {"collection": "docs", "max_chunks": 0, "retriever": "bm25", "min_score": 0.5}
+    assert infer.parameters == {"tools": ["clock"]}
+    ranked = replace(policy, retriever="RETRIEVER_KEYWORD", scorer="", top_k=2)
+    found = static_plan(request(None, context=ranked))
+    assert [one.kind for one in found.steps] == ["retrieve", "rerank", "infer"]
+    assert found.steps[1].parameters == {"scorer": "", "top_k": 2, "min_score": 0.5}
+    assert checked(found) is None
+
+
+STEPS = st.lists(
+    st.fixed_dictionaries({"name": st.from_regex("[a-z]{1,16}", fullmatch=True), "prompt": st.text(min_size=1)}),
+    min_size=1,
+    max_size=5,
+)
+
+
+@given(STEPS, st.booleans())
+def test_whatever_the_model_plans_is_a_plan_that_can_run(steps, has_context):
+    answer = json.dumps({"rationale": "why", "steps": steps})
+    assert jsonschema_rs.is_valid(json.loads(PLAN_SCHEMA), json.loads(answer)) or any(
+        len(one["prompt"]) > 160 for one in steps
+    )
+    context = ContextPolicy("RETRIEVER_BM25", "docs") if has_context else None
+    found = planned(request(None, context=context), answer)
+    assert checked(found) is None
+    assert len(found.steps) == len(steps) + has_context
+    assert (found.trace.planner_id, found.trace.rationale) == ("model", "why")
+
+
+def test_a_planners_answer_that_was_cut_off_is_malformed():
+    with pytest.raises(Internal) as caught:
+        planned(request(None), '{"rationale": "w')
+    assert caught.value.code is ErrorCode.INFERENCE_MALFORMED_RESPONSE
 
 
 def test_a_plan_goes_through_every_state():
