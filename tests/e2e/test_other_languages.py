@@ -94,9 +94,9 @@ def test_grpcurl_runs_a_structured_request_and_reads_the_stream(system):
         ({"messages": [{"role": "ROLE_USER", "content": "x"}]}, "InvalidArgument", "mode 0 is not set"),
         ({"mode": "MODE_CHAT", "messages": [{"content": "x"}]}, "InvalidArgument", "message role 0"),
         (
-            {"mode": "MODE_PLAN", "messages": [{"role": "ROLE_USER", "content": "x"}]},
+            {"mode": "MODE_CHAT", "messages": [{"role": "ROLE_USER", "content": "x"}], "prompt": {"template": {}}},
             "Unimplemented",
-            "there is no planner yet",
+            "prompt.template is not built yet",
         ),
     ],
 )

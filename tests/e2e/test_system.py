@@ -310,3 +310,10 @@ def test_a_vote_that_is_decided_stops_early(stub):
     response = stub.Execute(work, timeout=60)
     assert response.confidence >= 3 / 5
     assert json.loads(response.structured_output_json) == {"all": "agree"}
+
+
+def test_a_plan_of_the_static_planner_runs(stub):
+    response = stub.Execute(request(mode=execution_pb2.MODE_PLAN, max_tokens=8), timeout=60)
+    assert not response.HasField("error")
+    assert [result.kind for result in response.step_results] == ["infer"]
+    assert response.content == response.step_results[0].output.content

@@ -15,12 +15,8 @@ from services.orchestrator.core.planning import Planner
 from tests.support.orchestrator_app import execute, orchestrator, system_request, timeline
 from tests.support.scripted_services import ScriptedInference, answer, scripted_services
 
-MADE = json.dumps(
-    {
-        "rationale": "two are enough",
-        "steps": [{"name": "draft", "prompt": "Write."}, {"name": "draft", "prompt": "Mend."}],
-    }
-)
+STEPS = [{"name": "draft", "prompt": "Write."}, {"name": "draft", "prompt": "Mend."}]
+MADE = json.dumps({"rationale": "two are enough", "steps": STEPS})
 
 
 def request(**fields):
