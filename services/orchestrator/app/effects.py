@@ -14,6 +14,7 @@ import rfc8785
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.correlation import CorrelationContext
 from pagantic_common.domain.errors import (
+    ErrorCategory,
     ErrorCode,
     Failure,
     InvalidRequest,
@@ -28,7 +29,7 @@ from pagantic_common.domain.messages import Message, ToolCall, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import StageOutcome
 from pagantic_common.telemetry.logging import get_logger
-from pagantic_common.telemetry.scope import work_scope
+from pagantic_common.telemetry.scope import current_correlation, work_scope
 from services.orchestrator.app.planning import planner_command
 from services.orchestrator.app.recorder import Recorder
 from services.orchestrator.app.services import Services
@@ -77,6 +78,9 @@ class Effects:
         self._cause = cause
         self._inferences = 0
         self.records: list[ToolCallRecord] = []
+        self.started_calls = 0
+        self.replicas: dict[int, Replica] = {}
+        self.sampled_usage = TokenUsage()
 
     async def carry_out(self, outcome: Outcome) -> Input:  # noqa: PLR0911 - an arm for each command
         """Carry out the outstanding command and return what came of it; failures are inputs too."""
@@ -99,7 +103,11 @@ class Effects:
                     case _:
                         continue
         except PaganticError as error:
-            return Failed(failure_from(error))
+            failure = failure_from(error)
+            if run.replicas:  # the machine has them, and what they cost
+                return Failed(failure)
+            replicas = tuple(self.replicas[index] for index in sorted(self.replicas))
+            return Failed(failure, replicas=replicas, usage=self.sampled_usage)
         raise AssertionError(f"no command to carry out in {run.state}")  # the machine's invariant 2
 
     async def _make_plan(self, run: Run) -> Planned:
@@ -111,8 +119,9 @@ class Effects:
 
     async def _prepare(self, request: Request, plan: Plan | None) -> Prepared:
         check_configuration(request)
-        if plan is not None:
-            return Prepared(tools=await self._plan_tools(request, tools_of(plan)))
+        if plan is not None:  # only a run in mode PLAN has one
+            history = await self._journal.history(request.session_id) if request.session_id else ()
+            return Prepared(history=history, tools=await self._plan_tools(request, tools_of(plan)))
         history = await self._journal.history(request.session_id) if request.session_id else ()
         engine_text, is_fully_enforced = "", False
         if request.output.decoder_constraint and not request.output.is_empty:
@@ -227,23 +236,24 @@ class Effects:
             temperature=command.temperature,
         )
         step, started_s = await self._start_inference(start)
-        replicas: dict[int, Replica] = {}
-        usage, finish_reason, failure = TokenUsage(), FinishReason.ERROR, None
+        replicas = self.replicas
+        finish_reason, failure = FinishReason.ERROR, None
         try:
             with work_scope(correlation=self._correlation(run.request, step, self._cause)):
                 async with aclosing(self._services.inference.sample(command, run.request.hints)) as ended:
                     async for item in ended:
                         if isinstance(item, TokenUsage):
-                            usage = item
+                            self.sampled_usage = item
                             continue
-                        usage += item.output.usage
+                        self.sampled_usage += item.output.usage
                         finish_reason = item.output.finish_reason
                         replicas[item.index] = await self._cast(run, command, item)
-                        if command.voting.early_stop and _is_decided(replicas, command):
+                        is_stopped = command.voting.early_stop and len(replicas) < command.voting.n
+                        if is_stopped and _is_decided(replicas, command):
                             break
         except PaganticError as error:
             failure = failure_from(error)
-            if not replicas:
+            if not replicas or failure.category is ErrorCategory.CANCELLATION:
                 raise
             # What has ended still counts: the others abstain.
             for index in set(range(command.voting.n)) - set(replicas):
@@ -251,13 +261,13 @@ class Effects:
         finally:
             end = events.InferenceEnd(
                 duration_ms=0.0,
-                tokens_in=usage.prompt_tokens,
-                tokens_out=usage.output_tokens,
+                tokens_in=self.sampled_usage.prompt_tokens,
+                tokens_out=self.sampled_usage.output_tokens,
                 finish_reason=finish_reason,
                 tool_call_count=0,
             )
             await self._end_inference(step, end, started_s, failure)
-        return Sampled(tuple(replicas[index] for index in sorted(replicas)), usage)
+        return Sampled(tuple(replicas[index] for index in sorted(replicas)), self.sampled_usage)
 
     async def _cast(self, run: Run, command: Sample, ended: CandidateOutput) -> Replica:
         output, name = ended.output, f"replica-{ended.index}"
@@ -265,6 +275,8 @@ class Effects:
         try:
             enforced = await self.enforce(run, Enforce(output.content, is_decoder_enforced=is_enforced), name)
         except PaganticError as error:
+            if failure_from(error).category is ErrorCategory.CANCELLATION:
+                raise
             replica = Replica(ended.index, failure=failure_from(error))
         else:
             replica = Replica(ended.index, enforced.enforcement)
@@ -311,6 +323,7 @@ class Effects:
             if call.name not in offered:
                 raise InvalidRequest(f"tool {call.name!r} was not offered", code=ErrorCode.TOOL_NOT_FOUND)
             with work_scope(correlation=self._correlation(request, "", call.id)):
+                self.started_calls += 1
                 record = await self._services.tools.execute(call)
         except PaganticError as error:
             failure = failure_from(error)
@@ -357,6 +370,7 @@ class Effects:
         return Enforced(enforcement)
 
     def _correlation(self, request: Request, step_name: str, caused_by: str) -> CorrelationContext:
+        step_name = current_correlation().step_name or step_name  # a plan's step is the step of all its work
         return CorrelationContext(
             request_id=request.request_id, session_id=request.session_id, step_name=step_name, caused_by=caused_by
         )

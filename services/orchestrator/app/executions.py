@@ -31,8 +31,8 @@ from services.orchestrator.app.runner import Runner
 from services.orchestrator.app.services import Services
 from services.orchestrator.core.events import Completed, Event
 from services.orchestrator.core.lifecycle import State
-from services.orchestrator.core.plan import Plan, PlanPolicy, check_plan
-from services.orchestrator.core.plan_result import with_request_contract
+from services.orchestrator.core.plan import Plan, PlanPolicy
+from services.orchestrator.core.plan_result import accept_plan
 from services.orchestrator.core.request import Mode, Request, check_request
 from services.orchestrator.core.response import Response
 from services.orchestrator.ports import ExecutionRecord, Journal
@@ -141,7 +141,7 @@ class Executions:
         if request.mode is not Mode.PLAN:
             raise InvalidRequest(f"mode {request.mode} has no plan: use PLAN")
         made = await create_plan(self._services, request)
-        plan, failure = check_plan(with_request_contract(request, made), self._plan_bounds)
+        plan, failure = accept_plan(request, made, self._plan_bounds)
         if failure is not None:
             raise PreconditionFailed(failure=failure)
         return plan

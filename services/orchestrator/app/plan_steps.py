@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -14,6 +15,7 @@ from pagantic_common.domain.errors import ErrorCode, Failure, InvalidRequest, Pa
 from pagantic_common.domain.messages import ToolCall, ToolChoice, ToolChoiceMode
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement
+from pagantic_common.telemetry.logging import get_logger
 from pagantic_common.telemetry.scope import work_scope
 from services.orchestrator.app.effects import Effects, failure_from
 from services.orchestrator.app.recorder import Recorder
@@ -27,6 +29,8 @@ from services.orchestrator.core.response import ToolCallRecord
 from services.orchestrator.core.run import DiscardAttempt, Enforce, Finish, PlanRan, Run
 from services.orchestrator.core.step_input import arguments_of, messages_of, result_value, value_of
 from services.orchestrator.ports import Ranking
+
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +139,11 @@ class PlanSteps:
                     self._enforcement = done.enforcement
                 usage += done.usage
                 return StepResult(step.name, step.kind, output=done.output, attempts=attempt, usage=usage)
-            if not failure.retryable or attempt == most:
+            if not failure.retryable or attempt >= most:
                 return StepResult(step.name, step.kind, failure=failure, attempts=attempt, usage=usage)
+            if step.kind == StepKind.INFER:  # what it has streamed so far comes again
+                discarded = events.AttemptDiscarded(attempt, failure.message)
+                await self._recorder.emit(discarded, layer="orchestrator", action="attempt.discarded")
             await asyncio.sleep(retry.wait_s(attempt, random.random()))  # noqa: S311 - no secret
 
     async def _attempt(self, step: Step, inputs: Mapping[str, Value]) -> _Done:
@@ -151,6 +158,13 @@ class PlanSteps:
             raise _StepFailedError(failure, TokenUsage()) from None
         except PaganticError as error:
             raise _StepFailedError(failure_from(error), TokenUsage()) from None
+        except _StepFailedError:
+            raise
+        except Exception:
+            error_id = uuid.uuid4().hex[:12]
+            log.exception("unexpected error in a step", error_id=error_id)
+            text = f"internal error {error_id} in step {step.name!r}: the orchestrator's log has the particulars"
+            raise _StepFailedError(Failure(code=None, message=text), TokenUsage()) from None
 
     async def _do(self, step: Step, inputs: Mapping[str, Value]) -> _Done:
         match StepKind(step.kind):
@@ -181,7 +195,9 @@ class PlanSteps:
         response = finish.response
         if response.failure is not None:
             # Its own retries are used up: what is left to try again is a service that failed.
-            is_retryable = response.failure.retryable and response.validation is None
+            # A tool that ran, or may have, must not run again.
+            is_safe = response.validation is None and not effects.started_calls
+            is_retryable = response.failure.retryable and is_safe
             raise _StepFailedError(replace(response.failure, retryable=is_retryable), response.usage)
         output = Value(ValueKind.TEXT, text=response.content)
         return _Done(output, response.usage, outcome.run.best)
@@ -220,8 +236,11 @@ class PlanSteps:
             )
         tool = str(step.parameters["tool"])
         call = ToolCall(f"{step.name}-{len(self.records) + 1}", tool, arguments)
-        record = await self._new_effects(step.name).run_tool(self._request, call, {tool})
-        self.records.append(record)
+        effects = self._new_effects(step.name)
+        try:
+            record = await effects.run_tool(self._request, call, {tool})
+        finally:
+            self.records += effects.records
         if record.error_code is not None or record.is_error:
             code = record.error_code or ErrorCode.TOOL_EXECUTION_FAILED
             raise _StepFailedError(failure_of(code, record.result), TokenUsage())
@@ -259,8 +278,11 @@ class PlanSteps:
         if value.kind is ValueKind.CONTEXT:
             return _Done(replace(value, chunks=ranked))
         by_id = {chunk.id: proposal for chunk, proposal in zip(chunks, value.proposals, strict=True)}
-        proposals = tuple(replace(by_id[chunk.id], score=chunk.score, score_kind=chunk.score_kind) for chunk in ranked)
-        return _Done(replace(value, proposals=proposals))
+        return _Done(replace(value, proposals=tuple(_rescored(by_id[chunk.id], chunk) for chunk in ranked)))
+
+
+def _rescored(proposal: Proposal, chunk: Chunk) -> Proposal:
+    return replace(proposal, score=chunk.score, score_kind=chunk.score_kind, metadata_json=chunk.metadata_json)
 
 
 def _as_chunks(proposals: tuple[Proposal, ...]) -> tuple[Chunk, ...]:

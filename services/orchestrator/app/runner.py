@@ -7,12 +7,14 @@ from functools import partial
 
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import Failure
+from pagantic_common.domain.usage import TokenUsage
 from services.orchestrator.app.effects import Effects
 from services.orchestrator.app.plan_steps import PlanSteps
 from services.orchestrator.app.recorder import Recorder
 from services.orchestrator.app.services import Services
 from services.orchestrator.core import events, machine
 from services.orchestrator.core.plan import PlanPolicy
+from services.orchestrator.core.prompt import with_history
 from services.orchestrator.core.request import Request
 from services.orchestrator.core.run import (
     DiscardAttempt,
@@ -57,7 +59,7 @@ class Runner:
         for command in outcome.commands:
             if isinstance(command, RunPlan):
                 self._steps = PlanSteps(
-                    outcome.run.request,
+                    with_history(outcome.run.request, outcome.run.prepared.history),
                     command.plan,
                     services=self._services,
                     clock=self._clock,
@@ -83,7 +85,9 @@ class Runner:
         source = self._steps or self._effects
         records = tuple(record for record in source.records if record.id not in known)
         results = tuple(self._steps.results) if self._steps is not None and not run.results else ()
-        await self._record(machine.step(run, Failed(failure, records, results)))
+        replicas = tuple(self._effects.replicas[index] for index in sorted(self._effects.replicas))
+        usage = TokenUsage() if run.replicas else self._effects.sampled_usage
+        await self._record(machine.step(run, Failed(failure, records, results, replicas, usage)))
 
     async def _record(self, outcome: Outcome) -> bool:
         """Record what a step told, all of it even when cancelled meanwhile; returns whether it was the last."""

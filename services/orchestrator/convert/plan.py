@@ -99,7 +99,7 @@ def result_from_proto(result: plan_pb2.StepResult) -> StepResult:
 
 def _step_from_proto(step: plan_pb2.Step) -> Step:
     try:
-        parameters = parse_json(step.parameters_json) if step.parameters_json else {}
+        parameters = parse_json(step.parameters_json, is_rewritable=True) if step.parameters_json else {}
     except JsonTextError as error:
         raise InvalidRequest(f"step {step.name[:64]!r}: parameters_json is not JSON: {error}") from None
     if not isinstance(parameters, dict):

@@ -23,8 +23,8 @@ from pagantic_common.domain.errors import ErrorCategory, ErrorCode, Failure, fai
 from pagantic_common.domain.messages import Message, Role, ToolChoice
 from pagantic_common.domain.validation import Enforcement, StageOutcome
 from services.orchestrator.core.lifecycle import State, check_transition
-from services.orchestrator.core.plan import Plan, PlanPolicy, check_plan
-from services.orchestrator.core.plan_result import content_of, with_request_contract
+from services.orchestrator.core.plan import Plan, PlanPolicy
+from services.orchestrator.core.plan_result import accept_plan, content_of
 from services.orchestrator.core.prompt import assemble_messages, feedback_message
 from services.orchestrator.core.replicas import ballots_of, candidates_of, most_frequent_failure
 from services.orchestrator.core.request import Mode, Request
@@ -54,7 +54,7 @@ from services.orchestrator.core.run import (
     Transition,
 )
 from services.orchestrator.core.validation import confidence_of, report_of
-from services.orchestrator.core.voting import DEFAULT_TEMPERATURE, Count, count_votes
+from services.orchestrator.core.voting import DEFAULT_TEMPERATURE, count_votes
 
 
 def start(request: Request, bounds: PlanPolicy | None = None) -> Outcome:
@@ -76,7 +76,7 @@ def _start_plan(run: Run) -> Outcome:
 
 
 def _accept_plan(run: Run, plan: Plan) -> Outcome:
-    plan, failure = check_plan(with_request_contract(run.request, plan), run.bounds)
+    plan, failure = accept_plan(run.request, plan, run.bounds)
     run = replace(run, plan=plan)
     if failure:
         return _fail(run, failure)
@@ -87,8 +87,7 @@ def step(run: Run, happened: Input) -> Outcome:  # noqa: C901, PLR0911 - an arm 
     """Take what happened. Inputs that the state does not expect raise IllegalTransitionError."""
     match happened:
         case Failed():
-            records, results = (*run.records, *happened.records), (*run.results, *happened.results)
-            return _fail(replace(run, records=records, results=results), happened.failure)
+            return _fail(_with_what_ended(run, happened), happened.failure)
         case Planned():
             return _accept_plan(replace(run, usage=run.usage + happened.usage), happened.plan)
         case PlanRan():
@@ -110,7 +109,7 @@ def step(run: Run, happened: Input) -> Outcome:  # noqa: C901, PLR0911 - an arm 
         case ToolsRan():
             return _after_tools(run, happened.records)
         case Enforced() if run.count is not None:
-            return _after_merging(run, run.count, happened.enforcement)
+            return _after_merging(run, happened.enforcement)
         case Enforced():
             return _after_enforcement(run, happened.enforcement)
 
@@ -177,9 +176,21 @@ def _retry(run: Run, enforcement: Enforcement) -> Outcome:
     return _move(run, State.EXECUTE, "validation failed, a retry is left", discarded, _infer(run, retry))
 
 
+def _with_what_ended(run: Run, failed: Failed) -> Run:
+    """Keep what ended although the command that it is of did not."""
+    usage = sum((result.usage for result in failed.results), run.usage)
+    return replace(
+        run,
+        records=(*run.records, *failed.records),
+        results=(*run.results, *failed.results),
+        replicas=run.replicas or failed.replicas,
+        usage=usage + failed.usage,
+    )
+
+
 def _after_plan(run: Run, ran: PlanRan) -> Outcome:
     usage = sum((result.usage for result in ran.results), run.usage)
-    run = replace(run, results=ran.results, records=ran.records, usage=usage, best=ran.enforcement)
+    run = _with_best(replace(run, results=ran.results, records=ran.records, usage=usage), ran.enforcement)
     failed = next((result.failure for result in ran.results if result.failure is not None), None)
     if failed is not None:
         return _fail(run, failed)
@@ -209,8 +220,11 @@ def _after_sampling(run: Run) -> Outcome:
 
 def _after_vote(run: Run) -> Outcome:
     ballots = ballots_of(run.replicas)
-    if not ballots:
+    if not ballots and len(run.replicas) == run.request.voting.n:
         return _fail(run, most_frequent_failure(run.replicas))
+    if not ballots:
+        message = f"no consensus: all {len(run.replicas)} replicas that ended abstain, and that decides the vote"
+        return _fail(run, failure_of(ErrorCode.ORCHESTRATION_NO_CONSENSUS, message))
     count = count_votes(ballots, run.request.voting)
     run = replace(run, count=count)
     if count.objection:
@@ -218,15 +232,21 @@ def _after_vote(run: Run) -> Outcome:
     if count.winner is None:
         return Outcome(run, commands=(Enforce(count.merged_json, is_decoder_enforced=False),))
     winner = next(replica for replica in run.replicas if replica.index == count.winner)
-    return _complete(replace(run, best=winner.enforcement), "the vote has a winner")
+    return _complete(_with_best(run, winner.enforcement), "the vote has a winner")
 
 
-def _after_merging(run: Run, count: Count, enforcement: Enforcement) -> Outcome:
-    run = replace(run, best=enforcement)
+def _with_best(run: Run, enforcement: Enforcement | None) -> Run:
+    stages = enforcement.stages if enforcement is not None else ()
+    repaired = sum(1 for stage in stages if stage.outcome is StageOutcome.REPAIRED)
+    return replace(run, best=enforcement, repair_attempts=run.repair_attempts + repaired)
+
+
+def _after_merging(run: Run, enforcement: Enforcement) -> Outcome:
+    run = _with_best(run, enforcement)
     if enforcement.valid:
         return _complete(run, "each field has a winner")
     failure = enforcement.failure or failure_of(ErrorCode.CONSTRAINT_SCHEMA_INVALID, "validation failed")
-    return _fail(replace(run, count=replace(count, agreement=0.0)), failure)
+    return _fail(run, failure)
 
 
 def _has_answer_phase(run: Run) -> bool:
@@ -265,7 +285,7 @@ def _complete(run: Run, reason: str) -> Outcome:
 def _fail(run: Run, failure: Failure) -> Outcome:
     if run.last_failure is not None and run.last_failure != failure:
         failure = failure.because_of(run.last_failure)
-    run = replace(run, last_failure=failure)
+    run = replace(run, last_failure=failure, count=run.count and replace(run.count, agreement=0.0))
     target = State.CANCELLED if failure.category is ErrorCategory.CANCELLATION else State.ERROR
     code = failure.code.value if failure.code else "internal error"
     return _move(run, target, code, Finish(replace(_response(run), failure=failure)))
@@ -273,7 +293,7 @@ def _fail(run: Run, failure: Failure) -> Outcome:
 
 def _response(run: Run) -> Response:
     best = run.best
-    content = best.output if best else (run.output.content if run.output else content_of(run.results))
+    content = best.output if best else (run.output.content if run.output else content_of(run.plan, run.results))
     confidence, source = confidence_of(run.request, best, run.count)
     report = report_of(run.request, best, run.repair_attempts) if best else None
     if report and run.count and len(run.replicas) < run.request.voting.n:

@@ -1,24 +1,27 @@
 """Plans: steps, the order that they need, and what makes a plan acceptable.
 
 A plan in which no step names a dependency is linear: each step waits for the one before it. In any other plan a step
-waits for what it names; one that names nothing and has no input of its own waits for the step before it, and one with
-an input waits for none. A step works on its input, else on what it waits for, else on the request.
+waits for what it names, and one that names nothing waits for none. A step works on its input, else on what it waits
+for, else on the request.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
 from pagantic_common.domain.chunks import Chunk
-from pagantic_common.domain.errors import ErrorCode, Failure, failure_of
-from pagantic_common.domain.messages import Message
+from pagantic_common.domain.errors import ErrorCode, Failure, InvalidRequest, failure_of
+from pagantic_common.domain.messages import Message, check_turn
 from pagantic_common.domain.usage import TokenUsage
 from services.orchestrator.core.contract import OutputContract
 
 MAX_STEPS = 64
+MAX_RETRIES = 10
+STEP_NAME = re.compile(r"[A-Za-z0-9._:-]{1,64}")  # they are part of ids
 
 
 class StepKind(StrEnum):
@@ -145,8 +148,16 @@ GIVES: dict[StepKind, Mapping[ValueKind, ValueKind]] = {
     StepKind.RETRIEVE: dict.fromkeys(ValueKind, ValueKind.CONTEXT),
     StepKind.RERANK: {kind: kind for kind in ValueKind},
 }
+CHECKED = frozenset({StepKind.INFER, StepKind.VALIDATE})  # kinds whose output a contract binds
 SINGLE = frozenset(StepKind) - {StepKind.INFER}  # kinds that work on one value
 
+RANGES: Mapping[str, tuple[float, float]] = {
+    "max_tokens": (0, 2**31 - 1),
+    "max_chunks": (0, 2**31 - 1),
+    "top_k": (0, 2**31 - 1),
+    "temperature": (0, 2),
+    "min_score": (-1e300, 1e300),
+}
 RETRIEVERS = ("bm25", "keyword", "vector", "hybrid")
 _Types = tuple[type, ...]
 _NUMBER: _Types = (int, float)
@@ -172,6 +183,8 @@ def check_parameters(kind: StepKind, parameters: Mapping[str, Any]) -> str:
             return f"has the parameter {name!r}, which its kind does not take; it takes {', '.join(known) or 'none'}"
         if not isinstance(value, known[name]) or (isinstance(value, bool) and bool not in known[name]):
             return f"has {name!r} of a wrong type: it must be {' or '.join(one.__name__ for one in known[name])}"
+        if isinstance(value, int | float) and name in RANGES and not RANGES[name][0] <= value <= RANGES[name][1]:
+            return f"has {name!r} out of range: it must be between {RANGES[name][0]:g} and {RANGES[name][1]:g}"
     if parameters.get("retriever", RETRIEVERS[0]) not in RETRIEVERS:
         return f"has a 'retriever' that is not known; there are {', '.join(RETRIEVERS)}"
     tools = parameters.get("tools", [])
@@ -186,17 +199,10 @@ def tools_of(plan: Plan) -> frozenset[str]:
 
 def dependencies_of(plan: Plan) -> dict[str, tuple[str, ...]]:
     """Return, for each step, the steps that it waits for and works on."""
-    is_graph = any(step.depends_on for step in plan.steps)
-    found: dict[str, tuple[str, ...]] = {}
-    before = ""
-    for step in plan.steps:
-        if step.depends_on:
-            found[step.name] = step.depends_on
-        else:
-            is_root = not before or (is_graph and step.input is not None)
-            found[step.name] = () if is_root else (before,)
-        before = step.name
-    return found
+    if any(step.depends_on for step in plan.steps):
+        return {step.name: step.depends_on for step in plan.steps}
+    before = [(), *((step.name,) for step in plan.steps)]
+    return {step.name: needed for step, needed in zip(plan.steps, before, strict=False)}
 
 
 def bounded(policy: PlanPolicy, bounds: PlanPolicy) -> PlanPolicy:
@@ -229,21 +235,41 @@ def _objection(plan: Plan) -> str:
             return f"step {step.name!r} is named more than once"
         if wrong := _objection_to(step, names, plan.policy):
             return f"step {step.name!r} {wrong}"
-    cycle = _cycle(dependencies_of(plan))
-    return f"its steps wait for each other: {' -> '.join(cycle)}" if cycle else ""
+    needed = dependencies_of(plan)
+    if cycle := _cycle(needed):
+        return f"its steps wait for each other: {' -> '.join(cycle)}"
+    late = next((name for name in names if any(names.index(one) > names.index(name) for one in needed[name])), None)
+    if plan.policy.require_linear and late is not None:
+        return f"it must be linear, and step {late!r} depends on a later one"
+    return ""
 
 
 def _objection_to(step: Step, names: Sequence[str], policy: PlanPolicy) -> str:
-    if not step.name:
-        return "has no name"
+    if not STEP_NAME.fullmatch(step.name):
+        return "has a name that is not of 1 to 64 of the characters A-Z a-z 0-9 . _ : -"
     if step.kind not in tuple(StepKind):
         return f"is of kind {step.kind!r}, which is not known: {', '.join(StepKind)}"
     if step.kind not in policy.allowed_kinds:
         return f"is of kind {step.kind!r}, which is not allowed"
-    for name in step.depends_on:
-        if name not in names:
-            return f"depends on {name!r}, which is not a step"
-    return check_parameters(StepKind(step.kind), step.parameters)
+    unknown = next((name for name in step.depends_on if name not in names), None)
+    if unknown is not None:
+        return f"depends on {unknown!r}, which is not a step"
+    return _objection_to_limits(step) or check_parameters(StepKind(step.kind), step.parameters)
+
+
+def _objection_to_limits(step: Step) -> str:
+    if step.max_retries is not None and not 0 <= step.max_retries <= MAX_RETRIES:
+        return f"has max_retries {step.max_retries}: it must be between 0 and {MAX_RETRIES}"
+    if step.timeout_s is not None and step.timeout_s <= 0:
+        return f"has a timeout of {step.timeout_s:g} s: it must be positive"
+    if not step.output.is_empty and step.kind not in CHECKED:
+        return f"is of kind {step.kind}, whose output no contract can bind"
+    if step.input is not None and step.input.kind is ValueKind.MESSAGES:
+        try:
+            check_turn(step.input.messages)
+        except InvalidRequest as error:
+            return f"has input.messages that are no turn: {error}"
+    return ""
 
 
 def _cycle(dependencies: Mapping[str, tuple[str, ...]]) -> list[str]:

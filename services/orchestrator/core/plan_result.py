@@ -5,18 +5,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from services.orchestrator.core.plan import Plan, StepResult, ValueKind
+from pagantic_common.domain.errors import ErrorCode, Failure, failure_of
+from services.orchestrator.core.plan import CHECKED, Plan, PlanPolicy, StepResult, ValueKind, check_plan
 from services.orchestrator.core.request import Request
 
 
-def with_request_contract(request: Request, plan: Plan) -> Plan:
-    """Return a plan with the request's output contract on the final step that has none of its own."""
-    if not plan.steps or request.output.is_empty or not plan.steps[-1].output.is_empty:
-        return plan
-    return replace(plan, steps=(*plan.steps[:-1], replace(plan.steps[-1], output=request.output)))
+def accept_plan(request: Request, plan: Plan, bounds: PlanPolicy) -> tuple[Plan, Failure | None]:
+    """Return the plan as it runs, and why it cannot.
+
+    The request's output contract is the final step's where that has none of its own; its rules and intent are too.
+    """
+    final = plan.steps[-1] if plan.steps else None
+    if final is not None and not request.output.is_empty and final.output.is_empty:
+        plan = replace(plan, steps=(*plan.steps[:-1], replace(final, output=request.output)))
+    plan, failure = check_plan(plan, bounds)
+    if (
+        failure is None
+        and final is not None
+        and final.kind not in CHECKED
+        and (request.rules or request.semantic_intent)
+    ):
+        message = f"the request's rules and intent bind the final step {final.name!r}, which is of kind {final.kind}"
+        failure = failure_of(ErrorCode.ORCHESTRATION_STEP_MISMATCH, message)
+    return plan, failure
 
 
-def content_of(results: Sequence[StepResult]) -> str:
-    """Return what the last step that ended gave as text; empty when it gave no text."""
-    output = results[-1].output if results else None
+def content_of(plan: Plan | None, results: Sequence[StepResult]) -> str:
+    """Return what the final step gave as text; of a plan that did not get there, the last step that ended."""
+    final = plan.steps[-1].name if plan is not None and plan.steps else ""
+    ended = next((result for result in results if result.name == final), results[-1] if results else None)
+    output = ended.output if ended is not None else None
     return output.text if output is not None and output.kind in (ValueKind.TEXT, ValueKind.RAW_JSON) else ""

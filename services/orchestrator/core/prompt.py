@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pagantic_common.domain.messages import Message, Role
 from services.orchestrator.core.request import Request
@@ -30,6 +31,12 @@ def assemble_messages(
             asked = [index for index, message in enumerate(turn) if message.role is Role.USER]
             turn.insert(asked[-1] if asked else len(turn), context)
     return (*messages, *turn, *transcript)
+
+
+def with_history(request: Request, history: Sequence[Message]) -> Request:
+    """Return the request with the stored conversation before its own messages."""
+    first = 1 if request.messages[0].role is Role.SYSTEM else 0
+    return replace(request, messages=(*request.messages[:first], *history, *request.messages[first:]))
 
 
 def feedback_message(violations: Sequence[str]) -> Message:

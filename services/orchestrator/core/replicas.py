@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pagantic_common.domain.errors import Failure
+from pagantic_common.domain.errors import ErrorCode, Failure, failure_of
 from services.orchestrator.core.response import Candidate
 from services.orchestrator.core.run import Replica, Run
 
@@ -21,6 +21,8 @@ def ballots_of(replicas: Sequence[Replica]) -> dict[int, str]:
 def most_frequent_failure(replicas: Sequence[Replica]) -> Failure:
     """Return the failure of the code that most replicas have, the lowest replica's; all abstain."""
     failures = [failure for replica in replicas if (failure := _failure_of(replica)) is not None]
+    if not failures:
+        return failure_of(ErrorCode.INFERENCE_MALFORMED_RESPONSE, "the inference gave no candidates")
     codes = [failure.code for failure in failures]
     return max(failures, key=lambda failure: codes.count(failure.code))
 

@@ -10,11 +10,10 @@ from pagantic_common.domain.ids import is_trace_id, require_id
 from pagantic_common.domain.json_text import JsonTextError, parse_json
 from pagantic_common.domain.messages import Message, Role, ToolChoice, ToolChoiceMode, check_turn
 from services.orchestrator.core.contract import OutputContract, Rule
-from services.orchestrator.core.plan import Plan
+from services.orchestrator.core.plan import MAX_RETRIES, Plan
 from services.orchestrator.core.voting import Voting
 
 DEFAULT_MAX_RETRIES = 2
-MAX_RETRIES = 10
 DEFAULT_MAX_TOOL_ROUNDS = 20
 MAX_REPLICAS = 16
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from pagantic_common.domain.errors import Failure
+from pagantic_common.domain.json_text import JsonTextError, parse_json
 from pagantic_common.domain.messages import Message, ToolCall, ToolChoice, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement
@@ -58,7 +59,13 @@ class Replica:
     @property
     def is_cast(self) -> bool:
         """Whether it votes; else it abstains."""
-        return self.enforcement is not None and self.enforcement.valid
+        if self.enforcement is None or not self.enforcement.valid:
+            return False
+        try:
+            parse_json(self.enforcement.structured_output_json, is_rewritable=True)
+        except JsonTextError:  # a number beyond a double, half of a surrogate pair: not canonical, so not comparable
+            return False
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +98,14 @@ class Failed:
     """Something failed that the machine cannot mend, or the execution was cancelled.
 
     `records` are tool calls that ended although their turn did not, `results` steps that ended although their plan
-    did not.
+    did not, `replicas` and `usage` what ended of a vote.
     """
 
     failure: Failure
     records: tuple[ToolCallRecord, ...] = ()
     results: tuple[StepResult, ...] = ()
+    replicas: tuple[Replica, ...] = ()
+    usage: TokenUsage = TokenUsage()
 
 
 Input = Prepared | Inferred | Sampled | ToolsRan | Enforced | Planned | PlanRan | Failed

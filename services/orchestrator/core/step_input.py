@@ -59,8 +59,9 @@ def messages_of(step: Step, request: Request, inputs: Mapping[str, Value]) -> tu
     if not prompt:
         return given
     *before, last = given
-    content = "\n\n".join(part for part in (last.content, prompt) if part)
-    return (*before, Message(Role.USER, content=content))
+    if last.role is not Role.USER:
+        return (*given, Message(Role.USER, content=prompt))
+    return (*before, Message(Role.USER, content=f"{last.content}\n\n{prompt}" if last.content else prompt))
 
 
 def arguments_of(step: Step, value: Value) -> str | None:
@@ -75,7 +76,7 @@ def arguments_of(step: Step, value: Value) -> str | None:
     if "arguments" in step.parameters:
         return dump_json(arguments)
     try:
-        found = parse_json(value.text)
+        found = parse_json(value.text, is_rewritable=True)
     except JsonTextError:
         return None
     return dump_json(found) if isinstance(found, dict) else None

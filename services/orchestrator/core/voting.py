@@ -83,8 +83,18 @@ def canonical_json(document: str) -> str:
 def _key(value: Any) -> str:
     try:
         return rfc8785.dumps(value).decode()
-    except rfc8785.CanonicalizationError:  # an integer beyond 2^53, or half of a surrogate pair
-        return json.dumps(value, sort_keys=True, separators=(",", ":"))
+    except rfc8785.CanonicalizationError:  # an integer beyond 2^53
+        return json.dumps(_with_whole_numbers(value), sort_keys=True, separators=(",", ":"))
+
+
+def _with_whole_numbers(value: Any) -> Any:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, list):
+        return [_with_whole_numbers(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _with_whole_numbers(item) for name, item in value.items()}
+    return value
 
 
 def group_ballots(ballots: Mapping[int, str]) -> tuple[Group, ...]:
@@ -122,9 +132,9 @@ def _objection(count: Count, ballots: Mapping[int, str], voting: Voting) -> str:
 
 
 def _first_difference(leader: Group, ballots: Mapping[int, str], n: int) -> str:
-    odd = next(index for index in range(n) if index not in leader.replicas)
-    if odd not in ballots:
-        return f"replica {odd} abstains, and all must agree"
+    odd = next((index for index in sorted(ballots) if index not in leader.replicas), None)
+    if odd is None:
+        return f"{n - len(ballots)} of {n} replicas abstain, and all must agree"
     path = _difference(parse_json(ballots[leader.replicas[0]]), parse_json(ballots[odd]), "")
     return f"replica {odd} differs from replica {leader.replicas[0]} at {path!r}, and all must agree"
 

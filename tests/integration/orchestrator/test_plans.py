@@ -165,6 +165,30 @@ async def test_a_step_may_use_tools_and_its_calls_are_in_the_response(tmp_path):
     assert [call.name for call in response.tool_calls_made] == ["clock"]
 
 
+async def test_a_step_whose_tools_ran_is_not_run_again(tmp_path):
+    call = answer("", calls=[ToolCall("c1", "clock", "{}")])
+    lost = Unavailable("gone", code=ErrorCode.INFERENCE_ENGINE_ERROR)
+    tools = ScriptedTools()
+    request = plan(step("say", parameters={"tools": ["clock"]}))
+    response, _ = await ask(tmp_path, request, inference=ScriptedInference(call, lost, call, answer("x")), tools=tools)
+    assert response.error.code == error_pb2.ERROR_CODE_INFERENCE_ENGINE_ERROR
+    assert len(tools.calls) == len(response.tool_calls_made) == 1
+
+
+async def test_a_plan_in_another_mode_means_nothing(tmp_path):
+    request = plan(step("a", "tool"))
+    request.mode = execution_pb2.MODE_CHAT
+    response, _ = await ask(tmp_path, request)
+    assert response.content == "hello"
+
+
+async def test_an_unexpected_error_fails_its_step_and_names_itself(tmp_path):
+    response, _ = await ask(tmp_path, plan(TOOL, step("say")), inference=ScriptedInference(RuntimeError("boom")))
+    assert "internal error" in response.error.message
+    assert "boom" not in response.error.message
+    assert [result.name for result in response.step_results] == ["time", "say"]
+
+
 @pytest.mark.parametrize(
     ("request_", "code"),
     [

@@ -5,7 +5,7 @@ import pytest
 from pagantic.common.v1 import error_pb2
 from pagantic.constraint.v1 import contract_pb2
 from pagantic.orchestrator.v1 import execution_pb2
-from pagantic_common.domain.errors import ErrorCode, Overloaded, Unavailable
+from pagantic_common.domain.errors import DeadlineExceeded, ErrorCode, Overloaded, Unavailable
 from services.orchestrator.core.response import FinishReason
 from tests.support.orchestrator_app import execute, orchestrator, system_request, timeline
 from tests.support.scripted_services import ScriptedConstraint, ScriptedInference, answer, scripted_services
@@ -122,3 +122,24 @@ async def test_a_decided_vote_stops_the_others_and_says_so(tmp_path):
     assert (inference.ended, response.confidence) == (3, pytest.approx(3 / 5))
     assert response.validation.warnings == ["decided after 3 of 5 replicas: confidence is a lower bound"]
     assert response.token_usage.output_tokens == 9
+
+
+async def test_a_deadline_is_no_abstention(tmp_path):
+    late = DeadlineExceeded("late")
+    response, _ = await ask(tmp_path, replicas(A, late), vote())
+    assert response.error.code == error_pb2.ERROR_CODE_CANCELLED_TIMEOUT
+    assert [candidate.content for candidate in response.candidates] == [A]
+    assert response.token_usage.output_tokens == 3
+    assert not response.HasField("confidence")
+
+
+@pytest.mark.parametrize("early_stop", [False, True])
+async def test_abstentions_that_decide_a_vote_early_give_the_same_answer(tmp_path, early_stop):
+    response, _ = await ask(tmp_path, replicas(BAD, A, A), vote(strategy=UNANIMITY, early_stop=early_stop))
+    assert response.error.code == error_pb2.ERROR_CODE_ORCHESTRATION_NO_CONSENSUS
+
+
+async def test_a_vote_that_every_replica_was_needed_for_has_its_whole_usage(tmp_path):
+    response, _ = await ask(tmp_path, replicas(A, B, A), vote(strategy=STRICT, early_stop=True))
+    assert response.token_usage.decode_seconds == 0.5
+    assert not response.validation.warnings

@@ -10,6 +10,7 @@ from pagantic_common.domain.errors import ErrorCode, Internal, failure_of
 from pagantic_common.domain.messages import Message, Role
 from pagantic_common.domain.usage import TokenUsage
 from services.orchestrator.core import machine
+from services.orchestrator.core.contract import OutputContract, Rule
 from services.orchestrator.core.lifecycle import State
 from services.orchestrator.core.plan import (
     GIVES,
@@ -27,12 +28,14 @@ from services.orchestrator.core.plan import (
 )
 from services.orchestrator.core.plan_progress import PlanProgress
 from services.orchestrator.core.planning import PLAN_SCHEMA, planned, static_plan
+from services.orchestrator.core.prompt import with_history
 from services.orchestrator.core.request import ContextPolicy, Mode, Request
-from services.orchestrator.core.run import Finish, MakePlan, Planned, PlanRan, Prepared, RunPlan
+from services.orchestrator.core.run import Failed, Finish, MakePlan, Planned, PlanRan, Prepared, RunPlan
 from services.orchestrator.core.step_input import arguments_of, messages_of
 
 REJECTED, MISMATCH = ErrorCode.ORCHESTRATION_PLAN_REJECTED, ErrorCode.ORCHESTRATION_STEP_MISMATCH
 TEXT = Value(ValueKind.TEXT, text="t")
+SCHEMA = OutputContract(schema_json="{}")
 GIVEN = {"tool": {"tool": "clock"}, "retrieve": {"collection": "c"}}
 
 
@@ -52,7 +55,16 @@ def checked(found, **bounds):
 @pytest.mark.parametrize(
     ("found", "code", "reason"),
     [
-        (plan(step("")), REJECTED, "has no name"),
+        (plan(step("")), REJECTED, "has a name that is not of 1 to 64"),
+        (plan(step("my step")), REJECTED, "has a name that is not of"),
+        (plan(step("a", max_retries=-1)), REJECTED, "max_retries -1: it must be between 0 and 10"),
+        (plan(step("a", max_retries=11)), REJECTED, "max_retries 11"),
+        (plan(step("a", timeout_s=-1.0)), REJECTED, "timeout of -1 s"),
+        (plan(step("a", "tool", output=SCHEMA)), REJECTED, "whose output no contract can bind"),
+        (plan(step("a", parameters={"max_tokens": 2**40})), REJECTED, "'max_tokens' out of range"),
+        (plan(step("a", parameters={"temperature": 9})), REJECTED, "'temperature' out of range"),
+        (plan(step("a", input=Value(ValueKind.MESSAGES))), REJECTED, "input.messages that are no turn"),
+        (plan(step("a", "infer", "b"), step("b"), require_linear=True), REJECTED, "step 'a' depends on a later one"),
         (plan(step("a"), step("a")), REJECTED, "'a' is named more than once"),
         (plan(step("a", "dance")), REJECTED, "of kind 'dance', which is not known"),
         (plan(step("a", "infer", "b")), REJECTED, "depends on 'b', which is not a step"),
@@ -91,10 +103,10 @@ def test_the_services_bounds_are_the_stricter():
     assert (kept.policy.timeout_per_step_s, kept.policy.require_linear) == (2.0, True)
 
 
-def test_steps_wait_for_what_they_name_else_for_the_one_before():
+def test_a_plan_without_dependencies_is_linear_and_any_other_is_a_graph():
     assert dependencies_of(plan(step("a"), step("b"), step("c", input=TEXT))) == {"a": (), "b": ("a",), "c": ("b",)}
-    graph = plan(step("a"), step("b", input=TEXT), step("c", "infer", "a", "b"), step("d"))
-    assert dependencies_of(graph) == {"a": (), "b": (), "c": ("a", "b"), "d": ("c",)}
+    graph = plan(step("c", "infer", "a", "b"), step("a"), step("b"))
+    assert dependencies_of(graph) == {"c": ("a", "b"), "a": (), "b": ()}
     assert checked(graph) is None
 
 
@@ -205,6 +217,38 @@ def test_a_plan_goes_through_every_state():
     (finish,) = (command for command in ended.commands if isinstance(command, Finish))
     assert finish.response.content == "t"
     assert [result.name for result in finish.response.step_results] == ["a"]
+
+
+def test_rules_bind_only_a_final_step_that_can_be_checked():
+    rules = (Rule("r", expression="true"),)
+    for fields in ({"rules": rules}, {"semantic_intent": "be kind"}):
+        assert path(machine.start(request(plan(step("a")), **fields)))[-1] is State.PREPARE
+        failed = machine.start(request(plan(step("a"), step("b", "retrieve")), **fields))
+        assert failed.commands[0].response.failure.code is MISMATCH
+    bound = machine.start(request(plan(step("a", "retrieve")), output=SCHEMA))
+    assert bound.commands[0].response.failure.code is REJECTED
+
+
+def test_the_content_is_the_final_steps_whichever_ended_last():
+    prepared = machine.step(machine.start(request(plan(step("c", "infer", "a"), step("a"), step("b")))).run, Prepared())
+    texts = [StepResult(name, "infer", Value(ValueKind.TEXT, text=name)) for name in ("b", "a", "c")]
+    (finish,) = machine.step(prepared.run, PlanRan(tuple(texts))).commands
+    assert finish.response.content == "b"
+
+
+def test_a_cancelled_plan_tells_what_its_steps_cost():
+    prepared = machine.step(machine.start(request(plan(step("a"), step("b")))).run, Prepared())
+    done = StepResult("a", "infer", TEXT, usage=TokenUsage(output_tokens=7))
+    failure = failure_of(ErrorCode.CANCELLED_SIGNAL, "gone")
+    (finish,) = machine.step(prepared.run, Failed(failure, results=(done,))).commands
+    assert finish.response.usage.output_tokens == 7
+
+
+def test_the_stored_conversation_comes_before_the_requests_own_messages():
+    said = (Message(Role.USER, "before"), Message(Role.ASSISTANT, "yes"))
+    own = (Message(Role.SYSTEM, "s"), Message(Role.USER, "now"))
+    both = with_history(Request("r", Mode.PLAN, own), said)
+    assert [one.content for one in both.messages] == ["s", "before", "yes", "now"]
 
 
 def test_a_rejected_plan_ends_in_plan_and_a_failed_step_returns_what_was_done():

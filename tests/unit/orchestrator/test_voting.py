@@ -24,6 +24,7 @@ def test_votes_compare_by_value_and_not_by_text():
     assert len({canonical_json(text) for text in same}) == 1
     assert canonical_json("9007199254740993") != canonical_json("9007199254740992")
     assert count(*same).agreement == 1.0
+    assert canonical_json('{"big": 9007199254740993, "a": 1.0}') == canonical_json('{"a": 1, "big": 9007199254740993}')
 
 
 @pytest.mark.parametrize(
@@ -50,8 +51,9 @@ def test_the_winner_is_what_the_strategy_says(documents, strategy, winner, agree
         ((A, A, None, None), {"strategy": STRICT}, "2 of 4 votes"),
         ((A, A, B), {"strategy": UNANIMITY}, "replica 2 differs from replica 0 at 'x'"),
         ((B, A, A), {"strategy": UNANIMITY}, "replica 0 differs from replica 1 at 'x'"),
-        ((A, A, None), {"strategy": UNANIMITY}, "replica 2 abstains"),
+        ((A, A, None), {"strategy": UNANIMITY}, "1 of 3 replicas abstain"),
         ((A, A, B), {"min_agreement": 0.7}, "agreement is 0.667: min_agreement is 0.7"),
+        ((None, A, B), {"strategy": UNANIMITY}, "replica 2 differs from replica 1 at 'x'"),
         (('{"a": {"b": 1}}', '{"a": {}}'), {"strategy": UNANIMITY}, "at 'a.b'"),
     ],
 )
