@@ -8,6 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from pagantic_common.rpc.server import Registration, run_service
@@ -21,14 +22,15 @@ SWITCH_INTERVAL_S = 0.001  # the engine's thread must not wait 5 ms for the inte
 
 
 @asynccontextmanager
-async def _open_app(settings: InferenceSettings) -> AsyncIterator[Sequence[Registration]]:
+async def open_app(settings: InferenceSettings) -> AsyncIterator[Sequence[Registration]]:
+    """Tune the engine, load the default model and give what the server needs."""
     model = Path(settings.model_path) if settings.model_path else find_default_model()
     tuning = await asyncio.to_thread(_find_tuning, settings, model)
     # llama.cpp's OpenMP reads how long to spin when the library loads, so it is loaded after that is set.
     os.environ["GOMP_SPINCOUNT"] = str(tuning.spin_count)
-    from services.inference.wiring import open_app  # noqa: PLC0415
+    from services.inference import wiring  # noqa: PLC0415
 
-    async with open_app(settings, model, tuning) as registrations:
+    async with wiring.open_app(settings, model, tuning) as registrations:
         yield registrations
 
 
@@ -49,7 +51,7 @@ def main() -> None:
     """Entry point of `python -m services.inference`."""
     settings = load_settings(InferenceSettings)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    run_service("inference", settings, lambda: _open_app(settings))
+    run_service("inference", settings, partial(open_app, settings))
 
 
 if __name__ == "__main__":

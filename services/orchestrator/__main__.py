@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 
 from pagantic_common.rpc.channel import open_channel
 from pagantic_common.rpc.server import Registration, run_service
@@ -22,7 +23,8 @@ from services.orchestrator.settings import OrchestratorSettings
 
 
 @asynccontextmanager
-async def _open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Registration]]:
+async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Registration]]:
+    """Wire the service; the journal is closed last."""
     async with AsyncExitStack() as stack:
         journal = SqliteJournal(settings.journal_path, retention_s=settings.retention_s)
         await journal.open()
@@ -53,7 +55,7 @@ async def _open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Re
 def main() -> None:
     """Entry point of `python -m services.orchestrator`."""
     settings = load_settings(OrchestratorSettings)
-    run_service("orchestrator", settings, lambda: _open_app(settings))
+    run_service("orchestrator", settings, partial(open_app, settings))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from services.rerank.settings import RerankSettings
 
 
 @asynccontextmanager
-async def open_app() -> AsyncIterator[Sequence[Registration]]:
+async def open_app(_settings: RerankSettings) -> AsyncIterator[Sequence[Registration]]:
     """Wire the service."""
     add_to = partial(pb_grpc.add_RerankServiceServicer_to_server, RerankServicer())
     yield [Registration("pagantic.rerank.v1.RerankService", add_to)]
@@ -22,7 +22,8 @@ async def open_app() -> AsyncIterator[Sequence[Registration]]:
 
 def main() -> None:
     """Run until told to stop."""
-    run_service("rerank", load_settings(RerankSettings), open_app)
+    settings = load_settings(RerankSettings)
+    run_service("rerank", settings, partial(open_app, settings))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from services.rerank.settings import RerankSettings
 
 @pytest.fixture
 async def stub():
-    async with open_app() as registrations:
+    async with open_app(RerankSettings(port=0)) as registrations:
         server, _, port = await start_server(RerankSettings(port=0), registrations)
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
             yield pb_grpc.RerankServiceStub(channel)

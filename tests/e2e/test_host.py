@@ -1,0 +1,67 @@
+"""Every service in one process, on one port, as its user starts it."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import grpc
+import jsonschema_rs
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from pagantic.common.v1 import message_pb2
+from pagantic.constraint.v1 import constraint_service_pb2, constraint_service_pb2_grpc, contract_pb2
+from pagantic.orchestrator.v1 import execution_pb2
+from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as rpc
+from tests.e2e.conftest import ROOT, System
+
+SCHEMA = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+START_S = 90
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory):
+    system = System(tmp_path_factory.mktemp("host"))
+    # Only the door's port counts: the others would collide with nothing, as nobody listens on them.
+    command = [sys.executable, "-m", "deploy.local.host"]
+    with subprocess.Popen(command, cwd=ROOT, env=system.environment, stderr=subprocess.DEVNULL) as process:
+        with grpc.insecure_channel(system.address("orchestrator")) as channel:
+            wait_until_serving(channel, process)
+            yield process, channel
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+
+
+def wait_until_serving(channel, process):
+    stub = health_pb2_grpc.HealthStub(channel)
+    end_s = time.monotonic() + START_S
+    while time.monotonic() < end_s and process.poll() is None:
+        try:
+            if stub.Check(health_pb2.HealthCheckRequest(), timeout=5).status == health_pb2.HealthCheckResponse.SERVING:
+                return
+        except grpc.RpcError:
+            time.sleep(0.2)
+    raise AssertionError("the host does not serve")
+
+
+def test_one_port_answers_for_every_service(host):
+    _, channel = host
+    message = message_pb2.Message(role=message_pb2.ROLE_USER, content="Is it fine?")
+    request = execution_pb2.SystemRequest(
+        mode=execution_pb2.MODE_STRUCTURED,
+        messages=[message],
+        output=contract_pb2.OutputContract(schema_json=json.dumps({**SCHEMA, "additionalProperties": False})),
+        hints=execution_pb2.ExecutionHints(max_tokens=20, temperature=0),
+    )
+    response = rpc.OrchestratorServiceStub(channel).Execute(request, timeout=60)
+    jsonschema_rs.validate(SCHEMA, json.loads(response.structured_output_json))
+    assert response.validation.guarantee == contract_pb2.GUARANTEE_ENFORCED
+    constraint = constraint_service_pb2_grpc.ConstraintServiceStub(channel)
+    checked = constraint.ValidateJson(constraint_service_pb2.ValidateJsonRequest(text="{}"), timeout=30)
+    assert checked.valid
+    for service in ("inference.v1.InferenceService", "tools.v1.ToolService", "context.v1.ContextService"):
+        health = health_pb2_grpc.HealthStub(channel)
+        found = health.Check(health_pb2.HealthCheckRequest(service=f"pagantic.{service}"), timeout=10)
+        assert found.status == health_pb2.HealthCheckResponse.SERVING
