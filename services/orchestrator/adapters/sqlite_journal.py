@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -53,13 +54,18 @@ _COLUMNS = (
 
 
 class SqliteJournal:
-    """One file, used by one orchestrator. Executions that were live when it is opened were interrupted."""
+    """One file, used by one orchestrator. Executions that were live when it is opened were interrupted.
+
+    Writes that wait while others are written share the next transaction (group commit); one that fails is undone alone.
+    """
 
     def __init__(self, path: Path, *, retention_s: float = 86_400.0) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
         self._path = path
         self._retention_s = retention_s
         self._purged_s = 0.0
+        self._waiting: list[tuple[Callable[[], Any], asyncio.Future[Any]]] = []
+        self._writer: asyncio.Task[None] | None = None
         self._db: sqlite3.Connection
 
     async def open(self) -> None:
@@ -67,21 +73,23 @@ class SqliteJournal:
         await self._do(self._open)
 
     async def close(self) -> None:
-        """Close the file."""
+        """Close the file, after what still waits to be written."""
+        if self._writer is not None:
+            await self._writer
         await self._do(self._db.close)
         self._thread.shutdown()
 
     async def admit(self, record: ExecutionRecord) -> ExecutionRecord | None:
         """Store a new execution and return None, or return the one that has the id already."""
-        return await self._do(lambda: self._admit(record))
+        return await self._commit(lambda: self._admit(record))
 
     async def append(self, event: Event, record: ExecutionRecord) -> None:
         """Store an event and where the execution stands after it."""
-        await self._do(lambda: self._write([event], record, ()))
+        await self._commit(lambda: self._write([event], record, ()))
 
     async def finish(self, events: Sequence[Event], record: ExecutionRecord, turn: Sequence[Message]) -> None:
         """Store the last events, the response, and what the conversation gains, all or nothing."""
-        await self._do(lambda: self._write(events, record, turn))
+        await self._commit(lambda: self._write(events, record, turn))
 
     async def get(self, request_id: str) -> ExecutionRecord:
         """Return an execution. Raises NotFound."""
@@ -112,6 +120,51 @@ class SqliteJournal:
     async def delete_session(self, session_id: str) -> None:
         """Remove a conversation. Raises NotFound."""
         await self._do(lambda: self._delete_session(session_id))
+
+    async def _commit(self, work: Callable[[], ResultT]) -> ResultT:
+        """Do work in the next transaction; returns when that is committed."""
+        done: asyncio.Future[ResultT] = asyncio.get_running_loop().create_future()
+        self._waiting.append((work, done))
+        if self._writer is None:
+            self._writer = asyncio.create_task(self._write_groups())
+        return await done
+
+    async def _write_groups(self) -> None:
+        while self._waiting:
+            group, self._waiting = self._waiting, []
+            works = [work for work, _ in group]
+            try:
+                outcomes = await self._do(lambda works=works: self._write_group(works))  # type: ignore[misc]
+            except Exception as error:  # noqa: BLE001 - each caller is told
+                outcomes = [error] * len(group)
+            for (_, done), outcome in zip(group, outcomes, strict=True):
+                if done.done():  # its caller has gone
+                    continue
+                if isinstance(outcome, Exception):
+                    done.set_exception(outcome)
+                else:
+                    done.set_result(outcome)
+        self._writer = None
+
+    def _write_group(self, works: Sequence[Callable[[], Any]]) -> list[Any]:
+        """Do the works in one transaction; returns what each returned, or the exception that undid it."""
+        self._purge(time.time())
+        outcomes: list[Any] = []
+        self._db.execute("BEGIN")
+        try:
+            for work in works:
+                self._db.execute("SAVEPOINT work")
+                try:
+                    outcomes.append(work())
+                except Exception as error:  # noqa: BLE001 - the others are kept
+                    self._db.execute("ROLLBACK TO work")
+                    outcomes.append(error)
+                self._db.execute("RELEASE work")
+            self._db.execute("COMMIT")
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        return outcomes
 
     async def _do(self, work: Callable[[], ResultT]) -> ResultT:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
@@ -148,7 +201,6 @@ class SqliteJournal:
             raise
 
     def _admit(self, record: ExecutionRecord) -> ExecutionRecord | None:
-        self._purge(record.started_at.timestamp())
         cursor = self._db.execute(
             "INSERT OR IGNORE INTO executions (request_id, session_id, trace_id, mode, started_at, state, entered_at, "
             "attempt, fingerprint, total_steps, last_step) VALUES (?,?,?,?,?,?,?,?,?,?,?)",
@@ -171,32 +223,26 @@ class SqliteJournal:
     def _write(self, events: Sequence[Event], record: ExecutionRecord, turn: Sequence[Message]) -> None:
         last_error = failure_to_proto(record.last_failure).SerializeToString() if record.last_failure else None
         response = response_to_proto(record.response).SerializeToString() if record.response else None
-        self._db.execute("BEGIN")
-        try:
-            self._db.executemany(
-                "INSERT INTO events VALUES (?,?,?)",
-                [(record.request_id, event.sequence, event_to_proto(event).SerializeToString()) for event in events],
-            )
-            self._db.execute(
-                "UPDATE executions SET state=?, entered_at=?, attempt=?, total_steps=?, last_step=?, last_error=?, "
-                "response=? WHERE request_id=?",
-                (
-                    record.state,
-                    record.entered_at.timestamp(),
-                    record.attempt,
-                    record.total_steps,
-                    record.last_step,
-                    last_error,
-                    response,
-                    record.request_id,
-                ),
-            )
-            if turn:
-                self._add_turn(record.session_id, turn, events[-1].timestamp.timestamp())
-            self._db.execute("COMMIT")
-        except BaseException:
-            self._db.execute("ROLLBACK")
-            raise
+        self._db.executemany(
+            "INSERT INTO events VALUES (?,?,?)",
+            [(record.request_id, event.sequence, event_to_proto(event).SerializeToString()) for event in events],
+        )
+        self._db.execute(
+            "UPDATE executions SET state=?, entered_at=?, attempt=?, total_steps=?, last_step=?, last_error=?, "
+            "response=? WHERE request_id=?",
+            (
+                record.state,
+                record.entered_at.timestamp(),
+                record.attempt,
+                record.total_steps,
+                record.last_step,
+                last_error,
+                response,
+                record.request_id,
+            ),
+        )
+        if turn:
+            self._add_turn(record.session_id, turn, events[-1].timestamp.timestamp())
 
     def _add_turn(self, session_id: str, turn: Sequence[Message], now: float) -> None:
         self._db.execute(
