@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import grpc
 
-from pagantic.common.v1 import chunk_pb2
 from pagantic.context.v1 import context_service_pb2, context_service_pb2_grpc
 from pagantic.rerank.v1 import rerank_service_pb2, rerank_service_pb2_grpc
 from pagantic_common.codec.chunks import chunk_from_proto, chunk_to_proto
@@ -29,13 +29,17 @@ class GrpcContext:
 
     async def build(self, query: str, policy: ContextPolicy, model: str) -> BuiltContext:
         """Retrieve, rerank where the policy says so, and lay out."""
-        encoded = context_to_proto(policy)
-        chunks: list[chunk_pb2.Chunk] = []
+        chunks: tuple[Chunk, ...] = ()
         if policy.scorer is not None:
-            chunks = await self._retrieve_and_rerank(query, policy, encoded)
+            chunks = await self._retrieve_and_rerank(query, policy, policy.scorer)
             if not chunks:
                 return BuiltContext(None)
-        request = context_service_pb2.BuildContextRequest(query=query, policy=encoded, chunks=chunks, model=model)
+        request = context_service_pb2.BuildContextRequest(
+            query=query,
+            policy=context_to_proto(policy),
+            chunks=[chunk_to_proto(chunk) for chunk in chunks],
+            model=model,
+        )
         reply = await call_unary("context", self._context.BuildContext, request)
         if not reply.HasField("message"):
             return BuiltContext(None)
@@ -59,16 +63,6 @@ class GrpcContext:
         reply = await call_unary("rerank", self._rerank.Rerank, request)
         return tuple(chunk_from_proto(chunk) for chunk in reply.chunks)
 
-    async def _retrieve_and_rerank(
-        self, query: str, policy: ContextPolicy, encoded: context_service_pb2.ContextPolicy
-    ) -> list[chunk_pb2.Chunk]:
-        unfiltered = context_service_pb2.ContextPolicy()
-        unfiltered.CopyFrom(encoded)
-        unfiltered.ClearField("min_score")  # it applies to the reranked score
-        request = context_service_pb2.RetrieveRequest(query=query, policy=unfiltered)
-        found = await call_unary("context", self._context.Retrieve, request)
-        rerank = rerank_service_pb2.RerankRequest(
-            query=query, chunks=found.chunks, scorer=policy.scorer or "", min_score=policy.min_score, top_k=policy.top_k
-        )
-        ranked = await call_unary("rerank", self._rerank.Rerank, rerank)
-        return list(ranked.chunks)
+    async def _retrieve_and_rerank(self, query: str, policy: ContextPolicy, scorer: str) -> tuple[Chunk, ...]:
+        found = await self.retrieve(query, replace(policy, min_score=None))  # it applies to the reranked score
+        return await self.rerank(query, found, Ranking(scorer, policy.min_score, policy.top_k))

@@ -79,8 +79,13 @@ class Effects:
         self._inferences = 0
         self.records: list[ToolCallRecord] = []
         self.started_calls = 0
-        self.replicas: dict[int, Replica] = {}
         self.sampled_usage = TokenUsage()
+        self._replicas: dict[int, Replica] = {}
+
+    @property
+    def ended_replicas(self) -> tuple[Replica, ...]:
+        """The replicas of a vote that ended so far, by index."""
+        return tuple(self._replicas[index] for index in sorted(self._replicas))
 
     async def carry_out(self, outcome: Outcome) -> Input:  # noqa: PLR0911 - an arm for each command
         """Carry out the outstanding command and return what came of it; failures are inputs too."""
@@ -106,8 +111,7 @@ class Effects:
             failure = failure_from(error)
             if run.replicas:  # the machine has them, and what they cost
                 return Failed(failure)
-            replicas = tuple(self.replicas[index] for index in sorted(self.replicas))
-            return Failed(failure, replicas=replicas, usage=self.sampled_usage)
+            return Failed(failure, replicas=self.ended_replicas, usage=self.sampled_usage)
         raise AssertionError(f"no command to carry out in {run.state}")  # the machine's invariant 2
 
     async def _make_plan(self, run: Run) -> Planned:
@@ -119,10 +123,9 @@ class Effects:
 
     async def _prepare(self, request: Request, plan: Plan | None) -> Prepared:
         check_configuration(request)
-        if plan is not None:  # only a run in mode PLAN has one
-            history = await self._journal.history(request.session_id) if request.session_id else ()
-            return Prepared(history=history, tools=await self._plan_tools(request, tools_of(plan)))
         history = await self._journal.history(request.session_id) if request.session_id else ()
+        if plan is not None:  # only a run in mode PLAN has one
+            return Prepared(history=history, tools=await self._plan_tools(request, tools_of(plan)))
         engine_text, is_fully_enforced = "", False
         if request.output.decoder_constraint and not request.output.is_empty:
             compiled = await self._services.constraint.compile(request.output)
@@ -189,15 +192,9 @@ class Effects:
     async def _infer(self, run: Run, command: Infer) -> InferenceOutput:
         if (wait_s := run.request.retry.wait_s(command.retry, random.random())) > 0:  # noqa: S311 - no secret
             await asyncio.sleep(wait_s)
-        output_contract = run.request.output
-        start = events.InferenceStart(
-            message_count=len(command.messages),
-            tool_defs_count=len(command.tools),
-            schema_present=bool(output_contract.schema_json and command.engine_text),
-            grammar_present=bool((output_contract.grammar or output_contract.grammar_name) and command.engine_text),
-            temperature=run.request.hints.temperature,
+        step, started_s = await self._start_inference(
+            run.request, command, tool_count=len(command.tools), temperature=run.request.hints.temperature
         )
-        step, started_s = await self._start_inference(start)
         failure: Failure | None = None
         output = InferenceOutput("", FinishReason.ERROR)
         try:
@@ -227,16 +224,10 @@ class Effects:
 
     async def _sample(self, run: Run, command: Sample) -> Sampled:
         """Draw the replicas and enforce each as it ends; leaving the stream early stops those that still decode."""
-        contract = run.request.output
-        start = events.InferenceStart(
-            message_count=len(command.messages),
-            tool_defs_count=0,
-            schema_present=bool(contract.schema_json and command.engine_text),
-            grammar_present=bool((contract.grammar or contract.grammar_name) and command.engine_text),
-            temperature=command.temperature,
+        step, started_s = await self._start_inference(
+            run.request, command, tool_count=0, temperature=command.temperature
         )
-        step, started_s = await self._start_inference(start)
-        replicas = self.replicas
+        replicas = self._replicas
         finish_reason, failure = FinishReason.ERROR, None
         try:
             with work_scope(correlation=self._correlation(run.request, step, self._cause)):
@@ -267,7 +258,7 @@ class Effects:
                 tool_call_count=0,
             )
             await self._end_inference(step, end, started_s, failure)
-        return Sampled(tuple(replicas[index] for index in sorted(replicas)), self.sampled_usage)
+        return Sampled(self.ended_replicas, self.sampled_usage)
 
     async def _cast(self, run: Run, command: Sample, ended: CandidateOutput) -> Replica:
         output, name = ended.output, f"replica-{ended.index}"
@@ -286,7 +277,18 @@ class Effects:
         await self._recorder.emit(cast, layer="orchestrator", action="vote.cast", caused_by=name)
         return replica
 
-    async def _start_inference(self, start: events.InferenceStart) -> tuple[str, float]:
+    async def _start_inference(
+        self, request: Request, command: Infer | Sample, *, tool_count: int, temperature: float | None
+    ) -> tuple[str, float]:
+        """Tell that an inference begins; returns its name and the time."""
+        contract, is_constrained = request.output, bool(command.engine_text)
+        start = events.InferenceStart(
+            message_count=len(command.messages),
+            tool_defs_count=tool_count,
+            schema_present=is_constrained and bool(contract.schema_json),
+            grammar_present=is_constrained and bool(contract.grammar or contract.grammar_name),
+            temperature=temperature,
+        )
         self._inferences += 1
         await self._recorder.emit(start, layer="inference", action="inference.start", caused_by=self._cause)
         return f"inference-{self._inferences}", self._clock.monotonic_s()

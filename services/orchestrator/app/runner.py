@@ -85,9 +85,9 @@ class Runner:
         source = self._steps or self._effects
         records = tuple(record for record in source.records if record.id not in known)
         results = tuple(self._steps.results) if self._steps is not None and not run.results else ()
-        replicas = tuple(self._effects.replicas[index] for index in sorted(self._effects.replicas))
         usage = TokenUsage() if run.replicas else self._effects.sampled_usage
-        await self._record(machine.step(run, Failed(failure, records, results, replicas, usage)))
+        ended = Failed(failure, records, results, self._effects.ended_replicas, usage)
+        await self._record(machine.step(run, ended))
 
     async def _record(self, outcome: Outcome) -> bool:
         """Record what a step told, all of it even when cancelled meanwhile; returns whether it was the last."""

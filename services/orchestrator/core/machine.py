@@ -1,8 +1,8 @@
 """One execution as a pure machine: what happened in, what to do next out.
 
 Theory of operation. `step(run, input)` returns the run after the input, the lifecycle transitions that it made, and the
-commands that the app carries out; their outcomes come back as inputs. At any time exactly one of Prepare, Infer,
-Sample, RunTools and Enforce is outstanding, until Finish. Nothing here waits, calls or draws.
+commands that the app carries out; their outcomes come back as inputs. At any time exactly one of MakePlan,
+Prepare, Infer, Sample, RunTools, RunPlan and Enforce is outstanding, until Finish. Nothing here waits, calls or draws.
 
 A vote's replicas are one Sample. Each passes the pipeline when it ends, so that a vote can be decided early; the votes
 are counted in VALIDATE.

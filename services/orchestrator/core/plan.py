@@ -132,11 +132,11 @@ class StepResult:
     usage: TokenUsage = field(default_factory=TokenUsage)
 
 
-_SAME = frozenset({ValueKind.TEXT, ValueKind.RAW_JSON})
+_TEXTS = frozenset({ValueKind.TEXT, ValueKind.RAW_JSON})
 TAKES: dict[StepKind, frozenset[ValueKind]] = {
     StepKind.INFER: frozenset(ValueKind),
-    StepKind.TOOL: _SAME,
-    StepKind.VALIDATE: _SAME,
+    StepKind.TOOL: _TEXTS,
+    StepKind.VALIDATE: _TEXTS,
     StepKind.RETRIEVE: frozenset({ValueKind.TEXT}),
     StepKind.RERANK: frozenset({ValueKind.CONTEXT, ValueKind.CANDIDATES}),
 }

@@ -36,7 +36,9 @@ class ExecutionPlan(_message.Message):
     TRACE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def steps(self) -> _containers.RepeatedCompositeFieldContainer[Global___Step]:
-        """The steps. Without depends_on a step runs after the one before it."""
+        """The steps. When none has depends_on, each runs after the one before it; otherwise a step without depends_on waits
+        for none. The last one is the final step: its output is the response's content.
+        """
 
     @_builtins.property
     def policy(self) -> Global___PlanPolicy:
@@ -76,16 +78,18 @@ class Step(_message.Message):
     MAX_RETRIES_FIELD_NUMBER: _builtins.int
     TIMEOUT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """Unique within the plan."""
+    """Unique within the plan; [A-Za-z0-9._:-]{1,64}."""
     kind: _builtins.str
     """infer, tool, validate, retrieve, rerank, or a registered kind."""
     parameters_json: _builtins.str
     """Parameters of the kind, as a JSON object."""
     max_retries: _builtins.int
-    """Attempts beyond the first; unset is the request's policy."""
+    """Attempts beyond the first, at most 10; unset is the request's policy."""
     @_builtins.property
     def input(self) -> Global___StepInput:
-        """What it works on; unset: what the steps it depends on gave. Several dependencies arrive keyed by step name."""
+        """What it works on; unset: what the steps it waits for gave, or else the request. Several values arrive keyed by step
+        name, at infer steps only.
+        """
 
     @_builtins.property
     def depends_on(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -93,7 +97,7 @@ class Step(_message.Message):
 
     @_builtins.property
     def output(self) -> _contract_pb2.OutputContract:
-        """What its output must look like."""
+        """What its output must look like; of infer and validate steps."""
 
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
