@@ -72,6 +72,6 @@ def child_environment(areas: tuple[Area, ...], state: Path, environment: Mapping
     }
     for name in ("CONTEXT", "CONSTRAINT"):
         defaults[f"PAGANTIC_{name}_INFERENCE_ADDRESS"] = address_of["inference"]
-    defaults["PAGANTIC_ORCHESTRATOR_JOURNAL_PATH"] = str(state / "orchestrator" / "journal.sqlite3")
+    defaults["PAGANTIC_ORCHESTRATOR_JOURNAL_URL"] = f"sqlite:///{state / 'orchestrator' / 'journal.sqlite3'}"
     defaults["PAGANTIC_CONTEXT_DATA_FOLDER"] = str(state / "context")
     return {**defaults, **environment}

@@ -193,6 +193,10 @@ class Conflict(PaganticError):
     """What the request would make is there already and differs."""
 
 
+class Aborted(PaganticError):
+    """Another piece of work stands in the way; send it again when that has ended."""
+
+
 class PermissionDenied(PaganticError):
     """Policy forbids it."""
 

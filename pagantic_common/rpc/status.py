@@ -25,6 +25,7 @@ STATUS_OF_CLASS: dict[type[PaganticError], grpc.StatusCode] = {
     errors.NotFound: grpc.StatusCode.NOT_FOUND,
     errors.PreconditionFailed: grpc.StatusCode.FAILED_PRECONDITION,
     errors.Conflict: grpc.StatusCode.ALREADY_EXISTS,
+    errors.Aborted: grpc.StatusCode.ABORTED,
     errors.PermissionDenied: grpc.StatusCode.PERMISSION_DENIED,
     errors.Overloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.Unavailable: grpc.StatusCode.UNAVAILABLE,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+
+import grpc
 
 from pagantic_common.rpc.channel import open_channel
 from pagantic_common.rpc.server import Registration, run_service
@@ -14,22 +17,30 @@ from services.orchestrator.adapters.grpc_constraint import GrpcConstraint
 from services.orchestrator.adapters.grpc_context import GrpcContext
 from services.orchestrator.adapters.grpc_inference import GrpcInference
 from services.orchestrator.adapters.grpc_tools import GrpcTools
-from services.orchestrator.adapters.sqlite_journal import SqliteJournal
-from services.orchestrator.app.executions import Executions
+from services.orchestrator.adapters.sql_journal import SqlJournal
+from services.orchestrator.app.executions import Executions, Limits
+from services.orchestrator.app.presence import Presence
 from services.orchestrator.app.services import Services
 from services.orchestrator.core.plan import PlanPolicy
 from services.orchestrator.servicer import SERVICE_NAME, OrchestratorServicer
 from services.orchestrator.settings import OrchestratorSettings
+
+READY_TIMEOUT_S = 120.0  # a large model takes its time to load
 
 
 @asynccontextmanager
 async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Registration]]:
     """Wire the service; the journal is closed last."""
     async with AsyncExitStack() as stack:
-        journal = SqliteJournal(settings.journal_path, retention_s=settings.retention_s)
+        journal = SqlJournal(
+            settings.journal_url,
+            owner=settings.owner,
+            retention_s=settings.retention_s,
+            durability=settings.durability,
+        )
         await journal.open()
         stack.push_async_callback(journal.close)
-        inference, constraint, context, rerank, tools = [
+        channels = [
             await stack.enter_async_context(open_channel(address, max_message_bytes=settings.max_message_bytes))
             for address in (
                 settings.inference_address,
@@ -39,6 +50,7 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
                 settings.tools_address,
             )
         ]
+        inference, constraint, context, rerank, tools = channels
         services = Services(
             inference=GrpcInference(inference),
             constraint=GrpcConstraint(constraint),
@@ -47,9 +59,25 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
             planner=settings.planner,
         )
         bounds = PlanPolicy(max_steps=settings.max_plan_steps, timeout_per_step_s=settings.max_step_s or None)
-        executions = Executions(services, journal, SystemClock(), max_running=settings.max_running, plan_bounds=bounds)
+        limits = Limits(settings.max_running, bounds, settings.concurrent_turns)
+        executions = Executions(services, journal, SystemClock(), limits)
         stack.push_async_callback(executions.close)
+        presence = Presence(
+            executions,
+            SystemClock(),
+            settings.owner,
+            resumes_plans=settings.resume_plans,
+            wait_until_ready=partial(_wait_until_ready, channels),
+        )
+        presence.start()
+        stack.push_async_callback(presence.stop)
         yield [Registration(SERVICE_NAME, OrchestratorServicer(executions).add_to, drain=executions.close)]
+
+
+async def _wait_until_ready(channels: Sequence[grpc.aio.Channel]) -> None:
+    """Wait until every service says that it serves; raises TimeoutError."""
+    async with asyncio.timeout(READY_TIMEOUT_S):
+        await asyncio.gather(*(channel.channel_ready() for channel in channels))
 
 
 def main() -> None:

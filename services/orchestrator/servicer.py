@@ -13,6 +13,7 @@ from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as rpc
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.ids import require_id
+from pagantic_common.domain.json_text import JsonTextError, parse_json
 from services.orchestrator.app.executions import Executions
 from services.orchestrator.convert.event import (
     event_to_proto,
@@ -20,6 +21,7 @@ from services.orchestrator.convert.event import (
     session_to_proto,
     state_from_proto,
     state_to_proto,
+    usage_total_to_proto,
 )
 from services.orchestrator.convert.plan import plan_to_proto
 from services.orchestrator.convert.request import fingerprint_of, request_from_proto
@@ -80,6 +82,10 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         events = await self._journal.timeline(require_id("request_id", request.request_id))
         return pb.GetTimelineResponse(events=[event_to_proto(event) for event in events])
 
+    async def ResumeExecution(self, request: pb.ResumeExecutionRequest, context: Context) -> pb.ResumeExecutionResponse:
+        state = await self._executions.resume(require_id("request_id", request.request_id))
+        return pb.ResumeExecutionResponse(state=state_to_proto(state))
+
     async def CreatePlan(self, request: pb.CreatePlanRequest, context: Context) -> pb.CreatePlanResponse:
         asked = request_from_proto(request.request, request.request.request_id or self._executions.new_request_id())
         plan = await self._executions.create_plan(asked)
@@ -96,6 +102,16 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         encoded = [session_to_proto(session) for session in sessions[:limit]]
         return pb.ListSessionsResponse(sessions=encoded, next_page_token=token)
 
+    async def UpdateSession(self, request: pb.UpdateSessionRequest, context: Context) -> pb.UpdateSessionResponse:
+        session_id = require_id("session_id", request.session_id)
+        values = {require_id("state_json key", key): _document(key, text) for key, text in request.state_json.items()}
+        session = await self._journal.update_state(session_id, values, list(request.removed_keys))
+        return pb.UpdateSessionResponse(session=session_to_proto(session))
+
+    async def GetUsage(self, request: pb.GetUsageRequest, context: Context) -> pb.GetUsageResponse:
+        totals = await self._journal.usage_totals(session_id=request.session_id or None, model=request.model or None)
+        return pb.GetUsageResponse(totals=[usage_total_to_proto(total) for total in totals])
+
     async def DeleteSession(self, request: pb.DeleteSessionRequest, context: Context) -> pb.DeleteSessionResponse:
         await self._journal.delete_session(require_id("session_id", request.session_id))
         return pb.DeleteSessionResponse()
@@ -105,6 +121,14 @@ def _page_size(wanted: int) -> int:
     if not 0 <= wanted <= MAX_PAGE:
         raise InvalidRequest(f"page_size is {wanted}: it must be between 0 and {MAX_PAGE}")
     return wanted or DEFAULT_PAGE
+
+
+def _document(key: str, text: str) -> str:
+    try:
+        parse_json(text)
+    except JsonTextError as error:
+        raise InvalidRequest(f"state_json[{key!r}] is not JSON: {error}") from None
+    return text
 
 
 def _page_start(token: str) -> int:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import socket
 
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from pagantic_common.settings import ServiceSettings, state_folder
+from services.orchestrator.app.turns import ConcurrentTurns
 from services.orchestrator.core.planning import Planner
+from services.orchestrator.ports.journal import Durability
 
 
 class OrchestratorSettings(ServiceSettings):
@@ -22,12 +24,29 @@ class OrchestratorSettings(ServiceSettings):
     context_address: str = Field("127.0.0.1:50054", description="address of the context service")
     rerank_address: str = Field("127.0.0.1:50055", description="address of the rerank service")
     tools_address: str = Field("127.0.0.1:50056", description="address of the tools service")
-    journal_path: Path = Field(
-        default_factory=lambda: state_folder() / "orchestrator" / "journal.sqlite3",
-        description="SQLite file of executions, events and conversations",
+    journal_url: str = Field(
+        default_factory=lambda: f"sqlite:///{state_folder() / 'orchestrator' / 'journal.sqlite3'}",
+        description="database of executions, events and conversations: sqlite:///PATH or postgresql://…",
+    )
+    instance_id: str = Field(
+        "",
+        max_length=200,
+        description="name among the orchestrators of one database, the same after a restart; empty is host and port",
+    )
+    durability: Durability = Field(
+        Durability.POWER, description="what a stored event survives: the end of the process, or a power cut too"
+    )
+    resume_plans: bool = Field(True, description="whether interrupted plans are taken up without being asked")
+    concurrent_turns: ConcurrentTurns = Field(
+        ConcurrentTurns.WAIT, description="a turn that comes while another of its session runs: wait or abort"
     )
     retention_s: float = Field(86_400.0, gt=0, description="how long ended executions are kept; conversations stay")
     planner: Planner = Field(Planner.STATIC, description="who plans PLAN requests without a plan: static or model")
     max_plan_steps: int = Field(64, ge=1, description="steps of one plan; a longer one is rejected")
     max_step_s: float = Field(0.0, ge=0, allow_inf_nan=False, description="longest time of a plan's step; 0 is any")
     max_running: int = Field(256, ge=1, description="executions that may run at once; one more is RESOURCE_EXHAUSTED")
+
+    @property
+    def owner(self) -> str:
+        """Name of this orchestrator among those that share its database."""
+        return self.instance_id or f"{socket.gethostname()}:{self.port}"

@@ -96,8 +96,8 @@ async def _run() -> None:
     inference = f"127.0.0.1:{port}"
     print(f"the inference alone: p50 {await _direct(inference) * 1000:.2f} ms")  # noqa: T201
     with tempfile.TemporaryDirectory() as folder:
-        journal = str(Path(folder) / "journal.sqlite3")
-        service = running_service("orchestrator", inference_address=inference, journal_path=journal)
+        journal = f"sqlite:///{Path(folder) / 'journal.sqlite3'}"
+        service = running_service("orchestrator", inference_address=inference, journal_url=journal)
         address, pid = await asyncio.to_thread(service.__enter__)
         try:
             async with grpc.aio.insecure_channel(address) as channel:

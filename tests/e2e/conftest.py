@@ -1,7 +1,6 @@
 """Real processes with the real model, started once by the supervisor that users have."""
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -9,20 +8,10 @@ from pathlib import Path
 import grpc
 import pytest
 
+from tests.support.ports import free_ports
+
 ROOT = Path(__file__).parents[2]
 AREAS = ("orchestrator", "inference", "constraint", "context", "rerank", "tools")
-
-
-def free_ports(count):
-    """Return ports that nobody listens on now."""
-    held = [socket.socket() for _ in range(count)]
-    try:
-        for one in held:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in held]
-    finally:
-        for one in held:
-            one.close()
 
 
 class System:
@@ -35,7 +24,7 @@ class System:
         self.environment |= {f"PAGANTIC_{area.upper()}_PORT": str(port) for area, port in self.ports.items()}
         self.environment |= {
             "PAGANTIC_STATE": str(state),
-            "PAGANTIC_ORCHESTRATOR_JOURNAL_PATH": str(state / "journal.sqlite3"),
+            "PAGANTIC_ORCHESTRATOR_JOURNAL_URL": f"sqlite:///{state / 'journal.sqlite3'}",
             "PAGANTIC_CONTEXT_DATA_FOLDER": str(state / "context"),
             "PAGANTIC_ADDRESS": self.address("orchestrator"),
             "PAGANTIC_CONTEXT_ADDRESS": self.address("context"),

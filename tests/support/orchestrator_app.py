@@ -11,17 +11,22 @@ from pagantic_common.rpc.call import call_unary
 from pagantic_common.rpc.server import Registration
 from pagantic_common.telemetry.clock import SystemClock
 from pagantic_common.testing.server import serving
-from services.orchestrator.adapters.sqlite_journal import SqliteJournal
-from services.orchestrator.app.executions import Executions
+from services.orchestrator.adapters.sql_journal import SqlJournal
+from services.orchestrator.app.executions import Executions, Limits
 from services.orchestrator.servicer import SERVICE_NAME, OrchestratorServicer
 from tests.support.scripted_services import scripted_services
 
 
+def journal_url(path):
+    return f"sqlite:///{path / 'journal.sqlite3'}"
+
+
 @asynccontextmanager
-async def orchestrator(path, services=None, max_running=8, journal=None):
-    journal = journal or SqliteJournal(path / "journal.sqlite3")
+async def orchestrator(path, services=None, max_running=8, journal=None, **limits):
+    journal = journal or SqlJournal(journal_url(path))
     await journal.open()
-    executions = Executions(services or scripted_services(), journal, SystemClock(), max_running=max_running)
+    limits = Limits(max_running=max_running, **limits)
+    executions = Executions(services or scripted_services(), journal, SystemClock(), limits)
     try:
         async with serving([Registration(SERVICE_NAME, OrchestratorServicer(executions).add_to)]) as (channel, _):
             yield rpc.OrchestratorServiceStub(channel)

@@ -10,7 +10,7 @@ from pagantic_common.domain.validation import Enforcement, Guarantee, Stage, Sta
 from pagantic_common.telemetry.scope import current_correlation
 from services.orchestrator.app.services import Services
 from services.orchestrator.core.response import CandidateOutput, FinishReason, InferenceOutput, ToolCallRecord
-from services.orchestrator.ports import BuiltContext, CompiledConstraint, OfferedTool
+from services.orchestrator.ports.services import BuiltContext, CompiledConstraint, OfferedTool
 
 USAGE = TokenUsage(prompt_tokens=10, output_tokens=3, context_tokens=13, context_window=100, decode_seconds=0.5)
 

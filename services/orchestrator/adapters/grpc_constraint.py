@@ -12,7 +12,7 @@ from pagantic_common.rpc.call import call_unary
 from services.orchestrator.convert.contract import output_to_proto, rule_to_proto
 from services.orchestrator.core.contract import OutputContract
 from services.orchestrator.core.request import Request
-from services.orchestrator.ports import CompiledConstraint
+from services.orchestrator.ports.services import CompiledConstraint
 
 
 class GrpcConstraint:

@@ -15,7 +15,7 @@ from pagantic_common.domain.chunks import Chunk
 from pagantic_common.rpc.call import call_unary
 from services.orchestrator.convert.request import context_to_proto
 from services.orchestrator.core.request import ContextPolicy
-from services.orchestrator.ports import BuiltContext, Ranking
+from services.orchestrator.ports.services import BuiltContext, Ranking
 
 
 class GrpcContext:

@@ -12,7 +12,7 @@ from pagantic_common.codec.messages import duration_from_proto, tool_call_to_pro
 from pagantic_common.domain.messages import ToolCall
 from pagantic_common.rpc.call import call_unary
 from services.orchestrator.core.response import ToolCallRecord
-from services.orchestrator.ports import OfferedTool
+from services.orchestrator.ports.services import OfferedTool
 
 
 class GrpcTools:

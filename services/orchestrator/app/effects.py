@@ -20,6 +20,7 @@ from pagantic_common.domain.errors import (
     InvalidRequest,
     PaganticError,
     PermissionDenied,
+    PreconditionFailed,
     Unavailable,
     Unsupported,
     failure_of,
@@ -37,6 +38,7 @@ from services.orchestrator.core import events
 from services.orchestrator.core.plan import Plan, tools_of
 from services.orchestrator.core.planning import Planner, planned, static_plan
 from services.orchestrator.core.prompt import last_user_text
+from services.orchestrator.core.replay import CallBegan, CallEnded, Progress, lost_call_message
 from services.orchestrator.core.replicas import ballots_of
 from services.orchestrator.core.request import Request, check_configuration
 from services.orchestrator.core.response import CandidateOutput, FinishReason, InferenceOutput, ToolCallRecord
@@ -60,22 +62,32 @@ from services.orchestrator.core.run import (
     ToolsRan,
 )
 from services.orchestrator.core.voting import canonical_json, is_decided
-from services.orchestrator.ports import Journal
+from services.orchestrator.ports.journal import Journal
 
 log = get_logger(__name__)
+
+NOTHING_DONE = Progress()
 
 
 class Effects:
     """The commands of one run, or of one step of a plan; `cause` is what the first of them is caused by."""
 
     def __init__(
-        self, services: Services, journal: Journal, clock: Clock, recorder: Recorder, *, cause: str = "request"
+        self,
+        services: Services,
+        journal: Journal,
+        clock: Clock,
+        recorder: Recorder,
+        *,
+        cause: str = "request",
+        step: str = "",
     ) -> None:
         self._services = services
         self._journal = journal
         self._clock = clock
         self._recorder = recorder
         self._cause = cause
+        self._step = step
         self._inferences = 0
         self.records: list[ToolCallRecord] = []
         self.started_calls = 0
@@ -87,8 +99,11 @@ class Effects:
         """The replicas of a vote that ended so far, by index."""
         return tuple(self._replicas[index] for index in sorted(self._replicas))
 
-    async def carry_out(self, outcome: Outcome) -> Input:  # noqa: PLR0911 - an arm for each command
-        """Carry out the outstanding command and return what came of it; failures are inputs too."""
+    async def carry_out(self, outcome: Outcome, progress: Progress = NOTHING_DONE) -> Input:  # noqa: PLR0911 - an arm for each command
+        """Carry out the outstanding command and return what came of it; failures are inputs too.
+
+        Tool calls that had ended, or may have run, before an interruption are in `progress`.
+        """
         run = outcome.run
         try:
             for command in outcome.commands:
@@ -102,7 +117,7 @@ class Effects:
                     case Sample():
                         return await self._sample(run, command)
                     case RunTools():
-                        return await self._run_tools(run, command.calls)
+                        return await self._run_tools(run, command.calls, progress)
                     case Enforce():
                         return await self.enforce(run, command, self._cause)
                     case _:
@@ -307,22 +322,43 @@ class Effects:
             caused_by=self._cause,
         )
 
-    async def _run_tools(self, run: Run, calls: Sequence[ToolCall]) -> ToolsRan:
-        names = {tool.name for tool in run.prepared.tools}
+    async def _run_tools(self, run: Run, calls: Sequence[ToolCall], progress: Progress) -> ToolsRan:
+        tools = {tool.name: tool for tool in run.prepared.tools}
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self.run_tool(run.request, call, names)) for call in calls]
+            tasks = [group.create_task(self._run_or_recall(run.request, call, tools, progress)) for call in calls]
         self._cause = calls[-1].id
         return ToolsRan(tuple(task.result() for task in tasks))
 
-    async def run_tool(self, request: Request, call: ToolCall, offered: set[str]) -> ToolCallRecord:
-        """Run a call and tell of it; its failure is in the record."""
+    async def _run_or_recall(
+        self, request: Request, call: ToolCall, tools: Mapping[str, ToolDefinition], progress: Progress
+    ) -> ToolCallRecord:
+        if (record := progress.record_of(call.id)) is not None:
+            self.records.append(record)
+            return record
+        is_lost = progress.has_begun(call.id) and not (call.name in tools and tools[call.name].idempotent)
+        return await self.run_tool(request, call, tools, is_lost=is_lost)
+
+    async def run_tool(
+        self, request: Request, call: ToolCall, tools: Mapping[str, ToolDefinition], *, is_lost: bool = False
+    ) -> ToolCallRecord:
+        """Run a call and tell of it; its failure is in the record. A lost one may have run, and is not run again."""
         cause, args_hash = self._cause, hash_arguments(call.arguments_json)
-        start = events.ToolStart(call.name, call.id, args_hash)
-        await self._recorder.emit(start, layer="tools", action="tool.start", tool_call_id=call.id, caused_by=cause)
+        began = CallBegan(call.id, call.name, self._step)
+        await self._recorder.emit(
+            events.ToolStart(call.name, call.id, args_hash),
+            layer="tools",
+            action="tool.start",
+            entries=[began],
+            is_durable=True,  # before anything happens in the world
+            tool_call_id=call.id,
+            caused_by=cause,
+        )
         started_s = self._clock.monotonic_s()
         failure: Failure | None = None
         try:
-            if call.name not in offered:
+            if is_lost:
+                raise PreconditionFailed(lost_call_message(call.name), code=ErrorCode.TOOL_EXECUTION_FAILED)
+            if call.name not in tools:
                 raise InvalidRequest(f"tool {call.name!r} was not offered", code=ErrorCode.TOOL_NOT_FOUND)
             with work_scope(correlation=self._correlation(request, "", call.id)):
                 self.started_calls += 1
@@ -337,11 +373,12 @@ class Effects:
             failure = failure_of(record.error_code, record.result)
         self.records.append(record)
         self._recorder.note_step(call.id, failure)
-        end = events.ToolEnd(call.name, call.id, args_hash, took_s * 1000, not record.is_error, record.error_code)
         await self._recorder.emit(
-            end,
+            events.ToolEnd(call.name, call.id, args_hash, took_s * 1000, not record.is_error, record.error_code),
             layer="tools",
             action="tool.end",
+            entries=[CallEnded(record, self._step)],
+            is_durable=True,  # it will not run again
             duration_s=took_s,
             failure=failure,
             tool_call_id=call.id,

@@ -1,98 +1,85 @@
-"""Admits requests, runs each once, lets callers watch and cancel."""
+"""Admits requests, runs each once, lets callers watch and cancel, takes up again what was interrupted."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 import uuid
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from dataclasses import dataclass, field
+from functools import partial
 
 from pagantic_common.domain.clock import Clock
-from pagantic_common.domain.correlation import CorrelationContext
 from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import (
     Conflict,
     ErrorCode,
     Failure,
-    Internal,
     InvalidRequest,
-    Overloaded,
     PreconditionFailed,
     failure_of,
 )
-from pagantic_common.telemetry.logging import get_logger
-from pagantic_common.telemetry.scope import current_correlation, current_deadline, work_scope
-from pagantic_common.telemetry.tracing import trace_scope
+from pagantic_common.telemetry.scope import current_correlation
 from services.orchestrator.app.planning import create_plan
 from services.orchestrator.app.recorder import Recorder
 from services.orchestrator.app.runner import Runner
+from services.orchestrator.app.running import Job, Registry, Running, caller_left
 from services.orchestrator.app.services import Services
+from services.orchestrator.app.turns import ConcurrentTurns, Turns
 from services.orchestrator.core.events import Completed, Event
 from services.orchestrator.core.lifecycle import State
 from services.orchestrator.core.plan import Plan, PlanPolicy
 from services.orchestrator.core.plan_result import accept_plan
+from services.orchestrator.core.replay import Admitted, replay
 from services.orchestrator.core.request import Mode, Request, check_request
 from services.orchestrator.core.response import Response
-from services.orchestrator.ports import ExecutionRecord, Journal
-
-log = get_logger(__name__)
+from services.orchestrator.ports.journal import ExecutionRecord, Journal, UsageTotal
 
 END_TIMEOUT_S = 5.0
+FOLLOW_S = 0.1  # between looks at an execution that another orchestrator runs
 
 
-class _Running:
-    """An execution that has not ended: its task, who watches, and why it is to stop."""
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What executions may do, and how they are counted."""
 
-    def __init__(self, recorder: Recorder, fingerprint: str) -> None:
-        self.recorder = recorder
-        self.fingerprint = fingerprint
-        self.admitted = asyncio.Event()
-        self.ended = asyncio.Event()
-        self.task: asyncio.Task[None] | None = None
-        self.is_started = False
-        self.is_ending = False
-        self.watchers = 0
-        self.stop_failure: Failure | None = None
-
-    def stop(self, failure: Failure) -> None:
-        """Cancel the run; the first reason counts. A run that has not started yet ends when it does."""
-        if self.stop_failure is None and not self.is_ending:
-            self.stop_failure = failure
-            if self.is_started and self.task is not None and not self.recorder.is_finishing:
-                self.task.cancel()
+    max_running: int = 256
+    plan_bounds: PlanPolicy = field(default_factory=PlanPolicy)
+    concurrent_turns: ConcurrentTurns = ConcurrentTurns.WAIT
+    price: Callable[[Request, Response], UsageTotal | None] = lambda _request, _response: None
 
 
 class Executions:
-    """The use-cases behind Execute, ExecuteStream and CancelExecution."""
+    """The use-cases behind Execute, ExecuteStream, ResumeExecution and CancelExecution."""
 
     def __init__(
         self,
         services: Services,
         journal: Journal,
         clock: Clock,
+        limits: Limits,
         *,
-        max_running: int,
-        plan_bounds: PlanPolicy | None = None,
         new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
     ) -> None:
         self._services = services
         self.journal = journal
         self._clock = clock
-        self._max_running = max_running
-        self._plan_bounds = plan_bounds or PlanPolicy()
-        self._new_id = new_id
-        self._running: dict[str, _Running] = {}
-        self._sessions: dict[str, asyncio.Lock] = {}
-
-    def new_request_id(self) -> str:
-        """Return an id for a request that came without one."""
-        return self._new_id()
+        self._limits = limits
+        self.new_request_id = new_id
+        self.running = Registry(limits.max_running)
+        self._turns = Turns(journal, limits.concurrent_turns)
 
     async def execute(self, request: Request, fingerprint: str) -> Response:
         """Run a request, or join the run or the response of the same id, and return what came of it."""
-        async with aclosing(self.stream(request, fingerprint)) as events:
+        found = await self._find(request, fingerprint)
+        if isinstance(found, Running):
+            found.watchers += 1
+            try:
+                return await found.recorder.wait_end()
+            finally:
+                found.leave()
+        async with aclosing(self._follow(found)) as events:
             async for event in events:
                 if isinstance(event.payload, Completed):
                     return event.payload.response
@@ -102,35 +89,14 @@ class Executions:
         """Run or join a request and give its events; the last is Completed.
 
         Leaving early cancels the run when nobody else watches it. Raises InvalidRequest for a malformed envelope,
-        Conflict for another payload under the same id, Overloaded when too much runs already.
+        Conflict for another payload under the same id, Overloaded when too much runs already, Aborted when another
+        turn of the session runs and turns do not wait.
         """
-        check_request(request)
-        while (running := self._running.get(request.request_id)) is not None and not running.admitted.is_set():
-            await running.admitted.wait()
-        if running is None:
-            admission = asyncio.ensure_future(self._admit(request, self._register(request, fingerprint)))
-            try:
-                running_or_ended = await asyncio.shield(admission)
-            except asyncio.CancelledError:
-                left = _caller_left()
-                admission.add_done_callback(lambda done: _stop_unwatched(done, left))
-                raise
-            if isinstance(running_or_ended, ExecutionRecord):
-                async for event in self._replay(running_or_ended, fingerprint):
-                    yield event
-                return
-            running = running_or_ended
-        elif running.fingerprint != fingerprint:
-            raise _conflict(request.request_id)
-        running.watchers += 1
-        try:
-            async with aclosing(running.recorder.watch()) as events:
-                async for event in events:
-                    yield event
-        finally:
-            running.watchers -= 1
-            if running.watchers == 0 and not running.recorder.is_ended:
-                running.stop(_caller_left())
+        found = await self._find(request, fingerprint)
+        events = _watch(found) if isinstance(found, Running) else self._follow(found)
+        async with aclosing(events):
+            async for event in events:
+                yield event
 
     async def create_plan(self, request: Request) -> Plan:
         """Return the plan that a PLAN request would run, checked, without running it.
@@ -141,34 +107,67 @@ class Executions:
         if request.mode is not Mode.PLAN:
             raise InvalidRequest(f"mode {request.mode} has no plan: use PLAN")
         made = await create_plan(self._services, request)
-        plan, failure = accept_plan(request, made, self._plan_bounds)
+        plan, failure = accept_plan(request, made, self._limits.plan_bounds)
         if failure is not None:
             raise PreconditionFailed(failure=failure)
         return plan
 
     async def cancel(self, request_id: str) -> State:
         """Cancel an execution and return the state it is in then. Raises NotFound for an unknown id."""
-        running = self._running.get(request_id)
-        if running is not None:
-            running.stop(failure_of(ErrorCode.CANCELLED_SIGNAL, "cancelled by CancelExecution"))
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(running.ended.wait(), END_TIMEOUT_S)
-        return (await self.journal.get(request_id)).state
+        end = Deadline.after(self._clock.monotonic_s(), END_TIMEOUT_S)
+        is_asked = False
+        while True:
+            if (running := await self.running.get(request_id)) is not None:
+                running.stop(failure_of(ErrorCode.CANCELLED_SIGNAL, "cancelled by CancelExecution"))
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(running.ended.wait(), END_TIMEOUT_S)
+                return (await self.journal.get(request_id)).state
+            record = await self.journal.get(request_id)
+            if record.response is not None or record.is_interrupted or end.has_passed(self._clock.monotonic_s()):
+                return record.state
+            if not is_asked:  # another orchestrator runs it
+                await self.journal.request_cancel(request_id)
+                is_asked = True
+            await asyncio.sleep(FOLLOW_S)
+
+    async def resume(self, request_id: str) -> State:
+        """Take an interrupted execution up again, and return the state that it was in.
+
+        Raises NotFound for an unknown id, PreconditionFailed for one that runs, has ended or cannot be read.
+        """
+        record = await self.journal.get(request_id)
+        if not record.is_interrupted or await self._take_up(record) is None:
+            what = "has ended" if record.response is not None else "runs"
+            raise PreconditionFailed(f"execution {request_id!r} is not interrupted: it {what}")
+        return record.state
 
     async def close(self) -> None:
         """Cancel what still runs and wait for it to end."""
-        tasks = [running.task for running in self._running.values() if running.task is not None]
-        for running in list(self._running.values()):
+        tasks = [running.task for running in self.running if running.task is not None]
+        for running in self.running:
             running.stop(failure_of(ErrorCode.CANCELLED_SIGNAL, "the orchestrator is shutting down: send it again"))
         if tasks:
             await asyncio.wait(tasks, timeout=END_TIMEOUT_S)
 
-    def _register(self, request: Request, fingerprint: str) -> _Running:
-        """Take the request's id, at once, so that whoever comes next with it waits."""
-        if len(self._running) >= self._max_running:
-            raise Overloaded(
-                f"{len(self._running)} executions run already, the limit is {self._max_running}", retry_after_s=1.0
-            )
+    async def _find(self, request: Request, fingerprint: str) -> Running | ExecutionRecord:
+        """Return the run of a request, begun now or before, or the record of one that ended or runs elsewhere."""
+        check_request(request)
+        found: Running | ExecutionRecord | None = await self.running.get(request.request_id)
+        if found is None:
+            admission = asyncio.ensure_future(self._admit(request, self._register(request, fingerprint)))
+            try:
+                found = await asyncio.shield(admission)
+            except asyncio.CancelledError:
+                left = caller_left()
+                admission.add_done_callback(lambda done: _stop_unwatched(done, left))
+                raise
+        if found.fingerprint != fingerprint:
+            raise Conflict(f"request_id {request.request_id!r} was used with another payload: take a new one")
+        if isinstance(found, ExecutionRecord) and found.is_interrupted:
+            return await self._take_up(found) or await self.journal.get(found.request_id)
+        return found
+
+    def _register(self, request: Request, fingerprint: str) -> Running:
         now = self._clock.now()
         record = ExecutionRecord(
             request_id=request.request_id,
@@ -181,94 +180,93 @@ class Executions:
             attempt=1,
             fingerprint=fingerprint,
         )
-        running = _Running(Recorder(self.journal, self._clock, record), fingerprint)
-        self._running[request.request_id] = running
+        running = Running(Recorder(self.journal, self._clock, record), fingerprint)
+        self.running.add(request.request_id, running)
         return running
 
-    async def _admit(self, request: Request, running: _Running) -> _Running | ExecutionRecord:
+    async def _admit(self, request: Request, running: Running) -> Running | ExecutionRecord:
+        admitted = Admitted(request, self._limits.plan_bounds)
+        takes_turn = self._turns.is_taken_at_admission(request)
         try:
-            existing = await self.journal.admit(running.recorder.record)
+            existing = await self.journal.admit(running.recorder.record, admitted, takes_turn=takes_turn)
             if existing is None:
-                running.task = asyncio.create_task(self._run(request, running))
+                runner = self._runner(running)
+                job = Job(request, partial(runner.run, request), runner.end, request.hints.timeout_s, request.trace_id)
+                running.start(job, self._turns, self.running)
         finally:
             if running.task is None:
-                del self._running[request.request_id]
-                running.ended.set()
+                self.running.remove(request.request_id)
             running.admitted.set()
         return running if existing is None else existing
 
-    async def _replay(self, record: ExecutionRecord, fingerprint: str) -> AsyncGenerator[Event, None]:
-        if record.fingerprint != fingerprint:
-            raise _conflict(record.request_id)
-        if record.response is None:
-            raise Conflict(
-                f"request {record.request_id!r} was interrupted before it ended: send it again under a new request_id"
-            )
-        for event in await self.journal.timeline(record.request_id):
-            yield event
-
-    async def _run(self, request: Request, running: _Running) -> None:
-        runner = Runner(self._services, self.journal, self._clock, running.recorder, self._plan_bounds)
-        running.is_started = True
-        correlation = CorrelationContext(request_id=request.request_id, session_id=request.session_id)
-        timeout = Deadline.after(time.monotonic(), request.hints.timeout_s)
+    async def _take_up(self, record: ExecutionRecord) -> Running | None:
+        """Run an interrupted execution on from what the journal knows; None when another was faster."""
+        if (found := await self.running.get(record.request_id)) is not None:
+            return found
+        events, entries = await asyncio.gather(
+            self.journal.timeline(record.request_id), self.journal.entries(record.request_id)
+        )
         try:
-            # Each caller's own deadline counts where it watches; the run's is the one that its request asks for.
-            with (
-                trace_scope(request.trace_id),
-                work_scope(correlation=correlation, deadline=timeout, is_detached=True),
-            ):
-                failure = running.stop_failure or await self._drive(request, running, runner)
-                if failure is not None:
-                    running.is_ending = True
-                    await runner.end(request, failure)
-        except Exception:
-            log.exception("an execution's end could not be recorded")
+            replayed = replay(entries)
+        except ValueError as error:
+            raise PreconditionFailed(f"execution {record.request_id!r} cannot be taken up again: {error}") from None
+        recorder = Recorder(self.journal, self._clock, record, stored=events, entry_count=len(entries))
+        running = Running(recorder, record.fingerprint)
+        if (found := await self.running.get(record.request_id)) is not None:
+            return found
+        self.running.add(record.request_id, running)
+        request = replayed.outcome.run.request
+        timeout_s = request.hints.timeout_s
+        if timeout_s is not None:
+            timeout_s -= (self._clock.now() - record.started_at).total_seconds()
+        try:
+            if await self.journal.claim(record.request_id):
+                runner = self._runner(running)
+                job = Job(request, partial(runner.resume, replayed), runner.end, timeout_s, record.trace_id)
+                running.start(job, self._turns, self.running)
         finally:
-            running.recorder.abandon(Internal("the execution could not be recorded: the orchestrator's log says why"))
-            self._running.pop(request.request_id, None)
-            running.ended.set()
+            if running.task is None:
+                self.running.remove(record.request_id)
+            running.admitted.set()
+        return running if running.task is not None else None
 
-    async def _drive(self, request: Request, running: _Running, runner: Runner) -> Failure | None:
-        """Run until the machine has finished, or return what ended it from outside."""
-        try:
-            async with asyncio.timeout(request.hints.timeout_s), self._turn(request.session_id):
-                await runner.run(request)
-        except TimeoutError:
-            return failure_of(ErrorCode.CANCELLED_TIMEOUT, "the request's time is up")
-        except asyncio.CancelledError:
-            if running.stop_failure is None:
-                raise
-            return running.stop_failure
-        except Exception:
-            error_id = uuid.uuid4().hex[:12]
-            log.exception("unexpected error", error_id=error_id)
-            text = f"internal error {error_id}: the orchestrator's log has the particulars"
-            return Failure(code=None, message=text)
-        return None
+    async def _follow(self, record: ExecutionRecord) -> AsyncGenerator[Event, None]:
+        """Give the events of an execution that ended, or that another orchestrator runs; take it up if that dies."""
+        sequence = 0
+        while True:
+            for event in await self.journal.timeline(record.request_id, sequence):
+                sequence = event.sequence
+                yield event
+                if isinstance(event.payload, Completed):
+                    return
+            record = await self.journal.get(record.request_id)
+            if record.is_interrupted and (running := await self._take_up(record)) is not None:
+                async with aclosing(_watch(running, sequence)) as events:
+                    async for event in events:
+                        yield event
+                return
+            await asyncio.sleep(FOLLOW_S)
 
-    def _turn(self, session_id: str) -> asyncio.Lock:
-        """Turns of one conversation follow each other; a request without one waits for nobody."""
-        if not session_id:
-            return asyncio.Lock()
-        if len(self._sessions) > 10 * self._max_running:
-            self._sessions = {key: lock for key, lock in self._sessions.items() if lock.locked()}
-        return self._sessions.setdefault(session_id, asyncio.Lock())
+    def _runner(self, running: Running) -> Runner:
+        limits = self._limits
+        return Runner(
+            self._services, self.journal, self._clock, running.recorder, limits.plan_bounds, price=limits.price
+        )
 
 
-def _stop_unwatched(admission: asyncio.Future[_Running | ExecutionRecord], failure: Failure) -> None:
+async def _watch(running: Running, after: int = 0) -> AsyncGenerator[Event, None]:
+    running.watchers += 1
+    try:
+        async with aclosing(running.recorder.watch(after)) as events:
+            async for event in events:
+                yield event
+    finally:
+        running.leave()
+
+
+def _stop_unwatched(admission: asyncio.Future[Running | ExecutionRecord], failure: Failure) -> None:
     """Stop what was admitted for a caller that had left by then."""
     if not admission.cancelled() and admission.exception() is None:
         admitted = admission.result()
-        if isinstance(admitted, _Running) and admitted.watchers == 0:
+        if isinstance(admitted, Running) and admitted.watchers == 0:
             admitted.stop(failure)
-
-
-def _conflict(request_id: str) -> Conflict:
-    return Conflict(f"request_id {request_id!r} was used with another payload: take a new one")
-
-
-def _caller_left() -> Failure:
-    if current_deadline().has_passed(time.monotonic()):
-        return failure_of(ErrorCode.CANCELLED_TIMEOUT, "the caller's deadline passed")
-    return failure_of(ErrorCode.CANCELLED_SIGNAL, "the caller cancelled or went away")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pagantic_common.domain.chunks import Chunk
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.correlation import CorrelationContext
 from pagantic_common.domain.errors import ErrorCode, Failure, InvalidRequest, PaganticError, failure_of
-from pagantic_common.domain.messages import ToolCall, ToolChoice, ToolChoiceMode
+from pagantic_common.domain.messages import ToolCall, ToolChoice, ToolChoiceMode, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement
 from pagantic_common.telemetry.logging import get_logger
@@ -24,11 +24,12 @@ from services.orchestrator.core import events, machine
 from services.orchestrator.core.plan import RETRIEVERS, Plan, Proposal, Step, StepKind, StepResult, Value, ValueKind
 from services.orchestrator.core.plan_progress import PlanProgress
 from services.orchestrator.core.prompt import last_user_text
+from services.orchestrator.core.replay import CallBegan, Progress, StepEnded, lost_call_message
 from services.orchestrator.core.request import ContextPolicy, Mode, Request
 from services.orchestrator.core.response import ToolCallRecord
 from services.orchestrator.core.run import DiscardAttempt, Enforce, Finish, PlanRan, Run
 from services.orchestrator.core.step_input import arguments_of, messages_of, result_value, value_of
-from services.orchestrator.ports import Ranking
+from services.orchestrator.ports.services import Ranking
 
 log = get_logger(__name__)
 
@@ -52,32 +53,36 @@ class _StepFailedError(Exception):
 
 
 class PlanSteps:
-    """The steps of one plan; `results` and `records` grow while they run."""
+    """The steps of one plan; `results` and `records` grow while they run, from what had ended in `progress`."""
 
     def __init__(
         self,
         request: Request,
         plan: Plan,
+        tools: Sequence[ToolDefinition],
         *,
         services: Services,
         clock: Clock,
         recorder: Recorder,
         new_effects: Callable[[str], Effects],
+        progress: Progress,
     ) -> None:
         self._request = request
         self._plan = plan
+        self._tools = {tool.name: tool for tool in tools}
         self._services = services
         self._clock = clock
         self._recorder = recorder
         self._new_effects = new_effects
         self._final = plan.steps[-1].name if plan.steps else ""
-        self._enforcement: Enforcement | None = None
-        self.results: list[StepResult] = []
-        self.records: list[ToolCallRecord] = []
+        self._progress = progress
+        self._enforcement = next((one.enforcement for one in progress.steps if one.result.name == self._final), None)
+        self.results: list[StepResult] = [one.result for one in progress.steps]
+        self.records: list[ToolCallRecord] = list(progress.records)
 
     async def run(self) -> PlanRan:
         """Run all steps, or up to the first that fails; what runs beside it ends first."""
-        progress = PlanProgress(self._plan)
+        progress = PlanProgress(self._plan, tuple(self.results))
         running: set[asyncio.Task[StepResult]] = set()
         try:
             while True:
@@ -116,6 +121,8 @@ class PlanSteps:
                 events.StepEnd(step.name, step.kind, took_s * 1000, success=result.failure is None),
                 layer="orchestrator",
                 action="step.end",
+                entries=[StepEnded(result, self._enforcement if step.name == self._final else None)],
+                is_durable=True,  # it will not run again
                 duration_s=took_s,
                 failure=result.failure,
                 caused_by=step.name,
@@ -181,6 +188,10 @@ class PlanSteps:
 
     async def _infer(self, step: Step, inputs: Mapping[str, Value]) -> _Done:
         """Run a whole turn on a machine of its own: tools, the step's contract, repair and retries."""
+        if (call := self._progress.of_step(step.name).unrepeatable_call(self._tools)) is not None:
+            raise _StepFailedError(
+                failure_of(ErrorCode.TOOL_EXECUTION_FAILED, lost_call_message(call.tool)), TokenUsage()
+            )
         effects = self._new_effects(step.name)
         outcome = machine.start(self._request_of(step, inputs))
         try:
@@ -235,16 +246,23 @@ class PlanSteps:
                 code=ErrorCode.TOOL_INVALID_ARGUMENTS,
             )
         tool = str(step.parameters["tool"])
-        call = ToolCall(f"{step.name}-{len(self.records) + 1}", tool, arguments)
-        effects = self._new_effects(step.name)
-        try:
-            record = await effects.run_tool(self._request, call, {tool})
-        finally:
-            self.records += effects.records
+        before = self._progress.of_step(step.name)
+        if (lost := before.lost_call(self._tools)) is not None:
+            raise _StepFailedError(
+                failure_of(ErrorCode.TOOL_EXECUTION_FAILED, lost_call_message(lost.tool)), TokenUsage()
+            )
+        record = before.records[-1] if before.ended else None
+        if record is None or (record.is_error and tool in self._tools and self._tools[tool].idempotent):
+            call = ToolCall(f"{step.name}-{len(self.records) + 1}", tool, arguments)
+            effects = self._new_effects(step.name)
+            try:
+                record = await effects.run_tool(self._request, call, self._tools)
+            finally:
+                self.records += effects.records
         if record.error_code is not None or record.is_error:
             code = record.error_code or ErrorCode.TOOL_EXECUTION_FAILED
             raise _StepFailedError(failure_of(code, record.result), TokenUsage())
-        return _Done(result_value(call.id, tool, record.result))
+        return _Done(result_value(record.id, tool, record.result))
 
     async def _validate(self, step: Step, value: Value) -> _Done:
         request = self._request_of(replace(step, input=value), {})
@@ -279,6 +297,10 @@ class PlanSteps:
             return _Done(replace(value, chunks=ranked))
         by_id = {chunk.id: proposal for chunk, proposal in zip(chunks, value.proposals, strict=True)}
         return _Done(replace(value, proposals=tuple(_rescored(by_id[chunk.id], chunk) for chunk in ranked)))
+
+
+def _lost(call: CallBegan) -> _StepFailedError:
+    return _StepFailedError(failure_of(ErrorCode.TOOL_EXECUTION_FAILED, lost_call_message(call.tool)), TokenUsage())
 
 
 def _rescored(proposal: Proposal, chunk: Chunk) -> Proposal:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pagantic_common.domain.clock import Clock
@@ -13,54 +14,100 @@ from pagantic_common.domain.errors import Failure, PaganticError
 from pagantic_common.domain.messages import Message
 from pagantic_common.telemetry.scope import current_correlation
 from services.orchestrator.core.events import Completed, ContentDelta, Event, Payload
+from services.orchestrator.core.replay import Entry
 from services.orchestrator.core.response import Response
 from services.orchestrator.core.run import Transition
-from services.orchestrator.ports import ExecutionRecord, Journal
+from services.orchestrator.ports.journal import ExecutionRecord, Journal, UsageTotal, Write
 
 WATCHER_CAPACITY = 4096
+MAX_UNSTORED = 64
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Events that are stored together, and the text that streamed by after them."""
+
+    events: list[Event]
+    stored: asyncio.Future[None]
 
 
 class Recorder:
     """The journal and the watchers of one execution.
 
     Invariants:
-        1. Stored events have sequences 1, 2, 3 …; an event is stored before it is shown.
+        1. Stored events have sequences 1, 2, 3 …; an event is stored before it is shown, and shown in its order.
         2. Every watcher sees every stored event from the first, and ends after Completed, or with an error when the
            execution could not be recorded.
         3. An execution finishes once: the first terminal transition that is given counts, whatever is cancelled.
+        4. The run waits for the journal only where it says so (`is_durable`) and at its end, or when very much is
+           unstored. What could not be stored fails the next thing that is told.
     """
 
-    def __init__(self, journal: Journal, clock: Clock, record: ExecutionRecord) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        clock: Clock,
+        record: ExecutionRecord,
+        *,
+        stored: Sequence[Event] = (),
+        entry_count: int = 1,
+    ) -> None:
         self._journal = journal
         self._clock = clock
         self.record = record
-        self._stored: list[Event] = []
+        self._shown: list[Event] = list(stored)
+        self._sequence = len(stored)
+        self._position = entry_count
+        self._unstored: deque[_Batch] = deque()
         self._watchers: list[asyncio.Queue[Event | PaganticError | None]] = []
-        self._order = asyncio.Lock()  # parallel tool calls emit at the same time
+        self._failure: BaseException | None = None
         self._finishing: asyncio.Future[None] | None = None
-        self._end: PaganticError | None = None
-        self.is_ended = False
+        self._ended: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
 
     @property
     def is_finishing(self) -> bool:
         """Whether the outcome is decided."""
         return self._finishing is not None
 
-    async def emit(self, payload: Payload, *, layer: str, action: str, **particulars: Any) -> None:
+    @property
+    def is_ended(self) -> bool:
+        """Whether nothing more will be shown."""
+        return self._ended.done()
+
+    async def emit(
+        self,
+        payload: Payload,
+        *,
+        layer: str,
+        action: str,
+        entries: Sequence[Entry] = (),
+        is_durable: bool = False,
+        **particulars: Any,
+    ) -> None:
         """Store and show an event; text that streams by is only shown.
 
         Args:
             payload: What happened.
             layer: The service where it happened.
             action: Its name in spans and metrics.
+            entries: What the execution could be taken up from, stored with it.
+            is_durable: Whether to wait until it is stored.
             **particulars: `duration_s`, `failure`, `tool_call_id`, `caused_by` of the envelope.
         """
-        particulars |= {"layer": layer, "action": action}
+        event = self._envelope(payload, layer=layer, action=action, **particulars)
         if isinstance(payload, ContentDelta):
-            self._show(self._envelope(payload, **particulars))
+            if self._unstored:
+                self._unstored[-1].events.append(event)
+            else:
+                self._show(event)
             return
-        # A cancellation must not come between storing an event and counting it.
-        await asyncio.shield(asyncio.ensure_future(self._store(payload, particulars)))
+        await self._wait(self._store([event], entries), is_durable=is_durable)
+
+    async def record_step(self, payloads: Sequence[tuple[Payload, str]], entries: Sequence[Entry]) -> None:
+        """Store and show what a step of the machine told, with its action, and the input that it took."""
+        events = [self._envelope(payload, layer="orchestrator", action=action) for payload, action in payloads]
+        if events or entries:
+            await self._wait(self._store(events, entries), is_durable=False)
 
     def note_step(self, name: str, failure: Failure | None = None) -> None:
         """Remember the last step; it is stored with the next event."""
@@ -69,83 +116,104 @@ class Recorder:
             self.record, last_step=name, total_steps=self.record.total_steps + 1, last_failure=last_failure
         )
 
-    async def finish(self, transition: Transition, response: Response, turn: Sequence[Message]) -> None:
+    async def finish(
+        self,
+        transition: Transition,
+        response: Response,
+        *,
+        turn: Sequence[Message] = (),
+        entries: Sequence[Entry] = (),
+        used: UsageTotal | None = None,
+    ) -> None:
         """Store the terminal transition and the response together, show them, and end every watch."""
         if self._finishing is None:
-            self._finishing = asyncio.ensure_future(self._store_end(transition, response, turn))
+            failure = response.failure
+            moved = self._envelope(transition, layer="orchestrator", action="lifecycle.transition", failure=failure)
+            took_s = (moved.timestamp - self.record.started_at).total_seconds()
+            completed = self._envelope(
+                Completed(response), layer="orchestrator", action="execution.end", duration_s=took_s, failure=failure
+            )
+            last_failure = failure or self.record.last_failure
+            self.record = replace(self.record, response=response, last_failure=last_failure)
+            self._finishing = self._store([moved, completed], entries, turn=turn, used=used)
         await asyncio.shield(self._finishing)
 
     def abandon(self, error: PaganticError) -> None:
         """End every watch with an error: the execution's end could not be recorded."""
         if not self.is_ended:
-            self.is_ended = True
-            self._end = error
+            self._ended.set_exception(error)
+            self._ended.exception()  # it is told to those who watch, and there may be none
             for watcher in self._watchers:
                 watcher.put_nowait(error)
 
-    async def watch(self) -> AsyncGenerator[Event, None]:
-        """Give every stored event so far, then what comes, until the end."""
+    async def wait_end(self) -> Response:
+        """Return the response once it is stored; raises the error that the execution was abandoned with."""
+        return await asyncio.shield(self._ended)
+
+    async def watch(self, after: int = 0) -> AsyncGenerator[Event, None]:
+        """Give every stored event above a sequence so far, then what comes, until the end."""
         queue: asyncio.Queue[Event | PaganticError | None] = asyncio.Queue()
-        for stored in self._stored:
-            queue.put_nowait(stored)
+        for event in self._shown:
+            if event.sequence > after:
+                queue.put_nowait(event)
         if self.is_ended:
-            queue.put_nowait(self._end)
+            error = self._ended.exception()
+            queue.put_nowait(error if isinstance(error, PaganticError) else None)
         self._watchers.append(queue)
         try:
-            while (event := await queue.get()) is not None:
-                if isinstance(event, PaganticError):
-                    raise event
-                yield event
+            while (item := await queue.get()) is not None:
+                if isinstance(item, PaganticError):
+                    raise item
+                yield item
         finally:
             with contextlib.suppress(ValueError):
                 self._watchers.remove(queue)
 
-    async def _store(self, payload: Payload, particulars: dict[str, Any]) -> None:
-        async with self._order:
-            event = self._envelope(payload, **particulars)
-            if isinstance(payload, Transition):
-                self.record = replace(
-                    self.record, state=payload.target, entered_at=event.timestamp, attempt=payload.attempt
-                )
-            await self._journal.append(event, self.record)
-            self._stored.append(event)
-            self._show(event)
+    def _store(
+        self,
+        events: list[Event],
+        entries: Sequence[Entry],
+        *,
+        turn: Sequence[Message] = (),
+        used: UsageTotal | None = None,
+    ) -> asyncio.Future[None]:
+        """Begin to store; nothing between making an event and this may wait, so that the order is the sequences'."""
+        if self._failure is not None:
+            raise self._failure
+        write = Write(self.record, tuple(events), tuple(entries), self._position, tuple(turn), used)
+        self._position += len(entries)
+        stored = asyncio.ensure_future(self._journal.write(write))  # tasks start in the order in which they are made
+        self._unstored.append(_Batch(events, stored))
+        stored.add_done_callback(self._after_storing)
+        return stored
 
-    async def _store_end(self, transition: Transition, response: Response, turn: Sequence[Message]) -> None:
-        async with self._order:
-            moved = self._envelope(
-                transition, layer="orchestrator", action="lifecycle.transition", failure=response.failure
-            )
-            took_s = (moved.timestamp - self.record.started_at).total_seconds()
-            completed = self._envelope(
-                Completed(response),
-                layer="orchestrator",
-                action="execution.end",
-                duration_s=took_s,
-                failure=response.failure,
-            )
-            completed = replace(completed, sequence=moved.sequence + 1)
-            record = replace(
-                self.record,
-                state=transition.target,
-                entered_at=moved.timestamp,
-                response=response,
-                last_failure=response.failure or self.record.last_failure,
-            )
-            await self._journal.finish([moved, completed], record, turn)
-            self.record = record
-            self.is_ended = True
-            for event in (moved, completed):
-                self._stored.append(event)
+    def _after_storing(self, stored: asyncio.Future[None]) -> None:
+        if stored.cancelled() or stored.exception() is not None:
+            self._failure = self._failure or (None if stored.cancelled() else stored.exception())
+            return
+        while self._unstored and self._unstored[0].stored.done() and self._failure is None:
+            for event in self._unstored.popleft().events:
                 self._show(event)
-            for watcher in self._watchers:
-                watcher.put_nowait(None)
+
+    async def _wait(self, stored: asyncio.Future[None], *, is_durable: bool) -> None:
+        # A cancellation of the run is not one of the write.
+        if is_durable:
+            await asyncio.shield(stored)
+        elif len(self._unstored) > MAX_UNSTORED:
+            await asyncio.shield(self._unstored[0].stored)
 
     def _show(self, event: Event) -> None:
+        is_completed = isinstance(event.payload, Completed)
+        if event.is_stored:
+            self._shown.append(event)
         for watcher in self._watchers:
-            # A watcher that has stopped reading loses streamed text first, never a stored event.
+            # A watcher that does not read loses text, which the response has in full, and never an event.
             if event.is_stored or watcher.qsize() < WATCHER_CAPACITY:
                 watcher.put_nowait(event)
+            if is_completed:
+                watcher.put_nowait(None)
+        if is_completed and isinstance(event.payload, Completed) and not self.is_ended:
+            self._ended.set_result(event.payload.response)
 
     def _envelope(self, payload: Payload, *, caused_by: str = "", **particulars: Any) -> Event:
         correlation = replace(
@@ -155,10 +223,15 @@ class Recorder:
             trace_id=self.record.trace_id,
             caused_by=caused_by,
         )
+        now = self._clock.now()
+        if isinstance(payload, Transition):
+            self.record = replace(self.record, state=payload.target, entered_at=now, attempt=payload.attempt)
+        if not isinstance(payload, ContentDelta):
+            self._sequence += 1
         return Event(
             correlation=correlation,
-            sequence=len(self._stored) + int(not isinstance(payload, ContentDelta)),
-            timestamp=self._clock.now(),
+            sequence=self._sequence,
+            timestamp=now,
             attempt=self.record.attempt,
             payload=payload,
             **particulars,

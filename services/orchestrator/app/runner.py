@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Callable
 from functools import partial
 
 from pagantic_common.domain.clock import Clock
@@ -13,23 +13,21 @@ from services.orchestrator.app.plan_steps import PlanSteps
 from services.orchestrator.app.recorder import Recorder
 from services.orchestrator.app.services import Services
 from services.orchestrator.core import events, machine
+from services.orchestrator.core.events import Payload
 from services.orchestrator.core.plan import PlanPolicy
 from services.orchestrator.core.prompt import with_history
+from services.orchestrator.core.replay import Progress, Replay
 from services.orchestrator.core.request import Request
-from services.orchestrator.core.run import (
-    DiscardAttempt,
-    Failed,
-    Finish,
-    Input,
-    Outcome,
-    Run,
-    RunPlan,
-)
-from services.orchestrator.ports import Journal
+from services.orchestrator.core.response import Response
+from services.orchestrator.core.run import DiscardAttempt, Failed, Finish, Input, Outcome, Run, RunPlan
+from services.orchestrator.ports.journal import Journal, UsageTotal
 
 
 class Runner:
-    """One execution, from its admission to its response."""
+    """One execution, from its admission to its response.
+
+    `price` tells what a response used and cost, for the totals.
+    """
 
     def __init__(
         self,
@@ -38,44 +36,61 @@ class Runner:
         clock: Clock,
         recorder: Recorder,
         bounds: PlanPolicy,
+        *,
+        price: Callable[[Request, Response], UsageTotal | None] = lambda _request, _response: None,
     ) -> None:
         self._services = services
         self._clock = clock
         self._recorder = recorder
         self._bounds = bounds
+        self._price = price
         self._new_effects = partial(Effects, services, journal, clock, recorder)
         self._effects = self._new_effects()
         self._steps: PlanSteps | None = None
         self._run: Run | None = None
-        self._recording: asyncio.Future[bool] | None = None
 
     async def run(self, request: Request) -> None:
         """Drive the machine to its end. Cancelling the task must be followed by `end`."""
         outcome = machine.start(request, self._bounds)
-        while not await self._record(outcome):
-            outcome = machine.step(outcome.run, await self._carry_out(outcome))
+        if not await self._record(outcome):
+            await self._drive(outcome, Progress())
 
-    async def _carry_out(self, outcome: Outcome) -> Input:
+    async def resume(self, found: Replay) -> None:
+        """Drive an interrupted machine on: what its outstanding command had done is not done again."""
+        self._run = found.outcome.run
+        resumed = events.Resumed(len(found.progress.steps))
+        await self._recorder.emit(resumed, layer="orchestrator", action="execution.resumed")
+        await self._drive(found.outcome, found.progress)
+
+    async def _drive(self, outcome: Outcome, progress: Progress) -> None:
+        happened = await self._carry_out(outcome, progress)
+        outcome = machine.step(outcome.run, happened)
+        while not await self._record(outcome, happened):
+            happened = await self._carry_out(outcome, Progress())
+            outcome = machine.step(outcome.run, happened)
+
+    async def _carry_out(self, outcome: Outcome, progress: Progress) -> Input:
+        run = outcome.run
         for command in outcome.commands:
             if isinstance(command, RunPlan):
                 self._steps = PlanSteps(
-                    with_history(outcome.run.request, outcome.run.prepared.history),
+                    with_history(run.request, run.prepared.history),
                     command.plan,
+                    run.prepared.tools,
                     services=self._services,
                     clock=self._clock,
                     recorder=self._recorder,
-                    new_effects=lambda cause: self._new_effects(cause=cause),
+                    new_effects=lambda step: self._new_effects(cause=step, step=step),
+                    progress=progress,
                 )
                 return await self._steps.run()
-        return await self._effects.carry_out(outcome)
+        return await self._effects.carry_out(outcome, progress)
 
     async def end(self, request: Request, failure: Failure) -> None:
         """End a run from outside: its caller is gone, its time is up, or the program is wrong.
 
         A run whose outcome is decided already keeps it.
         """
-        if self._recording is not None:
-            await asyncio.wait([self._recording])
         if self._recorder.is_finishing:
             return
         if self._run is None:
@@ -87,24 +102,21 @@ class Runner:
         results = tuple(self._steps.results) if self._steps is not None and not run.results else ()
         usage = TokenUsage() if run.replicas else self._effects.sampled_usage
         ended = Failed(failure, records, results, self._effects.ended_replicas, usage)
-        await self._record(machine.step(run, ended))
+        await self._record(machine.step(run, ended), ended)
 
-    async def _record(self, outcome: Outcome) -> bool:
-        """Record what a step told, all of it even when cancelled meanwhile; returns whether it was the last."""
-        self._recording = asyncio.ensure_future(self._record_all(outcome))
-        return await asyncio.shield(self._recording)
-
-    async def _record_all(self, outcome: Outcome) -> bool:
+    async def _record(self, outcome: Outcome, happened: Input | None = None) -> bool:
+        """Record what the machine told, and the input that it took; returns whether it was the last."""
         self._run = outcome.run
-        finish = next((command for command in outcome.commands if isinstance(command, Finish)), None)
-        moves = outcome.transitions if finish is None else outcome.transitions[:-1]
-        for transition in moves:
-            await self._recorder.emit(transition, layer="orchestrator", action="lifecycle.transition")
-        if finish is not None:
-            await self._recorder.finish(outcome.transitions[-1], finish.response, finish.turn)
-            return True
+        entries = () if happened is None else (happened,)
+        told: list[tuple[Payload, str]] = [(moved, "lifecycle.transition") for moved in outcome.transitions]
         for command in outcome.commands:
+            if isinstance(command, Finish):
+                used = self._price(outcome.run.request, command.response)
+                *before, last = outcome.transitions
+                await self._recorder.record_step([(moved, "lifecycle.transition") for moved in before], ())
+                await self._recorder.finish(last, command.response, turn=command.turn, entries=entries, used=used)
+                return True
             if isinstance(command, DiscardAttempt):
-                discarded = events.AttemptDiscarded(command.attempt, command.reason)
-                await self._recorder.emit(discarded, layer="orchestrator", action="attempt.discarded")
+                told.append((events.AttemptDiscarded(command.attempt, command.reason), "attempt.discarded"))
+        await self._recorder.record_step(told, entries)
         return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from services.orchestrator.core.planning import Planner
-from services.orchestrator.ports import ConstraintPort, ContextPort, InferencePort, ToolsPort
+from services.orchestrator.ports.services import ConstraintPort, ContextPort, InferencePort, ToolsPort
 
 
 @dataclass(frozen=True, slots=True)

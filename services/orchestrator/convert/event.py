@@ -30,7 +30,7 @@ from services.orchestrator.core.events import Event, Payload
 from services.orchestrator.core.lifecycle import State
 from services.orchestrator.core.response import FinishReason
 from services.orchestrator.core.run import Transition
-from services.orchestrator.ports import ExecutionRecord, SessionRecord
+from services.orchestrator.ports.journal import ExecutionRecord, SessionRecord, UsageTotal
 
 _STATE_PREFIX = "LIFECYCLE_STATE_"
 _FINISH_PREFIX = "FINISH_REASON_"
@@ -167,6 +167,9 @@ def _set_payload(encoded: event_pb2.ExecutionEvent, payload: Payload) -> None:  
         case events.AttemptDiscarded():
             discarded = event_pb2.AttemptDiscarded(attempt=payload.attempt, reason=payload.reason)
             encoded.attempt_discarded.CopyFrom(discarded)
+        case events.Resumed():
+            encoded.resumed.completed_steps = payload.completed_steps
+            encoded.resumed.SetInParent()
         case events.Completed():
             encoded.completed.response.CopyFrom(response_to_proto(payload.response))
 
@@ -253,6 +256,8 @@ def _payload_from_proto(encoded: event_pb2.ExecutionEvent) -> Payload:  # noqa: 
             return events.VoteCast(vote.replica_index, vote.value_hash, vote.abstained)
         case "attempt_discarded":
             return events.AttemptDiscarded(encoded.attempt_discarded.attempt, encoded.attempt_discarded.reason)
+        case "resumed":
+            return events.Resumed(encoded.resumed.completed_steps)
         case "completed":
             return events.Completed(response_from_proto(encoded.completed.response))
         case other:
@@ -289,4 +294,18 @@ def session_to_proto(session: SessionRecord) -> orchestrator_service_pb2.Session
         message_count=session.message_count,
         created_at=timestamp_to_proto(session.created_at),
         updated_at=timestamp_to_proto(session.updated_at),
+        state_json=session.state,
+    )
+
+
+def usage_total_to_proto(total: UsageTotal) -> orchestrator_service_pb2.UsageTotal:
+    """Encode what executions used."""
+    return orchestrator_service_pb2.UsageTotal(
+        session_id=total.session_id,
+        model=total.model,
+        requests=total.requests,
+        prompt_tokens=total.prompt_tokens,
+        cached_prompt_tokens=total.cached_prompt_tokens,
+        output_tokens=total.output_tokens,
+        cost_usd=total.cost_usd,
     )

@@ -128,6 +128,13 @@ class Completed:
     response: Response
 
 
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """An interrupted execution was taken up again."""
+
+    completed_steps: int = 0
+
+
 Payload = (
     Transition
     | InferenceStart
@@ -143,6 +150,7 @@ Payload = (
     | ContentDelta
     | AttemptDiscarded
     | Completed
+    | Resumed
 )
 
 

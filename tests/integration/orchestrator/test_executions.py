@@ -23,12 +23,13 @@ from pagantic_common.domain.errors import (
 from pagantic_common.domain.messages import ToolCall
 from pagantic_common.rpc.call import call_stream, call_unary
 from pagantic_common.telemetry.clock import SystemClock
-from services.orchestrator.adapters.sqlite_journal import SqliteJournal
-from services.orchestrator.convert.request import fingerprint_of
+from services.orchestrator.adapters.sql_journal import SqlJournal
+from services.orchestrator.convert.request import fingerprint_of, request_from_proto
 from services.orchestrator.core.lifecycle import State
+from services.orchestrator.core.replay import Admitted
 from services.orchestrator.core.request import Mode
-from services.orchestrator.ports import ExecutionRecord
-from tests.support.orchestrator_app import ended, execute, orchestrator, system_request, timeline
+from services.orchestrator.ports.journal import ExecutionRecord
+from tests.support.orchestrator_app import ended, execute, journal_url, orchestrator, system_request, timeline
 from tests.support.scripted_services import (
     ScriptedConstraint,
     ScriptedContext,
@@ -48,27 +49,28 @@ def vote_request(tools=(), **voting):
 CALL = ToolCall("c1", "clock", '{"zone":"UTC"}')
 
 
-class SlowJournal(SqliteJournal):
+class SlowJournal(SqlJournal):
     """A journal on a slow disk; `failure` makes its last write fail."""
 
     delay_s = 0.15
     failure = None
 
     def __init__(self, path):
-        super().__init__(path)
+        super().__init__(journal_url(path))
         self.admitting, self.finishing = asyncio.Event(), asyncio.Event()
 
-    async def admit(self, record):
+    async def admit(self, record, admitted, *, takes_turn=False):
         self.admitting.set()
         await asyncio.sleep(self.delay_s)
-        return await super().admit(record)
+        return await super().admit(record, admitted, takes_turn=takes_turn)
 
-    async def finish(self, events, record, turn):
-        self.finishing.set()
-        await asyncio.sleep(self.delay_s)
-        if self.failure is not None:
-            raise self.failure
-        await super().finish(events, record, turn)
+    async def write(self, write):
+        if write.record.response is not None:
+            self.finishing.set()
+            await asyncio.sleep(self.delay_s)
+            if self.failure is not None:
+                raise self.failure
+        await super().write(write)
 
 
 def structured(**fields):
@@ -279,10 +281,11 @@ async def test_one_more_execution_than_the_limit_is_overloaded(tmp_path):
 async def test_after_a_restart_responses_are_there_and_what_ran_is_interrupted(tmp_path):
     async with orchestrator(tmp_path) as stub:
         before = await execute(stub, system_request(request_id="done"))
-    journal, now = SqliteJournal(tmp_path / "journal.sqlite3"), SystemClock().now()
+    journal, now = SqlJournal(journal_url(tmp_path)), SystemClock().now()
     await journal.open()
     fingerprint = fingerprint_of(system_request())
-    await journal.admit(ExecutionRecord("live", "", "", Mode.CHAT, now, State.INIT, now, 1, fingerprint))
+    record = ExecutionRecord("live", "", "", Mode.CHAT, now, State.INIT, now, 1, fingerprint)
+    await journal.admit(record, Admitted(request_from_proto(system_request(), "live")))
     await journal.close()
     async with orchestrator(tmp_path, scripted_services(inference=ScriptedInference(answer("new")))) as stub:
         assert await execute(stub, system_request(request_id="done")) == before
@@ -290,8 +293,7 @@ async def test_after_a_restart_responses_are_there_and_what_ran_is_interrupted(t
             asked = pb.GetExecutionRequest(request_id=request_id)
             reply = await call_unary("orchestrator", stub.GetExecution, asked)
             assert reply.execution.interrupted == is_interrupted
-        with pytest.raises(Conflict, match="was interrupted before it ended"):
-            await execute(stub, system_request(request_id="live"))
+        assert (await execute(stub, system_request(request_id="live"))).content == "new"
         with pytest.raises(NotFound, match="no execution has request_id 'never'"):
             await timeline(stub, "never")
 
@@ -365,7 +367,7 @@ async def test_services_are_called_in_the_name_of_the_request_and_in_its_trace(t
 
 async def test_a_cancel_while_the_outcome_is_stored_changes_nothing(tmp_path):
     inference = ScriptedInference(answer("done"))
-    journal = SlowJournal(tmp_path / "journal.sqlite3")
+    journal = SlowJournal(tmp_path)
     async with orchestrator(tmp_path, scripted_services(inference=inference), journal=journal) as stub:
         running = asyncio.create_task(execute(stub, system_request(request_id="r1")))
         await asyncio.wait_for(journal.finishing.wait(), 5)
@@ -377,7 +379,7 @@ async def test_a_cancel_while_the_outcome_is_stored_changes_nothing(tmp_path):
 
 
 async def test_a_journal_that_fails_leaves_nobody_waiting(tmp_path):
-    journal = SlowJournal(tmp_path / "journal.sqlite3")
+    journal = SlowJournal(tmp_path)
     journal.failure = OSError("disk full")
     async with orchestrator(tmp_path, journal=journal) as stub:
         with pytest.raises(Internal, match="could not be recorded"):
@@ -385,7 +387,7 @@ async def test_a_journal_that_fails_leaves_nobody_waiting(tmp_path):
 
 
 async def test_a_caller_that_leaves_while_it_is_admitted_leaves_no_zombie(tmp_path):
-    journal = SlowJournal(tmp_path / "journal.sqlite3")
+    journal = SlowJournal(tmp_path)
     async with orchestrator(tmp_path, scripted_services(inference=ScriptedInference(None)), journal=journal) as stub:
         call = stub.Execute(system_request(request_id="r1"))
         await asyncio.wait_for(journal.admitting.wait(), 5)
@@ -413,11 +415,11 @@ async def test_the_deadline_of_one_caller_does_not_end_the_run_of_another(tmp_pa
 
 
 async def test_ended_executions_are_kept_for_their_time_only(tmp_path):
-    path = tmp_path / "journal.sqlite3"
-    async with orchestrator(tmp_path, journal=SqliteJournal(path, retention_s=0.05)) as stub:
+    url = journal_url(tmp_path)
+    async with orchestrator(tmp_path, journal=SqlJournal(url, retention_s=0.05)) as stub:
         await execute(stub, system_request(request_id="old"))
     await asyncio.sleep(0.1)
-    async with orchestrator(tmp_path, journal=SqliteJournal(path, retention_s=0.05)) as stub:
+    async with orchestrator(tmp_path, journal=SqlJournal(url, retention_s=0.05)) as stub:
         await execute(stub, system_request(request_id="new"))
         listed = await call_unary("orchestrator", stub.ListExecutions, pb.ListExecutionsRequest())
         assert [execution.request_id for execution in listed.executions] == ["new"]

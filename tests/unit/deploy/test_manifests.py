@@ -148,7 +148,7 @@ def test_services_are_addressed_by_their_name_and_port(area, monkeypatch):
     }
 
 
-@pytest.mark.parametrize(("area", "setting"), [("orchestrator", "journal_path"), ("context", "data_folder")])
+@pytest.mark.parametrize(("area", "setting"), [("orchestrator", "journal_url"), ("context", "data_folder")])
 def test_state_is_kept_on_a_claim_by_one_pod_at_a_time(area, setting, monkeypatch):
     spec = of_kind("Deployment")[area]["spec"]
     assert spec["replicas"] == 1
@@ -157,7 +157,8 @@ def test_state_is_kept_on_a_claim_by_one_pod_at_a_time(area, setting, monkeypatc
     assert volume["persistentVolumeClaim"]["claimName"] in of_kind("PersistentVolumeClaim")
     (mount,) = (mount for mount in container_of(area)["volumeMounts"] if mount["name"] == volume["name"])
     settings = settings_from(area, environment_of(area), monkeypatch)
-    assert getattr(settings, setting).is_relative_to(mount["mountPath"])
+    kept = Path(str(getattr(settings, setting)).removeprefix("sqlite:///"))
+    assert kept.is_relative_to(mount["mountPath"])
 
 
 def test_inference_alone_is_scaled_and_its_number_is_left_to_the_autoscaler():

@@ -29,7 +29,7 @@ from pagantic.orchestrator.v1 import execution_pb2 as pagantic_dot_orchestrator_
 from pagantic.orchestrator.v1 import plan_pb2 as pagantic_dot_orchestrator_dot_v1_dot_plan__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n3pagantic/orchestrator/v1/orchestrator_service.proto\x12\x18pagantic.orchestrator.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a pagantic/common/v1/message.proto\x1a$pagantic/orchestrator/v1/event.proto\x1a(pagantic/orchestrator/v1/execution.proto\x1a#pagantic/orchestrator/v1/plan.proto\",\n\x16\x43\x61ncelExecutionRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"R\n\x17\x43\x61ncelExecutionResponse\x12\x37\n\x05state\x18\x01 \x01(\x0e\x32(.pagantic.orchestrator.v1.LifecycleState\")\n\x13GetExecutionRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"N\n\x14GetExecutionResponse\x12\x36\n\texecution\x18\x01 \x01(\x0b\x32#.pagantic.orchestrator.v1.Execution\"\x8b\x01\n\x15ListExecutionsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x12\n\nsession_id\x18\x03 \x01(\t\x12\x37\n\x05state\x18\x04 \x01(\x0e\x32(.pagantic.orchestrator.v1.LifecycleState\"j\n\x16ListExecutionsResponse\x12\x37\n\nexecutions\x18\x01 \x03(\x0b\x32#.pagantic.orchestrator.v1.Execution\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"(\n\x12GetTimelineRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"O\n\x13GetTimelineResponse\x12\x38\n\x06\x65vents\x18\x01 \x03(\x0b\x32(.pagantic.orchestrator.v1.ExecutionEvent\"M\n\x11\x43reatePlanRequest\x12\x38\n\x07request\x18\x01 \x01(\x0b\x32\'.pagantic.orchestrator.v1.SystemRequest\"K\n\x12\x43reatePlanResponse\x12\x35\n\x04plan\x18\x01 \x01(\x0b\x32\'.pagantic.orchestrator.v1.ExecutionPlan\"\xbb\x02\n\x07Session\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12-\n\x08messages\x18\x02 \x03(\x0b\x32\x1b.pagantic.common.v1.Message\x12\x15\n\rmessage_count\x18\x03 \x01(\x05\x12.\n\ncreated_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nupdated_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x44\n\nstate_json\x18\x06 \x03(\x0b\x32\x30.pagantic.orchestrator.v1.Session.StateJsonEntry\x1a\x30\n\x0eStateJsonEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\'\n\x11GetSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"H\n\x12GetSessionResponse\x12\x32\n\x07session\x18\x01 \x01(\x0b\x32!.pagantic.orchestrator.v1.Session\"<\n\x13ListSessionsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"d\n\x14ListSessionsResponse\x12\x33\n\x08sessions\x18\x01 \x03(\x0b\x32!.pagantic.orchestrator.v1.Session\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"*\n\x14\x44\x65leteSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"\x17\n\x15\x44\x65leteSessionResponse2\xd4\x08\n\x13OrchestratorService\x12\\\n\x07\x45xecute\x12\'.pagantic.orchestrator.v1.SystemRequest\x1a(.pagantic.orchestrator.v1.SystemResponse\x12\x64\n\rExecuteStream\x12\'.pagantic.orchestrator.v1.SystemRequest\x1a(.pagantic.orchestrator.v1.ExecutionEvent0\x01\x12v\n\x0f\x43\x61ncelExecution\x12\x30.pagantic.orchestrator.v1.CancelExecutionRequest\x1a\x31.pagantic.orchestrator.v1.CancelExecutionResponse\x12m\n\x0cGetExecution\x12-.pagantic.orchestrator.v1.GetExecutionRequest\x1a..pagantic.orchestrator.v1.GetExecutionResponse\x12s\n\x0eListExecutions\x12/.pagantic.orchestrator.v1.ListExecutionsRequest\x1a\x30.pagantic.orchestrator.v1.ListExecutionsResponse\x12j\n\x0bGetTimeline\x12,.pagantic.orchestrator.v1.GetTimelineRequest\x1a-.pagantic.orchestrator.v1.GetTimelineResponse\x12g\n\nCreatePlan\x12+.pagantic.orchestrator.v1.CreatePlanRequest\x1a,.pagantic.orchestrator.v1.CreatePlanResponse\x12g\n\nGetSession\x12+.pagantic.orchestrator.v1.GetSessionRequest\x1a,.pagantic.orchestrator.v1.GetSessionResponse\x12m\n\x0cListSessions\x12-.pagantic.orchestrator.v1.ListSessionsRequest\x1a..pagantic.orchestrator.v1.ListSessionsResponse\x12p\n\rDeleteSession\x12..pagantic.orchestrator.v1.DeleteSessionRequest\x1a/.pagantic.orchestrator.v1.DeleteSessionResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n3pagantic/orchestrator/v1/orchestrator_service.proto\x12\x18pagantic.orchestrator.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a pagantic/common/v1/message.proto\x1a$pagantic/orchestrator/v1/event.proto\x1a(pagantic/orchestrator/v1/execution.proto\x1a#pagantic/orchestrator/v1/plan.proto\",\n\x16\x43\x61ncelExecutionRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"R\n\x17\x43\x61ncelExecutionResponse\x12\x37\n\x05state\x18\x01 \x01(\x0e\x32(.pagantic.orchestrator.v1.LifecycleState\")\n\x13GetExecutionRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"N\n\x14GetExecutionResponse\x12\x36\n\texecution\x18\x01 \x01(\x0b\x32#.pagantic.orchestrator.v1.Execution\",\n\x16ResumeExecutionRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"R\n\x17ResumeExecutionResponse\x12\x37\n\x05state\x18\x01 \x01(\x0e\x32(.pagantic.orchestrator.v1.LifecycleState\"\x8b\x01\n\x15ListExecutionsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x12\n\nsession_id\x18\x03 \x01(\t\x12\x37\n\x05state\x18\x04 \x01(\x0e\x32(.pagantic.orchestrator.v1.LifecycleState\"j\n\x16ListExecutionsResponse\x12\x37\n\nexecutions\x18\x01 \x03(\x0b\x32#.pagantic.orchestrator.v1.Execution\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"(\n\x12GetTimelineRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"O\n\x13GetTimelineResponse\x12\x38\n\x06\x65vents\x18\x01 \x03(\x0b\x32(.pagantic.orchestrator.v1.ExecutionEvent\"M\n\x11\x43reatePlanRequest\x12\x38\n\x07request\x18\x01 \x01(\x0b\x32\'.pagantic.orchestrator.v1.SystemRequest\"K\n\x12\x43reatePlanResponse\x12\x35\n\x04plan\x18\x01 \x01(\x0b\x32\'.pagantic.orchestrator.v1.ExecutionPlan\"\xbb\x02\n\x07Session\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12-\n\x08messages\x18\x02 \x03(\x0b\x32\x1b.pagantic.common.v1.Message\x12\x15\n\rmessage_count\x18\x03 \x01(\x05\x12.\n\ncreated_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nupdated_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x44\n\nstate_json\x18\x06 \x03(\x0b\x32\x30.pagantic.orchestrator.v1.Session.StateJsonEntry\x1a\x30\n\x0eStateJsonEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\'\n\x11GetSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"H\n\x12GetSessionResponse\x12\x32\n\x07session\x18\x01 \x01(\x0b\x32!.pagantic.orchestrator.v1.Session\"<\n\x13ListSessionsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"d\n\x14ListSessionsResponse\x12\x33\n\x08sessions\x18\x01 \x03(\x0b\x32!.pagantic.orchestrator.v1.Session\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xc5\x01\n\x14UpdateSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12Q\n\nstate_json\x18\x02 \x03(\x0b\x32=.pagantic.orchestrator.v1.UpdateSessionRequest.StateJsonEntry\x12\x14\n\x0cremoved_keys\x18\x03 \x03(\t\x1a\x30\n\x0eStateJsonEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"K\n\x15UpdateSessionResponse\x12\x32\n\x07session\x18\x01 \x01(\x0b\x32!.pagantic.orchestrator.v1.Session\"*\n\x14\x44\x65leteSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"\x17\n\x15\x44\x65leteSessionResponse\"4\n\x0fGetUsageRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\"H\n\x10GetUsageResponse\x12\x34\n\x06totals\x18\x01 \x03(\x0b\x32$.pagantic.orchestrator.v1.UsageTotal\"\x9f\x01\n\nUsageTotal\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x10\n\x08requests\x18\x03 \x01(\x03\x12\x15\n\rprompt_tokens\x18\x04 \x01(\x03\x12\x1c\n\x14\x63\x61\x63hed_prompt_tokens\x18\x05 \x01(\x03\x12\x15\n\routput_tokens\x18\x06 \x01(\x03\x12\x10\n\x08\x63ost_usd\x18\x07 \x01(\x01\x32\xa1\x0b\n\x13OrchestratorService\x12\\\n\x07\x45xecute\x12\'.pagantic.orchestrator.v1.SystemRequest\x1a(.pagantic.orchestrator.v1.SystemResponse\x12\x64\n\rExecuteStream\x12\'.pagantic.orchestrator.v1.SystemRequest\x1a(.pagantic.orchestrator.v1.ExecutionEvent0\x01\x12v\n\x0f\x43\x61ncelExecution\x12\x30.pagantic.orchestrator.v1.CancelExecutionRequest\x1a\x31.pagantic.orchestrator.v1.CancelExecutionResponse\x12m\n\x0cGetExecution\x12-.pagantic.orchestrator.v1.GetExecutionRequest\x1a..pagantic.orchestrator.v1.GetExecutionResponse\x12s\n\x0eListExecutions\x12/.pagantic.orchestrator.v1.ListExecutionsRequest\x1a\x30.pagantic.orchestrator.v1.ListExecutionsResponse\x12j\n\x0bGetTimeline\x12,.pagantic.orchestrator.v1.GetTimelineRequest\x1a-.pagantic.orchestrator.v1.GetTimelineResponse\x12v\n\x0fResumeExecution\x12\x30.pagantic.orchestrator.v1.ResumeExecutionRequest\x1a\x31.pagantic.orchestrator.v1.ResumeExecutionResponse\x12g\n\nCreatePlan\x12+.pagantic.orchestrator.v1.CreatePlanRequest\x1a,.pagantic.orchestrator.v1.CreatePlanResponse\x12g\n\nGetSession\x12+.pagantic.orchestrator.v1.GetSessionRequest\x1a,.pagantic.orchestrator.v1.GetSessionResponse\x12m\n\x0cListSessions\x12-.pagantic.orchestrator.v1.ListSessionsRequest\x1a..pagantic.orchestrator.v1.ListSessionsResponse\x12p\n\rUpdateSession\x12..pagantic.orchestrator.v1.UpdateSessionRequest\x1a/.pagantic.orchestrator.v1.UpdateSessionResponse\x12p\n\rDeleteSession\x12..pagantic.orchestrator.v1.DeleteSessionRequest\x1a/.pagantic.orchestrator.v1.DeleteSessionResponse\x12\x61\n\x08GetUsage\x12).pagantic.orchestrator.v1.GetUsageRequest\x1a*.pagantic.orchestrator.v1.GetUsageResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,6 +38,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SESSION_STATEJSONENTRY']._loaded_options = None
   _globals['_SESSION_STATEJSONENTRY']._serialized_options = b'8\001'
+  _globals['_UPDATESESSIONREQUEST_STATEJSONENTRY']._loaded_options = None
+  _globals['_UPDATESESSIONREQUEST_STATEJSONENTRY']._serialized_options = b'8\001'
   _globals['_CANCELEXECUTIONREQUEST']._serialized_start=265
   _globals['_CANCELEXECUTIONREQUEST']._serialized_end=309
   _globals['_CANCELEXECUTIONRESPONSE']._serialized_start=311
@@ -46,34 +48,50 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETEXECUTIONREQUEST']._serialized_end=436
   _globals['_GETEXECUTIONRESPONSE']._serialized_start=438
   _globals['_GETEXECUTIONRESPONSE']._serialized_end=516
-  _globals['_LISTEXECUTIONSREQUEST']._serialized_start=519
-  _globals['_LISTEXECUTIONSREQUEST']._serialized_end=658
-  _globals['_LISTEXECUTIONSRESPONSE']._serialized_start=660
-  _globals['_LISTEXECUTIONSRESPONSE']._serialized_end=766
-  _globals['_GETTIMELINEREQUEST']._serialized_start=768
-  _globals['_GETTIMELINEREQUEST']._serialized_end=808
-  _globals['_GETTIMELINERESPONSE']._serialized_start=810
-  _globals['_GETTIMELINERESPONSE']._serialized_end=889
-  _globals['_CREATEPLANREQUEST']._serialized_start=891
-  _globals['_CREATEPLANREQUEST']._serialized_end=968
-  _globals['_CREATEPLANRESPONSE']._serialized_start=970
-  _globals['_CREATEPLANRESPONSE']._serialized_end=1045
-  _globals['_SESSION']._serialized_start=1048
-  _globals['_SESSION']._serialized_end=1363
-  _globals['_SESSION_STATEJSONENTRY']._serialized_start=1315
-  _globals['_SESSION_STATEJSONENTRY']._serialized_end=1363
-  _globals['_GETSESSIONREQUEST']._serialized_start=1365
-  _globals['_GETSESSIONREQUEST']._serialized_end=1404
-  _globals['_GETSESSIONRESPONSE']._serialized_start=1406
-  _globals['_GETSESSIONRESPONSE']._serialized_end=1478
-  _globals['_LISTSESSIONSREQUEST']._serialized_start=1480
-  _globals['_LISTSESSIONSREQUEST']._serialized_end=1540
-  _globals['_LISTSESSIONSRESPONSE']._serialized_start=1542
-  _globals['_LISTSESSIONSRESPONSE']._serialized_end=1642
-  _globals['_DELETESESSIONREQUEST']._serialized_start=1644
-  _globals['_DELETESESSIONREQUEST']._serialized_end=1686
-  _globals['_DELETESESSIONRESPONSE']._serialized_start=1688
-  _globals['_DELETESESSIONRESPONSE']._serialized_end=1711
-  _globals['_ORCHESTRATORSERVICE']._serialized_start=1714
-  _globals['_ORCHESTRATORSERVICE']._serialized_end=2822
+  _globals['_RESUMEEXECUTIONREQUEST']._serialized_start=518
+  _globals['_RESUMEEXECUTIONREQUEST']._serialized_end=562
+  _globals['_RESUMEEXECUTIONRESPONSE']._serialized_start=564
+  _globals['_RESUMEEXECUTIONRESPONSE']._serialized_end=646
+  _globals['_LISTEXECUTIONSREQUEST']._serialized_start=649
+  _globals['_LISTEXECUTIONSREQUEST']._serialized_end=788
+  _globals['_LISTEXECUTIONSRESPONSE']._serialized_start=790
+  _globals['_LISTEXECUTIONSRESPONSE']._serialized_end=896
+  _globals['_GETTIMELINEREQUEST']._serialized_start=898
+  _globals['_GETTIMELINEREQUEST']._serialized_end=938
+  _globals['_GETTIMELINERESPONSE']._serialized_start=940
+  _globals['_GETTIMELINERESPONSE']._serialized_end=1019
+  _globals['_CREATEPLANREQUEST']._serialized_start=1021
+  _globals['_CREATEPLANREQUEST']._serialized_end=1098
+  _globals['_CREATEPLANRESPONSE']._serialized_start=1100
+  _globals['_CREATEPLANRESPONSE']._serialized_end=1175
+  _globals['_SESSION']._serialized_start=1178
+  _globals['_SESSION']._serialized_end=1493
+  _globals['_SESSION_STATEJSONENTRY']._serialized_start=1445
+  _globals['_SESSION_STATEJSONENTRY']._serialized_end=1493
+  _globals['_GETSESSIONREQUEST']._serialized_start=1495
+  _globals['_GETSESSIONREQUEST']._serialized_end=1534
+  _globals['_GETSESSIONRESPONSE']._serialized_start=1536
+  _globals['_GETSESSIONRESPONSE']._serialized_end=1608
+  _globals['_LISTSESSIONSREQUEST']._serialized_start=1610
+  _globals['_LISTSESSIONSREQUEST']._serialized_end=1670
+  _globals['_LISTSESSIONSRESPONSE']._serialized_start=1672
+  _globals['_LISTSESSIONSRESPONSE']._serialized_end=1772
+  _globals['_UPDATESESSIONREQUEST']._serialized_start=1775
+  _globals['_UPDATESESSIONREQUEST']._serialized_end=1972
+  _globals['_UPDATESESSIONREQUEST_STATEJSONENTRY']._serialized_start=1445
+  _globals['_UPDATESESSIONREQUEST_STATEJSONENTRY']._serialized_end=1493
+  _globals['_UPDATESESSIONRESPONSE']._serialized_start=1974
+  _globals['_UPDATESESSIONRESPONSE']._serialized_end=2049
+  _globals['_DELETESESSIONREQUEST']._serialized_start=2051
+  _globals['_DELETESESSIONREQUEST']._serialized_end=2093
+  _globals['_DELETESESSIONRESPONSE']._serialized_start=2095
+  _globals['_DELETESESSIONRESPONSE']._serialized_end=2118
+  _globals['_GETUSAGEREQUEST']._serialized_start=2120
+  _globals['_GETUSAGEREQUEST']._serialized_end=2172
+  _globals['_GETUSAGERESPONSE']._serialized_start=2174
+  _globals['_GETUSAGERESPONSE']._serialized_end=2246
+  _globals['_USAGETOTAL']._serialized_start=2249
+  _globals['_USAGETOTAL']._serialized_end=2408
+  _globals['_ORCHESTRATORSERVICE']._serialized_start=2411
+  _globals['_ORCHESTRATORSERVICE']._serialized_end=3852
 # @@protoc_insertion_point(module_scope)

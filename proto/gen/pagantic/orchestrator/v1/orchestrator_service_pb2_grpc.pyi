@@ -51,14 +51,22 @@ class OrchestratorServiceStub:
     """Lists executions, newest first."""
     GetTimeline: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.GetTimelineRequest, _orchestrator_service_pb2.GetTimelineResponse]
     """Gives the stored events of an execution, in sequence."""
+    ResumeExecution: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ResumeExecutionRequest, _orchestrator_service_pb2.ResumeExecutionResponse]
+    """Takes an interrupted execution up again, as sending its request again does, and returns at once. NOT_FOUND for an
+    unknown id, FAILED_PRECONDITION for one that is not interrupted.
+    """
     CreatePlan: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.CreatePlanRequest, _orchestrator_service_pb2.CreatePlanResponse]
     """Makes the plan that a PLAN request would run, without running it."""
     GetSession: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.GetSessionRequest, _orchestrator_service_pb2.GetSessionResponse]
     """Gives a stored conversation. NOT_FOUND for an unknown id."""
     ListSessions: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListSessionsRequest, _orchestrator_service_pb2.ListSessionsResponse]
     """Lists stored conversations, last used first."""
+    UpdateSession: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.UpdateSessionRequest, _orchestrator_service_pb2.UpdateSessionResponse]
+    """Sets and removes values of a session; makes the session when there is none."""
     DeleteSession: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.DeleteSessionRequest, _orchestrator_service_pb2.DeleteSessionResponse]
-    """Removes a stored conversation. NOT_FOUND for an unknown id."""
+    """Removes a stored conversation with its state. NOT_FOUND for an unknown id."""
+    GetUsage: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.GetUsageRequest, _orchestrator_service_pb2.GetUsageResponse]
+    """Tells what ended executions used and cost, by session and model."""
 
 @_typing.type_check_only
 class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
@@ -81,14 +89,22 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     """Lists executions, newest first."""
     GetTimeline: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.GetTimelineRequest, _orchestrator_service_pb2.GetTimelineResponse]  # type: ignore[assignment]
     """Gives the stored events of an execution, in sequence."""
+    ResumeExecution: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ResumeExecutionRequest, _orchestrator_service_pb2.ResumeExecutionResponse]  # type: ignore[assignment]
+    """Takes an interrupted execution up again, as sending its request again does, and returns at once. NOT_FOUND for an
+    unknown id, FAILED_PRECONDITION for one that is not interrupted.
+    """
     CreatePlan: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.CreatePlanRequest, _orchestrator_service_pb2.CreatePlanResponse]  # type: ignore[assignment]
     """Makes the plan that a PLAN request would run, without running it."""
     GetSession: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.GetSessionRequest, _orchestrator_service_pb2.GetSessionResponse]  # type: ignore[assignment]
     """Gives a stored conversation. NOT_FOUND for an unknown id."""
     ListSessions: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListSessionsRequest, _orchestrator_service_pb2.ListSessionsResponse]  # type: ignore[assignment]
     """Lists stored conversations, last used first."""
+    UpdateSession: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.UpdateSessionRequest, _orchestrator_service_pb2.UpdateSessionResponse]  # type: ignore[assignment]
+    """Sets and removes values of a session; makes the session when there is none."""
     DeleteSession: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.DeleteSessionRequest, _orchestrator_service_pb2.DeleteSessionResponse]  # type: ignore[assignment]
-    """Removes a stored conversation. NOT_FOUND for an unknown id."""
+    """Removes a stored conversation with its state. NOT_FOUND for an unknown id."""
+    GetUsage: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.GetUsageRequest, _orchestrator_service_pb2.GetUsageResponse]  # type: ignore[assignment]
+    """Tells what ended executions used and cost, by session and model."""
 
 class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
     """The one door to the system. A malformed request or overload is a gRPC status and nothing is executed; once admitted,
@@ -146,6 +162,16 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         """Gives the stored events of an execution, in sequence."""
 
     @_abc_1.abstractmethod
+    def ResumeExecution(
+        self,
+        request: _orchestrator_service_pb2.ResumeExecutionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_orchestrator_service_pb2.ResumeExecutionResponse, _abc.Awaitable[_orchestrator_service_pb2.ResumeExecutionResponse]]:
+        """Takes an interrupted execution up again, as sending its request again does, and returns at once. NOT_FOUND for an
+        unknown id, FAILED_PRECONDITION for one that is not interrupted.
+        """
+
+    @_abc_1.abstractmethod
     def CreatePlan(
         self,
         request: _orchestrator_service_pb2.CreatePlanRequest,
@@ -170,11 +196,27 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         """Lists stored conversations, last used first."""
 
     @_abc_1.abstractmethod
+    def UpdateSession(
+        self,
+        request: _orchestrator_service_pb2.UpdateSessionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_orchestrator_service_pb2.UpdateSessionResponse, _abc.Awaitable[_orchestrator_service_pb2.UpdateSessionResponse]]:
+        """Sets and removes values of a session; makes the session when there is none."""
+
+    @_abc_1.abstractmethod
     def DeleteSession(
         self,
         request: _orchestrator_service_pb2.DeleteSessionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_service_pb2.DeleteSessionResponse, _abc.Awaitable[_orchestrator_service_pb2.DeleteSessionResponse]]:
-        """Removes a stored conversation. NOT_FOUND for an unknown id."""
+        """Removes a stored conversation with its state. NOT_FOUND for an unknown id."""
+
+    @_abc_1.abstractmethod
+    def GetUsage(
+        self,
+        request: _orchestrator_service_pb2.GetUsageRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_orchestrator_service_pb2.GetUsageResponse, _abc.Awaitable[_orchestrator_service_pb2.GetUsageResponse]]:
+        """Tells what ended executions used and cost, by session and model."""
 
 def add_OrchestratorServiceServicer_to_server(servicer: OrchestratorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -1,0 +1,110 @@
+"""This orchestrator among those that share its journal: tells that it lives, sees who died, takes up their plans."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from pagantic_common.domain.clock import Clock
+from pagantic_common.domain.errors import ErrorCode, Overloaded, PaganticError, failure_of
+from pagantic_common.telemetry.logging import get_logger
+from services.orchestrator.app.executions import Executions
+from services.orchestrator.core.events import Resumed
+from services.orchestrator.core.leases import Leases
+from services.orchestrator.core.request import Mode
+
+log = get_logger(__name__)
+
+BEAT_S = 1.0
+LEASE_S = 10.0
+MAX_RESUMES = 3  # of one execution without being asked: one that ends its orchestrator each time is left alone then
+
+
+async def _at_once() -> None:
+    """Wait for nobody."""
+
+
+class Presence:
+    """A loop beside the executions of one owner."""
+
+    def __init__(
+        self,
+        executions: Executions,
+        clock: Clock,
+        owner: str,
+        *,
+        resumes_plans: bool,
+        wait_until_ready: Callable[[], Awaitable[object]] = _at_once,
+        beat_s: float = BEAT_S,
+        lease_s: float = LEASE_S,
+    ) -> None:
+        self._executions = executions
+        self._journal = executions.journal
+        self._clock = clock
+        self._leases = Leases(owner, lease_s)
+        self._resumes_plans = resumes_plans
+        self._wait_until_ready = wait_until_ready
+        self._beat_s = beat_s
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Beat from now on, and take up the plans that were interrupted once the other services are ready."""
+        self._tasks = [asyncio.create_task(self._live()), asyncio.create_task(self._begin())]
+
+    async def stop(self) -> None:
+        """Beat no more."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _begin(self) -> None:
+        try:
+            await self._wait_until_ready()
+        except TimeoutError:
+            log.warning("not every service is ready: plans are resumed all the same")
+        try:
+            await self._resume_plans()
+        except PaganticError as error:
+            log.warning("plans cannot be resumed", reason=str(error))
+
+    async def _live(self) -> None:
+        while True:
+            await asyncio.sleep(self._beat_s)
+            try:
+                await self.look()
+            except PaganticError as error:
+                log.warning("the journal cannot be asked", reason=str(error))
+            except Exception:
+                log.exception("unexpected error")
+
+    async def look(self) -> None:
+        """Beat once, stop what is to be stopped, and take over from who is dead."""
+        pulse = await self._journal.beat()
+        for request_id in pulse.to_cancel:
+            running = await self._executions.running.get(request_id)
+            if running is not None:
+                running.stop(failure_of(ErrorCode.CANCELLED_SIGNAL, "cancelled by CancelExecution"))
+        unrecorded = self._executions.running.unrecorded
+        if given_up := sorted(unrecorded):
+            await self._journal.release(given_up)
+            unrecorded.difference_update(given_up)
+        dead = self._leases.observe(pulse.beats, self._clock.monotonic_s())
+        for owner in dead:
+            log.warning("an orchestrator is dead: what it ran is interrupted", owner=owner)
+            await self._journal.interrupt(owner)
+        if dead:
+            await self._resume_plans()
+
+    async def _resume_plans(self) -> None:
+        for request_id in await self._journal.interrupted(Mode.PLAN) if self._resumes_plans else ():
+            try:
+                events = await self._journal.timeline(request_id)
+                if sum(isinstance(event.payload, Resumed) for event in events) >= MAX_RESUMES:
+                    log.warning("a plan was interrupted too often to be resumed unasked", request_id=request_id)
+                    continue
+                await self._executions.resume(request_id)
+                log.info("a plan is resumed", request_id=request_id)
+            except Overloaded:
+                return
+            except PaganticError as error:
+                log.warning("a plan cannot be resumed", request_id=request_id, reason=str(error))

@@ -1,0 +1,151 @@
+"""Executions that run in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+
+from pagantic_common.domain.correlation import CorrelationContext
+from pagantic_common.domain.deadline import Deadline
+from pagantic_common.domain.errors import ErrorCode, Failure, Internal, Overloaded, failure_of
+from pagantic_common.telemetry.logging import get_logger
+from pagantic_common.telemetry.scope import current_deadline, work_scope
+from pagantic_common.telemetry.tracing import trace_scope
+from services.orchestrator.app.recorder import Recorder
+from services.orchestrator.app.turns import Turns
+from services.orchestrator.core.request import Request
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """How an execution is driven, how it is ended from outside, and how long it may take."""
+
+    request: Request
+    drive: Callable[[], Awaitable[None]]
+    end: Callable[[Request, Failure], Awaitable[None]]
+    timeout_s: float | None
+    trace_id: str
+
+
+class Running:
+    """An execution that has not ended: its task, who watches, and why it is to stop."""
+
+    def __init__(self, recorder: Recorder, fingerprint: str) -> None:
+        self.recorder = recorder
+        self.fingerprint = fingerprint
+        self.admitted = asyncio.Event()
+        self.ended = asyncio.Event()
+        self.task: asyncio.Task[None] | None = None
+        self.is_started = False
+        self.is_ending = False
+        self.watchers = 0
+        self.stop_failure: Failure | None = None
+
+    def start(self, job: Job, turns: Turns, registry: Registry) -> None:
+        """Run a job in a task of its own; the registry forgets it when it has ended."""
+        self.task = asyncio.create_task(self._run(job, turns, registry))
+
+    def stop(self, failure: Failure) -> None:
+        """Cancel the run; the first reason counts. A run that has not started yet ends when it does."""
+        if self.stop_failure is None and not self.is_ending:
+            self.stop_failure = failure
+            if self.is_started and self.task is not None and not self.recorder.is_finishing:
+                self.task.cancel()
+
+    def leave(self) -> None:
+        """Count a watcher out; the last one that leaves a run stops it."""
+        self.watchers -= 1
+        if self.watchers == 0 and not self.recorder.is_ended:
+            self.stop(caller_left())
+
+    async def _run(self, job: Job, turns: Turns, registry: Registry) -> None:
+        self.is_started = True
+        request = job.request
+        correlation = CorrelationContext(request_id=request.request_id, session_id=request.session_id)
+        timeout = Deadline.after(time.monotonic(), job.timeout_s)
+        try:
+            # Each caller's own deadline counts where it watches; the run's is the one that its request asks for.
+            with (
+                trace_scope(job.trace_id),
+                work_scope(correlation=correlation, deadline=timeout, is_detached=True),
+            ):
+                failure = self.stop_failure or await self._drive(job, turns)
+                if failure is not None:
+                    self.is_ending = True
+                    await job.end(request, failure)
+        except Exception:
+            log.exception("an execution's end could not be recorded")
+        finally:
+            if not self.recorder.is_ended:
+                registry.unrecorded.add(request.request_id)
+            error = "the execution could not be recorded: the orchestrator's log says why; send it again"
+            self.recorder.abandon(Internal(error))
+            registry.remove(request.request_id)
+
+    async def _drive(self, job: Job, turns: Turns) -> Failure | None:
+        """Run until the machine has finished, or return what ended it from outside."""
+        try:
+            async with asyncio.timeout(job.timeout_s), turns.turn(job.request):
+                await job.drive()
+        except TimeoutError:
+            return failure_of(ErrorCode.CANCELLED_TIMEOUT, "the request's time is up")
+        except asyncio.CancelledError:
+            if self.stop_failure is None:
+                raise
+            return self.stop_failure
+        except Exception:
+            error_id = uuid.uuid4().hex[:12]
+            log.exception("unexpected error", error_id=error_id)
+            text = f"internal error {error_id}: the orchestrator's log has the particulars"
+            return Failure(code=None, message=text)
+        return None
+
+
+class Registry:
+    """What runs, by request id, up to a limit. An id is taken at once, so that whoever comes next with it waits."""
+
+    def __init__(self, max_running: int) -> None:
+        self._max_running = max_running
+        self._running: dict[str, Running] = {}
+        self.unrecorded: set[str] = set()  # ended here, and the journal does not know
+
+    def __iter__(self) -> Iterator[Running]:
+        return iter(list(self._running.values()))
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more may run."""
+        return len(self._running) < self._max_running
+
+    async def get(self, request_id: str) -> Running | None:
+        """Return what runs under an id, once it is admitted."""
+        while (running := self._running.get(request_id)) is not None and not running.admitted.is_set():
+            await running.admitted.wait()
+        return running
+
+    def add(self, request_id: str, running: Running) -> None:
+        """Take an id that is free. Raises Overloaded when as much runs as may."""
+        if not self.has_room:
+            raise Overloaded(
+                f"{len(self._running)} executions run already, the limit is {self._max_running}", retry_after_s=1.0
+            )
+        self._running[request_id] = running
+
+    def remove(self, request_id: str) -> None:
+        """Free an id."""
+        running = self._running.pop(request_id, None)
+        if running is not None:
+            running.ended.set()
+            running.admitted.set()
+
+
+def caller_left() -> Failure:
+    """Say why a caller is not there any more."""
+    if current_deadline().has_passed(time.monotonic()):
+        return failure_of(ErrorCode.CANCELLED_TIMEOUT, "the caller's deadline passed")
+    return failure_of(ErrorCode.CANCELLED_SIGNAL, "the caller cancelled or went away")

@@ -1,0 +1,140 @@
+"""What a journal keeps of an execution so that it can be taken up again, and how far that brings it.
+
+Theory of operation. The machine is pure, so a request and the inputs that happened to it give the same run, the same
+transitions and the same response each time. What ends inside a command that has not ended itself (a step of a plan, a
+tool call) is an entry of its own: it is not done again when the command is.
+
+Invariants:
+    1. The first entry is Admitted, every other follows what it is caused by.
+    2. Replaying all entries of an execution that ended gives its transitions and its response.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pagantic_common.domain.messages import ToolDefinition
+from pagantic_common.domain.validation import Enforcement
+from services.orchestrator.core import machine
+from services.orchestrator.core.plan import PlanPolicy, StepResult
+from services.orchestrator.core.request import Request
+from services.orchestrator.core.response import ToolCallRecord
+from services.orchestrator.core.run import Input, Outcome, Transition
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A request was admitted, and its plan is checked under these bounds."""
+
+    request: Request
+    bounds: PlanPolicy = field(default_factory=PlanPolicy)
+
+
+@dataclass(frozen=True, slots=True)
+class CallBegan:
+    """A tool call is about to run, for this step of a plan or, without a name, for the model's turn."""
+
+    call_id: str
+    tool: str
+    step: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CallEnded:
+    """A tool call ended."""
+
+    record: ToolCallRecord
+    step: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StepEnded:
+    """A step of a plan ended; `enforcement` is of its output."""
+
+    result: StepResult
+    enforcement: Enforcement | None = None
+
+
+Entry = Admitted | CallBegan | CallEnded | StepEnded | Input
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What happened inside the outstanding command before it was interrupted."""
+
+    began: tuple[CallBegan, ...] = ()
+    ended: tuple[CallEnded, ...] = ()
+    steps: tuple[StepEnded, ...] = ()
+
+    @property
+    def records(self) -> tuple[ToolCallRecord, ...]:
+        """The calls that ended, in the order in which they did."""
+        return tuple(one.record for one in self.ended)
+
+    def record_of(self, call_id: str) -> ToolCallRecord | None:
+        """Return the record of a call that ended."""
+        return next((one.record for one in self.ended if one.record.id == call_id), None)
+
+    def has_begun(self, call_id: str) -> bool:
+        """Tell whether a call was about to run, so that it may have."""
+        return any(one.call_id == call_id for one in self.began)
+
+    def lost_call(self, tools: Mapping[str, ToolDefinition]) -> CallBegan | None:
+        """Return a call that may have run and must not run again: it has no end, and its tool is not idempotent."""
+        ended = {one.record.id for one in self.ended}
+        return next((one for one in self.began if one.call_id not in ended and not _is_idempotent(one, tools)), None)
+
+    def unrepeatable_call(self, tools: Mapping[str, ToolDefinition]) -> CallBegan | None:
+        """Return a call, ended or not, that must not run again."""
+        return next((one for one in self.began if not _is_idempotent(one, tools)), None)
+
+    def of_step(self, step: str) -> Progress:
+        """Return what happened inside one step of a plan."""
+        return Progress(
+            began=tuple(one for one in self.began if one.step == step),
+            ended=tuple(one for one in self.ended if one.step == step),
+        )
+
+
+def _is_idempotent(call: CallBegan, tools: Mapping[str, ToolDefinition]) -> bool:
+    return call.tool in tools and tools[call.tool].idempotent
+
+
+def lost_call_message(tool: str) -> str:
+    """Say why a call is not run again."""
+    return f"the call of {tool!r} may have run before the orchestrator was interrupted; it is not run again"
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Where an execution stands: the last outcome, every transition that led there, what its command did so far."""
+
+    outcome: Outcome
+    transitions: tuple[Transition, ...]
+    progress: Progress = Progress()
+
+
+def replay(entries: Sequence[Entry]) -> Replay:
+    """Take an execution's entries again; raises ValueError when they do not begin with its admission."""
+    first, *rest = entries or (None,)
+    if not isinstance(first, Admitted):
+        raise ValueError("the entries do not begin with an admission")  # noqa: TRY004 - not a wrong type of argument
+    found = machine.start(first.request, first.bounds)
+    transitions = found.transitions
+    began, ended, steps = list[CallBegan](), list[CallEnded](), list[StepEnded]()
+    for entry in rest:
+        match entry:
+            case Admitted():
+                raise ValueError("an execution is admitted once")
+            case CallBegan():
+                began.append(entry)
+            case CallEnded():
+                ended.append(entry)
+            case StepEnded():
+                steps.append(entry)
+            case _:
+                found = machine.step(found.run, entry)
+                transitions += found.transitions
+                began, ended, steps = [], [], []
+    return Replay(found, transitions, Progress(tuple(began), tuple(ended), tuple(steps)))

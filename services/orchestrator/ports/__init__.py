@@ -1,0 +1,1 @@
+"""What the app needs: other services, and storage."""

@@ -1,0 +1,163 @@
+"""What the app needs of the place where executions, their events and conversations are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Protocol
+
+from pagantic_common.domain.errors import Failure
+from pagantic_common.domain.messages import Message
+from services.orchestrator.core.events import Event
+from services.orchestrator.core.lifecycle import State
+from services.orchestrator.core.replay import Admitted, Entry
+from services.orchestrator.core.request import Mode
+from services.orchestrator.core.response import Response
+
+
+class Durability(StrEnum):
+    """What a write survives once it returned: the end of this process, or a power cut too."""
+
+    PROCESS = "process"
+    POWER = "power"
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionRecord:
+    """An execution as the journal knows it; `response` is None until it has ended."""
+
+    request_id: str
+    session_id: str
+    trace_id: str
+    mode: Mode
+    started_at: datetime
+    state: State
+    entered_at: datetime
+    attempt: int
+    fingerprint: str
+    total_steps: int = 0
+    last_step: str = ""
+    last_failure: Failure | None = None
+    response: Response | None = None
+    is_interrupted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRecord:
+    """A stored conversation; `messages` and `state` are empty in lists. The values of `state` are JSON documents."""
+
+    session_id: str
+    messages: tuple[Message, ...]
+    message_count: int
+    created_at: datetime
+    updated_at: datetime
+    state: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class UsageTotal:
+    """What the executions of one session with one model used and cost, ended ones of any age."""
+
+    session_id: str
+    model: str
+    requests: int = 0
+    prompt_tokens: int = 0
+    cached_prompt_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """What one write stores, all or nothing: where the execution stands, and what happened.
+
+    `entries` are numbered from `position`. Once the record has a response: what the conversation gains, and the cost.
+    """
+
+    record: ExecutionRecord
+    events: tuple[Event, ...] = ()
+    entries: tuple[Entry, ...] = ()
+    position: int = 0
+    turn: tuple[Message, ...] = ()
+    used: UsageTotal | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """What a beat showed: the count of every owner's beats, and the executions of this owner that are to stop."""
+
+    beats: Mapping[str, int]
+    to_cancel: tuple[str, ...] = ()
+
+
+class Journal(Protocol):
+    """Storage that several orchestrators may share; each owns the executions that it runs.
+
+    What a method returned from is kept. Writes of one execution are stored in the order in which they were given.
+    """
+
+    async def admit(
+        self, record: ExecutionRecord, admitted: Admitted, *, takes_turn: bool = False
+    ) -> ExecutionRecord | None:
+        """Store a new execution of this owner and return None, or return the one that has the id already.
+
+        Raises Aborted, and stores nothing, when it is to take its session's turn and another execution has it.
+        """
+
+    async def write(self, write: Write) -> None:
+        """Store what happened. Raises Conflict when another owner has taken the execution over."""
+
+    async def take_turn(self, session_id: str, request_id: str) -> bool:
+        """Give an execution its session's turn, until it ends; False while another live one has it."""
+
+    async def get(self, request_id: str) -> ExecutionRecord:
+        """Return an execution. Raises NotFound."""
+
+    async def list_executions(
+        self, *, limit: int, before: str, session_id: str, state: State | None
+    ) -> list[ExecutionRecord]:
+        """Return executions, newest first, without responses; `before` is the page token, empty for the first page."""
+
+    async def timeline(self, request_id: str, after: int = 0) -> list[Event]:
+        """Return the stored events above a sequence, in sequence. Raises NotFound."""
+
+    async def entries(self, request_id: str) -> list[Entry]:
+        """Return what an execution can be taken up from. Raises PreconditionFailed when it cannot be read."""
+
+    async def claim(self, request_id: str) -> bool:
+        """Make an interrupted execution this owner's; False when another was faster or it is not interrupted."""
+
+    async def request_cancel(self, request_id: str) -> None:
+        """Have the owner of an execution stop it at its next beat."""
+
+    async def beat(self) -> Pulse:
+        """Tell that this owner lives, and see who else does."""
+
+    async def interrupt(self, owner: str) -> None:
+        """Mark what a dead owner ran as interrupted."""
+
+    async def release(self, request_ids: Sequence[str]) -> None:
+        """Mark executions of this owner as interrupted: it has given them up."""
+
+    async def interrupted(self, mode: Mode) -> list[str]:
+        """Return the ids of the interrupted executions of a mode, oldest first."""
+
+    async def history(self, session_id: str) -> tuple[Message, ...]:
+        """Return a conversation's messages, oldest first; empty when there is none."""
+
+    async def get_session(self, session_id: str) -> SessionRecord:
+        """Return a conversation. Raises NotFound."""
+
+    async def list_sessions(self, *, limit: int, after: int) -> list[SessionRecord]:
+        """Return conversations, last used first, skipping the first `after`."""
+
+    async def update_state(self, session_id: str, values: Mapping[str, str], removed: Sequence[str]) -> SessionRecord:
+        """Set and remove values of a session, which is made when there is none."""
+
+    async def delete_session(self, session_id: str) -> None:
+        """Remove a conversation. Raises NotFound."""
+
+    async def usage_totals(self, *, session_id: str | None, model: str | None) -> list[UsageTotal]:
+        """Return the totals of a session, of a model, of both or all, by session and model."""

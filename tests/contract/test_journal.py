@@ -1,0 +1,258 @@
+"""What every journal does, in each database."""
+
+import asyncio
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import create_engine, text
+
+from pagantic_common.domain.correlation import CorrelationContext
+from pagantic_common.domain.errors import Aborted, Conflict, InvalidRequest, NotFound, PreconditionFailed, Unavailable
+from pagantic_common.domain.messages import Message, Role
+from pagantic_common.telemetry.clock import SystemClock
+from services.orchestrator.adapters.journal_schema import TABLES
+from services.orchestrator.adapters.sql_journal import SqlJournal, check_url
+from services.orchestrator.core.events import Event
+from services.orchestrator.core.lifecycle import State
+from services.orchestrator.core.replay import Admitted
+from services.orchestrator.core.request import Mode, Request
+from services.orchestrator.core.response import FinishReason, InferenceOutput, Response
+from services.orchestrator.core.run import Inferred, Transition
+from services.orchestrator.ports.journal import ExecutionRecord, UsageTotal, Write
+
+NOW = SystemClock().now()
+SAID = Inferred(InferenceOutput("hello", FinishReason.STOP))
+TURN = (Message(Role.USER, "hi"), Message(Role.ASSISTANT, "hello"))
+
+
+def record(request_id="r", **fields):
+    fields = {"session_id": "", "trace_id": "0" * 32, "mode": Mode.CHAT, "fingerprint": "f"} | fields
+    return ExecutionRecord(request_id=request_id, started_at=NOW, state=State.INIT, entered_at=NOW, attempt=1, **fields)
+
+
+def admitted(request_id="r"):
+    return Admitted(Request(request_id, Mode.CHAT, (Message(Role.USER, "hi"),)))
+
+
+def event(sequence):
+    return Event(
+        correlation=CorrelationContext(request_id="x"),
+        sequence=sequence,
+        timestamp=NOW,
+        layer="orchestrator",
+        action="lifecycle.transition",
+        attempt=1,
+        payload=Transition(None, State.INIT, 1, "admitted"),
+    )
+
+
+def happened(one, *sequences):
+    return Write(one, events=tuple(event(sequence) for sequence in sequences))
+
+
+def ended(one, *sequences, turn=(), used=None):
+    response = Response(one.request_id, one.session_id, content="hello")
+    done = replace(one, state=State.COMPLETE, response=response)
+    return Write(done, tuple(event(sequence) for sequence in sequences), turn=turn, used=used)
+
+
+async def admit(journal, request_id="r", *, takes_turn=False, **fields):
+    one = record(request_id, **fields)
+    return await journal.admit(one, admitted(request_id), takes_turn=takes_turn)
+
+
+@contextmanager
+def opened(database_url):
+    engine = create_engine(check_url(database_url))
+    with engine.begin() as db:
+        yield db
+    engine.dispose()
+
+
+async def sequences(journal, request_id):
+    return [one.sequence for one in await journal.timeline(request_id)]
+
+
+async def test_an_execution_is_kept_with_its_events_entries_and_response(journal):
+    assert await admit(journal) is None
+    await journal.write(replace(happened(record(), 1, 2), entries=(SAID,), position=1))
+    await journal.write(ended(record(), 3))
+    found = await journal.get("r")
+    assert (found.state, found.response.content, found.is_interrupted) == (State.COMPLETE, "hello", False)
+    assert await sequences(journal, "r") == [1, 2, 3]
+    assert [one.sequence for one in await journal.timeline("r", after=2)] == [3]
+    assert await journal.entries("r") == [admitted(), SAID]
+
+
+async def test_an_id_is_admitted_once_also_when_several_come_together(journal):
+    first = await asyncio.gather(*(admit(journal, name) for name in ("a", "b", "b", "c")))
+    assert [one is None for one in first].count(True) == 3
+    again = await admit(journal, "a", fingerprint="other")
+    assert (again.request_id, again.fingerprint) == ("a", "f")
+    with pytest.raises(NotFound, match="no execution has request_id 'never'"):
+        await journal.timeline("never")
+
+
+async def test_a_write_that_fails_is_undone_alone(journal):
+    names = [f"r{number}" for number in range(20)]
+    assert await asyncio.gather(*(admit(journal, name) for name in names)) == [None] * 20
+    await journal.write(happened(record("r7"), 1))
+    writes = (journal.write(happened(record(name), 1)) for name in names)
+    found = await asyncio.gather(*writes, return_exceptions=True)
+    assert [name for name, error in zip(names, found, strict=True) if error is not None] == ["r7"]
+    for name in names:
+        assert await sequences(journal, name) == [1]
+
+
+async def test_the_writes_of_one_caller_keep_their_order_and_closing_writes_them_all(journals):
+    journal = await journals()
+    await admit(journal)
+    writes = [asyncio.create_task(journal.write(happened(record(), number))) for number in range(1, 50)]
+    writes[10].cancel()
+    await asyncio.sleep(0)
+    await journal.close()
+    with pytest.raises(asyncio.CancelledError):
+        await writes[10]
+    again = await journals()
+    assert await sequences(again, "r") == [number for number in range(1, 50) if number != 11]
+    assert (await again.get("r")).is_interrupted
+
+
+async def test_what_an_owner_ran_is_interrupted_when_it_comes_back_and_one_may_claim_it(journals):
+    first = await journals("a")
+    await admit(first, "mine", mode=Mode.PLAN)
+    await admit(first, "done", mode=Mode.PLAN)
+    await first.write(ended(record("done", mode=Mode.PLAN)))
+    other = await journals("b")
+    assert await other.interrupted(Mode.PLAN) == []
+    assert not await other.claim("mine")
+    await first.close()
+    again = await journals("a")
+    assert await again.interrupted(Mode.PLAN) == ["mine"]
+    assert sorted(await asyncio.gather(again.claim("mine"), other.claim("mine"))) == [False, True]
+
+
+async def test_an_owner_that_was_taken_for_dead_cannot_write_to_what_was_taken_over(journals):
+    dead, alive = await journals("a"), await journals("b")
+    await admit(dead)
+    await dead.write(happened(record(), 1))
+    assert "a" in (await alive.beat()).beats
+    await alive.interrupt("a")
+    with pytest.raises(Conflict, match="another orchestrator's"):
+        await dead.write(happened(record(), 2))
+    assert await alive.claim("r")
+    await alive.write(happened(record(), 2))
+    with pytest.raises(Conflict):
+        await dead.write(ended(record(), 3))
+    await alive.write(ended(record(), 3))
+    with pytest.raises(Conflict):
+        await alive.write(happened(record(), 4))
+    assert await sequences(alive, "r") == [1, 2, 3]
+
+
+async def test_beats_count_up_and_bring_what_is_to_be_cancelled(journals):
+    one, other = await journals("a"), await journals("b")
+    await admit(one)
+    before = await one.beat()
+    assert before.to_cancel == ()
+    await other.request_cancel("r")
+    after = await one.beat()
+    assert after.to_cancel == ("r",)
+    assert after.beats["a"] == before.beats["a"] + 1
+    assert (await other.beat()).to_cancel == ()
+
+
+async def test_a_conversation_grows_by_turns_and_goes_with_all_it_has(journal):
+    for name in ("r1", "r2"):
+        await admit(journal, name, session_id="s")
+        await journal.write(ended(record(name, session_id="s"), 1, turn=TURN))
+    assert await journal.history("s") == TURN + TURN
+    await journal.update_state("s", {"color": '"red"', "count": "1"}, [])
+    found = await journal.update_state("s", {"count": "2"}, ["color"])
+    assert (found.message_count, found.state) == (4, {"count": "2"})
+    assert [one.session_id for one in await journal.list_sessions(limit=5, after=0)] == ["s"]
+    await journal.delete_session("s")
+    assert await journal.history("s") == ()
+    for missing in (journal.get_session("s"), journal.delete_session("s")):
+        with pytest.raises(NotFound, match="no session has id 's'"):
+            await missing
+    assert (await journal.update_state("s", {}, [])).state == {}
+
+
+async def test_a_session_has_one_turn_at_a_time(journals):
+    one, other = await journals("a"), await journals("b")
+    await admit(one, "r1", session_id="s", takes_turn=True)
+    assert await one.take_turn("s", "r1")
+    await admit(other, "r2", session_id="s")
+    assert not await other.take_turn("s", "r2")
+    with pytest.raises(Aborted, match="another turn of session 's' runs"):
+        await admit(other, "r3", session_id="s", takes_turn=True)
+    with pytest.raises(NotFound):
+        await other.get("r3")
+    await one.write(ended(record("r1", session_id="s"), 1, turn=TURN))
+    assert await other.take_turn("s", "r2")
+    await one.interrupt("b")
+    await admit(one, "r4", session_id="s", takes_turn=True)
+
+
+async def test_totals_add_up_by_session_and_model(journal):
+    used = UsageTotal("s", "m", 1, 10, 4, 3, 0.5)
+    for name, total in (("r1", used), ("r2", used), ("r3", replace(used, session_id="", model="n"))):
+        await admit(journal, name)
+        await journal.write(ended(record(name), 1, used=total))
+    assert await journal.usage_totals(session_id="s", model=None) == [UsageTotal("s", "m", 2, 20, 8, 6, 1.0)]
+    assert [one.model for one in await journal.usage_totals(session_id=None, model="n")] == ["n"]
+    assert len(await journal.usage_totals(session_id=None, model=None)) == 2
+
+
+async def test_executions_are_listed_newest_first_by_page_session_and_state(journal):
+    for number in range(4):
+        await admit(journal, f"r{number}", session_id=f"s{number % 2}")
+    await journal.write(ended(record("r2", session_id="s0"), 1))
+    filters = {"limit": 3, "before": "", "session_id": "", "state": None}
+
+    async def listed(**changed):
+        return [one.request_id for one in await journal.list_executions(**(filters | changed))]
+
+    assert await listed() == ["r3", "r2", "r1"]
+    assert await listed(before="r1") == ["r0"]
+    assert await listed(session_id="s0") == ["r2", "r0"]
+    assert await listed(state=State.COMPLETE) == ["r2"]
+
+
+async def test_what_has_ended_is_forgotten_after_its_time_and_what_runs_is_not(journals):
+    journal = await journals(retention_s=0.01)
+    await admit(journal, "old")
+    await journal.write(ended(record("old"), 1))
+    await admit(journal, "live")
+    await asyncio.sleep(0.05)
+    journal._purged_s = 0.0
+    await journal.beat()
+    with pytest.raises(NotFound):
+        await journal.timeline("old")
+    assert (await journal.get("live")).request_id == "live"
+
+
+async def test_an_entry_of_another_version_cannot_be_taken_up_from(journal, database_url):
+    await admit(journal)
+    with opened(database_url) as db:
+        db.execute(text("UPDATE entries SET entry = :entry"), {"entry": b'["Later",{}]'})
+    with pytest.raises(PreconditionFailed, match="cannot be taken up again"):
+        await journal.entries("r")
+
+
+async def test_the_migrations_lead_to_the_tables_and_may_be_run_by_several_at_once(journals, database_url):
+    await asyncio.gather(*(journals(name) for name in ("a", "b", "c")))
+    with opened(database_url) as db:
+        assert compare_metadata(MigrationContext.configure(db), TABLES) == []
+
+
+async def test_a_database_that_is_not_there_says_so():
+    with pytest.raises(Unavailable, match="the journal's database does not answer"):
+        await SqlJournal("postgresql://nobody@127.0.0.1:1/none").open()
+    for url in ("mysql://x/y", "not a url"):
+        with pytest.raises(InvalidRequest, match="the journal's URL is"):
+            SqlJournal(url)

@@ -1,0 +1,60 @@
+"""A PostgreSQL of the tests' own, from the programs that are installed here."""
+
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.support.ports import free_ports
+
+# PostgreSQL refuses to run as root; Debian's package makes the first of these.
+USERS = ("postgres", "nobody")
+
+
+def find_programs():
+    """Return the folder of initdb and pg_ctl, or None."""
+    on_path = shutil.which("initdb")
+    folders = [Path(on_path).resolve().parent] if on_path else []
+    folders += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    return next((folder for folder in folders if (folder / "pg_ctl").exists() and (folder / "initdb").exists()), None)
+
+
+def _user():
+    if os.geteuid() != 0:
+        return None
+    names = {entry.pw_name for entry in pwd.getpwall()}
+    return next((user for user in USERS if user in names), None)
+
+
+@contextmanager
+def running_postgres(programs):
+    """Start a server and give the URL of its database; it is gone afterwards."""
+    user = _user()
+    folder = Path(tempfile.mkdtemp(prefix="pagantic-postgres-"))
+    if user:
+        shutil.chown(folder, user)
+    data, (port,) = folder / "data", free_ports(1)
+
+    def run(*command):
+        done = subprocess.run(
+            [str(part) for part in command],
+            user=user,
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, f"{command[0]} gave {done.returncode}\n{done.stdout}\n{done.stderr}"
+
+    run(programs / "initdb", "-D", data, "-U", "pagantic", "--auth=trust", "--no-sync", "-E", "UTF8")
+    options = f"-c listen_addresses=127.0.0.1 -c port={port} -c unix_socket_directories= -c fsync=off"
+    run(programs / "pg_ctl", "-D", data, "-l", folder / "log", "-w", "-o", options, "start")
+    try:
+        yield f"postgresql://pagantic@127.0.0.1:{port}/postgres"
+    finally:
+        run(programs / "pg_ctl", "-D", data, "-m", "immediate", "-w", "stop")
+        shutil.rmtree(folder)
