@@ -6,16 +6,6 @@ import psycopg
 import pytest
 
 from services.orchestrator.adapters.sql_journal import SqlJournal
-from tests.support.postgres import find_programs, running_postgres
-
-
-@pytest.fixture(scope="session")
-def postgres():
-    programs = find_programs()
-    if programs is None:
-        pytest.skip("PostgreSQL is not installed here: Debian's package is called postgresql")
-    with running_postgres(programs) as url:
-        yield url
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

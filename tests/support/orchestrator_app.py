@@ -1,18 +1,21 @@
 """The orchestrator over a real socket and a real journal, with scripted services behind it."""
 
 import asyncio
-from contextlib import asynccontextmanager
+import sqlite3
+from contextlib import asynccontextmanager, closing, suppress
 
 from pagantic.common.v1 import message_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as rpc
+from pagantic_common.domain.errors import PaganticError
 from pagantic_common.rpc.call import call_unary
 from pagantic_common.rpc.server import Registration
 from pagantic_common.telemetry.clock import SystemClock
 from pagantic_common.testing.server import serving
 from services.orchestrator.adapters.sql_journal import SqlJournal
 from services.orchestrator.app.executions import Executions, Limits
+from services.orchestrator.app.presence import Presence
 from services.orchestrator.servicer import SERVICE_NAME, OrchestratorServicer
 from tests.support.scripted_services import scripted_services
 
@@ -22,17 +25,46 @@ def journal_url(path):
 
 
 @asynccontextmanager
-async def orchestrator(path, services=None, max_running=8, journal=None, **limits):
-    journal = journal or SqlJournal(journal_url(path))
+async def orchestrator(
+    path, services=None, *, max_running=8, journal=None, presence=None, owner="local", url="", **limits
+):
+    """Serve with a journal in this folder; `presence` are the settings of its loop, which else does not run."""
+    journal = journal or SqlJournal(url or journal_url(path), owner=owner)
     await journal.open()
     limits = Limits(max_running=max_running, **limits)
     executions = Executions(services or scripted_services(), journal, SystemClock(), limits)
+    loop = Presence(executions, SystemClock(), owner, **(presence or {"resumes_plans": False}))
+    if presence is not None:
+        loop.start()
     try:
         async with serving([Registration(SERVICE_NAME, OrchestratorServicer(executions).add_to)]) as (channel, _):
             yield rpc.OrchestratorServiceStub(channel)
     finally:
+        await loop.stop()
         await executions.close()
         await journal.close()
+
+
+async def crash(path, services, request, reached, stores=()):
+    """Run a request until something is reached, and leave its journal as a process that died then would.
+
+    Returns the folder of that journal; `stores` are actions of events that must be in it.
+    """
+    left = path / "left"
+    left.mkdir()
+    async with orchestrator(path, services) as stub:
+        running = asyncio.create_task(execute(stub, request))
+        await asyncio.wait_for(reached.wait(), 5)
+        await stored(stub, request.request_id, lambda events: set(stores) <= {event.action for event in events})
+        with (
+            closing(sqlite3.connect(path / "journal.sqlite3")) as source,
+            closing(sqlite3.connect(left / "journal.sqlite3")) as copy,
+        ):
+            source.backup(copy)
+        running.cancel()
+        with suppress(asyncio.CancelledError, PaganticError):
+            await running
+    return left
 
 
 def system_request(text="hi", **fields):
@@ -48,6 +80,15 @@ async def execute(stub, request, timeout_s=10.0):
 async def timeline(stub, request_id):
     reply = await call_unary("orchestrator", stub.GetTimeline, pb.GetTimelineRequest(request_id=request_id))
     return list(reply.events)
+
+
+async def stored(stub, request_id, is_enough):
+    """Wait until the timeline is as it is wanted."""
+    for _ in range(500):
+        if is_enough(await timeline(stub, request_id)):
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("the timeline did not become what was waited for")
 
 
 async def ended(stub, request_id):

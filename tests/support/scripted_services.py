@@ -78,9 +78,12 @@ class ScriptedConstraint:
 
 
 class ScriptedTools:
-    """Has one tool, `clock`."""
+    """Has one tool, `clock`; with `is_stuck` its calls never end."""
 
-    def __init__(self):
+    def __init__(self, *, is_idempotent=False, is_stuck=False):
+        self.definition = ToolDefinition("clock", "Tells the time.", "{}", idempotent=is_idempotent)
+        self.is_stuck = is_stuck
+        self.called = asyncio.Event()
         self.failure = None
         self.calls = []
         self.correlations = []
@@ -91,10 +94,13 @@ class ScriptedTools:
             raise self.failure
         if unknown := set(names) - {"clock"}:
             raise NotFound(f"no tool is named {unknown}", code=ErrorCode.TOOL_NOT_FOUND)
-        return [OfferedTool(ToolDefinition("clock", "Tells the time.", "{}"), is_available=True)]
+        return [OfferedTool(self.definition, is_available=True)]
 
     async def execute(self, call):
         self.calls.append(call)
+        self.called.set()
+        if self.is_stuck:
+            await asyncio.Event().wait()
         return ToolCallRecord(call.id, call.name, call.arguments_json, "noon", False, None, 0.01)
 
 

@@ -68,7 +68,11 @@ class SqlJournal:
         await asyncio.get_running_loop().run_in_executor(self._writing, self._open)
 
     async def close(self) -> None:
-        """Disconnect, after what still waits to be written."""
+        """Disconnect, after what still waits to be written; nobody waits for this owner's beats any more."""
+        if self._is_open:
+            self._is_open = False
+            with contextlib.suppress(Unavailable):
+                await self._commit(lambda db: self._rows.interrupt(db, self._owner))
         while self._writer is not None:
             await self._writer
         self._writing.shutdown()

@@ -8,7 +8,6 @@ import uuid
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from functools import partial
 
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.deadline import Deadline
@@ -31,7 +30,7 @@ from services.orchestrator.core.events import Completed, Event
 from services.orchestrator.core.lifecycle import State
 from services.orchestrator.core.plan import Plan, PlanPolicy
 from services.orchestrator.core.plan_result import accept_plan
-from services.orchestrator.core.replay import Admitted, replay
+from services.orchestrator.core.replay import Admitted, Replay, replay
 from services.orchestrator.core.request import Mode, Request, check_request
 from services.orchestrator.core.response import Response
 from services.orchestrator.ports.journal import ExecutionRecord, Journal, UsageTotal
@@ -191,7 +190,7 @@ class Executions:
             existing = await self.journal.admit(running.recorder.record, admitted, takes_turn=takes_turn)
             if existing is None:
                 runner = self._runner(running)
-                job = Job(request, partial(runner.run, request), runner.end, request.hints.timeout_s, request.trace_id)
+                job = Job(request, runner.run, runner.end, request.hints.timeout_s, request.trace_id)
                 running.start(job, self._turns, self.running)
         finally:
             if running.task is None:
@@ -221,8 +220,8 @@ class Executions:
             timeout_s -= (self._clock.now() - record.started_at).total_seconds()
         try:
             if await self.journal.claim(record.request_id):
-                runner = self._runner(running)
-                job = Job(request, partial(runner.resume, replayed), runner.end, timeout_s, record.trace_id)
+                runner = self._runner(running, replayed)
+                job = Job(request, runner.run, runner.end, timeout_s, record.trace_id)
                 running.start(job, self._turns, self.running)
         finally:
             if running.task is None:
@@ -247,10 +246,16 @@ class Executions:
                 return
             await asyncio.sleep(FOLLOW_S)
 
-    def _runner(self, running: Running) -> Runner:
+    def _runner(self, running: Running, interrupted: Replay | None = None) -> Runner:
         limits = self._limits
         return Runner(
-            self._services, self.journal, self._clock, running.recorder, limits.plan_bounds, price=limits.price
+            self._services,
+            self.journal,
+            self._clock,
+            running.recorder,
+            limits.plan_bounds,
+            interrupted=interrupted,
+            price=limits.price,
         )
 
 

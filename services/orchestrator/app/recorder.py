@@ -136,7 +136,12 @@ class Recorder:
             last_failure = failure or self.record.last_failure
             self.record = replace(self.record, response=response, last_failure=last_failure)
             self._finishing = self._store([moved, completed], entries, turn=turn, used=used)
-        await asyncio.shield(self._finishing)
+        await self.settle()
+
+    async def settle(self) -> None:
+        """Wait until the outcome that is decided is stored."""
+        if self._finishing is not None:
+            await asyncio.shield(self._finishing)
 
     def abandon(self, error: PaganticError) -> None:
         """End every watch with an error: the execution's end could not be recorded."""

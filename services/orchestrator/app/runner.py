@@ -19,12 +19,12 @@ from services.orchestrator.core.prompt import with_history
 from services.orchestrator.core.replay import Progress, Replay
 from services.orchestrator.core.request import Request
 from services.orchestrator.core.response import Response
-from services.orchestrator.core.run import DiscardAttempt, Failed, Finish, Input, Outcome, Run, RunPlan
+from services.orchestrator.core.run import DiscardAttempt, Failed, Finish, Input, Outcome, RunPlan
 from services.orchestrator.ports.journal import Journal, UsageTotal
 
 
 class Runner:
-    """One execution, from its admission to its response.
+    """One execution, from its admission, or from where it was interrupted, to its response.
 
     `price` tells what a response used and cost, for the totals.
     """
@@ -37,6 +37,7 @@ class Runner:
         recorder: Recorder,
         bounds: PlanPolicy,
         *,
+        interrupted: Replay | None = None,
         price: Callable[[Request, Response], UsageTotal | None] = lambda _request, _response: None,
     ) -> None:
         self._services = services
@@ -47,24 +48,27 @@ class Runner:
         self._new_effects = partial(Effects, services, journal, clock, recorder)
         self._effects = self._new_effects()
         self._steps: PlanSteps | None = None
-        self._run: Run | None = None
+        self._interrupted = interrupted
+        self._progress = interrupted.progress if interrupted else Progress()
+        self._run = interrupted.outcome.run if interrupted else None
 
     async def run(self, request: Request) -> None:
-        """Drive the machine to its end. Cancelling the task must be followed by `end`."""
-        outcome = machine.start(request, self._bounds)
-        if not await self._record(outcome):
-            await self._drive(outcome, Progress())
+        """Drive the machine to its end. Cancelling the task must be followed by `end`.
 
-    async def resume(self, found: Replay) -> None:
-        """Drive an interrupted machine on: what its outstanding command had done is not done again."""
-        self._run = found.outcome.run
-        resumed = events.Resumed(len(found.progress.steps))
-        await self._recorder.emit(resumed, layer="orchestrator", action="execution.resumed")
-        await self._drive(found.outcome, found.progress)
-
-    async def _drive(self, outcome: Outcome, progress: Progress) -> None:
+        What the outstanding command of an interrupted machine had done is not done again.
+        """
+        if self._interrupted is None:
+            outcome = machine.start(request, self._bounds)
+            if await self._record(outcome):
+                return
+        else:
+            outcome = self._interrupted.outcome
+            resumed = events.Resumed(len(self._progress.steps))
+            await self._recorder.emit(resumed, layer="orchestrator", action="execution.resumed")
+        progress = self._progress
         happened = await self._carry_out(outcome, progress)
         outcome = machine.step(outcome.run, happened)
+        self._progress = Progress()
         while not await self._record(outcome, happened):
             happened = await self._carry_out(outcome, Progress())
             outcome = machine.step(outcome.run, happened)
@@ -92,16 +96,18 @@ class Runner:
         A run whose outcome is decided already keeps it.
         """
         if self._recorder.is_finishing:
+            await self._recorder.settle()
             return
         if self._run is None:
             await self._record(machine.start(request, self._bounds))
         run = self._run or machine.start(request, self._bounds).run
-        known = {record.id for record in run.records}
-        source = self._steps or self._effects
-        records = tuple(record for record in source.records if record.id not in known)
-        results = tuple(self._steps.results) if self._steps is not None and not run.results else ()
+        known = [record.id for record in run.records]
+        records = list((self._steps or self._effects).records) or list(self._progress.records)
+        records = [record for record in records if record.id not in known]
+        before = [step.result for step in self._progress.steps]
+        results = () if run.results else tuple(self._steps.results if self._steps is not None else before)
         usage = TokenUsage() if run.replicas else self._effects.sampled_usage
-        ended = Failed(failure, records, results, self._effects.ended_replicas, usage)
+        ended = Failed(failure, tuple(records), results, self._effects.ended_replicas, usage)
         await self._record(machine.step(run, ended), ended)
 
     async def _record(self, outcome: Outcome, happened: Input | None = None) -> bool:

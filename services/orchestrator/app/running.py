@@ -26,7 +26,7 @@ class Job:
     """How an execution is driven, how it is ended from outside, and how long it may take."""
 
     request: Request
-    drive: Callable[[], Awaitable[None]]
+    drive: Callable[[Request], Awaitable[None]]
     end: Callable[[Request, Failure], Awaitable[None]]
     timeout_s: float | None
     trace_id: str
@@ -89,9 +89,11 @@ class Running:
 
     async def _drive(self, job: Job, turns: Turns) -> Failure | None:
         """Run until the machine has finished, or return what ended it from outside."""
+        if job.timeout_s is not None and job.timeout_s <= 0:  # it passed while nobody ran it
+            return failure_of(ErrorCode.CANCELLED_TIMEOUT, "the request's time is up")
         try:
             async with asyncio.timeout(job.timeout_s), turns.turn(job.request):
-                await job.drive()
+                await job.drive(job.request)
         except TimeoutError:
             return failure_of(ErrorCode.CANCELLED_TIMEOUT, "the request's time is up")
         except asyncio.CancelledError:

@@ -1,8 +1,6 @@
 import itertools
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pagantic_common.domain.errors import ErrorCode, Failure, failure_of
 from pagantic_common.domain.messages import Message, Role, ToolCall, ToolChoice, ToolChoiceMode, ToolDefinition
@@ -236,47 +234,3 @@ def test_a_failure_names_the_validation_failure_before_it_as_its_cause():
     failure = finish_of(outcomes).response.failure
     assert failure.code is ErrorCode.INFERENCE_OVERLOADED
     assert [cause.code for cause in failure.caused_by] == [ErrorCode.CONSTRAINT_SCHEMA_INVALID]
-
-
-def answer_to(command, draw):
-    """Return something that may happen to a command."""
-    if draw(st.integers(0, 9)) == 0:
-        return Failed(failure_of(draw(st.sampled_from(list(ErrorCode))), "x"))
-    match command:
-        case Prepare():
-            return Prepared(tools=draw(st.sampled_from([(), (CLOCK,)])), engine_text=draw(st.sampled_from(["", "g"])))
-        case Infer():
-            return said(draw(st.sampled_from(["", "x"])), draw(st.sampled_from([(), (CALL,)])) if command.tools else ())
-        case RunTools():
-            return ToolsRan((RECORD,))
-        case Enforce():
-            return Enforced(draw(st.sampled_from([VALID, INVALID])))
-
-
-@given(st.data())
-def test_any_order_of_events_stays_in_the_table_and_ends(data):
-    work = request(
-        data.draw(st.sampled_from([Mode.CHAT, Mode.STRUCTURED])),
-        hints=Hints(max_tool_rounds=data.draw(st.integers(1, 4))),
-        retry=RetryPolicy(max_retries=data.draw(st.integers(0, 3))),
-        session_id="s",
-    )
-    outcome = machine.start(work)
-    state = None
-    inputs = []
-    for _ in range(40):
-        for transition in outcome.transitions:
-            assert transition.source is state
-            state = transition.target
-        outstanding = [command for command in outcome.commands if not isinstance(command, DiscardAttempt)]
-        assert len(outstanding) == 1
-        if isinstance(outstanding[0], Finish):
-            break
-        inputs.append(answer_to(outstanding[0], data.draw))
-        outcome = machine.step(outcome.run, inputs[-1])
-    assert state in TERMINAL
-    response = finish_of([outcome]).response
-    assert (response.failure is None) == (state is State.COMPLETE)
-    assert drive(work, *inputs)[-1] == outcome, "the same inputs give the same run"
-    with pytest.raises(IllegalTransitionError):
-        machine.step(outcome.run, Failed(failure_of(ErrorCode.CANCELLED_SIGNAL, "x")))

@@ -1,0 +1,231 @@
+"""Executions whose orchestrator died, taken up again from what it left."""
+
+import asyncio
+
+import pytest
+
+from pagantic.common.v1 import error_pb2
+from pagantic.constraint.v1 import contract_pb2
+from pagantic.orchestrator.v1 import execution_pb2
+from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
+from pagantic_common.domain.errors import Conflict, NotFound, PreconditionFailed, Unavailable
+from pagantic_common.domain.messages import ToolCall
+from pagantic_common.rpc.call import call_stream, call_unary
+from services.orchestrator.adapters.sql_journal import SqlJournal
+from services.orchestrator.convert.event import event_from_proto
+from services.orchestrator.convert.response import response_to_proto
+from services.orchestrator.core.replay import replay
+from services.orchestrator.core.run import Finish, Transition
+from tests.integration.orchestrator.test_plans import TOOL, plan, step
+from tests.support.orchestrator_app import (
+    crash,
+    ended,
+    execute,
+    journal_url,
+    orchestrator,
+    stored,
+    system_request,
+    timeline,
+)
+from tests.support.scripted_services import (
+    ScriptedConstraint,
+    ScriptedInference,
+    ScriptedTools,
+    answer,
+    scripted_services,
+)
+
+CALL = ToolCall("c1", "clock", "{}")
+THREE_STEPS = plan(TOOL, step("think", parameters={"prompt": "Think."}), step("say", parameters={"prompt": "Say."}))
+SCHEMA = contract_pb2.OutputContract(schema_json="{}")
+
+
+def actions(events):
+    return [event.action for event in events]
+
+
+def without_gaps(events):
+    return [event.sequence for event in events] == list(range(1, len(events) + 1))
+
+
+async def resume(stub, request_id):
+    request = pb.ResumeExecutionRequest(request_id=request_id)
+    return await call_unary("orchestrator", stub.ResumeExecution, request)
+
+
+@pytest.fixture
+async def interrupted_plan(tmp_path):
+    """The folder that an orchestrator left which died while a plan's second step was inferred."""
+    inference = ScriptedInference(None)
+    return await crash(
+        tmp_path, scripted_services(inference=inference), THREE_STEPS, inference.waiting, stores=["step.end"]
+    )
+
+
+async def test_a_plan_goes_on_after_its_last_completed_step_when_its_request_is_sent_again(interrupted_plan):
+    inference, tools = ScriptedInference(answer("thought"), answer("said")), ScriptedTools()
+    async with orchestrator(interrupted_plan, scripted_services(inference=inference, tools=tools)) as stub:
+        reply = await call_unary("orchestrator", stub.GetExecution, pb.GetExecutionRequest(request_id="p"))
+        assert reply.execution.interrupted
+        response = await execute(stub, THREE_STEPS)
+        events = await timeline(stub, "p")
+        reply = await call_unary("orchestrator", stub.GetExecution, pb.GetExecutionRequest(request_id="p"))
+        assert not reply.execution.interrupted
+    assert tools.calls == []
+    assert response.content == "said"
+    assert [result.name for result in response.step_results] == ["time", "think", "say"]
+    assert [call.result for call in response.tool_calls_made] == ["noon"]
+    assert without_gaps(events)
+    resumed = actions(events).index("execution.resumed")
+    assert events[resumed].resumed.completed_steps == 1
+    assert [event.step_start.name for event in events[resumed:] if event.HasField("step_start")] == ["think", "say"]
+
+
+async def test_a_plan_is_taken_up_without_being_asked_and_who_comes_joins_it(interrupted_plan):
+    inference = ScriptedInference(None)
+    services, presence = scripted_services(inference=inference), {"resumes_plans": True}
+    async with orchestrator(interrupted_plan, services, presence=presence) as stub:
+        await asyncio.wait_for(inference.waiting.wait(), 5)
+        joined = asyncio.create_task(execute(stub, THREE_STEPS))
+        with pytest.raises(PreconditionFailed, match="is not interrupted: it runs"):
+            await resume(stub, "p")
+        await call_unary("orchestrator", stub.CancelExecution, pb.CancelExecutionRequest(request_id="p"))
+        response = await joined
+    assert response.error.code == error_pb2.ERROR_CODE_CANCELLED_SIGNAL
+    assert [result.name for result in response.step_results] == ["time"]
+
+
+async def test_a_plan_that_ends_its_orchestrator_each_time_is_left_alone_after_some(tmp_path):
+    folder = tmp_path
+    for number in range(4):
+        inference = ScriptedInference(None)
+        services = scripted_services(inference=inference)
+        if number == 0:
+            folder = await crash(folder, services, THREE_STEPS, inference.waiting, stores=["step.end"])
+        else:
+            folder = await crash_again(folder, services, inference)
+    inference = ScriptedInference(answer("done"))
+    services, presence = scripted_services(inference=inference), {"resumes_plans": True}
+    async with orchestrator(folder, services, presence=presence) as stub:
+        await asyncio.sleep(0.1)
+        reply = await call_unary("orchestrator", stub.GetExecution, pb.GetExecutionRequest(request_id="p"))
+        assert reply.execution.interrupted
+        reply = await resume(stub, "p")
+        assert reply.state == execution_pb2.LIFECYCLE_STATE_EXECUTE
+        assert (await ended(stub, "p")).response.content == "done"
+        with pytest.raises(PreconditionFailed, match="is not interrupted: it has ended"):
+            await resume(stub, "p")
+        with pytest.raises(NotFound):
+            await resume(stub, "never")
+
+
+async def crash_again(folder, services, inference):
+    left = folder / "left"
+    left.mkdir()
+    async with orchestrator(folder, services, presence={"resumes_plans": True}) as stub:
+        await asyncio.wait_for(inference.waiting.wait(), 5)
+        await stored(stub, "p", lambda events: "inference.start" in actions(events[-2:]))
+        for name in ("journal.sqlite3", "journal.sqlite3-wal"):
+            (left / name).write_bytes((folder / name).read_bytes())
+    return left
+
+
+async def test_a_chat_goes_on_after_its_last_tool_call(tmp_path):
+    inference = ScriptedInference(answer("", [CALL]), None)
+    request = system_request(request_id="r", session_id="s")
+    folder = await crash(tmp_path, scripted_services(inference=inference), request, inference.waiting)
+    again, tools = ScriptedInference(answer("it is noon")), ScriptedTools()
+    async with orchestrator(folder, scripted_services(inference=again, tools=tools)) as stub:
+        events = [event async for event in call_stream("orchestrator", stub.ExecuteStream, request)]
+        reply = await call_unary("orchestrator", stub.GetSession, pb.GetSessionRequest(session_id="s"))
+    assert tools.calls == []
+    assert len(again.commands) == 1
+    assert again.commands[0].messages[-1].content == "noon"
+    stored = [event for event in events if event.WhichOneof("event") != "content_delta"]
+    assert without_gaps(stored)
+    assert events[-1].completed.response.token_usage.output_tokens == 6
+    assert [message.content for message in reply.session.messages] == ["hi", "", "noon", "it is noon"]
+
+
+@pytest.mark.parametrize("is_idempotent", [True, False])
+async def test_a_call_that_may_have_run_is_run_again_only_when_that_does_no_harm(tmp_path, is_idempotent):
+    tools = ScriptedTools(is_idempotent=is_idempotent, is_stuck=True)
+    services = scripted_services(inference=ScriptedInference(answer("", [CALL])), tools=tools)
+    request = system_request(request_id="r")
+    folder = await crash(tmp_path, services, request, tools.called)
+    tools, inference = ScriptedTools(is_idempotent=is_idempotent), ScriptedInference(answer("well"))
+    async with orchestrator(folder, scripted_services(inference=inference, tools=tools)) as stub:
+        response = await execute(stub, request)
+    (call,) = response.tool_calls_made
+    assert len(tools.calls) == int(is_idempotent)
+    assert call.is_error != is_idempotent
+    if not is_idempotent:
+        assert call.error_code == error_pb2.ERROR_CODE_TOOL_EXECUTION_FAILED
+        assert "may have run before the orchestrator was interrupted" in inference.commands[0].messages[-1].content
+
+
+@pytest.mark.parametrize("kind", ["tool", "infer"])
+async def test_a_step_whose_call_may_have_run_fails_and_says_so(tmp_path, kind):
+    tools = ScriptedTools(is_stuck=True)
+    steps = TOOL if kind == "tool" else step("ask", parameters={"tools": ["clock"]})
+    request = plan(steps)
+    services = scripted_services(inference=ScriptedInference(answer("", [CALL])), tools=tools)
+    folder = await crash(tmp_path, services, request, tools.called)
+    tools = ScriptedTools()
+    async with orchestrator(folder, scripted_services(tools=tools)) as stub:
+        response = await execute(stub, request)
+    assert tools.calls == []
+    assert response.error.code == error_pb2.ERROR_CODE_TOOL_EXECUTION_FAILED
+    assert "it is not run again" in response.error.message
+
+
+async def test_the_time_of_a_request_goes_on_while_nobody_runs_it(tmp_path):
+    inference = ScriptedInference(None)
+    request = system_request(request_id="r")
+    request.hints.timeout.FromMilliseconds(1500)
+    folder = await crash(tmp_path, scripted_services(inference=inference), request, inference.waiting)
+    await asyncio.sleep(1.5)
+    async with orchestrator(folder) as stub:
+        response = await execute(stub, request)
+    assert response.error.code == error_pb2.ERROR_CODE_CANCELLED_TIMEOUT
+
+
+async def test_another_payload_does_not_take_up_what_was_interrupted(interrupted_plan):
+    async with orchestrator(interrupted_plan) as stub:
+        with pytest.raises(Conflict, match="another payload"):
+            await execute(stub, plan(TOOL))
+
+
+VOTE = {"mode": execution_pb2.MODE_REDUNDANT, "output": SCHEMA}
+
+
+@pytest.mark.parametrize(
+    ("request_", "services"),
+    [
+        (system_request(session_id="s"), {"inference": ScriptedInference(answer("", [CALL]), answer("noon"))}),
+        (
+            system_request(mode=execution_pb2.MODE_STRUCTURED, output=SCHEMA),
+            {"inference": ScriptedInference(answer("bad"), answer("{}")), "constraint": ScriptedConstraint("bad")},
+        ),
+        (THREE_STEPS, {}),
+        (plan(step("a"), step("b", "nothing")), {}),
+        (system_request(**VOTE), {"inference": ScriptedInference(answer("1"), answer("2"), answer("1"))}),
+        (system_request(**VOTE), {"inference": ScriptedInference(Unavailable("gone"))}),
+        (system_request(mode=execution_pb2.MODE_STRUCTURED), {}),
+    ],
+)
+async def test_every_journal_replayed_gives_the_states_and_the_response_that_it_tells(tmp_path, request_, services):
+    request = type(request_)()
+    request.CopyFrom(request_)
+    request.request_id = "r"
+    async with orchestrator(tmp_path, scripted_services(**services)) as stub:
+        response = await execute(stub, request)
+        events = [event_from_proto(event) for event in await timeline(stub, "r")]
+    journal = SqlJournal(journal_url(tmp_path))
+    await journal.open()
+    found = replay(await journal.entries("r"))
+    await journal.close()
+    told = [event.payload for event in events if isinstance(event.payload, Transition)]
+    assert list(found.transitions) == told
+    (finish,) = (command for command in found.outcome.commands if isinstance(command, Finish))
+    assert response_to_proto(finish.response) == response

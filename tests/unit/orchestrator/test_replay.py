@@ -1,0 +1,178 @@
+"""Random event orders through the machine, and every journal of them taken again."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pagantic_common.domain.errors import ErrorCode, Failure, failure_of
+from pagantic_common.domain.messages import ToolChoice, ToolChoiceMode, ToolDefinition
+from services.orchestrator.convert.entry import UnreadableEntryError, entry_from_json, entry_to_json
+from services.orchestrator.core import machine
+from services.orchestrator.core.contract import OutputContract
+from services.orchestrator.core.lifecycle import TERMINAL, IllegalTransitionError, State
+from services.orchestrator.core.plan import Plan, PlanPolicy, Step, StepResult, Value, ValueKind
+from services.orchestrator.core.replay import Admitted, CallBegan, CallEnded, Progress, StepEnded, replay
+from services.orchestrator.core.request import Hints, Mode, RetryPolicy
+from services.orchestrator.core.run import (
+    DiscardAttempt,
+    Enforce,
+    Enforced,
+    Failed,
+    Finish,
+    Infer,
+    MakePlan,
+    Planned,
+    PlanRan,
+    Prepare,
+    Prepared,
+    Replica,
+    RunPlan,
+    RunTools,
+    Sample,
+    Sampled,
+    ToolsRan,
+)
+from services.orchestrator.core.voting import Strategy, Voting
+from tests.unit.orchestrator.test_machine import CALL, CLOCK, INVALID, RECORD, USAGE, VALID, request, said
+
+OTHER = ToolDefinition("pay", "Pays.", "{}")
+PLAN = Plan((Step("a", "infer"), Step("b", "infer")))
+WRONG_PLAN = Plan((Step("a", "infer"), Step("a", "nothing")))
+FAILURES = st.sampled_from([*(failure_of(code, "x") for code in ErrorCode), Failure(code=None, message="a bug")])
+RESULTS = st.sampled_from(
+    [
+        StepResult("a", "infer", output=Value(ValueKind.TEXT, text="x"), usage=USAGE),
+        StepResult("b", "infer", failure=failure_of(ErrorCode.TOOL_TIMEOUT, "late")),
+    ]
+)
+
+
+@st.composite
+def requests(draw):
+    mode = draw(st.sampled_from(Mode))
+    output = OutputContract(schema_json="{}", strict_validation=draw(st.booleans()))
+    return request(
+        mode,
+        hints=Hints(
+            max_tool_rounds=draw(st.integers(1, 4)),
+            seed=draw(st.none() | st.integers(0, 2**64 - 1)),
+            tool_choice=draw(st.sampled_from([ToolChoice(), ToolChoice(ToolChoiceMode.REQUIRED)])),
+        ),
+        retry=RetryPolicy(max_retries=draw(st.integers(0, 3))),
+        session_id=draw(st.sampled_from(["", "s"])),
+        output=output if mode is not Mode.CHAT or draw(st.booleans()) else OutputContract(),
+        voting=Voting(
+            draw(st.integers(1, 4)), draw(st.sampled_from(Strategy)), early_stop=draw(st.booleans()),
+            min_agreement=draw(st.sampled_from([0.0, 0.6])),
+        ),
+        plan=draw(st.sampled_from([None, PLAN, WRONG_PLAN, Plan()])) if mode is Mode.PLAN else None,
+    )  # fmt: skip
+
+
+def sampled(draw, voting):
+    """Return the end of all replicas, or of the first ones where the vote may stop early."""
+    most = draw(st.integers(1, voting.n)) if voting.early_stop else voting.n
+    found = st.sampled_from([VALID, INVALID, None])
+    replicas = [(index, draw(found)) for index in range(most)]
+    return Sampled(
+        tuple(
+            Replica(index, enforcement, None if enforcement else failure_of(ErrorCode.INFERENCE_ENGINE_ERROR, "x"))
+            for index, enforcement in replicas
+        ),
+        USAGE,
+    )
+
+
+def answer_to(command, draw):  # noqa: PLR0911 - an arm for each command
+    """Return something that may happen to a command."""
+    if draw(st.integers(0, 9)) == 0:
+        return Failed(draw(FAILURES), draw(st.sampled_from([(), (RECORD,)])))
+    match command:
+        case Prepare():
+            return Prepared(tools=draw(st.sampled_from([(), (CLOCK,)])), engine_text=draw(st.sampled_from(["", "g"])))
+        case Infer():
+            return said(draw(st.sampled_from(["", "x"])), draw(st.sampled_from([(), (CALL,)])) if command.tools else ())
+        case RunTools():
+            return ToolsRan((RECORD,))
+        case Enforce():
+            return Enforced(draw(st.sampled_from([VALID, INVALID])))
+        case Sample():
+            return sampled(draw, command.voting)
+        case MakePlan():
+            return Planned(draw(st.sampled_from([PLAN, WRONG_PLAN, Plan()])), USAGE)
+        case RunPlan():
+            return PlanRan(tuple(draw(st.lists(RESULTS, max_size=2))), (RECORD,), draw(st.sampled_from([None, VALID])))
+
+
+@given(st.data())
+def test_any_order_of_events_stays_in_the_table_and_ends_and_its_journal_gives_the_same(data):
+    work, bounds = data.draw(requests()), PlanPolicy(max_steps=5)
+    outcome = machine.start(work, bounds)
+    state, transitions, entries = None, [], [Admitted(work, bounds)]
+    for _ in range(60):
+        for transition in outcome.transitions:
+            assert transition.source is state
+            state = transition.target
+        transitions += outcome.transitions
+        outstanding = [command for command in outcome.commands if not isinstance(command, DiscardAttempt)]
+        assert len(outstanding) == 1
+        if isinstance(outstanding[0], Finish):
+            break
+        if data.draw(st.booleans()):  # what happens inside a command changes nothing of the run
+            inside = [CallBegan("c1", "clock"), CallEnded(RECORD), StepEnded(data.draw(RESULTS), VALID)]
+            entries.append(data.draw(st.sampled_from(inside)))
+        entries.append(answer_to(outstanding[0], data.draw))
+        outcome = machine.step(outcome.run, entries[-1])
+    assert state in TERMINAL
+    response = outstanding[0].response
+    assert (response.failure is None) == (state is State.COMPLETE)
+    assert (response.failure is not None and response.failure.code in CANCELLED) == (state is State.CANCELLED)
+
+    stored = [entry_from_json(entry_to_json(entry)) for entry in entries]
+    assert stored == entries
+    found = replay(stored)
+    assert list(found.transitions) == transitions
+    assert found.outcome == outcome
+    with pytest.raises(IllegalTransitionError):
+        machine.step(outcome.run, Failed(failure_of(ErrorCode.CANCELLED_SIGNAL, "x")))
+
+
+CANCELLED = (ErrorCode.CANCELLED_TIMEOUT, ErrorCode.CANCELLED_SIGNAL)
+
+
+def test_a_replay_that_stops_on_the_way_has_the_outstanding_command_and_what_it_did():
+    ended = StepEnded(StepResult("a", "infer"))
+    entries = [Admitted(request(Mode.PLAN, plan=PLAN)), Prepared(), CallBegan("a-1", "clock", "a"), ended]
+    found = replay(entries)
+    assert [transition.target for transition in found.transitions] == ["INIT", "PLAN", "PREPARE", "EXECUTE"]
+    assert isinstance(found.outcome.commands[0], RunPlan)
+    assert found.progress == Progress(began=(CallBegan("a-1", "clock", "a"),), steps=(ended,))
+    ran = replay([*entries, PlanRan((ended.result,))])
+    assert ran.progress == Progress()
+    assert ran.outcome.run.state is State.COMPLETE
+
+
+def test_what_has_no_admission_or_two_cannot_be_taken_again():
+    for entries in ([], [Prepared()], [Admitted(request()), Admitted(request())]):
+        with pytest.raises(ValueError, match="admi"):
+            replay(entries)
+
+
+def test_a_call_that_may_have_run_is_lost_unless_its_tool_is_idempotent():
+    again = ToolDefinition("clock", "Tells the time.", "{}", idempotent=True)
+    tools = {"clock": again, "pay": OTHER}
+    began = (CallBegan("c1", "clock"), CallBegan("c2", "pay"), CallBegan("c3", "gone", "s"))
+    progress = Progress(began=began, ended=(CallEnded(RECORD),))
+    assert progress.lost_call(tools) == began[1]
+    assert Progress(began=began[:1]).lost_call(tools) is None
+    assert progress.of_step("s").lost_call(tools) == began[2]
+    paid = Progress(began=began[1:2], ended=(CallEnded(RECORD),))
+    assert paid.unrepeatable_call(tools) == began[1]
+    assert progress.record_of("c1") == RECORD
+    assert progress.record_of("c2") is None
+
+
+@pytest.mark.parametrize("document", [b"", b"[]", b'["Prepared"]', b'["Nothing",{}]', b'["Prepared",{"tools":1}]'])
+def test_a_document_that_is_no_entry_says_so(document):
+    with pytest.raises(UnreadableEntryError, match="cannot be read"):
+        entry_from_json(document)
