@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
 from opentelemetry.instrumentation.grpc import aio_client_interceptors
 
-# Health checking works only under round_robin, which is also what spreads calls over the pods of a headless Service.
-_SERVICE_CONFIG = json.dumps({"loadBalancingConfig": [{"round_robin": {}}], "healthCheckConfig": {"serviceName": ""}})
+from pagantic_common.rpc.service_config import service_config
 
 
 class CancelUnary(grpc.aio.UnaryUnaryClientInterceptor):
@@ -40,14 +38,15 @@ class CancelUnary(grpc.aio.UnaryUnaryClientInterceptor):
 def channel_options(max_message_bytes: int) -> list[tuple[str, Any]]:
     """Return the options that every channel has; reconnects are quick, so that a service that comes back is used."""
     return [
-        ("grpc.service_config", _SERVICE_CONFIG),
+        ("grpc.service_config", service_config()),
+        ("grpc.per_rpc_retry_buffer_size", max_message_bytes),  # a request is tried again whatever its size
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.max_send_message_length", max_message_bytes),
         ("grpc.enable_http_proxy", 0),  # the services are neighbours; a proxy is for what is outside
         ("grpc.keepalive_time_ms", 60_000),
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.min_reconnect_backoff_ms", 100),
-        ("grpc.max_reconnect_backoff_ms", 2_000),
+        ("grpc.max_reconnect_backoff_ms", 1_000),
         ("grpc.dns_min_time_between_resolutions_ms", 2_000),
     ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
@@ -12,16 +13,19 @@ import grpc
 
 from pagantic_common.domain.correlation import CorrelationContext
 from pagantic_common.domain.deadline import Deadline
-from pagantic_common.domain.errors import ErrorCode, Internal, InvalidRequest, PaganticError
+from pagantic_common.domain.errors import ErrorCode, Internal, InvalidRequest, Overloaded, PaganticError, Unavailable
 from pagantic_common.domain.ids import require_id
 from pagantic_common.rpc.status import DETAILS_KEY, details_of, status_code_of
 from pagantic_common.telemetry.logging import get_logger
 from pagantic_common.telemetry.names import CAUSED_BY_KEY, REQUEST_ID_KEY, SESSION_ID_KEY, STEP_NAME_KEY
 from pagantic_common.telemetry.scope import work_scope
 
+RETRY_PUSHBACK_KEY = "grpc-retry-pushback-ms"  # gRPC's own: when a caller's retry is due; negative is never
+
 log = get_logger(__name__)
 
 Context = grpc.aio.ServicerContext[Any, Any]
+Trailing = tuple[tuple[str, str | bytes], ...]
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):
@@ -109,5 +113,24 @@ async def _abort(context: Context, error: Exception) -> Any:
         error = Internal(f"internal error {error_id}: the service's log has the particulars")
     elif error.code in (ErrorCode.INFERENCE_ENGINE_ERROR, None) and isinstance(error, Internal):
         log.error("call failed", code=error.code, message=str(error))
-    trailing = ((DETAILS_KEY, details_of(error)),)
+    trailing: Trailing = ((DETAILS_KEY, details_of(error)), *_pushback(context, error))
     await context.abort(status_code_of(error), str(error)[:1000], trailing_metadata=trailing)
+
+
+def _pushback(context: Context, error: PaganticError) -> Trailing:
+    """Tell the caller's gRPC when a retry is due; nothing where its own backoff is right.
+
+    A wait that would pass the deadline is not begun. What is unavailable for a time that it names is not awaited:
+    mostly a service further on, which was tried again already, and retries at each hop multiply.
+    """
+    wait_s = error.retry_after_s
+    if isinstance(error, Unavailable):
+        return () if wait_s is None else ((RETRY_PUSHBACK_KEY, "-1"),)
+    if not isinstance(error, Overloaded):
+        return ()
+    if wait_s is not None:
+        wait_s *= random.uniform(1.0, 1.25)  # noqa: S311 - so that not all who were refused come back at once
+    left_s = context.time_remaining()
+    if wait_s is None or (left_s is not None and left_s <= wait_s):
+        return ((RETRY_PUSHBACK_KEY, "-1"),)
+    return ((RETRY_PUSHBACK_KEY, str(round(wait_s * 1000))),)

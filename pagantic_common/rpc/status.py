@@ -19,6 +19,7 @@ DETAILS_KEY = "grpc-status-details-bin"
 # gRPC refuses headers above 8 KiB in all; base64 adds a third, and the message travels once more beside the details.
 MAX_STATUS_BYTES = 4096
 MAX_MESSAGE_CHARS = 800
+UNREACHABLE_RETRY_AFTER_S = 1.0
 
 STATUS_OF_CLASS: dict[type[PaganticError], grpc.StatusCode] = {
     errors.InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
@@ -35,6 +36,11 @@ STATUS_OF_CLASS: dict[type[PaganticError], grpc.StatusCode] = {
     errors.Internal: grpc.StatusCode.INTERNAL,
 }
 _CLASS_OF_STATUS = {status: cls for cls, status in STATUS_OF_CLASS.items()}
+
+
+class Unreachable(errors.Unavailable):
+    """Nothing answered: the status is the transport's own, not one that a service of ours gave."""
+
 
 _CLASS_OF_CODE: dict[ErrorCode, type[PaganticError]] = {
     ErrorCode.INFERENCE_ENGINE_ERROR: errors.Internal,
@@ -64,7 +70,8 @@ def error_of(failure: Failure) -> PaganticError:
 
 def status_code_of(error: PaganticError) -> grpc.StatusCode:
     """Return the status of the error's class."""
-    return STATUS_OF_CLASS.get(type(error), grpc.StatusCode.UNKNOWN)
+    statuses = (STATUS_OF_CLASS[cls] for cls in type(error).__mro__ if cls in STATUS_OF_CLASS)
+    return next(statuses, grpc.StatusCode.UNKNOWN)
 
 
 def details_of(error: PaganticError) -> bytes:
@@ -83,13 +90,14 @@ def details_of(error: PaganticError) -> bytes:
 
 
 def restore_error(service: str, error: grpc.aio.AioRpcError) -> PaganticError:
-    """Return the exception that the called service raised; `service` is named when it did not answer at all."""
+    """Return the exception that the called service raised; Unreachable, naming `service`, when none did."""
     cls = _CLASS_OF_STATUS.get(error.code(), errors.Internal)
     failure, retry_after_s = _decode(error)
     if failure is None:
         text = error.details() or "no details"
         if error.code() is grpc.StatusCode.UNAVAILABLE:
-            return errors.Unavailable(f"the {service} service cannot be reached: {text}")
+            message = f"the {service} service cannot be reached: {text}"
+            return Unreachable(message, retry_after_s=UNREACHABLE_RETRY_AFTER_S)
         return cls(text if cls is not errors.Internal else f"the {service} service failed: {text}")
     return cls(failure=failure, retry_after_s=retry_after_s)
 

@@ -100,7 +100,7 @@ async def test_errors_arrive_as_they_were_raised_and_bugs_leak_nothing():
 
     async with serving([Scripted(fail).registration()]) as (channel, _address):
         with pytest.raises(Overloaded) as caught:
-            await list_tools(channel)
+            await list_tools(channel, 1.5)
         assert caught.value.failure == raised.failure
         assert caught.value.retry_after_s == 2.0
     async with serving([Scripted(break_down).registration()]) as (channel, _address):

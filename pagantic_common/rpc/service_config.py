@@ -1,0 +1,65 @@
+"""Which calls gRPC itself tries again, and how: the service config of every channel.
+
+A call is tried again only before its first response, never beyond its deadline, and only while few calls fail: each
+failed attempt takes a token from the peer's budget, each call that succeeds gives a part of one back, and with half of
+the tokens gone nothing is tried again. A server tells by `grpc-retry-pushback-ms` when to come back, or not to.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+MAX_ATTEMPTS = 3
+BUDGET_TOKENS = 10
+TOKENS_PER_SUCCESS = 0.2
+
+# Calls that change nothing. One that is not named is made once: a tool must never run twice, nor a request.
+RETRIED_METHODS = {
+    "pagantic.inference.v1.InferenceService": (
+        "Infer",
+        "Embed",
+        "Score",
+        "Tokenize",
+        "Detokenize",
+        "CountTokens",
+        "ListModels",
+        "GetLoad",
+        "DescribeEngine",
+    ),
+    "pagantic.constraint.v1.ConstraintService": (
+        "Compile",
+        "Enforce",
+        "ValidateGrammar",
+        "ValidateJson",
+        "RepairJson",
+        "NormalizeEnums",
+        "ValidateSchema",
+        "ValidateRules",
+        "ValidateSemantics",
+    ),
+    "pagantic.context.v1.ContextService": ("ListCollections", "Retrieve", "BuildContext"),
+    "pagantic.rerank.v1.RerankService": ("Rerank", "ListScorers"),
+    "pagantic.tools.v1.ToolService": ("ListTools",),
+}
+
+_RETRY_POLICY = {
+    "maxAttempts": MAX_ATTEMPTS,
+    "initialBackoff": "0.1s",
+    "maxBackoff": "0.3s",
+    "backoffMultiplier": 2,  # with gRPC's own jitter
+    "retryableStatusCodes": ["UNAVAILABLE", "RESOURCE_EXHAUSTED"],
+}
+
+
+def service_config() -> str:
+    """Return the service config as JSON."""
+    names = [{"service": service, "method": name} for service, methods in RETRIED_METHODS.items() for name in methods]
+    config: dict[str, Any] = {
+        # Health checking works only under round_robin, which also spreads calls over the pods of a headless Service.
+        "loadBalancingConfig": [{"round_robin": {}}],
+        "healthCheckConfig": {"serviceName": ""},
+        "methodConfig": [{"name": names, "retryPolicy": _RETRY_POLICY}],
+        "retryThrottling": {"maxTokens": BUDGET_TOKENS, "tokenRatio": TOKENS_PER_SUCCESS},
+    }
+    return json.dumps(config)
