@@ -17,12 +17,22 @@ from pagantic_common.domain.errors import ErrorCode, Internal, InvalidRequest, O
 from pagantic_common.domain.ids import require_id
 from pagantic_common.rpc.status import DETAILS_KEY, details_of, status_code_of
 from pagantic_common.telemetry.logging import get_logger
-from pagantic_common.telemetry.names import CAUSED_BY_KEY, REQUEST_ID_KEY, SESSION_ID_KEY, STEP_NAME_KEY
+from pagantic_common.telemetry.metrics import make_counter
+from pagantic_common.telemetry.names import (
+    CAUSED_BY_KEY,
+    REQUEST_ID_KEY,
+    RPC_RETRIED_CALLS,
+    SESSION_ID_KEY,
+    STEP_NAME_KEY,
+)
 from pagantic_common.telemetry.scope import work_scope
 
-RETRY_PUSHBACK_KEY = "grpc-retry-pushback-ms"  # gRPC's own: when a caller's retry is due; negative is never
+# gRPC's own: when a caller's retry is due, negative is never; and how often a call was made before.
+RETRY_PUSHBACK_KEY = "grpc-retry-pushback-ms"
+PREVIOUS_ATTEMPTS_KEY = "grpc-previous-rpc-attempts"
 
 log = get_logger(__name__)
+retried_calls = make_counter(RPC_RETRIED_CALLS, "Calls taken that were made before and not answered")
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Trailing = tuple[tuple[str, str | bytes], ...]
@@ -84,6 +94,8 @@ def _around_stream(
 @contextmanager
 def _call_scope(context: Context) -> Iterator[None]:
     metadata = dict(context.invocation_metadata() or ())
+    if PREVIOUS_ATTEMPTS_KEY in metadata:
+        retried_calls.add(1)
     correlation = CorrelationContext(
         request_id=_read_id(metadata, REQUEST_ID_KEY),
         session_id=_read_id(metadata, SESSION_ID_KEY),

@@ -46,6 +46,11 @@ def add_counter(name: str, description: str, read: Read) -> None:
     metrics.get_meter("pagantic").create_observable_counter(name, [_observed(read)], description=description)
 
 
+def make_counter(name: str, description: str) -> metrics.Counter:
+    """Make a counter to add to; it counts from when metrics are set up."""
+    return metrics.get_meter("pagantic").create_counter(name, description=description)
+
+
 def shut_down_metrics() -> None:
     """Send what has not been sent yet."""
     provider = metrics.get_meter_provider()

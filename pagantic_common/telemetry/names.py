@@ -18,3 +18,6 @@ INFERENCE_KV_CAPACITY_TOKENS: Final = "pagantic_inference_kv_capacity_tokens"
 INFERENCE_OUTPUT_TOKENS: Final = "pagantic_inference_output_tokens"
 INFERENCE_COMPUTED_TOKENS: Final = "pagantic_inference_computed_tokens"
 INFERENCE_PREEMPTIONS: Final = "pagantic_inference_preemptions"
+
+RPC_RETRIED_CALLS: Final = "pagantic_rpc_retried_calls"
+RPC_REFUSED_CALLS: Final = "pagantic_rpc_refused_calls"

@@ -12,7 +12,7 @@ from pagantic.inference.v1 import inference_service_pb2_grpc as pb_grpc
 from pagantic_common.codec.messages import message_to_proto
 from pagantic_common.domain.errors import ErrorCode, Internal, Unavailable
 from pagantic_common.grammar.engine_text import engine_text_of_schema
-from pagantic_common.rpc.call import call_stream
+from pagantic_common.rpc.peer import Peer
 from services.constraint.core.judgement import (
     MAX_VERDICT_TOKENS,
     VERDICT_SCHEMA,
@@ -32,6 +32,7 @@ class InferenceJudge:
 
     def __init__(self, channel: grpc.aio.Channel, timeout_s: float) -> None:
         self._stub: pb_grpc.InferenceServiceAsyncStub = pb_grpc.InferenceServiceStub(channel)
+        self._peer = Peer("inference")
         self._timeout_s = timeout_s
         self._engine_text = engine_text_of_schema(VERDICT_SCHEMA)
 
@@ -57,7 +58,7 @@ class InferenceJudge:
 
     async def _answer(self, request: pb.InferRequest) -> str:
         texts: list[str] = []
-        async with aclosing(call_stream("inference", self._stub.Infer, request, self._timeout_s)) as responses:
+        async with aclosing(self._peer.call_stream(self._stub.Infer, request, self._timeout_s)) as responses:
             async for response in responses:
                 match response.WhichOneof("event"):
                     case "delta":

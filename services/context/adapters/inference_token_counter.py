@@ -8,7 +8,7 @@ import grpc
 
 from pagantic.inference.v1 import inference_service_pb2 as pb
 from pagantic.inference.v1 import inference_service_pb2_grpc as pb_grpc
-from pagantic_common.rpc.call import call_unary
+from pagantic_common.rpc.peer import Peer
 
 
 class InferenceTokenCounter:
@@ -16,10 +16,11 @@ class InferenceTokenCounter:
 
     def __init__(self, channel: grpc.aio.Channel, timeout_s: float) -> None:
         self._stub: pb_grpc.InferenceServiceAsyncStub = pb_grpc.InferenceServiceStub(channel)
+        self._peer = Peer("inference")
         self._timeout_s = timeout_s
 
     async def count(self, model: str, texts: Sequence[str]) -> list[int]:
         """Return the tokens of each text."""
         request = pb.CountTokensRequest(model=model, texts=texts)
-        reply = await call_unary("inference", self._stub.CountTokens, request, self._timeout_s)
+        reply = await self._peer.call_unary(self._stub.CountTokens, request, self._timeout_s)
         return list(reply.text_tokens)

@@ -8,7 +8,7 @@ from pagantic.constraint.v1 import constraint_service_pb2, constraint_service_pb
 from pagantic_common.codec.errors import failure_from_proto
 from pagantic_common.codec.validation import guarantee_from_proto, stage_report_from_proto
 from pagantic_common.domain.validation import Enforcement
-from pagantic_common.rpc.call import call_unary
+from pagantic_common.rpc.peer import Peer
 from services.orchestrator.convert.contract import output_to_proto, rule_to_proto
 from services.orchestrator.core.contract import OutputContract
 from services.orchestrator.core.request import Request
@@ -22,6 +22,7 @@ class GrpcConstraint:
         self._stub: constraint_service_pb2_grpc.ConstraintServiceAsyncStub = (
             constraint_service_pb2_grpc.ConstraintServiceStub(channel)
         )
+        self._peer = Peer("constraint")
 
     async def compile(self, output: OutputContract) -> CompiledConstraint:
         """Compile the contract's grammar, or else its schema; with both, the grammar decodes and the schema checks."""
@@ -33,13 +34,12 @@ class GrpcConstraint:
             request.grammar = output.grammar
         else:
             request.schema_json = output.schema_json
-        compiled = await call_unary("constraint", self._stub.Compile, request)
+        compiled = await self._peer.call_unary(self._stub.Compile, request)
         return CompiledConstraint(compiled.engine_text, is_fully_enforced=not has_grammar and not compiled.unsupported)
 
     async def enforce(self, text: str, request: Request, *, is_decoder_enforced: bool) -> Enforcement:
         """Run the pipeline that the request declares."""
-        reply = await call_unary(
-            "constraint",
+        reply = await self._peer.call_unary(
             self._stub.Enforce,
             constraint_service_pb2.EnforceRequest(
                 output=text,

@@ -12,7 +12,7 @@ from pagantic.rerank.v1 import rerank_service_pb2, rerank_service_pb2_grpc
 from pagantic_common.codec.chunks import chunk_from_proto, chunk_to_proto
 from pagantic_common.codec.messages import message_from_proto
 from pagantic_common.domain.chunks import Chunk
-from pagantic_common.rpc.call import call_unary
+from pagantic_common.rpc.peer import Peer
 from services.orchestrator.convert.request import context_to_proto
 from services.orchestrator.core.request import ContextPolicy
 from services.orchestrator.ports.services import BuiltContext, Ranking
@@ -26,6 +26,7 @@ class GrpcContext:
             context
         )
         self._rerank: rerank_service_pb2_grpc.RerankServiceAsyncStub = rerank_service_pb2_grpc.RerankServiceStub(rerank)
+        self._context_peer, self._rerank_peer = Peer("context"), Peer("rerank")
 
     async def build(self, query: str, policy: ContextPolicy, model: str) -> BuiltContext:
         """Retrieve, rerank where the policy says so, and lay out."""
@@ -40,7 +41,7 @@ class GrpcContext:
             chunks=[chunk_to_proto(chunk) for chunk in chunks],
             model=model,
         )
-        reply = await call_unary("context", self._context.BuildContext, request)
+        reply = await self._context_peer.call_unary(self._context.BuildContext, request)
         if not reply.HasField("message"):
             return BuiltContext(None)
         return BuiltContext(message_from_proto(reply.message), len(reply.chunks), reply.token_count)
@@ -48,7 +49,7 @@ class GrpcContext:
     async def retrieve(self, query: str, policy: ContextPolicy) -> tuple[Chunk, ...]:
         """Return chunks, best first."""
         request = context_service_pb2.RetrieveRequest(query=query, policy=context_to_proto(policy))
-        reply = await call_unary("context", self._context.Retrieve, request)
+        reply = await self._context_peer.call_unary(self._context.Retrieve, request)
         return tuple(chunk_from_proto(chunk) for chunk in reply.chunks)
 
     async def rerank(self, query: str, chunks: Sequence[Chunk], ranking: Ranking) -> tuple[Chunk, ...]:
@@ -60,7 +61,7 @@ class GrpcContext:
             min_score=ranking.min_score,
             top_k=ranking.top_k,
         )
-        reply = await call_unary("rerank", self._rerank.Rerank, request)
+        reply = await self._rerank_peer.call_unary(self._rerank.Rerank, request)
         return tuple(chunk_from_proto(chunk) for chunk in reply.chunks)
 
     async def _retrieve_and_rerank(self, query: str, policy: ContextPolicy, scorer: str) -> tuple[Chunk, ...]:

@@ -18,7 +18,7 @@ from pagantic_common.codec.messages import (
 from pagantic_common.domain.errors import ErrorCode, Internal
 from pagantic_common.domain.messages import Message
 from pagantic_common.domain.usage import TokenUsage
-from pagantic_common.rpc.call import call_stream
+from pagantic_common.rpc.peer import Peer
 from services.orchestrator.convert.event import finish_reason_from_proto
 from services.orchestrator.core.request import Hints
 from services.orchestrator.core.response import CandidateOutput, InferenceOutput
@@ -32,12 +32,13 @@ class GrpcInference:
         self._stub: inference_service_pb2_grpc.InferenceServiceAsyncStub = (
             inference_service_pb2_grpc.InferenceServiceStub(channel)
         )
+        self._peer = Peer("inference")
 
     async def infer(self, command: Infer, hints: Hints) -> AsyncGenerator[str | InferenceOutput, None]:
         """Stream the answer's text, then the whole output."""
         texts: list[str] = []
         end: inference_service_pb2.CandidateEnd | None = None
-        async with aclosing(call_stream("inference", self._stub.Infer, _request(command, hints))) as responses:
+        async with aclosing(self._peer.call_stream(self._stub.Infer, _request(command, hints))) as responses:
             async for response in responses:
                 match response.WhichOneof("event"):
                     case "delta" if response.delta.content:
@@ -61,7 +62,7 @@ class GrpcInference:
         texts: dict[int, list[str]] = {}
         prompt = TokenUsage()
         request = _sample_request(command, hints)
-        async with aclosing(call_stream("inference", self._stub.Infer, request)) as responses:
+        async with aclosing(self._peer.call_stream(self._stub.Infer, request)) as responses:
             async for response in responses:
                 match response.WhichOneof("event"):
                     case "started":

@@ -10,7 +10,7 @@ from pagantic.tools.v1 import tools_service_pb2, tools_service_pb2_grpc
 from pagantic_common.codec.errors import error_code_from_proto
 from pagantic_common.codec.messages import duration_from_proto, tool_call_to_proto, tool_definition_from_proto
 from pagantic_common.domain.messages import ToolCall
-from pagantic_common.rpc.call import call_unary
+from pagantic_common.rpc.peer import Peer
 from services.orchestrator.core.response import ToolCallRecord
 from services.orchestrator.ports.services import OfferedTool
 
@@ -20,17 +20,18 @@ class GrpcTools:
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._stub: tools_service_pb2_grpc.ToolServiceAsyncStub = tools_service_pb2_grpc.ToolServiceStub(channel)
+        self._peer = Peer("tools")
 
     async def list_tools(self, names: Sequence[str]) -> list[OfferedTool]:
         """List the named tools, or all."""
         request = tools_service_pb2.ListToolsRequest(names=names)
-        reply = await call_unary("tools", self._stub.ListTools, request)
+        reply = await self._peer.call_unary(self._stub.ListTools, request)
         return [OfferedTool(tool_definition_from_proto(tool.definition), tool.available) for tool in reply.tools]
 
     async def execute(self, call: ToolCall) -> ToolCallRecord:
         """Run a call; the tool's own failure is in the record."""
         request = tools_service_pb2.ExecuteToolRequest(call=tool_call_to_proto(call))
-        reply = await call_unary("tools", self._stub.ExecuteTool, request)
+        reply = await self._peer.call_unary(self._stub.ExecuteTool, request)
         return ToolCallRecord(
             id=call.id,
             name=call.name,

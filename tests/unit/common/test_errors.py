@@ -63,6 +63,9 @@ def test_a_service_that_does_not_answer_is_named():
     restored = restore_error("tools", error)
     assert isinstance(restored, errors.Unavailable)
     assert "the tools service cannot be reached" in str(restored)
+    further_up = restore_error("context", as_rpc_error(restored))
+    assert type(further_up) is errors.Unavailable
+    assert further_up.retry_after_s
 
 
 @given(FAILURES, st.lists(FAILURES, max_size=7))
