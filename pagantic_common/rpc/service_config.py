@@ -1,8 +1,8 @@
 """Which calls gRPC itself tries again, and how: the service config of every channel.
 
 A call is tried again only before its first response, never beyond its deadline, and only while few calls fail: each
-failed attempt takes a token from the peer's budget, each call that succeeds gives a part of one back, and with half of
-the tokens gone nothing is tried again. A server tells by `grpc-retry-pushback-ms` when to come back, or not to.
+failed attempt takes a token from the channel's budget, each call that succeeds gives a part of one back, and with half
+of the tokens gone nothing is tried again. A server tells by `grpc-retry-pushback-ms` when to come back, or not to.
 """
 
 from __future__ import annotations
