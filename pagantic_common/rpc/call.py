@@ -16,6 +16,7 @@ from pagantic_common.domain.errors import DeadlineExceeded
 from pagantic_common.rpc.status import restore_error
 from pagantic_common.telemetry.names import CAUSED_BY_KEY, REQUEST_ID_KEY, SESSION_ID_KEY, STEP_NAME_KEY
 from pagantic_common.telemetry.scope import current_correlation, current_deadline
+from pagantic_common.telemetry.tracing import TRACEPARENT_KEY, current_traceparent
 
 ResponseT = TypeVar("ResponseT")
 
@@ -28,6 +29,7 @@ def outgoing_metadata() -> tuple[tuple[str, str | bytes], ...]:
         (SESSION_ID_KEY, correlation.session_id),
         (STEP_NAME_KEY, correlation.step_name.encode()),
         (CAUSED_BY_KEY, correlation.caused_by.encode()),
+        (TRACEPARENT_KEY, current_traceparent()),
     ]
     return tuple((key, value) for key, value in pairs if value)
 

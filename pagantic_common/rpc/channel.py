@@ -10,6 +10,7 @@ import grpc
 from opentelemetry.instrumentation.grpc import aio_client_interceptors
 
 from pagantic_common.rpc.service_config import service_config
+from pagantic_common.telemetry.tracing import is_recording
 
 
 class CancelUnary(grpc.aio.UnaryUnaryClientInterceptor):
@@ -52,7 +53,6 @@ def channel_options(max_message_bytes: int) -> list[tuple[str, Any]]:
 
 
 def open_channel(address: str, *, max_message_bytes: int) -> grpc.aio.Channel:
-    """Open a traced, plaintext channel that connects on first use."""
-    return grpc.aio.insecure_channel(
-        address, options=channel_options(max_message_bytes), interceptors=[*aio_client_interceptors(), CancelUnary()]
-    )
+    """Open a plaintext channel that connects on first use; its calls are traced where spans are recorded."""
+    interceptors = [*aio_client_interceptors(), CancelUnary()] if is_recording() else []
+    return grpc.aio.insecure_channel(address, options=channel_options(max_message_bytes), interceptors=interceptors)

@@ -20,7 +20,7 @@ from pagantic_common.rpc.server_call import CallInterceptor
 from pagantic_common.settings import EXIT_CONFIG, ServiceSettings
 from pagantic_common.telemetry.logging import get_logger, set_up_logging
 from pagantic_common.telemetry.metrics import set_up_metrics, shut_down_metrics
-from pagantic_common.telemetry.tracing import set_up_tracing, shut_down_tracing
+from pagantic_common.telemetry.tracing import is_recording, set_up_tracing, shut_down_tracing
 
 LAST_WORDS_S = 1.0
 MAX_CONNECTION_AGE_MS = 120_000
@@ -54,11 +54,9 @@ async def start_server(
     settings: ServiceSettings, registrations: Sequence[Registration]
 ) -> tuple[grpc.aio.Server, health.aio.HealthServicer, int]:
     """Start a server with everything that each has; returns it, its health and its port. Raises PortInUse."""
+    tracing = [aio_server_interceptor(filter_=filters.negate(filters.health_check()))] if is_recording() else []
     server = grpc.aio.server(
-        interceptors=[
-            aio_server_interceptor(filter_=filters.negate(filters.health_check())),
-            CallInterceptor(),
-        ],
+        interceptors=[*tracing, CallInterceptor()],
         options=[
             ("grpc.so_reuseport", 0),
             # Callers ping a silent call each minute; the default would take that for an attack after four.

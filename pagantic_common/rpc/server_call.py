@@ -26,6 +26,7 @@ from pagantic_common.telemetry.names import (
     STEP_NAME_KEY,
 )
 from pagantic_common.telemetry.scope import work_scope
+from pagantic_common.telemetry.tracing import TRACEPARENT_KEY, call_scope
 
 # gRPC's own: when a caller's retry is due, negative is never; and how often a call was made before.
 RETRY_PUSHBACK_KEY = "grpc-retry-pushback-ms"
@@ -102,7 +103,8 @@ def _call_scope(context: Context) -> Iterator[None]:
         step_name=_read_text(metadata, STEP_NAME_KEY),
         caused_by=_read_text(metadata, CAUSED_BY_KEY),
     )
-    with work_scope(correlation=correlation, deadline=Deadline.after(time.monotonic(), context.time_remaining())):
+    deadline = Deadline.after(time.monotonic(), context.time_remaining())
+    with call_scope(str(metadata.get(TRACEPARENT_KEY, ""))), work_scope(correlation=correlation, deadline=deadline):
         yield
 
 

@@ -1,12 +1,15 @@
 """What the orchestrator adds to a chat: `python -m tests.bench.orchestrator`.
 
 One orchestrator process with its journal, an inference service in this process that answers at once, and 1, 16 and 64
-clients; latency, requests per second, and requests per second of the orchestrator's processor time.
+clients; latency, requests per second, and requests per second of the orchestrator's processor time. A relay that does
+nothing but pass the call on is measured beside it, with the same gRPC: what it takes nobody can save.
 """
 
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
@@ -22,6 +25,7 @@ from pagantic.inference.v1 import inference_service_pb2 as inference_pb
 from pagantic.inference.v1 import inference_service_pb2_grpc as inference_grpc
 from pagantic.orchestrator.v1 import execution_pb2, orchestrator_service_pb2_grpc
 from pagantic_common.client import chat_request
+from services.orchestrator.ports.journal import Durability
 from tests.bench.ours import running_service
 
 CLIENTS = (1, 16, 64)
@@ -88,6 +92,42 @@ async def _direct(address: str) -> float:
     return sorted(times)[100]
 
 
+class Relay(orchestrator_service_pb2_grpc.OrchestratorServiceServicer):
+    """Passes a request on to inference and its text back."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._stub = inference_grpc.InferenceServiceStub(channel)  # type: ignore[no-untyped-call]
+
+    async def Execute(
+        self, request: execution_pb2.SystemRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> execution_pb2.SystemResponse:
+        """Relay."""
+        chat = generation_pb2.ChatPrompt(messages=request.messages)
+        events = [event async for event in self._stub.Infer(inference_pb.InferRequest(chat=chat))]
+        return execution_pb2.SystemResponse(content="".join(event.delta.content for event in events))
+
+
+async def _relay(inference: str) -> None:
+    """Serve as the relay, and print the port."""
+    async with grpc.aio.insecure_channel(inference) as channel:
+        server = grpc.aio.server()
+        orchestrator_service_pb2_grpc.add_OrchestratorServiceServicer_to_server(Relay(channel), server)  # type: ignore[no-untyped-call]
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        print(port, flush=True)  # noqa: T201
+        await server.wait_for_termination()
+
+
+async def _measure_all(name: str, address: str, pid: int) -> None:
+    print(name)  # noqa: T201
+    async with grpc.aio.insecure_channel(address) as channel:
+        stub = orchestrator_service_pb2_grpc.OrchestratorServiceStub(channel)  # type: ignore[no-untyped-call]
+        for _ in range(WARM_UP):
+            await stub.Execute(_chat())
+        for clients in CLIENTS:
+            await _measure(stub, psutil.Process(pid), clients)
+
+
 async def _run() -> None:
     server = grpc.aio.server()
     inference_grpc.add_InferenceServiceServicer_to_server(InstantInference(), server)  # type: ignore[no-untyped-call]
@@ -95,25 +135,27 @@ async def _run() -> None:
     await server.start()
     inference = f"127.0.0.1:{port}"
     print(f"the inference alone: p50 {await _direct(inference) * 1000:.2f} ms")  # noqa: T201
+    command = [sys.executable, "-m", "tests.bench.orchestrator", inference]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as relay:  # noqa: ASYNC220 - nothing else runs
+        relay_port = relay.stdout.readline().strip() if relay.stdout else ""
+        await _measure_all("a bare relay", f"127.0.0.1:{relay_port}", relay.pid)
+        relay.terminate()
     with tempfile.TemporaryDirectory() as folder:
-        journal = f"sqlite:///{Path(folder) / 'journal.sqlite3'}"
-        service = running_service("orchestrator", inference_address=inference, journal_url=journal)
-        address, pid = await asyncio.to_thread(service.__enter__)
-        try:
-            async with grpc.aio.insecure_channel(address) as channel:
-                stub = orchestrator_service_pb2_grpc.OrchestratorServiceStub(channel)  # type: ignore[no-untyped-call]
-                for _ in range(WARM_UP):
-                    await stub.Execute(_chat())
-                for clients in CLIENTS:
-                    await _measure(stub, psutil.Process(pid), clients)
-        finally:
-            await asyncio.to_thread(service.__exit__, None, None, None)
+        for durability in Durability:
+            journal = f"sqlite:///{Path(folder) / durability}.sqlite3"
+            settings = {"inference_address": inference, "journal_url": journal, "durability": durability.value}
+            service = running_service("orchestrator", **settings)
+            address, pid = await asyncio.to_thread(service.__enter__)
+            try:
+                await _measure_all(f"the orchestrator, durability {durability}", address, pid)
+            finally:
+                await asyncio.to_thread(service.__exit__, None, None, None)
     await server.stop(None)
 
 
 def main() -> None:
-    """Start, measure, stop."""
-    asyncio.run(_run())
+    """Start, measure, stop; with the address of an inference service, serve as the relay."""
+    asyncio.run(_relay(sys.argv[1]) if len(sys.argv) > 1 else _run())
 
 
 if __name__ == "__main__":

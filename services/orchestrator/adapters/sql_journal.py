@@ -33,6 +33,7 @@ ResultT = TypeVar("ResultT")
 PURGE_INTERVAL_S = 60.0
 CONNECT_TIMEOUT_S = 5
 BUSY_TIMEOUT_S = 10.0
+LINGER_S = 0.005  # how long what can wait is kept for a transaction that something else begins
 _READING = {"is_reading": True}
 
 
@@ -60,6 +61,7 @@ class SqlJournal:
         self._rows = Rows(owner, self._url.get_backend_name())
         self._waiting: list[tuple[_Work, asyncio.Future[Any]]] = []
         self._writer: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._engine: Engine
         self._is_open = False
 
@@ -73,6 +75,7 @@ class SqlJournal:
             self._is_open = False
             with contextlib.suppress(Unavailable):
                 await self._commit(lambda db: self._rows.interrupt(db, self._owner))
+        self._begin_writing()
         while self._writer is not None:
             await self._writer
         self._writing.shutdown()
@@ -86,9 +89,9 @@ class SqlJournal:
         found: ExecutionRecord | None = await self._commit(Admission(record, admitted, takes_turn))
         return found
 
-    async def write(self, write: Write) -> None:
+    async def write(self, write: Write, *, can_wait: bool = False) -> None:
         """See the port."""
-        await self._commit(write)
+        await self._commit(write, can_wait=can_wait)
 
     async def take_turn(self, session_id: str, request_id: str) -> bool:
         """See the port."""
@@ -167,13 +170,23 @@ class SqlJournal:
 
     # ---- threads and transactions ---------------------------------------------------------------------------------
 
-    async def _commit(self, work: _Work) -> Any:
-        """Do work in the next transaction; returns when that is committed."""
-        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    async def _commit(self, work: _Work, *, can_wait: bool = False) -> Any:
+        """Do work in the next transaction, which what can wait does not begin; returns when that is committed."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[Any] = loop.create_future()
         self._waiting.append((work, done))
-        if self._writer is None:
-            self._writer = asyncio.create_task(self._write_groups())
+        if not can_wait:
+            self._begin_writing()
+        elif self._writer is None and self._timer is None:
+            self._timer = loop.call_later(LINGER_S, self._begin_writing)
         return await done
+
+    def _begin_writing(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._writer is None and self._waiting:
+            self._writer = asyncio.create_task(self._write_groups())
 
     async def _write_groups(self) -> None:
         loop = asyncio.get_running_loop()

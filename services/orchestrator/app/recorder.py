@@ -101,13 +101,13 @@ class Recorder:
             else:
                 self._show(event)
             return
-        await self._wait(self._store([event], entries), is_durable=is_durable)
+        await self._wait(self._store([event], entries, can_wait=not is_durable), is_durable=is_durable)
 
     async def record_step(self, payloads: Sequence[tuple[Payload, str]], entries: Sequence[Entry]) -> None:
         """Store and show what a step of the machine told, with its action, and the input that it took."""
         events = [self._envelope(payload, layer="orchestrator", action=action) for payload, action in payloads]
         if events or entries:
-            await self._wait(self._store(events, entries), is_durable=False)
+            await self._wait(self._store(events, entries, can_wait=True), is_durable=False)
 
     def note_step(self, name: str, failure: Failure | None = None) -> None:
         """Remember the last step; it is stored with the next event."""
@@ -179,6 +179,7 @@ class Recorder:
         events: list[Event],
         entries: Sequence[Entry],
         *,
+        can_wait: bool = False,
         turn: Sequence[Message] = (),
         used: UsageTotal | None = None,
     ) -> asyncio.Future[None]:
@@ -187,7 +188,9 @@ class Recorder:
             raise self._failure
         write = Write(self.record, tuple(events), tuple(entries), self._position, tuple(turn), used)
         self._position += len(entries)
-        stored = asyncio.ensure_future(self._journal.write(write))  # tasks start in the order in which they are made
+        stored = asyncio.ensure_future(
+            self._journal.write(write, can_wait=can_wait)
+        )  # tasks start in the order in which they are made
         self._unstored.append(_Batch(events, stored))
         stored.add_done_callback(self._after_storing)
         return stored

@@ -106,8 +106,11 @@ class Journal(Protocol):
         Raises Aborted, and stores nothing, when it is to take its session's turn and another execution has it.
         """
 
-    async def write(self, write: Write) -> None:
-        """Store what happened. Raises Conflict when another owner has taken the execution over."""
+    async def write(self, write: Write, *, can_wait: bool = False) -> None:
+        """Store what happened; what can wait may be stored some milliseconds later, together with what comes.
+
+        Raises Conflict when another owner has taken the execution over.
+        """
 
     async def take_turn(self, session_id: str, request_id: str) -> bool:
         """Give an execution its session's turn, until it ends; False while another live one has it."""

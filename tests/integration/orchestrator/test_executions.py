@@ -64,13 +64,13 @@ class SlowJournal(SqlJournal):
         await asyncio.sleep(self.delay_s)
         return await super().admit(record, admitted, takes_turn=takes_turn)
 
-    async def write(self, write):
+    async def write(self, write, *, can_wait=False):
         if write.record.response is not None:
             self.finishing.set()
             await asyncio.sleep(self.delay_s)
             if self.failure is not None:
                 raise self.failure
-        await super().write(write)
+        await super().write(write, can_wait=can_wait)
 
 
 def structured(**fields):
