@@ -17,10 +17,12 @@ from services.orchestrator.adapters.grpc_constraint import GrpcConstraint
 from services.orchestrator.adapters.grpc_context import GrpcContext
 from services.orchestrator.adapters.grpc_inference import GrpcInference
 from services.orchestrator.adapters.grpc_tools import GrpcTools
+from services.orchestrator.adapters.prompt_folder import PromptFolder
 from services.orchestrator.adapters.sql_journal import SqlJournal
 from services.orchestrator.app.executions import Executions, Limits
 from services.orchestrator.app.presence import Presence
 from services.orchestrator.app.services import Services
+from services.orchestrator.core.memory import MemoryPolicy
 from services.orchestrator.core.plan import PlanPolicy
 from services.orchestrator.servicer import SERVICE_NAME, OrchestratorServicer
 from services.orchestrator.settings import OrchestratorSettings
@@ -30,8 +32,9 @@ READY_TIMEOUT_S = 120.0  # a large model takes its time to load
 
 @asynccontextmanager
 async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Registration]]:
-    """Wire the service; the journal is closed last."""
+    """Wire the service; the journal is closed last. Raises InvalidRequest for a prompt template that is none."""
     async with AsyncExitStack() as stack:
+        prompts = PromptFolder(settings.prompt_folder)
         journal = SqlJournal(
             settings.journal_url,
             owner=settings.owner,
@@ -56,10 +59,13 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
             constraint=GrpcConstraint(constraint),
             tools=GrpcTools(tools),
             context=GrpcContext(context, rerank),
+            prompts=prompts,
+            summaries=journal,
             planner=settings.planner,
+            memory=MemoryPolicy(settings.memory_max_messages, settings.memory_max_tokens, settings.memory_eviction),
         )
         bounds = PlanPolicy(max_steps=settings.max_plan_steps, timeout_per_step_s=settings.max_step_s or None)
-        limits = Limits(settings.max_running, bounds, settings.concurrent_turns)
+        limits = Limits(settings.max_running, bounds, settings.concurrent_turns, settings.prices)
         executions = Executions(services, journal, SystemClock(), limits)
         stack.push_async_callback(executions.close)
         presence = Presence(

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
+from typing import Annotated, Any
 
-from pydantic import Field
-from pydantic_settings import SettingsConfigDict
+from pydantic import Field, field_validator
+from pydantic_settings import NoDecode, SettingsConfigDict
 
 from pagantic_common.settings import ServiceSettings, state_folder
 from services.orchestrator.app.turns import ConcurrentTurns
+from services.orchestrator.core.cost import Prices, parse_prices
+from services.orchestrator.core.memory import Eviction
 from services.orchestrator.core.planning import Planner
 from services.orchestrator.ports.journal import Durability
 
@@ -41,10 +45,36 @@ class OrchestratorSettings(ServiceSettings):
         ConcurrentTurns.WAIT, description="a turn that comes while another of its session runs: wait or abort"
     )
     retention_s: float = Field(86_400.0, gt=0, description="how long ended executions are kept; conversations stay")
+    prompt_folder: Path | None = Field(
+        None, description="folder of prompt templates, <name>.txt or <name>.md; empty is none"
+    )
+    memory_max_messages: int = Field(
+        0, ge=0, description="most stored messages that a model sees of a conversation; 0 is any number"
+    )
+    memory_max_tokens: int = Field(
+        0, ge=0, description="most tokens of them; 0 is what the context window leaves, which is always a limit too"
+    )
+    memory_eviction: Eviction = Field(
+        Eviction.FIFO, description="what happens to the oldest messages: fifo, none or summarize"
+    )
+    prices: Annotated[dict[str, Prices], NoDecode] = Field(
+        default_factory=dict,
+        description='USD per million tokens as JSON: {"model": {"prompt": 1, "cached_prompt": 0.1, "output": 4}}',
+    )
     planner: Planner = Field(Planner.STATIC, description="who plans PLAN requests without a plan: static or model")
     max_plan_steps: int = Field(64, ge=1, description="steps of one plan; a longer one is rejected")
     max_step_s: float = Field(0.0, ge=0, allow_inf_nan=False, description="longest time of a plan's step; 0 is any")
     max_running: int = Field(256, ge=1, description="executions that may run at once; one more is RESOURCE_EXHAUSTED")
+
+    @field_validator("prices", mode="before")
+    @classmethod
+    def _parse_prices(cls, value: Any) -> Any:
+        return parse_prices(value) if isinstance(value, str) else value
+
+    @field_validator("prompt_folder", mode="before")
+    @classmethod
+    def _empty_is_none(cls, value: Any) -> Any:
+        return value or None
 
     @property
     def owner(self) -> str:

@@ -17,6 +17,7 @@ from services.orchestrator.adapters.journal_schema import TABLES
 from services.orchestrator.adapters.sql_journal import SqlJournal, check_url
 from services.orchestrator.core.events import Event
 from services.orchestrator.core.lifecycle import State
+from services.orchestrator.core.memory import Summary
 from services.orchestrator.core.replay import Admitted
 from services.orchestrator.core.request import Mode, Request
 from services.orchestrator.core.response import FinishReason, InferenceOutput, Response
@@ -196,6 +197,17 @@ async def test_a_session_has_one_turn_at_a_time(journals):
     assert await other.take_turn("s", "r2")
     await one.interrupt("b")
     await admit(one, "r4", session_id="s", takes_turn=True)
+
+
+async def test_a_summary_goes_with_its_conversation_and_none_is_kept_without_one(journal):
+    await journal.put_summary("s", Summary("said", 2))
+    assert await journal.get_summary("s") is None
+    await journal.update_state("s", {}, [])
+    await journal.put_summary("s", Summary("said", 2))
+    await journal.put_summary("s", Summary("said more", 4))
+    assert await journal.get_summary("s") == Summary("said more", 4)
+    await journal.delete_session("s")
+    assert await journal.get_summary("s") is None
 
 
 async def test_totals_add_up_by_session_and_model(journal):

@@ -161,7 +161,10 @@ def test_ingested_text_is_retrieved_into_the_turn(system, stub):
         collection="e2e", max_chunks=2, rerank=context_service_pb2.RerankPolicy(scorer="bm25", top_k=1)
     )
     work = request("When does the harbour close?", request_id="context-1", context=policy)
-    assert not stub.Execute(work, timeout=60).HasField("error")
+    response = stub.Execute(work, timeout=60)
+    assert not response.HasField("error")
+    assert response.confidence_source == execution_pb2.CONFIDENCE_SOURCE_RETRIEVAL
+    assert response.confidence == 0.4  # of "when does the harbour close"
     events = stub.GetTimeline(pb.GetTimelineRequest(request_id="context-1")).events
     retrieved = next(event for event in events if event.HasField("context_retrieved"))
     assert retrieved.context_retrieved.chunk_count == 1

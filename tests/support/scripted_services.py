@@ -4,13 +4,15 @@ import asyncio
 
 from pagantic_common.domain.chunks import Chunk
 from pagantic_common.domain.errors import ErrorCode, NotFound, failure_of
-from pagantic_common.domain.messages import ToolDefinition
+from pagantic_common.domain.messages import Message, Role, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement, Guarantee, Stage, StageOutcome, StageReport
 from pagantic_common.telemetry.scope import current_correlation
+from services.orchestrator.adapters.prompt_folder import PromptFolder
 from services.orchestrator.app.services import Services
+from services.orchestrator.core.memory import MemoryPolicy
 from services.orchestrator.core.response import CandidateOutput, FinishReason, InferenceOutput, ToolCallRecord
-from services.orchestrator.ports.services import BuiltContext, CompiledConstraint, OfferedTool
+from services.orchestrator.ports.services import BuiltContext, CompiledConstraint, OfferedTool, TokenCount
 
 USAGE = TokenUsage(prompt_tokens=10, output_tokens=3, context_tokens=13, context_window=100, decode_seconds=0.5)
 
@@ -28,6 +30,19 @@ class ScriptedInference:
         self.commands = []
         self.waiting = asyncio.Event()
         self.stopped = asyncio.Event()
+        self.window = 8192
+        self.counted = []
+
+    async def count_tokens(self, messages, tools, texts, model):
+        """Count words, and one token around each message; `window` may be an exception."""
+        self.counted.append((messages, texts))
+        if isinstance(self.window, Exception):
+            raise self.window
+        chat = sum(len(message.content.split()) + 1 for message in messages)
+        return TokenCount(chat, tuple(len(text.split()) for text in texts), self.window)
+
+    def context_window(self, model):
+        return 0 if isinstance(self.window, Exception) else self.window
 
     async def infer(self, command, _hints):
         self.commands.append(command)
@@ -105,15 +120,18 @@ class ScriptedTools:
 
 
 class ScriptedContext:
-    """Finds nothing, or fails."""
+    """Lays out the chunks that it is given, or fails."""
 
-    def __init__(self):
+    def __init__(self, *chunks):
+        self.chunks = chunks
         self.failure = None
 
     async def build(self, _query, _policy, _model):
         if self.failure is not None:
             raise self.failure
-        return BuiltContext(None)
+        lines = "\n".join(chunk.content for chunk in self.chunks)
+        message = Message(Role.SYSTEM, f"Relevant context:\n\n{lines}") if self.chunks else None
+        return BuiltContext(message, self.chunks)
 
     async def retrieve(self, query, policy):
         if self.failure is not None:
@@ -126,10 +144,28 @@ class ScriptedContext:
         return tuple(reversed(chunks))[: ranking.top_k or None]
 
 
-def scripted_services(inference=None, constraint=None, tools=None, context=None):
+class ScriptedSummaries:
+    """Keeps summaries in a dict."""
+
+    def __init__(self):
+        self.kept = {}
+
+    async def get_summary(self, session_id):
+        return self.kept.get(session_id)
+
+    async def put_summary(self, session_id, summary):
+        self.kept[session_id] = summary
+
+
+def scripted_services(
+    inference=None, constraint=None, tools=None, context=None, *, prompts=None, summaries=None, memory=None
+):
     return Services(
         inference=inference or ScriptedInference(),
         constraint=constraint or ScriptedConstraint(),
         tools=tools or ScriptedTools(),
         context=context or ScriptedContext(),
+        prompts=prompts or PromptFolder(None),
+        summaries=summaries or ScriptedSummaries(),
+        memory=memory or MemoryPolicy(),
     )

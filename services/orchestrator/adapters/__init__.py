@@ -1,1 +1,1 @@
-"""gRPC clients of the other services, and the journal in SQLite."""
+"""gRPC clients of the other services, the journal in SQLite, and the folder of prompt templates."""

@@ -44,7 +44,8 @@ class GrpcContext:
         reply = await self._context_peer.call_unary(self._context.BuildContext, request)
         if not reply.HasField("message"):
             return BuiltContext(None)
-        return BuiltContext(message_from_proto(reply.message), len(reply.chunks), reply.token_count)
+        laid_out = tuple(chunk_from_proto(chunk) for chunk in reply.chunks)
+        return BuiltContext(message_from_proto(reply.message), laid_out, reply.token_count)
 
     async def retrieve(self, query: str, policy: ContextPolicy) -> tuple[Chunk, ...]:
         """Return chunks, best first."""

@@ -16,13 +16,16 @@ from pagantic_common.codec.messages import (
     usage_from_proto,
 )
 from pagantic_common.domain.errors import ErrorCode, Internal
-from pagantic_common.domain.messages import Message
+from pagantic_common.domain.messages import Message, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.rpc.peer import Peer
 from services.orchestrator.convert.event import finish_reason_from_proto
 from services.orchestrator.core.request import Hints
 from services.orchestrator.core.response import CandidateOutput, InferenceOutput
 from services.orchestrator.core.run import Infer, Sample
+from services.orchestrator.ports.services import TokenCount
+
+COUNT_TIMEOUT_S = 10.0
 
 
 class GrpcInference:
@@ -33,6 +36,23 @@ class GrpcInference:
             inference_service_pb2_grpc.InferenceServiceStub(channel)
         )
         self._peer = Peer("inference")
+        self._windows: dict[str, int] = {}
+
+    async def count_tokens(
+        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], texts: Sequence[str], model: str
+    ) -> TokenCount:
+        """Count the tokens of a conversation, 0 for none, and of each text."""
+        request = inference_service_pb2.CountTokensRequest(model=model, texts=texts)
+        if messages:
+            request.chat.messages.extend(message_to_proto(message) for message in messages)
+            request.chat.tools.extend(tool_definition_to_proto(tool) for tool in tools)
+        reply = await self._peer.call_unary(self._stub.CountTokens, request, COUNT_TIMEOUT_S)
+        self._windows[model] = reply.context_window
+        return TokenCount(reply.chat_tokens, tuple(reply.text_tokens), reply.context_window)
+
+    def context_window(self, model: str) -> int:
+        """Return the context window that the model had when it was last heard of; 0 when it was not."""
+        return self._windows.get(model, 0)
 
     async def infer(self, command: Infer, hints: Hints) -> AsyncGenerator[str | InferenceOutput, None]:
         """Stream the answer's text, then the whole output."""
@@ -41,6 +61,8 @@ class GrpcInference:
         async with aclosing(self._peer.call_stream(self._stub.Infer, _request(command, hints))) as responses:
             async for response in responses:
                 match response.WhichOneof("event"):
+                    case "started":
+                        self._windows[hints.model] = response.started.model.context_window
                     case "delta" if response.delta.content:
                         texts.append(response.delta.content)
                         yield response.delta.content
@@ -66,6 +88,7 @@ class GrpcInference:
             async for response in responses:
                 match response.WhichOneof("event"):
                     case "started":
+                        self._windows[hints.model] = response.started.model.context_window
                         prompt = TokenUsage(
                             prompt_tokens=response.started.prompt_tokens,
                             cached_prompt_tokens=response.started.cached_prompt_tokens,

@@ -26,6 +26,7 @@ from services.orchestrator.convert.event import event_from_proto, event_to_proto
 from services.orchestrator.convert.response import response_from_proto, response_to_proto
 from services.orchestrator.core.events import Event
 from services.orchestrator.core.lifecycle import State
+from services.orchestrator.core.memory import Summary
 from services.orchestrator.core.replay import Admitted, Entry
 from services.orchestrator.core.request import Mode
 from services.orchestrator.ports.journal import ExecutionRecord, Pulse, SessionRecord, UsageTotal, Write
@@ -217,6 +218,21 @@ class Rows:
             rows = [{"session_id": session_id, "key": key, "value_json": value} for key, value in values.items()]
             db.execute(statement, rows)
         return self.get_session(db, session_id)
+
+    def put_summary(self, db: Connection, session_id: str, summary: Summary) -> None:
+        """Keep a summary; of a conversation that is not there, none is kept."""
+        if db.execute(select(_sessions).where(_sessions.c.session_id == session_id)).first() is None:
+            return
+        made = self._insert(tables.summaries).values(
+            session_id=session_id, text=summary.text, message_count=summary.message_count
+        )
+        kept = {"text": made.excluded.text, "message_count": made.excluded.message_count}
+        db.execute(made.on_conflict_do_update(index_elements=["session_id"], set_=kept))
+
+    def get_summary(self, db: Connection, session_id: str) -> Summary | None:
+        """Return a conversation's summary."""
+        row = db.execute(select(tables.summaries).where(tables.summaries.c.session_id == session_id)).first()
+        return None if row is None else Summary(row.text, row.message_count)
 
     def delete_session(self, db: Connection, session_id: str) -> None:
         """Remove a conversation with all that is kept for it; what it cost stays."""

@@ -5,8 +5,6 @@ The migrations make the tables; what is written here is what they lead to, which
 
 from __future__ import annotations
 
-from threading import Lock
-
 from alembic import command
 from alembic.config import Config
 from sqlalchemy import (
@@ -24,7 +22,6 @@ from sqlalchemy import (
 )
 
 TABLES = MetaData()
-_MIGRATING = Lock()  # the migration tool has one context per process
 # SQLite counts rows up only in a column of exactly this type.
 ORDINAL = BigInteger().with_variant(Integer, "sqlite")
 
@@ -91,7 +88,7 @@ summaries = Table(
     "summaries",
     TABLES,
     Column("session_id", Text, primary_key=True),
-    Column("covered", Integer, nullable=False),
+    Column("message_count", Integer, nullable=False),
     Column("text", Text, nullable=False),
 )
 turns = Table(
@@ -120,9 +117,8 @@ usage_totals = Table(
 
 
 def migrate(connection: Connection) -> None:
-    """Bring a database to this version's tables, in the connection's transaction; one replica at a time."""
+    """Bring a database to this version's tables, in the connection's transaction. One thread of a process at a time."""
     config = Config()
     config.set_main_option("script_location", "services.orchestrator.adapters:migrations")
     config.attributes["connection"] = connection
-    with _MIGRATING:
-        command.upgrade(config, "head")
+    command.upgrade(config, "head")

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Lock
 from typing import Any, TypeVar
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
@@ -24,6 +25,7 @@ from services.orchestrator.adapters.journal_rows import Admission, Rows
 from services.orchestrator.adapters.journal_schema import migrate
 from services.orchestrator.core.events import Event
 from services.orchestrator.core.lifecycle import State
+from services.orchestrator.core.memory import Summary
 from services.orchestrator.core.replay import Admitted, Entry
 from services.orchestrator.core.request import Mode
 from services.orchestrator.ports.journal import Durability, ExecutionRecord, Pulse, SessionRecord, UsageTotal, Write
@@ -34,6 +36,7 @@ PURGE_INTERVAL_S = 60.0
 CONNECT_TIMEOUT_S = 5
 BUSY_TIMEOUT_S = 10.0
 LINGER_S = 0.005  # how long what can wait is kept for a transaction that something else begins
+_OPENING = Lock()  # the migration tool has one context per process, and a file is given its write-ahead log once
 _READING = {"is_reading": True}
 
 
@@ -125,6 +128,14 @@ class SqlJournal:
             lambda db: self._rows.update_state(db, session_id, values, removed, now_s)
         )
         return updated
+
+    async def put_summary(self, session_id: str, summary: Summary) -> None:
+        """See the port."""
+        await self._commit(lambda db: self._rows.put_summary(db, session_id, summary))
+
+    async def get_summary(self, session_id: str) -> Summary | None:
+        """See the port."""
+        return await self._read(lambda db: self._rows.get_summary(db, session_id))
 
     async def delete_session(self, session_id: str) -> None:
         """See the port."""
@@ -274,7 +285,7 @@ class SqlJournal:
         if is_sqlite:
             event.listen(self._engine, "begin", _begin_sqlite)
         try:
-            with self._engine.begin() as db:
+            with _OPENING, self._engine.begin() as db:
                 migrate(db)
                 # Rows of before there were owners have none.
                 for owner in (self._owner, ""):

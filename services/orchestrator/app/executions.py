@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
@@ -26,6 +26,7 @@ from services.orchestrator.app.runner import Runner
 from services.orchestrator.app.running import Job, Registry, Running, caller_left
 from services.orchestrator.app.services import Services
 from services.orchestrator.app.turns import ConcurrentTurns, Turns
+from services.orchestrator.core.cost import Prices
 from services.orchestrator.core.events import Completed, Event
 from services.orchestrator.core.lifecycle import State
 from services.orchestrator.core.plan import Plan, PlanPolicy
@@ -33,7 +34,7 @@ from services.orchestrator.core.plan_result import accept_plan
 from services.orchestrator.core.replay import Admitted, Replay, replay
 from services.orchestrator.core.request import Mode, Request, check_request
 from services.orchestrator.core.response import Response
-from services.orchestrator.ports.journal import ExecutionRecord, Journal, UsageTotal
+from services.orchestrator.ports.journal import ExecutionRecord, Journal
 
 END_TIMEOUT_S = 5.0
 FOLLOW_S = 0.1  # between looks at an execution that another orchestrator runs
@@ -41,12 +42,12 @@ FOLLOW_S = 0.1  # between looks at an execution that another orchestrator runs
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What executions may do, and how they are counted."""
+    """What executions may do, and what they cost, by model."""
 
     max_running: int = 256
     plan_bounds: PlanPolicy = field(default_factory=PlanPolicy)
     concurrent_turns: ConcurrentTurns = ConcurrentTurns.WAIT
-    price: Callable[[Request, Response], UsageTotal | None] = lambda _request, _response: None
+    prices: Mapping[str, Prices] = field(default_factory=dict)
 
 
 class Executions:
@@ -255,7 +256,7 @@ class Executions:
             running.recorder,
             limits.plan_bounds,
             interrupted=interrupted,
-            price=limits.price,
+            prices=limits.prices,
         )
 
 

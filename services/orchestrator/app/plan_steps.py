@@ -17,7 +17,8 @@ from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement
 from pagantic_common.telemetry.logging import get_logger
 from pagantic_common.telemetry.scope import work_scope
-from services.orchestrator.app.effects import Effects, failure_from
+from services.orchestrator.app.effects import Effects
+from services.orchestrator.app.failures import failure_from
 from services.orchestrator.app.recorder import Recorder
 from services.orchestrator.app.services import Services
 from services.orchestrator.core import events, machine
@@ -202,12 +203,12 @@ class PlanSteps:
                         await self._recorder.emit(discarded, layer="orchestrator", action="attempt.discarded")
                 outcome = machine.step(outcome.run, await effects.carry_out(outcome))
         finally:
-            self.records += effects.records
+            self.records += effects.calls.records
         response = finish.response
         if response.failure is not None:
             # Its own retries are used up: what is left to try again is a service that failed.
             # A tool that ran, or may have, must not run again.
-            is_safe = response.validation is None and not effects.started_calls
+            is_safe = response.validation is None and not effects.calls.started_count
             is_retryable = response.failure.retryable and is_safe
             raise _StepFailedError(replace(response.failure, retryable=is_retryable), response.usage)
         output = Value(ValueKind.TEXT, text=response.content)
@@ -256,9 +257,9 @@ class PlanSteps:
             call = ToolCall(f"{step.name}-{len(self.records) + 1}", tool, arguments)
             effects = self._new_effects(step.name)
             try:
-                record = await effects.run_tool(self._request, call, self._tools)
+                record = await effects.calls.run(self._request, call, self._tools)
             finally:
-                self.records += effects.records
+                self.records += effects.calls.records
         if record.error_code is not None or record.is_error:
             code = record.error_code or ErrorCode.TOOL_EXECUTION_FAILED
             raise _StepFailedError(failure_of(code, record.result), TokenUsage())

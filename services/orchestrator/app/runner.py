@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from functools import partial
+from types import MappingProxyType
 
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import Failure
@@ -13,21 +14,21 @@ from services.orchestrator.app.plan_steps import PlanSteps
 from services.orchestrator.app.recorder import Recorder
 from services.orchestrator.app.services import Services
 from services.orchestrator.core import events, machine
+from services.orchestrator.core.cost import Prices, cost_usd, prices_of
 from services.orchestrator.core.events import Payload
 from services.orchestrator.core.plan import PlanPolicy
-from services.orchestrator.core.prompt import with_history
+from services.orchestrator.core.prompt import with_prepared
 from services.orchestrator.core.replay import Progress, Replay
 from services.orchestrator.core.request import Request
 from services.orchestrator.core.response import Response
 from services.orchestrator.core.run import DiscardAttempt, Failed, Finish, Input, Outcome, RunPlan
 from services.orchestrator.ports.journal import Journal, UsageTotal
 
+NO_PRICES: Mapping[str, Prices] = MappingProxyType({})
+
 
 class Runner:
-    """One execution, from its admission, or from where it was interrupted, to its response.
-
-    `price` tells what a response used and cost, for the totals.
-    """
+    """One execution, from its admission, or from where it was interrupted, to its response."""
 
     def __init__(
         self,
@@ -38,13 +39,13 @@ class Runner:
         bounds: PlanPolicy,
         *,
         interrupted: Replay | None = None,
-        price: Callable[[Request, Response], UsageTotal | None] = lambda _request, _response: None,
+        prices: Mapping[str, Prices] = NO_PRICES,
     ) -> None:
         self._services = services
         self._clock = clock
         self._recorder = recorder
         self._bounds = bounds
-        self._price = price
+        self._prices = prices
         self._new_effects = partial(Effects, services, journal, clock, recorder)
         self._effects = self._new_effects()
         self._steps: PlanSteps | None = None
@@ -78,7 +79,7 @@ class Runner:
         for command in outcome.commands:
             if isinstance(command, RunPlan):
                 self._steps = PlanSteps(
-                    with_history(run.request, run.prepared.history),
+                    with_prepared(run.request, run.prepared),
                     command.plan,
                     run.prepared.tools,
                     services=self._services,
@@ -102,7 +103,8 @@ class Runner:
             await self._record(machine.start(request, self._bounds))
         run = self._run or machine.start(request, self._bounds).run
         known = [record.id for record in run.records]
-        records = list((self._steps or self._effects).records) or list(self._progress.records)
+        ran = self._effects.calls.records if self._steps is None else self._steps.records
+        records = list(ran or self._progress.records)
         records = [record for record in records if record.id not in known]
         before = [step.result for step in self._progress.steps]
         results = () if run.results else tuple(self._steps.results if self._steps is not None else before)
@@ -117,7 +119,7 @@ class Runner:
         told: list[tuple[Payload, str]] = [(moved, "lifecycle.transition") for moved in outcome.transitions]
         for command in outcome.commands:
             if isinstance(command, Finish):
-                used = self._price(outcome.run.request, command.response)
+                used = self._used(outcome.run.request, command.response)
                 *before, last = outcome.transitions
                 await self._recorder.record_step([(moved, "lifecycle.transition") for moved in before], ())
                 await self._recorder.finish(last, command.response, turn=command.turn, entries=entries, used=used)
@@ -126,3 +128,15 @@ class Runner:
                 told.append((events.AttemptDiscarded(command.attempt, command.reason), "attempt.discarded"))
         await self._recorder.record_step(told, entries)
         return False
+
+    def _used(self, request: Request, response: Response) -> UsageTotal:
+        usage, model = response.usage, request.hints.model
+        return UsageTotal(
+            session_id=request.session_id,
+            model=model or "default",
+            requests=1,
+            prompt_tokens=usage.prompt_tokens,
+            cached_prompt_tokens=usage.cached_prompt_tokens,
+            output_tokens=usage.output_tokens,
+            cost_usd=cost_usd(usage, prices_of(self._prices, model)) or 0.0,
+        )

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from services.orchestrator.core.memory import MemoryPolicy
 from services.orchestrator.core.planning import Planner
-from services.orchestrator.ports.services import ConstraintPort, ContextPort, InferencePort, ToolsPort
+from services.orchestrator.ports.services import (
+    ConstraintPort,
+    ContextPort,
+    InferencePort,
+    PromptProvider,
+    SummaryStore,
+    ToolsPort,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """The services that a run works with, and who plans."""
+    """The services that a run works with, who makes its system prompt, what it remembers, and who plans."""
 
     inference: InferencePort
     constraint: ConstraintPort
     tools: ToolsPort
     context: ContextPort
+    prompts: PromptProvider
+    summaries: SummaryStore
     planner: Planner = Planner.STATIC
+    memory: MemoryPolicy = field(default_factory=MemoryPolicy)

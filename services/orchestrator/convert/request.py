@@ -7,7 +7,7 @@ import hashlib
 from pagantic.context.v1 import context_service_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.codec.messages import duration_from_proto, message_from_proto, tool_choice_from_proto
-from pagantic_common.domain.errors import InvalidRequest, Unsupported
+from pagantic_common.domain.errors import InvalidRequest
 from services.orchestrator.convert.contract import output_from_proto, rule_from_proto
 from services.orchestrator.convert.plan import plan_from_proto
 from services.orchestrator.core.request import (
@@ -18,6 +18,7 @@ from services.orchestrator.core.request import (
     Request,
     RetryPolicy,
     SystemPrompt,
+    TemplateCall,
 )
 from services.orchestrator.core.voting import DEFAULT_REPLICAS, Strategy, Voting
 
@@ -88,7 +89,8 @@ def _prompt_from_proto(prompt: execution_pb2.SystemPrompt) -> SystemPrompt:
             sets = tuple((entry.name, tuple(entry.rules)) for entry in prompt.instructions.sets)
             return SystemPrompt(text=prompt.instructions.base, sets=sets)
         case "template":
-            raise Unsupported("prompt.template is not built yet: use prompt.text or prompt.instructions")
+            variables = tuple(sorted(prompt.template.variables.items()))
+            return SystemPrompt(template=TemplateCall(prompt.template.name, variables))
         case _:
             return SystemPrompt(text=prompt.text)
 
@@ -108,8 +110,6 @@ def _hints_from_proto(hints: execution_pb2.ExecutionHints) -> Hints:
 
 
 def _context_from_proto(policy: context_service_pb2.ContextPolicy) -> ContextPolicy:
-    if policy.include_tools or policy.include_schema:
-        raise Unsupported("context.include_tools and context.include_schema are not built yet")
     if policy.retriever not in context_service_pb2.Retriever.values():
         raise InvalidRequest(f"context.retriever {policy.retriever} is not known")
     return ContextPolicy(
@@ -121,6 +121,8 @@ def _context_from_proto(policy: context_service_pb2.ContextPolicy) -> ContextPol
         scorer=policy.rerank.scorer if policy.HasField("rerank") else None,
         top_k=policy.rerank.top_k,
         max_tokens=policy.max_tokens,
+        includes_tools=policy.include_tools,
+        includes_schema=policy.include_schema,
     )
 
 

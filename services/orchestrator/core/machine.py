@@ -29,6 +29,7 @@ from services.orchestrator.core.prompt import assemble_messages, feedback_messag
 from services.orchestrator.core.replicas import ballots_of, candidates_of, most_frequent_failure
 from services.orchestrator.core.request import Mode, Request
 from services.orchestrator.core.response import FinishReason, InferenceOutput, Response, ToolCallRecord
+from services.orchestrator.core.retrieval import retrieval_confidence_of
 from services.orchestrator.core.run import (
     Command,
     DiscardAttempt,
@@ -94,7 +95,8 @@ def step(run: Run, happened: Input) -> Outcome:  # noqa: C901, PLR0911 - an arm 
             return _after_plan(run, happened)
         case Prepared():
             is_tool_phase = bool(happened.tools)
-            run = replace(run, prepared=happened, is_in_tool_phase=is_tool_phase)
+            usage = run.usage + happened.usage
+            run = replace(run, prepared=happened, is_in_tool_phase=is_tool_phase, usage=usage)
             if run.request.mode is Mode.REDUNDANT:
                 return _move(run, State.EXECUTE, "prepared", _sample(run))
             if run.plan is not None:
@@ -203,7 +205,7 @@ def _sample(run: Run) -> Sample:
     request = run.request
     temperature = request.hints.temperature
     return Sample(
-        messages=assemble_messages(request, run.prepared.history, run.prepared.context_message, ()),
+        messages=assemble_messages(request, run.prepared, ()),
         engine_text=run.prepared.engine_text,
         is_fully_enforced=run.prepared.is_fully_enforced,
         voting=request.voting,
@@ -262,7 +264,7 @@ def _infer(run: Run, retry: int = 0) -> Infer:
     hints = run.request.hints
     tools = run.prepared.tools if run.is_in_tool_phase else ()
     return Infer(
-        messages=assemble_messages(run.request, run.prepared.history, run.prepared.context_message, run.transcript),
+        messages=assemble_messages(run.request, run.prepared, run.transcript),
         tools=tools,
         tool_choice=hints.tool_choice if tools and run.rounds == 0 else ToolChoice(),
         engine_text=_engine_text(run),
@@ -274,6 +276,8 @@ def _infer(run: Run, retry: int = 0) -> Infer:
 
 def _complete(run: Run, reason: str) -> Outcome:
     response = _response(run)
+    if response.confidence is None and (confidence := retrieval_confidence_of(run)) is not None:
+        response = replace(response, confidence=confidence, confidence_source="RETRIEVAL")
     turn: tuple[Message, ...] = ()
     if run.request.mode is Mode.CHAT and run.request.session_id:
         asked = [message for message in run.request.messages if message.role is not Role.SYSTEM]

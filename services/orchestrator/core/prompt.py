@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pagantic_common.domain.messages import Message, Role
-from services.orchestrator.core.request import Request
+from pagantic_common.domain.messages import Message, Role, ToolDefinition
+from services.orchestrator.core.request import Request, SystemPrompt
+from services.orchestrator.core.run import Prepared
 
 
-def assemble_messages(
-    request: Request, history: Sequence[Message], context: Message | None, transcript: Sequence[Message]
-) -> tuple[Message, ...]:
+def assemble_messages(request: Request, prepared: Prepared, transcript: Sequence[Message]) -> tuple[Message, ...]:
     """Join system prompt, stored conversation, the new turn and what happened in it.
 
     The context message goes after the system prompt, or immediately before the last user message of the turn.
@@ -19,11 +18,13 @@ def assemble_messages(
     given = list(request.messages)
     first = given.pop(0).content if given[0].role is Role.SYSTEM else ""
     schema = ""
-    if request.output.schema_json and not request.output.decoder_constraint:
+    is_in_context = request.context is not None and request.context.includes_schema
+    if request.output.schema_json and not request.output.decoder_constraint and not is_in_context:
         schema = f"Answer with JSON that satisfies this JSON Schema:\n{request.output.schema_json}"
-    system = "\n\n".join(part for part in (request.prompt.render(), first, schema) if part)
+    system = "\n\n".join(part for part in (prepared.system_prompt, first, schema) if part)
     messages = [Message(Role.SYSTEM, content=system)] if system else []
-    turn = [*history, *given]
+    turn = [*prepared.history, *given]
+    context = prepared.context_message
     if context is not None:
         if request.context is not None and request.context.is_after_system:
             turn.insert(0, context)
@@ -33,10 +34,29 @@ def assemble_messages(
     return (*messages, *turn, *transcript)
 
 
-def with_history(request: Request, history: Sequence[Message]) -> Request:
-    """Return the request with the stored conversation before its own messages."""
+def context_message(request: Request, retrieved: Message | None, tools: Sequence[ToolDefinition]) -> Message | None:
+    """Return what was retrieved with the offered tools and the output schema where the policy includes them.
+
+    They are told also when nothing was retrieved. None when there is nothing to tell.
+    """
+    policy = request.context
+    parts = [retrieved.content] if retrieved is not None else []
+    if policy is not None and policy.includes_tools and tools:
+        lines = [f"- {tool.name}: {tool.description}" if tool.description else f"- {tool.name}" for tool in tools]
+        parts.append("\n".join(["Tools that can be called:", "", *lines]))
+    if policy is not None and policy.includes_schema and request.output.schema_json:
+        parts.append(f"JSON Schema of the answer:\n\n{request.output.schema_json}")
+    return Message(Role.SYSTEM, content="\n\n".join(parts)) if parts else None
+
+
+def with_prepared(request: Request, prepared: Prepared) -> Request:
+    """Return the request as a plan's steps see it: with its prompt assembled and the stored conversation in it."""
     first = 1 if request.messages[0].role is Role.SYSTEM else 0
-    return replace(request, messages=(*request.messages[:first], *history, *request.messages[first:]))
+    return replace(
+        request,
+        prompt=SystemPrompt(text=prepared.system_prompt, is_assembled=True),
+        messages=(*request.messages[:first], *prepared.history, *request.messages[first:]),
+    )
 
 
 def feedback_message(violations: Sequence[str]) -> Message:

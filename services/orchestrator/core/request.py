@@ -54,14 +54,26 @@ class ContextPolicy:
     scorer: str | None = None
     top_k: int = 0
     max_tokens: int = 0
+    includes_tools: bool = False
+    includes_schema: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateCall:
+    """The name of a configured template, and values of its variables by name."""
+
+    name: str
+    variables: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class SystemPrompt:
-    """A text, or a base text with sets of rules."""
+    """A text, a base text with sets of rules, or a template; `is_assembled` when the text is what a provider made."""
 
     text: str = ""
     sets: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    template: TemplateCall | None = None
+    is_assembled: bool = False
 
     def render(self) -> str:
         """Join base and sets by blank lines; a set is a `## name` line and `- rule` lines."""
@@ -134,6 +146,8 @@ def check_request(request: Request) -> None:
     if request.trace_id and not is_trace_id(request.trace_id):
         raise InvalidRequest(f"trace_id {request.trace_id[:64]!r} is not 32 lower-case hex digits")
     check_turn(request.messages)
+    if request.prompt.template is not None:
+        require_id("prompt.template.name", request.prompt.template.name)
     if any(message.role is Role.SYSTEM for message in request.messages[1:]):
         raise InvalidRequest("a system message may only come first: use prompt for instructions")
     _check_hints(request.hints)
@@ -141,7 +155,11 @@ def check_request(request: Request) -> None:
         raise InvalidRequest(
             f"retry.max_retries is {request.retry.max_retries}: it must be between 0 and {MAX_RETRIES}"
         )
-
+    policy = request.context
+    if request.mode is Mode.PLAN and policy is not None and (policy.includes_tools or policy.includes_schema):
+        raise InvalidRequest(
+            "mode PLAN lays out no context message: leave context.include_tools and context.include_schema unset"
+        )
     if request.mode is Mode.REDUNDANT:
         _check_voting(request)
 

@@ -20,11 +20,14 @@ from services.orchestrator.core.voting import Count, Voting
 class Prepared:
     """What PREPARE resolved; `engine_text` is empty when the decoder is free, `is_fully_enforced` is of the schema."""
 
+    system_prompt: str = ""
     history: tuple[Message, ...] = ()
     context_message: Message | None = None
+    retrieval_confidence: float | None = None
     tools: tuple[ToolDefinition, ...] = ()
     engine_text: str = ""
     is_fully_enforced: bool = False
+    usage: TokenUsage = TokenUsage()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from pagantic_common.domain.messages import Message, ToolCall, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement
 from services.orchestrator.core.contract import OutputContract
+from services.orchestrator.core.memory import Summary
 from services.orchestrator.core.request import ContextPolicy, Hints, Request
 from services.orchestrator.core.response import CandidateOutput, InferenceOutput, ToolCallRecord
 from services.orchestrator.core.run import Infer, Sample
@@ -26,10 +27,10 @@ class CompiledConstraint:
 
 @dataclass(frozen=True, slots=True)
 class BuiltContext:
-    """The context message of a turn; None when nothing was found."""
+    """The context message of a turn, None when nothing was found, and the chunks in it."""
 
     message: Message | None
-    chunk_count: int = 0
+    chunks: tuple[Chunk, ...] = ()
     token_count: int = 0
 
 
@@ -50,14 +51,51 @@ class OfferedTool:
     is_available: bool
 
 
+@dataclass(frozen=True, slots=True)
+class TokenCount:
+    """Tokens of a prompt as the model sees it, of each text, and what fits; a window of 0 is not known."""
+
+    chat: int
+    texts: tuple[int, ...]
+    context_window: int
+
+
 class InferencePort(Protocol):
     """The inference service."""
+
+    async def count_tokens(
+        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], texts: Sequence[str], model: str
+    ) -> TokenCount:
+        """Count the tokens of a conversation, 0 for none, and of each text."""
+
+    def context_window(self, model: str) -> int:
+        """Return the context window that the model had when it was last heard of; 0 when it was not."""
 
     def infer(self, command: Infer, hints: Hints) -> AsyncGenerator[str | InferenceOutput, None]:
         """Stream the answer's text, then the whole output. Closing the generator stops decoding."""
 
     def sample(self, command: Sample, hints: Hints) -> AsyncGenerator[CandidateOutput | TokenUsage, None]:
         """Stream each candidate as it ends, then the usage of all. Closing the generator stops decoding."""
+
+
+class PromptProvider(Protocol):
+    """Makes system prompts. A deployment that assembles prompts its own way has one of its own."""
+
+    async def system_prompt(self, request: Request) -> str:
+        """Return the system prompt of a request, empty for none; asked once per request, in PREPARE.
+
+        Raises InvalidRequest (CONFIG_INVALID) for a template or variables that it does not have.
+        """
+
+
+class SummaryStore(Protocol):
+    """Where summaries of stored conversations are kept; they go with their conversation."""
+
+    async def get_summary(self, session_id: str) -> Summary | None:
+        """Return what stands for a conversation's oldest messages; None when nothing does."""
+
+    async def put_summary(self, session_id: str, summary: Summary) -> None:
+        """Keep a summary instead of the one before; of a conversation that is not there, none is kept."""
 
 
 class ConstraintPort(Protocol):

@@ -25,6 +25,7 @@ from pagantic_common.rpc.call import call_stream, call_unary
 from pagantic_common.telemetry.clock import SystemClock
 from services.orchestrator.adapters.sql_journal import SqlJournal
 from services.orchestrator.convert.request import fingerprint_of, request_from_proto
+from services.orchestrator.core.cost import Prices
 from services.orchestrator.core.lifecycle import State
 from services.orchestrator.core.replay import Admitted
 from services.orchestrator.core.request import Mode
@@ -425,3 +426,38 @@ async def test_ended_executions_are_kept_for_their_time_only(tmp_path):
         assert [execution.request_id for execution in listed.executions] == ["new"]
         with pytest.raises(NotFound):
             await timeline(stub, "old")
+
+
+async def test_usage_and_cost_add_up_by_session_and_model(tmp_path):
+    prices = {"": Prices(prompt_usd=100_000, cached_prompt_usd=0, output_usd=1_000_000)}
+    async with orchestrator(tmp_path, prices=prices) as stub:
+        hints = execution_pb2.ExecutionHints(model="other")
+        for request in (system_request(session_id="s"), system_request(session_id="s"), system_request(hints=hints)):
+            await execute(stub, request)
+        reply = await call_unary("orchestrator", stub.GetUsage, pb.GetUsageRequest())
+        (of_session,) = (await call_unary("orchestrator", stub.GetUsage, pb.GetUsageRequest(session_id="s"))).totals
+    assert [(one.session_id, one.model, one.requests) for one in reply.totals] == [
+        ("", "other", 1),
+        ("s", "default", 2),
+    ]
+    assert reply.totals[0].cost_usd == 0, "no price is known"
+    assert (of_session.prompt_tokens, of_session.output_tokens, of_session.cost_usd) == (20, 6, 2 * (1 + 3))
+
+
+async def test_values_of_a_session_are_json_documents_under_ids(tmp_path):
+    async with orchestrator(tmp_path) as stub:
+        for wrong in (
+            pb.UpdateSessionRequest(session_id="s", state_json={"a": "{"}),
+            pb.UpdateSessionRequest(session_id="s", state_json={"a b": "1"}),
+            pb.UpdateSessionRequest(session_id=""),
+        ):
+            with pytest.raises(InvalidRequest):
+                await call_unary("orchestrator", stub.UpdateSession, wrong)
+        asked = pb.UpdateSessionRequest(session_id="s", state_json={"a": "[1]", "b": "2"})
+        await call_unary("orchestrator", stub.UpdateSession, asked)
+        asked = pb.UpdateSessionRequest(session_id="s", removed_keys=["b"])
+        reply = await call_unary("orchestrator", stub.UpdateSession, asked)
+        assert dict(reply.session.state_json) == {"a": "[1]"}
+        await execute(stub, system_request(session_id="s"))
+        reply = await call_unary("orchestrator", stub.GetSession, pb.GetSessionRequest(session_id="s"))
+        assert (reply.session.message_count, dict(reply.session.state_json)) == (2, {"a": "[1]"})

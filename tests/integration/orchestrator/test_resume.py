@@ -103,7 +103,7 @@ async def test_a_plan_that_ends_its_orchestrator_each_time_is_left_alone_after_s
         if number == 0:
             folder = await crash(folder, services, THREE_STEPS, inference.waiting, stores=["step.end"])
         else:
-            folder = await crash_again(folder, services, inference)
+            folder = await crash_again(folder, services, inference, number)
     inference = ScriptedInference(answer("done"))
     services, presence = scripted_services(inference=inference), {"resumes_plans": True}
     async with orchestrator(folder, services, presence=presence) as stub:
@@ -119,12 +119,12 @@ async def test_a_plan_that_ends_its_orchestrator_each_time_is_left_alone_after_s
             await resume(stub, "never")
 
 
-async def crash_again(folder, services, inference):
+async def crash_again(folder, services, inference, count):
     left = folder / "left"
     left.mkdir()
     async with orchestrator(folder, services, presence={"resumes_plans": True}) as stub:
         await asyncio.wait_for(inference.waiting.wait(), 5)
-        await stored(stub, "p", lambda events: "inference.start" in actions(events[-2:]))
+        await stored(stub, "p", lambda events: actions(events).count("execution.resumed") == count)
         for name in ("journal.sqlite3", "journal.sqlite3-wal"):
             (left / name).write_bytes((folder / name).read_bytes())
     return left

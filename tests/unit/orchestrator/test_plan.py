@@ -28,7 +28,7 @@ from services.orchestrator.core.plan import (
 )
 from services.orchestrator.core.plan_progress import PlanProgress
 from services.orchestrator.core.planning import PLAN_SCHEMA, planned, static_plan
-from services.orchestrator.core.prompt import with_history
+from services.orchestrator.core.prompt import with_prepared
 from services.orchestrator.core.request import ContextPolicy, Mode, Request
 from services.orchestrator.core.run import Failed, Finish, MakePlan, Planned, PlanRan, Prepared, RunPlan
 from services.orchestrator.core.step_input import arguments_of, messages_of
@@ -247,7 +247,7 @@ def test_a_cancelled_plan_tells_what_its_steps_cost():
 def test_the_stored_conversation_comes_before_the_requests_own_messages():
     said = (Message(Role.USER, "before"), Message(Role.ASSISTANT, "yes"))
     own = (Message(Role.SYSTEM, "s"), Message(Role.USER, "now"))
-    both = with_history(Request("r", Mode.PLAN, own), said)
+    both = with_prepared(Request("r", Mode.PLAN, own), Prepared(history=said))
     assert [one.content for one in both.messages] == ["s", "before", "yes", "now"]
 
 

@@ -1,12 +1,14 @@
+import itertools
+
 import pytest
 
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
-from pagantic_common.domain.messages import Message, Role
-from services.orchestrator.app.effects import hash_arguments
+from pagantic_common.domain.messages import Message, Role, ToolDefinition
+from services.orchestrator.app.tool_calls import hash_arguments
 from services.orchestrator.convert.request import fingerprint_of
 from services.orchestrator.core.contract import OutputContract
-from services.orchestrator.core.prompt import assemble_messages, last_user_text
+from services.orchestrator.core.prompt import assemble_messages, context_message, last_user_text
 from services.orchestrator.core.request import (
     ContextPolicy,
     Hints,
@@ -14,9 +16,11 @@ from services.orchestrator.core.request import (
     Request,
     RetryPolicy,
     SystemPrompt,
+    TemplateCall,
     check_configuration,
     check_request,
 )
+from services.orchestrator.core.run import Prepared
 
 USER = Message(Role.USER, "why?")
 CONTEXT = Message(Role.SYSTEM, "Relevant context:")
@@ -33,10 +37,13 @@ def request(**fields):
         ({"session_id": "ü"}, "session_id"),
         ({"trace_id": "abc"}, "trace_id"),
         ({"messages": ()}, "messages is empty"),
+        ({"prompt": SystemPrompt(template=TemplateCall("../secret"))}, "prompt.template.name '../secret'"),
         ({"messages": (USER, Message(Role.SYSTEM, "x"), USER)}, "system message may only come first"),
         ({"hints": Hints(max_tokens=-1)}, "max_tokens"),
         ({"hints": Hints(timeout_s=0)}, "timeout"),
         ({"hints": Hints(temperature=2.1)}, "temperature"),
+        ({"mode": Mode.PLAN, "context": ContextPolicy("R", "c", includes_tools=True)}, "PLAN lays out no context"),
+        ({"mode": Mode.PLAN, "context": ContextPolicy("R", "c", includes_schema=True)}, "PLAN lays out no context"),
         ({"retry": RetryPolicy(max_retries=11)}, "max_retries is 11"),
     ],
 )
@@ -61,17 +68,44 @@ def test_instruction_sets_are_joined_by_blank_lines():
 
 def test_context_goes_before_the_last_user_message_or_after_the_system_prompt():
     history = (Message(Role.USER, "before"), Message(Role.ASSISTANT, "yes"))
-    work = request(prompt=SystemPrompt("Be brief."))
-    default = assemble_messages(work, history, CONTEXT, (Message(Role.ASSISTANT, "hm"),))
+    work = request()
+    prepared = Prepared(system_prompt="Be brief.", history=history, context_message=CONTEXT)
+    default = assemble_messages(work, prepared, (Message(Role.ASSISTANT, "hm"),))
     assert [message.content for message in default] == ["Be brief.", "before", "yes", "Relevant context:", "why?", "hm"]
-    early = request(prompt=SystemPrompt("Be brief."), context=ContextPolicy("R", "c", is_after_system=True))
-    assert assemble_messages(early, history, CONTEXT, ())[1] == CONTEXT
+    early = request(context=ContextPolicy("R", "c", is_after_system=True))
+    assert assemble_messages(early, prepared, ())[1] == CONTEXT
     assert last_user_text(work, history) == "why?"
+
+
+@pytest.mark.parametrize("found", [CONTEXT, None])
+def test_the_context_message_tells_of_tools_and_schema_where_the_policy_includes_them(found):
+    tools = (ToolDefinition("clock", "Tells the time.", "{}"), ToolDefinition("bell", "", "{}"))
+    output = OutputContract(schema_json='{"type":"object"}')
+    told = [
+        "Tools that can be called:\n\n- clock: Tells the time.\n- bell",
+        'JSON Schema of the answer:\n\n{"type":"object"}',
+    ]
+    for includes in itertools.product([False, True], repeat=2):
+        policy = ContextPolicy("R", "c", includes_tools=includes[0], includes_schema=includes[1])
+        parts = [found.content] if found else []
+        parts += [text for text, is_included in zip(told, includes, strict=True) if is_included]
+        message = context_message(request(context=policy, output=output), found, tools)
+        assert (message.content if message else None) == ("\n\n".join(parts) or None)
+        assert context_message(request(context=policy), found, ()) == found
+
+
+def test_a_schema_in_the_context_message_is_not_told_in_the_system_prompt_too():
+    output = OutputContract(schema_json='{"type":"object"}', decoder_constraint=False)
+    policy = ContextPolicy("R", "c", includes_schema=True)
+    work = request(output=output, context=policy)
+    messages = assemble_messages(work, Prepared(context_message=context_message(work, None, ())), ())
+    assert [message.role for message in messages] == [Role.SYSTEM, Role.USER]
+    assert messages[0].content.startswith("JSON Schema of the answer:")
 
 
 def test_a_free_decoder_is_told_the_schema_in_words():
     output = OutputContract(schema_json='{"type":"object"}', decoder_constraint=False)
-    assert '{"type":"object"}' in assemble_messages(request(output=output), (), None, ())[0].content
+    assert '{"type":"object"}' in assemble_messages(request(output=output), Prepared(), ())[0].content
 
 
 def test_the_fingerprint_is_of_the_payload_and_not_of_its_ids():

@@ -170,11 +170,13 @@ class ContextPolicy(_message.Message):
     placement: Global___Placement.ValueType
     """Where the context message goes."""
     max_tokens: _builtins.int
-    """Most tokens of the context message, counted with the model's tokenizer; 0 is the service's default."""
+    """Most tokens of the chunks as they are laid out, counted with the model's tokenizer; 0 is the service's default."""
     include_tools: _builtins.bool
-    """Name the offered tools in the context message."""
+    """Name the offered tools in the context message, beyond max_tokens, also when nothing was found. Not in MODE_PLAN,
+    which lays out no such message.
+    """
     include_schema: _builtins.bool
-    """Put the output schema into the context message."""
+    """Put the output schema into the context message, beyond max_tokens, also when nothing was found. Not in MODE_PLAN."""
     @_builtins.property
     def rerank(self) -> Global___RerankPolicy:
         """Rerank the chunks before min_score applies."""

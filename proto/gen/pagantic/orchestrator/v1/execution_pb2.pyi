@@ -219,7 +219,8 @@ class SystemRequest(_message.Message):
     """
     session_id: _builtins.str
     """Stable per conversation; empty stores none. With it, messages are the new turn, appended to what is stored. Only
-    MODE_CHAT stores.
+    MODE_CHAT stores. The model sees as much of what is stored as the service's memory policy and the context window
+    allow.
     """
     trace_id: _builtins.str
     """Root of the distributed trace, 32 lower-case hex digits; taken from the incoming trace context when empty."""
@@ -415,10 +416,10 @@ class PromptTemplate(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     VARIABLES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """Its name."""
+    """Its name, [A-Za-z0-9._:-]{1,128}; an unknown one is CONFIG_INVALID."""
     @_builtins.property
     def variables(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Values of its variables; a missing one is CONFIG_INVALID."""
+        """Values of its variables, put in as they are; a missing one, or one that it does not have, is CONFIG_INVALID."""
 
     def __init__(
         self,

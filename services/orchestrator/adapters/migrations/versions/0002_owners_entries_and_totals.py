@@ -27,7 +27,7 @@ def upgrade() -> None:
     op.create_table(
         "summaries",
         sa.Column("session_id", sa.Text, primary_key=True),
-        sa.Column("covered", sa.Integer, nullable=False),
+        sa.Column("message_count", sa.Integer, nullable=False),
         sa.Column("text", sa.Text, nullable=False),
     )
     op.create_table(

@@ -1,0 +1,155 @@
+"""Lets a run remember as much of its conversation as the memory policy and the model's context window allow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pagantic_common.domain.errors import ErrorCategory, PaganticError
+from pagantic_common.domain.messages import Message, ToolChoice, ToolDefinition
+from pagantic_common.telemetry.logging import get_logger
+from services.orchestrator.app.failures import failure_from
+from services.orchestrator.app.inferences import Inferences
+from services.orchestrator.app.services import Services
+from services.orchestrator.core import memory
+from services.orchestrator.core.memory import Eviction, Summary
+from services.orchestrator.core.prompt import assemble_messages
+from services.orchestrator.core.request import Hints, Request
+from services.orchestrator.core.run import Infer, Prepared
+from services.orchestrator.ports.services import TokenCount
+
+log = get_logger(__name__)
+
+MAX_COUNTED_BYTES = 1024 * 1024  # of a conversation, the newest; it is sent twice, and a message has 4 MiB
+BYTES_PER_TOKEN = 16  # hardly any text has longer tokens, so what has more bytes than this cannot be kept
+UNKNOWN_WINDOW = 2048
+SUMMARY_MESSAGE_TOKENS = 32  # its heading and what the template puts around it
+
+
+class Memory:
+    """The memory of one run."""
+
+    def __init__(self, services: Services, inferences: Inferences) -> None:
+        self._inference = services.inference
+        self._summaries = services.summaries
+        self._policy = services.memory
+        self._inferences = inferences
+
+    async def recall(self, request: Request, prepared: Prepared, history: tuple[Message, ...]) -> Prepared:
+        """Return what was prepared with as much of the history as the model is to see."""
+        if not history or self._policy.eviction is Eviction.NONE:
+            return replace(prepared, history=history)
+        is_summarized = self._policy.eviction is Eviction.SUMMARIZE
+        summary = await self._summaries.get_summary(request.session_id) if is_summarized else None
+        covered = summary.message_count if summary is not None else 0
+        cuts = memory.cuts_of(history, request.messages)
+        cuts = memory.cuts_from(cuts, memory.cut_at(cuts, covered))
+        if self._policy.max_messages:
+            start = memory.cut_by_messages(cuts, len(history), self._policy.max_messages)
+            cuts = memory.cuts_from(cuts, start)
+        start = await self._start(request, prepared, history, cuts, summary)
+        if is_summarized and start > covered:
+            newer, prepared = await self._summarize(request, prepared, history[covered:start], summary)
+            if newer:
+                summary = Summary(newer, start)
+                await self._summaries.put_summary(request.session_id, summary)
+        return replace(prepared, history=memory.remembered(summary, history[start:]))
+
+    async def _start(
+        self,
+        request: Request,
+        prepared: Prepared,
+        history: tuple[Message, ...],
+        cuts: Sequence[int],
+        summary: Summary | None,
+    ) -> int:
+        """Return where the history begins by tokens; they are counted only where its bytes do not settle it."""
+        most, model = self._policy.max_tokens, request.hints.model
+        sizes = [memory.byte_count(message) for message in history]
+        window = self._inference.context_window(model)
+        messages = self._prompt(request, prepared, history[cuts[0] :], summary)
+        if window and (not most or sum(sizes[cuts[0] :]) <= most):
+            used = memory.most_tokens(messages, prepared.tools) + self._reserved(request, cuts[0], summary, window)
+            if used <= window:
+                return cuts[0]
+        nearest = min([MAX_COUNTED_BYTES, *(BYTES_PER_TOKEN * limit for limit in (most, window) if limit)])
+        cuts = memory.cuts_from(cuts, memory.cut_by_size(cuts, sizes, nearest))
+        start = cuts[0]
+        messages = self._prompt(request, prepared, history[start:], summary)
+        count = await self._count(messages, prepared.tools, history[start:], model)
+        sizes[start:] = count.texts
+        window, said = count.context_window, sum(count.texts)
+        others = count.chat - said  # all else in the prompt, and what the template puts around the messages
+        limits = [most] if most else []
+        if window:
+            limits.append(window - others - self._reserved(request, start, summary, window))
+        if not limits or said <= min(limits):
+            return start
+        if window:
+            limits.append(window - others - self._reserved(request, len(history), summary, window))
+        return memory.cut_by_tokens(cuts, history, sizes, min(limits), most or window)
+
+    def _reserved(self, request: Request, start: int, summary: Summary | None, window: int) -> int:
+        """Return the tokens kept free for the answer, and for the summary that a history from `start` needs."""
+        free = memory.output_tokens(request.hints.max_tokens, window)
+        covered = summary.message_count if summary is not None else 0
+        is_summarized = self._policy.eviction is Eviction.SUMMARIZE and start > covered
+        return free + memory.summary_tokens(window) + SUMMARY_MESSAGE_TOKENS if is_summarized else free
+
+    async def _summarize(
+        self, request: Request, prepared: Prepared, gone: Sequence[Message], summary: Summary | None
+    ) -> tuple[str, Prepared]:
+        """Have the model sum up what goes, and count what that costs; the text is empty when it could not."""
+        model = request.hints.model
+        window = self._inference.context_window(model)
+        most = memory.summary_tokens(window)
+        room = memory.summary_room(window or UNKNOWN_WINDOW)
+        tokens: Sequence[int] = [memory.byte_count(message) for message in gone]
+        if sum(tokens) > room:
+            gone = gone[memory.cut_by_size(range(len(gone)), tokens, min(MAX_COUNTED_BYTES, BYTES_PER_TOKEN * room)) :]
+            tokens = (await self._count((), (), gone, model)).texts
+        command = Infer(
+            messages=memory.summary_request(summary, gone, tokens, room),
+            tools=(),
+            tool_choice=ToolChoice(),
+            engine_text="",
+            seed=request.hints.seed,
+            is_streamed=False,
+        )
+        reason = "the model said nothing"
+        text = ""
+        try:
+            output = await self._inferences.infer(
+                request, command, Hints(max_tokens=most, temperature=0.0, model=model)
+            )
+            text = output.content.strip()
+            prepared = replace(prepared, usage=prepared.usage + output.usage)
+        except PaganticError as error:
+            _raise_cancellation(error)
+            reason = str(error)
+        if not text:
+            log.warning("what left a conversation's memory was not summarized", reason=reason)
+        return text, prepared
+
+    def _prompt(
+        self, request: Request, prepared: Prepared, kept: Sequence[Message], summary: Summary | None
+    ) -> tuple[Message, ...]:
+        return assemble_messages(request, replace(prepared, history=memory.remembered(summary, kept)), ())
+
+    async def _count(
+        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], kept: Sequence[Message], model: str
+    ) -> TokenCount:
+        """Count a prompt and each message kept; where nobody can, their bytes stand for them."""
+        try:
+            texts = [memory.counted_text(message) for message in kept]
+            return await self._inference.count_tokens(messages, tools, texts, model)
+        except PaganticError as error:
+            _raise_cancellation(error)
+            log.warning("a conversation's tokens were not counted: its bytes are", reason=str(error))
+            sizes = tuple(memory.byte_count(message) for message in kept)
+            return TokenCount(memory.most_tokens(messages, tools), sizes, self._inference.context_window(model))
+
+
+def _raise_cancellation(error: PaganticError) -> None:
+    if failure_from(error).category is ErrorCategory.CANCELLATION:
+        raise error

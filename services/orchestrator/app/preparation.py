@@ -1,0 +1,117 @@
+"""PREPARE: finds out what a run works with before its first inference."""
+
+from __future__ import annotations
+
+from pagantic_common.domain.clock import Clock
+from pagantic_common.domain.errors import (
+    ErrorCode,
+    Failure,
+    InvalidRequest,
+    PaganticError,
+    PermissionDenied,
+    Unavailable,
+)
+from pagantic_common.domain.messages import Message, ToolDefinition
+from pagantic_common.telemetry.logging import get_logger
+from services.orchestrator.app.failures import failure_from
+from services.orchestrator.app.inferences import Inferences
+from services.orchestrator.app.memory import Memory
+from services.orchestrator.app.recorder import Recorder
+from services.orchestrator.app.services import Services
+from services.orchestrator.core import events
+from services.orchestrator.core.plan import Plan, tools_of
+from services.orchestrator.core.prompt import context_message, last_user_text
+from services.orchestrator.core.request import Request, check_configuration
+from services.orchestrator.core.retrieval import retrieval_confidence
+from services.orchestrator.core.run import Prepared
+from services.orchestrator.ports.journal import Journal
+from services.orchestrator.ports.services import BuiltContext
+
+log = get_logger(__name__)
+
+
+class Preparation:
+    """Prepares one run, or one step of a plan."""
+
+    def __init__(
+        self, services: Services, journal: Journal, clock: Clock, recorder: Recorder, inferences: Inferences
+    ) -> None:
+        self._services = services
+        self._journal = journal
+        self._clock = clock
+        self._recorder = recorder
+        self._inferences = inferences
+        self._memory = Memory(services, inferences)
+
+    async def prepare(self, request: Request, plan: Plan | None) -> Prepared:
+        """Resolve the system prompt, history, constraint, tools and context; what cannot be raises PaganticError."""
+        check_configuration(request)
+        prompt = request.prompt
+        system_prompt = prompt.text if prompt.is_assembled else await self._services.prompts.system_prompt(request)
+        history = await self._journal.history(request.session_id) if request.session_id else ()
+        if plan is not None:  # only a run in mode PLAN has one
+            tools = await self._plan_tools(request, tools_of(plan))
+            return await self._memory.recall(request, Prepared(system_prompt=system_prompt, tools=tools), history)
+        engine_text, is_fully_enforced = "", False
+        if request.output.decoder_constraint and not request.output.is_empty:
+            compiled = await self._services.constraint.compile(request.output)
+            engine_text, is_fully_enforced = compiled.engine_text, compiled.is_fully_enforced
+        tools = await self._offered_tools(request) if request.offers_tools else ()
+        retrieved, confidence = await self._retrieve(request, history)
+        prepared = Prepared(
+            system_prompt=system_prompt,
+            context_message=context_message(request, retrieved, tools),
+            retrieval_confidence=confidence,
+            tools=tools,
+            engine_text=engine_text,
+            is_fully_enforced=is_fully_enforced,
+        )
+        return await self._memory.recall(request, prepared, history)
+
+    async def _plan_tools(self, request: Request, names: frozenset[str]) -> tuple[ToolDefinition, ...]:
+        if request.tools and (denied := sorted(names - set(request.tools))):
+            raise PermissionDenied(
+                f"the plan uses tool {denied[0]!r}, which is not among the request's tools", code=ErrorCode.TOOL_DENIED
+            )
+        listed = await self._services.tools.list_tools(sorted(names)) if names else []
+        return tuple(tool.definition for tool in listed)
+
+    async def _offered_tools(self, request: Request) -> tuple[ToolDefinition, ...]:
+        choice = request.hints.tool_choice
+        try:
+            listed = await self._services.tools.list_tools(request.tools)
+        except Unavailable as error:
+            if request.tools or choice.is_enforced:
+                raise
+            log.warning("tools are not offered", reason=str(error))
+            return ()
+        tools = tuple(tool.definition for tool in listed if tool.is_available)
+        if choice.is_enforced and not tools:
+            raise InvalidRequest("tool_choice demands a call, but no tool is available", code=ErrorCode.CONFIG_INVALID)
+        if choice.tool_name and choice.tool_name not in {tool.name for tool in tools}:
+            raise InvalidRequest(
+                f"tool_choice names {choice.tool_name!r}, which is not an available tool of this request",
+                code=ErrorCode.TOOL_NOT_FOUND,
+            )
+        return tools
+
+    async def _retrieve(self, request: Request, history: tuple[Message, ...]) -> tuple[Message | None, float | None]:
+        policy, query = request.context, last_user_text(request, history)
+        if policy is None:
+            return None, None
+        started_s = self._clock.monotonic_s()
+        built = BuiltContext(None)
+        failure: Failure | None = None
+        try:
+            built = await self._services.context.build(query, policy, request.hints.model)
+        except PaganticError as error:  # a chat goes on without its context; the timeline tells of it
+            failure = failure_from(error)
+        await self._recorder.emit(
+            events.ContextRetrieved(policy.collection, len(built.chunks), built.token_count),
+            layer="context",
+            action="context.retrieved",
+            duration_s=self._clock.monotonic_s() - started_s,
+            failure=failure,
+            caused_by=self._inferences.cause,
+        )
+        return built.message, retrieval_confidence(query, built.chunks)

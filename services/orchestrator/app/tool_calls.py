@@ -1,0 +1,119 @@
+"""Runs tool calls and tells of each; none runs twice, also when an orchestrator died in the middle of one."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Mapping, Sequence
+
+import rfc8785
+
+from pagantic_common.domain.clock import Clock
+from pagantic_common.domain.errors import (
+    ErrorCode,
+    Failure,
+    InvalidRequest,
+    PaganticError,
+    PreconditionFailed,
+    Unavailable,
+    failure_of,
+)
+from pagantic_common.domain.json_text import JsonTextError, parse_json
+from pagantic_common.domain.messages import ToolCall, ToolDefinition
+from pagantic_common.telemetry.scope import work_scope
+from services.orchestrator.app.failures import failure_from
+from services.orchestrator.app.inferences import Inferences
+from services.orchestrator.app.recorder import Recorder
+from services.orchestrator.core import events
+from services.orchestrator.core.replay import CallBegan, CallEnded, Progress, lost_call_message
+from services.orchestrator.core.request import Request
+from services.orchestrator.core.response import ToolCallRecord
+from services.orchestrator.ports.services import ToolsPort
+
+
+class ToolCalls:
+    """The calls of one run, or of one step of a plan; `records` has those that ended, in the order of their ends."""
+
+    def __init__(self, tools: ToolsPort, clock: Clock, recorder: Recorder, inferences: Inferences, step: str) -> None:
+        self._tools = tools
+        self._clock = clock
+        self._recorder = recorder
+        self._inferences = inferences
+        self._step = step
+        self.records: list[ToolCallRecord] = []
+        self.started_count = 0
+
+    async def run_all(
+        self, request: Request, calls: Sequence[ToolCall], offered: Sequence[ToolDefinition], progress: Progress
+    ) -> tuple[ToolCallRecord, ...]:
+        """Run the calls of one turn at the same time, but for those that had ended; records are in call order."""
+        tools = {tool.name: tool for tool in offered}
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._run_or_recall(request, call, tools, progress)) for call in calls]
+        self._inferences.cause = calls[-1].id
+        return tuple(task.result() for task in tasks)
+
+    async def _run_or_recall(
+        self, request: Request, call: ToolCall, tools: Mapping[str, ToolDefinition], progress: Progress
+    ) -> ToolCallRecord:
+        if (record := progress.record_of(call.id)) is not None:
+            self.records.append(record)
+            return record
+        is_lost = progress.has_begun(call.id) and not (call.name in tools and tools[call.name].idempotent)
+        return await self.run(request, call, tools, is_lost=is_lost)
+
+    async def run(
+        self, request: Request, call: ToolCall, tools: Mapping[str, ToolDefinition], *, is_lost: bool = False
+    ) -> ToolCallRecord:
+        """Run a call and tell of it; its failure is in the record. A lost one may have run, and is not run again."""
+        cause, args_hash = self._inferences.cause, hash_arguments(call.arguments_json)
+        await self._recorder.emit(
+            events.ToolStart(call.name, call.id, args_hash),
+            layer="tools",
+            action="tool.start",
+            entries=[CallBegan(call.id, call.name, self._step)],
+            is_durable=True,  # before anything happens in the world
+            tool_call_id=call.id,
+            caused_by=cause,
+        )
+        started_s = self._clock.monotonic_s()
+        failure: Failure | None = None
+        try:
+            if is_lost:
+                raise PreconditionFailed(lost_call_message(call.name), code=ErrorCode.TOOL_EXECUTION_FAILED)
+            if call.name not in tools:
+                raise InvalidRequest(f"tool {call.name!r} was not offered", code=ErrorCode.TOOL_NOT_FOUND)
+            with work_scope(correlation=self._inferences.correlation(request, "", call.id)):
+                self.started_count += 1
+                record = await self._tools.execute(call)
+        except PaganticError as error:
+            failure = failure_from(error)
+            code = ErrorCode.TOOL_UNAVAILABLE if isinstance(error, Unavailable) else failure.code
+            took_s = self._clock.monotonic_s() - started_s
+            record = ToolCallRecord(call.id, call.name, call.arguments_json, failure.message, True, code, took_s)
+        took_s = self._clock.monotonic_s() - started_s
+        if record.error_code is not None and failure is None:
+            failure = failure_of(record.error_code, record.result)
+        self.records.append(record)
+        self._recorder.note_step(call.id, failure)
+        await self._recorder.emit(
+            events.ToolEnd(call.name, call.id, args_hash, took_s * 1000, not record.is_error, record.error_code),
+            layer="tools",
+            action="tool.end",
+            entries=[CallEnded(record, self._step)],
+            is_durable=True,  # it will not run again
+            duration_s=took_s,
+            failure=failure,
+            tool_call_id=call.id,
+            caused_by=cause,
+        )
+        return record
+
+
+def hash_arguments(arguments_json: str) -> str:
+    """SHA-256 of the arguments as canonical JSON (RFC 8785), hex; of the text itself when it is not JSON."""
+    try:
+        data = rfc8785.dumps(parse_json(arguments_json or "{}"))
+    except (JsonTextError, rfc8785.CanonicalizationError):
+        data = arguments_json.encode()
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,51 @@
+"""Retrieved context and what it says of the answer, over a real socket."""
+
+import pytest
+
+from pagantic.constraint.v1 import contract_pb2
+from pagantic.context.v1 import context_service_pb2
+from pagantic.orchestrator.v1 import execution_pb2
+from pagantic_common.domain.chunks import Chunk
+from tests.support.orchestrator_app import execute, orchestrator, system_request
+from tests.support.scripted_services import ScriptedContext, ScriptedInference, answer, scripted_services
+
+POLICY = context_service_pb2.ContextPolicy(collection="c")
+CHUNKS = (Chunk("1", "red hats", "s", 3.0, "bm25"), Chunk("2", "blue", "s", 1.0, "bm25"))
+STRUCTURED = {
+    "mode": execution_pb2.MODE_STRUCTURED,
+    "output": contract_pb2.OutputContract(schema_json="{}"),
+}
+RETRIEVAL = execution_pb2.CONFIDENCE_SOURCE_RETRIEVAL
+
+
+@pytest.mark.parametrize(
+    ("fields", "chunks", "confidence", "source"),
+    [
+        ({}, CHUNKS, 0.5, RETRIEVAL),
+        ({}, (), None, execution_pb2.CONFIDENCE_SOURCE_UNSPECIFIED),
+        (STRUCTURED, CHUNKS, 1.0, execution_pb2.CONFIDENCE_SOURCE_VALIDATION),
+        (STRUCTURED | {"mode": execution_pb2.MODE_REDUNDANT}, CHUNKS, 1 / 3, execution_pb2.CONFIDENCE_SOURCE_VOTING),
+    ],
+)
+async def test_confidence_is_of_retrieval_where_nothing_else_tells(tmp_path, fields, chunks, confidence, source):
+    services = scripted_services(inference=ScriptedInference(answer("{}")), context=ScriptedContext(*chunks))
+    async with orchestrator(tmp_path, services) as stub:
+        response = await execute(stub, system_request("Red shoes?", context=POLICY, **fields))
+    assert (response.confidence if response.HasField("confidence") else None) == confidence
+    assert response.confidence_source == source
+
+
+async def test_the_context_message_names_the_tools_that_are_offered_and_shows_the_schema(tmp_path):
+    inference = ScriptedInference(answer("{}"))
+    services = scripted_services(inference=inference, context=ScriptedContext(*CHUNKS))
+    policy = context_service_pb2.ContextPolicy(collection="c", include_tools=True, include_schema=True)
+    output = contract_pb2.OutputContract(schema_json='{"type": "object"}')
+    async with orchestrator(tmp_path, services) as stub:
+        response = await execute(stub, system_request("Red?", context=policy, output=output))
+    assert not response.HasField("error")
+    assert inference.commands[0].messages[0].content == (
+        "Relevant context:\n\nred hats\nblue\n\n"
+        "Tools that can be called:\n\n- clock: Tells the time.\n\n"
+        'JSON Schema of the answer:\n\n{"type": "object"}'
+    )
+    assert inference.commands[0].messages[1].content == "Red?"

@@ -1,0 +1,166 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pagantic_common.domain.messages import Message, Role, ToolCall, ToolDefinition
+from pagantic_common.domain.usage import TokenUsage
+from services.orchestrator.core import machine, memory
+from services.orchestrator.core.memory import Summary
+from services.orchestrator.core.request import Mode, Request
+from services.orchestrator.core.response import FinishReason, InferenceOutput
+from services.orchestrator.core.run import Inferred, Prepared
+
+ASK = Message(Role.USER, "what?")
+SYSTEM = Message(Role.SYSTEM, "be brief")
+
+
+def call(*ids):
+    return Message(Role.ASSISTANT, tool_calls=tuple(ToolCall(one, "clock", "{}") for one in ids))
+
+
+def result(one):
+    return Message(Role.TOOL, "noon", tool_call_id=one, name="clock")
+
+
+texts = st.text(min_size=1, max_size=40)
+users = texts.map(lambda text: Message(Role.USER, text))
+answers = texts.map(lambda text: Message(Role.ASSISTANT, text))
+
+
+@st.composite
+def turns(draw):
+    """Return a turn: questions, rounds of tool calls whose ids come again in other turns, an answer or none."""
+    messages = draw(st.lists(users, min_size=1, max_size=2))
+    for _ in range(draw(st.integers(0, 2))):
+        ids = draw(st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=2, unique=True))
+        messages += [call(*ids), *(result(one) for one in ids)]
+    return messages + draw(st.lists(answers, max_size=1))
+
+
+histories = st.lists(turns(), max_size=8).map(lambda parts: [message for part in parts for message in part])
+new_turns = st.sampled_from([(ASK,), (SYSTEM, ASK), (result("a"),), (call("z"), result("z"), ASK)])
+
+
+def is_whole(history, new_turn):
+    """Tell whether each tool result follows its call, in what is kept and what the new turn adds."""
+    called = set()
+    for message in (*history, *new_turn):
+        called |= {one.id for one in message.tool_calls}
+        if message.role is Role.TOOL and message.tool_call_id not in called:
+            return False
+    return True
+
+
+@given(histories, new_turns)
+def test_a_cut_begins_with_a_question_and_leaves_no_result_without_its_call(history, new_turn):
+    whole = is_whole(history, new_turn)
+    cuts = memory.cuts_of(history, new_turn)
+    assert list(cuts) == sorted(set(cuts))
+    assert cuts[0] == 0
+    begins_with_question = next(m for m in new_turn if m.role is not Role.SYSTEM).role is Role.USER
+    assert (cuts[-1] == len(history)) == (begins_with_question or not history)
+    for cut in cuts[1:]:
+        kept = history[cut:]
+        assert not kept or kept[0].role is Role.USER
+        assert not whole or is_whole(kept, new_turn)
+
+
+def test_questions_that_follow_each_other_stay_together_and_every_turn_may_go():
+    history = [ASK, ASK, call("a"), result("a"), ASK, call("a"), result("a"), Message(Role.ASSISTANT, "noon")]
+    assert memory.cuts_of(history, (ASK,)) == (0, 4, 8)
+    assert memory.cuts_of([Message(Role.ASSISTANT, "hi"), *history], (ASK,)) == (0, 1, 5, 9)
+
+
+def test_what_the_new_turn_goes_on_from_stays():
+    history = [ASK, Message(Role.ASSISTANT, "yes"), ASK, call("a")]
+    assert memory.cuts_of(history, (result("a"),)) == (0, 2)
+    assert memory.cuts_of([ASK, call("a"), ASK, Message(Role.ASSISTANT, "hm")], (result("a"), ASK)) == (0,)
+
+
+@given(histories, st.data())
+def test_what_is_kept_is_within_the_limit_and_nothing_goes_that_is(history, data):
+    sizes = data.draw(st.lists(st.integers(0, 50), min_size=len(history), max_size=len(history)))
+    limit, step = data.draw(st.integers(0, 200)), data.draw(st.integers(1, 200))
+    places = [0]
+    for message in history:
+        places.append(places[-1] + memory.byte_count(message))
+    cuts = memory.cuts_of(history, (ASK,))
+    cut = memory.cut_for(cuts, sizes, limit, places=places, step=step)
+    assert cut in cuts
+    assert sum(sizes[cut:]) <= limit
+    exact = memory.cut_by_size(cuts, sizes, limit)
+    assert exact <= cut
+    assert sum(sizes) > limit or cut == 0
+    if cut > exact:
+        assert sum(sizes[cut:]) * 2 >= limit, "a mark gives up half of the limit at most"
+    smaller = [before for before in cuts if before < exact]
+    assert not smaller or sum(sizes[smaller[-1] :]) > limit, "the exact cut is the first that fits"
+
+
+def test_the_beginning_stays_for_several_turns_while_a_conversation_grows():
+    def starts(step_of_limit):
+        found = []
+        for count in range(1, 200):
+            history = [ASK, Message(Role.ASSISTANT, "x" * 95)] * count
+            tokens = [25] * len(history)
+            cuts = memory.cuts_of(history, (ASK,))
+            found.append(memory.cut_by_tokens(cuts, history, tokens, 1000, step_of_limit))
+        return found
+
+    stepped, exact = starts(1000), starts(1)
+    assert stepped == sorted(stepped)
+    assert len(set(exact)) > 150, "without marks the beginning moves with every turn"
+    assert len(set(stepped)) < 25, "with marks it moves with every tenth"
+    kept = [2 * count - start for count, start in enumerate(stepped, start=1)]
+    assert max(kept) == 40
+    assert min(kept[40:]) >= 20
+
+
+@pytest.mark.parametrize(("limit", "kept"), [(100, 12), (12, 12), (11, 10), (4, 4), (3, 2), (2, 2), (1, 0)])
+def test_messages_are_kept_by_number_in_whole_turns(limit, kept):
+    history = [ASK, Message(Role.ASSISTANT, "yes")] * 6
+    cuts = memory.cuts_of(history, (ASK,))
+    assert len(history) - memory.cut_by_messages(cuts, len(history), limit) == kept
+
+
+@given(histories, st.text(min_size=300, max_size=400))
+def test_bytes_are_never_fewer_than_the_tokens_that_they_can_be(history, described):
+    tools = (ToolDefinition("clock", described, "{}"),)
+    most = memory.most_tokens(history, tools)
+    assert most > sum(len(memory.counted_text(message).encode()) for message in history) + len(described.encode())
+
+
+@given(histories.filter(bool), st.integers(-5, 400), st.sampled_from([None, Summary("They met.", 2)]))
+def test_a_summary_is_asked_of_the_newest_that_has_room(history, room, before):
+    tokens = [memory.byte_count(message) for message in history]
+    system, asked = memory.summary_request(before, history, tokens, room)
+    assert system.role is Role.SYSTEM
+    assert ("They met." in asked.content) == (before is not None)
+    told = asked.content.split(":\n")[-1]
+    assert len(told.encode()) <= max(0, room) + 16 * len(history) + 16
+    if sum(tokens) + 16 * len(history) <= room:
+        assert all(memory.counted_text(message) in asked.content for message in history)
+
+
+def test_a_message_that_is_too_long_alone_is_summarized_from_its_beginning():
+    long = Message(Role.USER, "é" * 50)
+    asked = memory.summary_request(None, [ASK, long], [5, 100], 31)[1]
+    assert asked.content == f"What was said:\nuser: {'é' * 15}"
+
+
+def test_a_summary_stands_before_what_is_kept():
+    assert memory.remembered(None, [ASK]) == (ASK,)
+    told = memory.remembered(Summary("They met.", 2), [ASK])
+    assert told == (Message(Role.SYSTEM, "Summary of the conversation so far:\nThey met."), ASK)
+
+
+def test_room_is_kept_for_the_answer_and_the_summary():
+    assert [memory.output_tokens(*one) for one in ((100, 4096), (0, 4096), (0, 32768))] == [100, 1024, 2048]
+    assert [memory.summary_tokens(window) for window in (0, 512, 4096)] == [256, 64, 256]
+
+
+def test_what_preparing_cost_is_part_of_the_usage():
+    work = Request(request_id="r", mode=Mode.CHAT, messages=(ASK,))
+    prepared = machine.step(machine.start(work).run, Prepared(usage=TokenUsage(prompt_tokens=7)))
+    said = InferenceOutput("ok", FinishReason.STOP, usage=TokenUsage(prompt_tokens=5))
+    assert machine.step(prepared.run, Inferred(said)).run.usage.prompt_tokens == 12
