@@ -19,6 +19,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    text,
 )
 
 TABLES = MetaData()
@@ -47,7 +48,8 @@ executions = Table(
     Column("cancel_requested", Integer, nullable=False, server_default="0"),
     UniqueConstraint("request_id"),
     Index("executions_by_session", "session_id", "ordinal"),
-    Index("executions_by_owner", "owner", "interrupted"),
+    # Of what has not ended only, which is little.
+    Index("executions_live", "owner", sqlite_where=text("response IS NULL"), postgresql_where=text("response IS NULL")),
 )
 events = Table(
     "events",
@@ -55,6 +57,7 @@ events = Table(
     Column("request_id", Text, primary_key=True),
     Column("sequence", Integer, primary_key=True),
     Column("event", LargeBinary, nullable=False),
+    sqlite_with_rowid=False,
 )
 entries = Table(
     "entries",
@@ -62,6 +65,7 @@ entries = Table(
     Column("request_id", Text, primary_key=True),
     Column("position", Integer, primary_key=True),
     Column("entry", LargeBinary, nullable=False),
+    sqlite_with_rowid=False,
 )
 sessions = Table(
     "sessions",
@@ -76,6 +80,7 @@ messages = Table(
     Column("session_id", Text, primary_key=True),
     Column("position", Integer, primary_key=True),
     Column("message", LargeBinary, nullable=False),
+    sqlite_with_rowid=False,
 )
 session_state = Table(
     "session_state",
@@ -83,6 +88,7 @@ session_state = Table(
     Column("session_id", Text, primary_key=True),
     Column("key", Text, primary_key=True),
     Column("value_json", Text, nullable=False),
+    sqlite_with_rowid=False,
 )
 summaries = Table(
     "summaries",
@@ -96,6 +102,7 @@ turns = Table(
     TABLES,
     Column("session_id", Text, primary_key=True),
     Column("request_id", Text, nullable=False),
+    sqlite_with_rowid=False,
 )
 owners = Table(
     "owners",
@@ -113,6 +120,7 @@ usage_totals = Table(
     Column("cached_prompt_tokens", BigInteger, nullable=False),
     Column("output_tokens", BigInteger, nullable=False),
     Column("cost_usd", Double, nullable=False),
+    sqlite_with_rowid=False,
 )
 
 

@@ -21,8 +21,9 @@ from sqlalchemy.exc import ArgumentError, OperationalError
 
 from pagantic_common.domain.errors import InvalidRequest, Unavailable
 from pagantic_common.domain.messages import Message
-from services.orchestrator.adapters.journal_rows import Admission, Rows
+from services.orchestrator.adapters import journal_reads as reads
 from services.orchestrator.adapters.journal_schema import migrate
+from services.orchestrator.adapters.journal_writes import Admission, Writes
 from services.orchestrator.core.events import Event
 from services.orchestrator.core.lifecycle import State
 from services.orchestrator.core.memory import Summary
@@ -61,7 +62,7 @@ class SqlJournal:
         self._purged_s = 0.0
         self._writing = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal-writer")
         self._reading = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal-reader")
-        self._rows = Rows(owner, self._url.get_backend_name())
+        self._writes = Writes(owner, self._url.get_dialect()())
         self._waiting: list[tuple[_Work, asyncio.Future[Any]]] = []
         self._writer: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -77,7 +78,7 @@ class SqlJournal:
         if self._is_open:
             self._is_open = False
             with contextlib.suppress(Unavailable):
-                await self._commit(lambda db: self._rows.interrupt(db, self._owner))
+                await self._commit(lambda db: self._writes.interrupt(db, self._owner))
         self._begin_writing()
         while self._writer is not None:
             await self._writer
@@ -98,86 +99,88 @@ class SqlJournal:
 
     async def take_turn(self, session_id: str, request_id: str) -> bool:
         """See the port."""
-        return bool(await self._commit(lambda db: self._rows.take_turn(db, session_id, request_id)))
+        return bool(await self._commit(lambda db: self._writes.take_turn(db, session_id, request_id)))
 
     async def claim(self, request_id: str) -> bool:
         """See the port."""
-        return bool(await self._commit(lambda db: self._rows.claim(db, request_id)))
+        return bool(await self._commit(lambda db: self._writes.claim(db, request_id)))
 
     async def request_cancel(self, request_id: str) -> None:
         """See the port."""
-        await self._commit(lambda db: self._rows.request_cancel(db, request_id))
+        await self._commit(lambda db: self._writes.request_cancel(db, request_id))
 
     async def beat(self) -> Pulse:
         """See the port."""
-        pulse: Pulse = await self._commit(self._rows.beat)
+        pulse: Pulse = await self._commit(self._writes.beat)
         return pulse
 
     async def interrupt(self, owner: str) -> None:
         """See the port."""
-        await self._commit(lambda db: self._rows.interrupt(db, owner))
+        await self._commit(lambda db: self._writes.interrupt(db, owner))
 
     async def release(self, request_ids: Sequence[str]) -> None:
         """See the port."""
-        await self._commit(lambda db: self._rows.release(db, request_ids))
+        await self._commit(lambda db: self._writes.release(db, request_ids))
 
     async def update_state(self, session_id: str, values: Mapping[str, str], removed: Sequence[str]) -> SessionRecord:
         """See the port."""
         now_s = time.time()
         updated: SessionRecord = await self._commit(
-            lambda db: self._rows.update_state(db, session_id, values, removed, now_s)
+            lambda db: self._writes.update_state(db, session_id, values, removed, now_s)
         )
         return updated
 
     async def put_summary(self, session_id: str, summary: Summary) -> None:
         """See the port."""
-        await self._commit(lambda db: self._rows.put_summary(db, session_id, summary))
+        await self._commit(lambda db: self._writes.put_summary(db, session_id, summary))
 
     async def get_summary(self, session_id: str) -> Summary | None:
         """See the port."""
-        return await self._read(lambda db: self._rows.get_summary(db, session_id))
+        return await self._read(lambda db: reads.get_summary(db, session_id))
 
     async def delete_session(self, session_id: str) -> None:
         """See the port."""
-        await self._commit(lambda db: self._rows.delete_session(db, session_id))
+        await self._commit(lambda db: self._writes.delete_session(db, session_id))
 
     async def get(self, request_id: str) -> ExecutionRecord:
         """See the port."""
-        return await self._read(lambda db: self._rows.get(db, request_id))
+        return await self._read(lambda db: reads.get(db, request_id))
 
     async def list_executions(
         self, *, limit: int, before: str, session_id: str, state: State | None
     ) -> list[ExecutionRecord]:
         """See the port."""
-        return await self._read(lambda db: self._rows.list_executions(db, limit, before, session_id, state))
+        return await self._read(
+            lambda db: reads.list_executions(db, limit=limit, before=before, session_id=session_id, state=state)
+        )
 
     async def interrupted(self, mode: Mode) -> list[str]:
         """See the port."""
-        return await self._read(lambda db: self._rows.interrupted(db, mode))
+        return await self._read(lambda db: reads.interrupted(db, mode))
 
     async def timeline(self, request_id: str, after: int = 0) -> list[Event]:
         """See the port."""
-        return await self._read(lambda db: self._rows.timeline(db, request_id, after))
+        return await self._read(lambda db: reads.timeline(db, request_id, after))
 
     async def entries(self, request_id: str) -> list[Entry]:
         """See the port."""
-        return await self._read(lambda db: self._rows.entries(db, request_id))
+        return await self._read(lambda db: reads.entries(db, request_id))
 
     async def history(self, session_id: str) -> tuple[Message, ...]:
         """See the port."""
-        return await self._read(lambda db: self._rows.history(db, session_id))
+        return await self._read(lambda db: reads.history(db, session_id))
 
     async def get_session(self, session_id: str) -> SessionRecord:
         """See the port."""
-        return await self._read(lambda db: self._rows.get_session(db, session_id))
+        return await self._read(lambda db: reads.get_session(db, session_id))
 
     async def list_sessions(self, *, limit: int, after: int) -> list[SessionRecord]:
         """See the port."""
-        return await self._read(lambda db: self._rows.list_sessions(db, limit, after))
+        return await self._read(lambda db: reads.list_sessions(db, limit, after))
 
     async def usage_totals(self, *, session_id: str | None, model: str | None) -> list[UsageTotal]:
         """See the port."""
-        return await self._read(lambda db: self._rows.usage_totals(db, session_id, model))
+        return await self._read(lambda db: reads.usage_totals(db, session_id, model))
 
     # ---- threads and transactions ---------------------------------------------------------------------------------
 
@@ -219,23 +222,23 @@ class SqlJournal:
         self._writer = None
 
     def _write_group(self, works: Sequence[_Work]) -> list[Any]:
-        """Do the works in one transaction; returns what each returned, or the exception that undid it."""
-        with self._engine.begin() as db:
-            self._purge(db, time.time())
-            try:
-                with db.begin_nested():
-                    return self._write_together(db, works)
-            except Exception:  # noqa: BLE001 - one of them fails: each for itself tells which
+        """Do the works in one transaction; returns what each returned, or the exception that undid it alone."""
+        try:
+            with self._engine.begin() as db:
+                self._purge(db, time.time())
+                return self._write_together(db, works)
+        except Exception:  # noqa: BLE001 - one of them fails: each for itself tells which
+            with self._engine.begin() as db:
                 return [self._write_one(db, work) for work in works]
 
     def _write_together(self, db: Connection, works: Sequence[_Work]) -> list[Any]:
         admissions = [work for work in works if isinstance(work, Admission)]
         if any(one.takes_turn for one in admissions):
             raise _NotTogetherError
-        if admissions and self._rows.admit_all(db, admissions) != len(admissions):
+        if admissions and self._writes.admit_all(db, admissions) != len(admissions):
             raise _NotTogetherError
         if writes := [work for work in works if isinstance(work, Write)]:
-            self._rows.write_all(db, writes)
+            self._writes.write_all(db, writes)
         return [None if isinstance(work, Admission | Write) else work(db) for work in works]
 
     def _write_one(self, db: Connection, work: _Work) -> Any:
@@ -250,9 +253,9 @@ class SqlJournal:
     def _do(self, db: Connection, work: _Work) -> Any:
         match work:
             case Admission():
-                return self._rows.admit(db, work)
+                return self._writes.admit(db, work)
             case Write():
-                return self._rows.write_all(db, [work])
+                return self._writes.write_all(db, [work])
             case _:
                 return work(db)
 
@@ -269,7 +272,7 @@ class SqlJournal:
     def _purge(self, db: Connection, now_s: float) -> None:
         if now_s - self._purged_s >= PURGE_INTERVAL_S:
             self._purged_s = now_s
-            self._rows.purge(db, now_s - self._retention_s)
+            self._writes.purge(db, now_s - self._retention_s)
 
     def _open(self) -> None:
         is_sqlite = self._url.get_backend_name() == "sqlite"
@@ -289,8 +292,8 @@ class SqlJournal:
                 migrate(db)
                 # Rows of before there were owners have none.
                 for owner in (self._owner, ""):
-                    self._rows.interrupt(db, owner)
-                self._rows.beat(db)
+                    self._writes.interrupt(db, owner)
+                self._writes.beat(db)
             self._is_open = True
         except OperationalError as error:
             raise _told(error) from None

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pagantic_common.domain.clock import Clock
+from pagantic_common.domain.correlation import CorrelationContext
 from pagantic_common.domain.errors import Failure, PaganticError
 from pagantic_common.domain.messages import Message
 from pagantic_common.telemetry.scope import current_correlation
@@ -224,11 +225,14 @@ class Recorder:
             self._ended.set_result(event.payload.response)
 
     def _envelope(self, payload: Payload, *, caused_by: str = "", **particulars: Any) -> Event:
-        correlation = replace(
-            current_correlation(),
-            request_id=self.record.request_id,
-            session_id=self.record.session_id,
-            trace_id=self.record.trace_id,
+        at_hand, record = current_correlation(), self.record
+        correlation = CorrelationContext(
+            request_id=record.request_id,
+            session_id=record.session_id,
+            trace_id=record.trace_id,
+            span_id=at_hand.span_id,
+            parent_span_id=at_hand.parent_span_id,
+            step_name=at_hand.step_name,
             caused_by=caused_by,
         )
         now = self._clock.now()

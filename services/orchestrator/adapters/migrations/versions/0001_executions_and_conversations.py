@@ -37,6 +37,7 @@ def upgrade() -> None:
         sa.Column("sequence", sa.Integer, primary_key=True),
         sa.Column("event", sa.LargeBinary, nullable=False),
         if_not_exists=True,
+        sqlite_with_rowid=False,
     )
     op.create_table(
         "sessions",
@@ -51,4 +52,5 @@ def upgrade() -> None:
         sa.Column("position", sa.Integer, primary_key=True),
         sa.Column("message", sa.LargeBinary, nullable=False),
         if_not_exists=True,
+        sqlite_with_rowid=False,
     )

@@ -11,18 +11,21 @@ def upgrade() -> None:
     """Add to the executions, and make the new tables."""
     op.add_column("executions", sa.Column("owner", sa.Text, nullable=False, server_default=""))
     op.add_column("executions", sa.Column("cancel_requested", sa.Integer, nullable=False, server_default="0"))
-    op.create_index("executions_by_owner", "executions", ["owner", "interrupted"])
+    live = sa.text("response IS NULL")
+    op.create_index("executions_live", "executions", ["owner"], sqlite_where=live, postgresql_where=live)
     op.create_table(
         "entries",
         sa.Column("request_id", sa.Text, primary_key=True),
         sa.Column("position", sa.Integer, primary_key=True),
         sa.Column("entry", sa.LargeBinary, nullable=False),
+        sqlite_with_rowid=False,
     )
     op.create_table(
         "session_state",
         sa.Column("session_id", sa.Text, primary_key=True),
         sa.Column("key", sa.Text, primary_key=True),
         sa.Column("value_json", sa.Text, nullable=False),
+        sqlite_with_rowid=False,
     )
     op.create_table(
         "summaries",
@@ -34,6 +37,7 @@ def upgrade() -> None:
         "turns",
         sa.Column("session_id", sa.Text, primary_key=True),
         sa.Column("request_id", sa.Text, nullable=False),
+        sqlite_with_rowid=False,
     )
     op.create_table(
         "owners",
@@ -49,4 +53,5 @@ def upgrade() -> None:
         sa.Column("cached_prompt_tokens", sa.BigInteger, nullable=False),
         sa.Column("output_tokens", sa.BigInteger, nullable=False),
         sa.Column("cost_usd", sa.Double, nullable=False),
+        sqlite_with_rowid=False,
     )

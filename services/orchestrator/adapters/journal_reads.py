@@ -1,0 +1,161 @@
+"""What the journal knows: queries on one connection, synchronous. Payloads are the protos that clients get."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from sqlalchemy import Connection, RowMapping, and_, func, select
+
+from pagantic.common.v1 import error_pb2, message_pb2
+from pagantic.orchestrator.v1 import event_pb2, execution_pb2
+from pagantic_common.codec.errors import failure_from_proto
+from pagantic_common.codec.messages import message_from_proto
+from pagantic_common.domain.errors import NotFound, PreconditionFailed
+from pagantic_common.domain.messages import Message
+from services.orchestrator.adapters import journal_schema as tables
+from services.orchestrator.convert.entry import UnreadableEntryError, entry_from_json
+from services.orchestrator.convert.event import event_from_proto
+from services.orchestrator.convert.response import response_from_proto
+from services.orchestrator.core.events import Event
+from services.orchestrator.core.lifecycle import State
+from services.orchestrator.core.memory import Summary
+from services.orchestrator.core.replay import Entry
+from services.orchestrator.core.request import Mode
+from services.orchestrator.ports.journal import ExecutionRecord, SessionRecord, UsageTotal
+
+_executions, _sessions = tables.executions, tables.sessions
+IS_INTERRUPTED = and_(_executions.c.response.is_(None), _executions.c.interrupted == 1)
+_NOT_READ = ("ordinal", "response", "owner", "cancel_requested")
+_RECORD = [column for column in _executions.c if column.name not in _NOT_READ]
+
+
+def get(db: Connection, request_id: str) -> ExecutionRecord:
+    """Return an execution with its response."""
+    found = select(*_RECORD, _executions.c.response).where(_executions.c.request_id == request_id)
+    row = db.execute(found).mappings().first()
+    if row is None:
+        raise NotFound(f"no execution has request_id {request_id!r}")
+    stored = row["response"]
+    response = None if stored is None else response_from_proto(execution_pb2.SystemResponse.FromString(stored))
+    return replace(_record_of(row), response=response)
+
+
+def list_executions(
+    db: Connection, *, limit: int, before: str, session_id: str, state: State | None
+) -> list[ExecutionRecord]:
+    """Return executions, newest first."""
+    found = select(*_RECORD).order_by(_executions.c.ordinal.desc()).limit(limit)
+    if before:
+        of_token = select(_executions.c.ordinal).where(_executions.c.request_id == before).scalar_subquery()
+        found = found.where(_executions.c.ordinal < of_token)
+    if session_id:
+        found = found.where(_executions.c.session_id == session_id)
+    if state is not None:
+        found = found.where(_executions.c.state == state.value)
+    return [_record_of(row) for row in db.execute(found).mappings()]
+
+
+def interrupted(db: Connection, mode: Mode) -> list[str]:
+    """Return the ids of interrupted executions, oldest first."""
+    found = select(_executions.c.request_id).where(IS_INTERRUPTED, _executions.c.mode == mode.value)
+    return list(db.execute(found.order_by(_executions.c.ordinal)).scalars())
+
+
+def timeline(db: Connection, request_id: str, after: int) -> list[Event]:
+    """Return the events above a sequence."""
+    table = tables.events
+    found = select(table.c.event).where(table.c.request_id == request_id, table.c.sequence > after)
+    stored = db.execute(found.order_by(table.c.sequence)).scalars().all()
+    if not stored:
+        get(db, request_id)
+    return [event_from_proto(event_pb2.ExecutionEvent.FromString(event)) for event in stored]
+
+
+def entries(db: Connection, request_id: str) -> list[Entry]:
+    """Return the entries of an execution."""
+    table = tables.entries
+    found = select(table.c.entry).where(table.c.request_id == request_id).order_by(table.c.position)
+    try:
+        return [entry_from_json(entry) for entry in db.execute(found).scalars()]
+    except UnreadableEntryError as error:
+        raise PreconditionFailed(f"execution {request_id!r} cannot be taken up again: {error}") from None
+
+
+def history(db: Connection, session_id: str) -> tuple[Message, ...]:
+    """Return the messages of a conversation."""
+    table = tables.messages
+    found = select(table.c.message).where(table.c.session_id == session_id).order_by(table.c.position)
+    stored = db.execute(found).scalars()
+    return tuple(message_from_proto(message_pb2.Message.FromString(message)) for message in stored)
+
+
+def get_session(db: Connection, session_id: str) -> SessionRecord:
+    """Return a conversation with its messages and its state."""
+    row = db.execute(select(_sessions).where(_sessions.c.session_id == session_id)).first()
+    if row is None:
+        raise no_session(session_id)
+    messages = history(db, session_id)
+    table = tables.session_state
+    values = db.execute(select(table.c.key, table.c.value_json).where(table.c.session_id == session_id))
+    state = {row.key: row.value_json for row in values}
+    made, used = _moment(row.created_at), _moment(row.updated_at)
+    return SessionRecord(session_id, messages, len(messages), made, used, state)
+
+
+def list_sessions(db: Connection, limit: int, after: int) -> list[SessionRecord]:
+    """Return conversations, last used first."""
+    table = tables.messages
+    count = select(func.count()).where(table.c.session_id == _sessions.c.session_id).scalar_subquery()
+    found = select(_sessions, count.label("message_count")).order_by(
+        _sessions.c.updated_at.desc(), _sessions.c.session_id
+    )
+    return [
+        SessionRecord(row.session_id, (), row.message_count, _moment(row.created_at), _moment(row.updated_at))
+        for row in db.execute(found.limit(limit).offset(after))
+    ]
+
+
+def usage_totals(db: Connection, session_id: str | None, model: str | None) -> list[UsageTotal]:
+    """Return totals by session and model."""
+    table = tables.usage_totals
+    found = select(table).order_by(table.c.session_id, table.c.model)
+    if session_id is not None:
+        found = found.where(table.c.session_id == session_id)
+    if model is not None:
+        found = found.where(table.c.model == model)
+    return [UsageTotal(**row) for row in db.execute(found).mappings()]
+
+
+def get_summary(db: Connection, session_id: str) -> Summary | None:
+    """Return a conversation's summary."""
+    row = db.execute(select(tables.summaries).where(tables.summaries.c.session_id == session_id)).first()
+    return None if row is None else Summary(row.text, row.message_count)
+
+
+def no_session(session_id: str) -> NotFound:
+    """Return the error of a session that is not there."""
+    return NotFound(f"no session has id {session_id!r}")
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def _record_of(row: RowMapping) -> ExecutionRecord:
+    error = row["last_error"]
+    return ExecutionRecord(
+        request_id=row["request_id"],
+        session_id=row["session_id"],
+        trace_id=row["trace_id"],
+        mode=Mode(row["mode"]),
+        started_at=_moment(row["started_at"]),
+        state=State(row["state"]),
+        entered_at=_moment(row["entered_at"]),
+        attempt=row["attempt"],
+        fingerprint=row["fingerprint"],
+        total_steps=row["total_steps"],
+        last_step=row["last_step"],
+        last_failure=None if error is None else failure_from_proto(error_pb2.SystemError.FromString(error)),
+        is_interrupted=bool(row["interrupted"]),
+    )

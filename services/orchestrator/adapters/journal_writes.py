@@ -1,0 +1,290 @@
+"""What the journal is told: statements on one connection, synchronous. Payloads are the protos that clients get.
+
+A write names the owner that makes it: an execution that another owner has taken over cannot be written to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Dialect, and_, bindparam, delete, func, or_, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from pagantic_common.codec.errors import failure_to_proto
+from pagantic_common.codec.messages import message_to_proto
+from pagantic_common.domain.errors import Aborted, Conflict
+from pagantic_common.domain.messages import Message
+from services.orchestrator.adapters import journal_schema as tables
+from services.orchestrator.adapters.journal_reads import IS_INTERRUPTED, get, get_session, no_session
+from services.orchestrator.convert.entry import entry_to_json
+from services.orchestrator.convert.event import event_to_proto
+from services.orchestrator.convert.response import response_to_proto
+from services.orchestrator.core.events import Event
+from services.orchestrator.core.memory import Summary
+from services.orchestrator.core.replay import Admitted, Entry
+from services.orchestrator.ports.journal import ExecutionRecord, Pulse, SessionRecord, UsageTotal, Write
+
+_executions, _turns, _sessions = tables.executions, tables.turns, tables.sessions
+_live = and_(_executions.c.response.is_(None), _executions.c.interrupted == 0)
+PURGED_AT_ONCE = 5000
+_MOVING = ("state", "entered_at", "attempt", "total_steps", "last_step", "last_error", "response")
+_SUMS = ("requests", "prompt_tokens", "cached_prompt_tokens", "output_tokens", "cost_usd")
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """An execution to admit; one that takes its session's turn is refused while another has it."""
+
+    record: ExecutionRecord
+    admitted: Admitted
+    takes_turn: bool = False
+
+
+class _Prepared:
+    """A statement that every request makes, compiled once and given to the driver itself.
+
+    Through the toolkit one of them takes some ten times as long, and there are eight to a request.
+    """
+
+    def __init__(self, statement: Any, dialect: Dialect) -> None:
+        compiled = statement.compile(dialect=dialect)
+        self._sql = str(compiled)
+        self._names: Sequence[str] | None = getattr(compiled, "positiontup", None)
+        self._fixed = {name: value for name, value in compiled.params.items() if value is not None}
+
+    def run(self, db: Connection, rows: Sequence[Mapping[str, Any]]) -> int:
+        """Execute it once per row; returns how many rows of the table it touched."""
+        filled: list[Any] = [{**self._fixed, **row} for row in rows]
+        if self._names is not None:
+            filled = [[row[name] for name in self._names] for row in filled]
+        cursor = db.connection.cursor()
+        try:
+            cursor.executemany(self._sql, filled)
+            return cursor.rowcount
+        finally:
+            cursor.close()
+
+
+class Writes:
+    """The statements of one owner, on the connection that each is given."""
+
+    def __init__(self, owner: str, dialect: Dialect) -> None:
+        self._owner = owner
+        self._insert: Any = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}[dialect.name]
+        executions: Any = self._insert(_executions)
+        totals: Any = self._insert(tables.usage_totals)
+        admitted = [column.name for column in _executions.c if column.name not in ("ordinal", "response", "last_error")]
+        new: dict[str, Any] = {name: bindparam(name) for name in admitted}
+        new |= {"owner": owner, "interrupted": 0, "cancel_requested": 0}
+        moved = update(_executions).where(
+            _executions.c.request_id == bindparam("key"), _executions.c.owner == owner, _live
+        )
+        added = {name: tables.usage_totals.c[name] + totals.excluded[name] for name in _SUMS}
+        self._admit = _Prepared(executions.values(new).on_conflict_do_nothing(), dialect)
+        self._move = _Prepared(moved.values({name: bindparam(name) for name in _MOVING}), dialect)
+        self._add_events = _Prepared(self._insert(tables.events), dialect)
+        self._add_entries = _Prepared(self._insert(tables.entries), dialect)
+        self._add_messages = _Prepared(self._insert(tables.messages), dialect)
+        self._end_turns = _Prepared(delete(_turns).where(_turns.c.request_id == bindparam("key")), dialect)
+        self._add_totals = _Prepared(
+            totals.on_conflict_do_update(index_elements=["session_id", "model"], set_=added), dialect
+        )
+
+    def admit(self, db: Connection, admission: Admission) -> ExecutionRecord | None:
+        """Store a new execution, or return the one that has its id."""
+        record = admission.record
+        if self.admit_all(db, [admission]) == 0:
+            return get(db, record.request_id)
+        if admission.takes_turn and not self.take_turn(db, record.session_id, record.request_id):
+            raise Aborted(
+                f"another turn of session {record.session_id!r} runs: send this one again when it has ended",
+                retry_after_s=1.0,
+            )
+        return None
+
+    def admit_all(self, db: Connection, admissions: Sequence[Admission]) -> int:
+        """Store the executions whose ids are free; returns how many were."""
+        count = self._admit.run(db, [_row_of(one.record) for one in admissions])
+        if count == len(admissions):
+            self._add_entries.run(db, [_entry_row(one.record.request_id, 0, one.admitted) for one in admissions])
+        return count
+
+    def write_all(self, db: Connection, writes: Sequence[Write]) -> None:
+        """Store what happened; of several writes of one execution the last tells where it stands."""
+        events = [_event_row(write.record.request_id, event) for write in writes for event in write.events]
+        entries = [
+            _entry_row(write.record.request_id, position, entry)
+            for write in writes
+            for position, entry in enumerate(write.entries, start=write.position)
+        ]
+        records = {write.record.request_id: write.record for write in writes}
+        updates = [_state_row(record) for record in records.values()]
+        if self._move.run(db, updates) != len(updates):
+            raise Conflict("the execution is another orchestrator's by now, or has ended")
+        if events:
+            self._add_events.run(db, events)
+        if entries:
+            self._add_entries.run(db, entries)
+        self._end_all(db, [write for write in writes if write.record.response is not None])
+
+    def _end_all(self, db: Connection, writes: Sequence[Write]) -> None:
+        with_session = [write for write in writes if write.record.session_id]
+        for write in with_session:
+            if write.turn:
+                self._add_turn(db, write.record.session_id, write.turn, write.record.entered_at.timestamp())
+        if with_session:
+            self._end_turns.run(db, [{"key": write.record.request_id} for write in with_session])
+        if totals := [write.used for write in writes if write.used is not None]:
+            self._add_totals.run(db, _total_rows(totals))
+
+    def _add_turn(self, db: Connection, session_id: str, turn: Sequence[Message], now_s: float) -> None:
+        self._touch(db, session_id, now_s)
+        count = select(func.count()).select_from(tables.messages).where(tables.messages.c.session_id == session_id)
+        start = db.execute(count).scalar_one()
+        rows = [
+            {"session_id": session_id, "position": position, "message": message_to_proto(message).SerializeToString()}
+            for position, message in enumerate(turn, start=start)
+        ]
+        self._add_messages.run(db, rows)
+
+    def _touch(self, db: Connection, session_id: str, now_s: float) -> None:
+        made = self._insert(_sessions).values(session_id=session_id, created_at=now_s, updated_at=now_s)
+        db.execute(
+            made.on_conflict_do_update(index_elements=["session_id"], set_={"updated_at": made.excluded.updated_at})
+        )
+
+    def take_turn(self, db: Connection, session_id: str, request_id: str) -> bool:
+        """Give an execution its session's turn; False while another live one has it."""
+        taken = self._insert(_turns).values(session_id=session_id, request_id=request_id).on_conflict_do_nothing()
+        if db.execute(taken.returning(_turns.c.session_id)).first() is not None:
+            return True
+        mine = _turns.c.session_id == session_id
+        holder = db.execute(select(_turns.c.request_id).where(mine)).scalar_one()
+        holds = select(_executions.c.ordinal).where(_executions.c.request_id == holder, _live)
+        if holder != request_id and db.execute(holds).first() is not None:
+            return False
+        handed_over = update(_turns).where(mine, _turns.c.request_id == holder).values(request_id=request_id)
+        return bool(db.execute(handed_over).rowcount)
+
+    def claim(self, db: Connection, request_id: str) -> bool:
+        """Make an interrupted execution this owner's."""
+        claimed = update(_executions).where(_executions.c.request_id == request_id, IS_INTERRUPTED)
+        return bool(db.execute(claimed.values(owner=self._owner, interrupted=0, cancel_requested=0)).rowcount)
+
+    def request_cancel(self, db: Connection, request_id: str) -> None:
+        """Have the owner of a live execution stop it."""
+        db.execute(update(_executions).where(_executions.c.request_id == request_id, _live).values(cancel_requested=1))
+
+    def beat(self, db: Connection) -> Pulse:
+        """Count this owner's beat up, and see the others'."""
+        mine = self._insert(tables.owners).values(owner=self._owner, beat=1)
+        db.execute(mine.on_conflict_do_update(index_elements=["owner"], set_={"beat": tables.owners.c.beat + 1}))
+        beats = {row.owner: row.beat for row in db.execute(select(tables.owners))}
+        asked = select(_executions.c.request_id).where(
+            _executions.c.owner == self._owner, _live, _executions.c.cancel_requested == 1
+        )
+        return Pulse(beats, tuple(db.execute(asked).scalars()))
+
+    def interrupt(self, db: Connection, owner: str) -> None:
+        """Mark what a dead owner ran as interrupted."""
+        db.execute(update(_executions).where(_executions.c.owner == owner, _live).values(interrupted=1))
+        db.execute(delete(tables.owners).where(tables.owners.c.owner == owner))
+
+    def release(self, db: Connection, request_ids: Sequence[str]) -> None:
+        """Mark executions of this owner as interrupted."""
+        mine = and_(_executions.c.owner == self._owner, _executions.c.request_id.in_(request_ids))
+        db.execute(update(_executions).where(mine, _live).values(interrupted=1))
+
+    def update_state(
+        self, db: Connection, session_id: str, values: Mapping[str, str], removed: Sequence[str], now_s: float
+    ) -> SessionRecord:
+        """Set and remove values of a session."""
+        self._touch(db, session_id, now_s)
+        table = tables.session_state
+        if removed:
+            db.execute(delete(table).where(table.c.session_id == session_id, table.c.key.in_(removed)))
+        if values:
+            statement = self._insert(table)
+            statement = statement.on_conflict_do_update(
+                index_elements=["session_id", "key"], set_={"value_json": statement.excluded.value_json}
+            )
+            rows = [{"session_id": session_id, "key": key, "value_json": value} for key, value in values.items()]
+            db.execute(statement, rows)
+        return get_session(db, session_id)
+
+    def put_summary(self, db: Connection, session_id: str, summary: Summary) -> None:
+        """Keep a summary; of a conversation that is not there, none is kept."""
+        if db.execute(select(_sessions).where(_sessions.c.session_id == session_id)).first() is None:
+            return
+        made = self._insert(tables.summaries).values(
+            session_id=session_id, text=summary.text, message_count=summary.message_count
+        )
+        kept = {"text": made.excluded.text, "message_count": made.excluded.message_count}
+        db.execute(made.on_conflict_do_update(index_elements=["session_id"], set_=kept))
+
+    def delete_session(self, db: Connection, session_id: str) -> None:
+        """Remove a conversation with all that is kept for it; what it cost stays."""
+        if not db.execute(delete(_sessions).where(_sessions.c.session_id == session_id)).rowcount:
+            raise no_session(session_id)
+        for table in (tables.messages, tables.session_state, tables.summaries):
+            db.execute(delete(table).where(table.c.session_id == session_id))
+
+    def purge(self, db: Connection, oldest_s: float) -> None:
+        """Forget executions that ended, or were interrupted, before a time; of the oldest, so many at once."""
+        first = select(_executions.c.ordinal).order_by(_executions.c.ordinal).limit(PURGED_AT_ONCE).subquery()
+        is_done = or_(_executions.c.interrupted == 1, _executions.c.response.is_not(None))
+        old = and_(_executions.c.ordinal.in_(select(first)), _executions.c.entered_at < oldest_s, is_done)
+        ids = select(_executions.c.request_id).where(old)
+        for table in (tables.events, tables.entries):
+            db.execute(delete(table).where(table.c.request_id.in_(ids)))
+        db.execute(delete(_executions).where(old))
+
+
+def _row_of(record: ExecutionRecord) -> dict[str, Any]:
+    return {
+        "request_id": record.request_id,
+        "session_id": record.session_id,
+        "trace_id": record.trace_id,
+        "mode": record.mode.value,
+        "started_at": record.started_at.timestamp(),
+        "state": record.state.value,
+        "entered_at": record.entered_at.timestamp(),
+        "attempt": record.attempt,
+        "total_steps": record.total_steps,
+        "last_step": record.last_step,
+        "fingerprint": record.fingerprint,
+    }
+
+
+def _state_row(record: ExecutionRecord) -> dict[str, Any]:
+    last_error = failure_to_proto(record.last_failure).SerializeToString() if record.last_failure else None
+    response = response_to_proto(record.response).SerializeToString() if record.response else None
+    return {
+        "key": record.request_id,
+        "state": record.state.value,
+        "entered_at": record.entered_at.timestamp(),
+        "attempt": record.attempt,
+        "total_steps": record.total_steps,
+        "last_step": record.last_step,
+        "last_error": last_error,
+        "response": response,
+    }
+
+
+def _event_row(request_id: str, event: Event) -> dict[str, Any]:
+    encoded = event_to_proto(event).SerializeToString()
+    return {"request_id": request_id, "sequence": event.sequence, "event": encoded}
+
+
+def _entry_row(request_id: str, position: int, entry: Entry) -> dict[str, Any]:
+    return {"request_id": request_id, "position": position, "entry": entry_to_json(entry)}
+
+
+def _total_rows(totals: Sequence[UsageTotal]) -> list[dict[str, Any]]:
+    return [
+        {"session_id": one.session_id, "model": one.model} | {name: getattr(one, name) for name in _SUMS}
+        # In one order everywhere: replicas that add to the same rows must not wait for each other in a circle.
+        for one in sorted(totals, key=lambda total: (total.session_id, total.model))
+    ]
