@@ -15,7 +15,7 @@ import grpc
 from pagantic_common.domain.errors import DeadlineExceeded
 from pagantic_common.rpc.status import restore_error
 from pagantic_common.telemetry.names import CAUSED_BY_KEY, REQUEST_ID_KEY, SESSION_ID_KEY, STEP_NAME_KEY
-from pagantic_common.telemetry.scope import current_correlation, current_deadline
+from pagantic_common.telemetry.scope import current_deadline, current_scope
 from pagantic_common.telemetry.tracing import TRACEPARENT_KEY, current_traceparent
 
 ResponseT = TypeVar("ResponseT")
@@ -23,7 +23,7 @@ ResponseT = TypeVar("ResponseT")
 
 def outgoing_metadata() -> tuple[tuple[str, str | bytes], ...]:
     """Return the correlation of the work at hand as metadata."""
-    correlation = current_correlation()
+    correlation = current_scope()
     pairs: list[tuple[str, str | bytes]] = [
         (REQUEST_ID_KEY, correlation.request_id),
         (SESSION_ID_KEY, correlation.session_id),

@@ -26,7 +26,7 @@ from pagantic_common.telemetry.names import (
     STEP_NAME_KEY,
 )
 from pagantic_common.telemetry.scope import work_scope
-from pagantic_common.telemetry.tracing import TRACEPARENT_KEY, call_scope
+from pagantic_common.telemetry.tracing import TRACEPARENT_KEY, call_scope, span_id_of
 
 # gRPC's own: when a caller's retry is due, negative is never; and how often a call was made before.
 RETRY_PUSHBACK_KEY = "grpc-retry-pushback-ms"
@@ -97,14 +97,16 @@ def _call_scope(context: Context) -> Iterator[None]:
     metadata = dict(context.invocation_metadata() or ())
     if PREVIOUS_ATTEMPTS_KEY in metadata:
         retried_calls.add(1)
+    traceparent = str(metadata.get(TRACEPARENT_KEY, ""))
     correlation = CorrelationContext(
+        parent_span_id=span_id_of(traceparent),
         request_id=_read_id(metadata, REQUEST_ID_KEY),
         session_id=_read_id(metadata, SESSION_ID_KEY),
         step_name=_read_text(metadata, STEP_NAME_KEY),
         caused_by=_read_text(metadata, CAUSED_BY_KEY),
     )
     deadline = Deadline.after(time.monotonic(), context.time_remaining())
-    with call_scope(str(metadata.get(TRACEPARENT_KEY, ""))), work_scope(correlation=correlation, deadline=deadline):
+    with call_scope(traceparent), work_scope(correlation=correlation, deadline=deadline):
         yield
 
 

@@ -16,15 +16,25 @@ _correlation: ContextVar[CorrelationContext] = ContextVar("correlation", default
 _deadline: ContextVar[Deadline] = ContextVar("deadline", default=Deadline())  # noqa: B039
 
 
+def current_scope() -> CorrelationContext:
+    """Return the correlation that was set for the work at hand."""
+    return _correlation.get()
+
+
 def current_correlation() -> CorrelationContext:
     """Return the correlation of the work at hand, with the ids of the current span."""
-    correlation = _correlation.get()
-    span = trace.get_current_span().get_span_context()
+    correlation, span = _correlation.get(), trace.get_current_span().get_span_context()
     if not span.is_valid:
         return correlation
     return replace(
         correlation, trace_id=trace.format_trace_id(span.trace_id), span_id=trace.format_span_id(span.span_id)
     )
+
+
+def current_span_id() -> str:
+    """Return the id of the current span, 16 hex digits; empty when there is none."""
+    span = trace.get_current_span().get_span_context()
+    return trace.format_span_id(span.span_id) if span.is_valid else ""
 
 
 def current_deadline() -> Deadline:

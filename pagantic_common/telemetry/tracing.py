@@ -12,6 +12,8 @@ from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 TRACEPARENT_KEY = "traceparent"
+TRACEPARENT_PARTS = 4
+SPAN_ID_DIGITS = 16
 
 _ids = RandomIdGenerator()
 _propagator = TraceContextTextMapPropagator()
@@ -45,6 +47,12 @@ def call_scope(traceparent: str) -> Iterator[None]:
     caller = trace.get_current_span(found).get_span_context()
     with _inside(caller.trace_id if caller.is_valid else _ids.generate_trace_id(), caller.trace_flags, is_remote=False):
         yield
+
+
+def span_id_of(traceparent: str) -> str:
+    """Return the span id of a W3C header, 16 hex digits; empty for none."""
+    parts = traceparent.split("-")
+    return parts[2] if len(parts) == TRACEPARENT_PARTS and len(parts[2]) == SPAN_ID_DIGITS else ""
 
 
 def current_traceparent() -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.correlation import CorrelationContext
 from pagantic_common.domain.errors import Failure, PaganticError
-from pagantic_common.telemetry.scope import current_correlation, work_scope
+from pagantic_common.telemetry.scope import current_scope, work_scope
 from services.orchestrator.app.failures import failure_from
 from services.orchestrator.app.recorder import Recorder
 from services.orchestrator.core import events
@@ -95,7 +95,7 @@ class Inferences:
 
     def correlation(self, request: Request, step_name: str, caused_by: str) -> CorrelationContext:
         """Return what a service that is called for this run is told of it."""
-        step_name = current_correlation().step_name or step_name  # a plan's step is the step of all its work
+        step_name = current_scope().step_name or step_name  # a plan's step is the step of all its work
         return CorrelationContext(
             request_id=request.request_id, session_id=request.session_id, step_name=step_name, caused_by=caused_by
         )

@@ -13,7 +13,7 @@ from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.correlation import CorrelationContext
 from pagantic_common.domain.errors import Failure, PaganticError
 from pagantic_common.domain.messages import Message
-from pagantic_common.telemetry.scope import current_correlation
+from pagantic_common.telemetry.scope import current_scope, current_span_id
 from services.orchestrator.core.events import Completed, ContentDelta, Event, Payload
 from services.orchestrator.core.replay import Entry
 from services.orchestrator.core.response import Response
@@ -56,6 +56,7 @@ class Recorder:
         self._journal = journal
         self._clock = clock
         self.record = record
+        self._parent_span_id = current_scope().parent_span_id  # of the call that began the run
         self._shown: list[Event] = list(stored)
         self._sequence = len(stored)
         self._position = entry_count
@@ -225,13 +226,13 @@ class Recorder:
             self._ended.set_result(event.payload.response)
 
     def _envelope(self, payload: Payload, *, caused_by: str = "", **particulars: Any) -> Event:
-        at_hand, record = current_correlation(), self.record
+        at_hand, record = current_scope(), self.record
         correlation = CorrelationContext(
             request_id=record.request_id,
             session_id=record.session_id,
             trace_id=record.trace_id,
-            span_id=at_hand.span_id,
-            parent_span_id=at_hand.parent_span_id,
+            span_id=current_span_id(),
+            parent_span_id=self._parent_span_id,
             step_name=at_hand.step_name,
             caused_by=caused_by,
         )

@@ -364,6 +364,17 @@ async def test_services_are_called_in_the_name_of_the_request_and_in_its_trace(t
     (correlation,) = tools.correlations
     assert (correlation.request_id, correlation.session_id, correlation.trace_id) == ("r1", "s1", trace_id)
     assert {event.correlation.trace_id for event in events} == {trace_id}
+    assert all(event.correlation.span_id for event in events)
+
+
+async def test_a_call_inside_a_trace_is_part_of_it_and_its_events_name_the_callers_span(tmp_path):
+    traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    async with orchestrator(tmp_path) as stub:
+        await stub.Execute(system_request(request_id="r1"), metadata=(("traceparent", traceparent),))
+        events = await timeline(stub, "r1")
+    assert {event.correlation.trace_id for event in events} == {"0af7651916cd43dd8448eb211c80319c"}
+    assert {event.correlation.parent_span_id for event in events} == {"b7ad6b7169203331"}
+    assert "b7ad6b7169203331" not in {event.correlation.span_id for event in events}
 
 
 async def test_a_cancel_while_the_outcome_is_stored_changes_nothing(tmp_path):
