@@ -24,6 +24,8 @@ for _command in (
     requests.run,
     requests.structured,
     requests.timeline,
+    requests.resume,
+    requests.usage,
     inner.ingest,
     inner.tools,
     doctor.doctor,

@@ -15,7 +15,7 @@ from gateway.cli import options
 from gateway.cli.output import UsageError, check_response, note, print_json, report, reporting_errors
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic_common.client import Client, chat_request, structured_request
-from pagantic_common.client.tables import describe_usage, error_code_name, timeline_table, wide_console
+from pagantic_common.client.tables import describe_usage, error_code_name, timeline_table, usage_table, wide_console
 from pagantic_common.domain.errors import PaganticError
 from pagantic_common.domain.json_text import JsonTextError, parse_json
 
@@ -123,6 +123,36 @@ def timeline(
         else:
             console = wide_console()
             console.print(timeline_table(events, width=console.width))
+
+
+def resume(
+    request_id: Annotated[str, typer.Argument(help="the request's id")],
+    *,
+    timeout: options.Timeout = options.DEFAULT_TIMEOUT_S,
+    address: options.Address = options.DEFAULT_ADDRESS,
+) -> None:
+    """Take an execution up again whose orchestrator died."""
+    with reporting_errors(), Client(address, timeout_s=timeout) as client:
+        state = execution_pb2.LifecycleState.Name(client.resume(request_id)).removeprefix("LIFECYCLE_STATE_")
+        note(f"goes on from {state}; see pagantic timeline {request_id}")
+
+
+def usage(
+    *,
+    session: Annotated[str, typer.Option(help="only of this conversation")] = "",
+    model: Annotated[str, typer.Option(help="only of this model's alias")] = "",
+    as_json: options.AsJson = False,
+    timeout: options.Timeout = options.DEFAULT_TIMEOUT_S,
+    address: options.Address = options.DEFAULT_ADDRESS,
+) -> None:
+    """Show tokens and cost by conversation and model."""
+    with reporting_errors(), Client(address, timeout_s=timeout) as client:
+        totals = client.get_usage(session_id=session, model=model)
+    if as_json:
+        for total in totals:
+            print_json(total, one_line=True)
+    else:
+        wide_console().print(usage_table(totals))
 
 
 def _parse_request(text: str) -> execution_pb2.SystemRequest:

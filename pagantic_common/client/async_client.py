@@ -124,6 +124,19 @@ class AsyncClient:
         request = pb.CancelExecutionRequest(request_id=request_id)
         return (await call_unary(_SERVICE, self._stub().CancelExecution, request, self._timeout_s)).state
 
+    async def resume(self, request_id: str) -> execution_pb2.LifecycleState.ValueType:
+        """Have an interrupted execution taken up again; returns the state it was in.
+
+        Raises NotFound, and PreconditionFailed for one that is not interrupted.
+        """
+        request = pb.ResumeExecutionRequest(request_id=request_id)
+        return (await call_unary(_SERVICE, self._stub().ResumeExecution, request, self._timeout_s)).state
+
+    async def get_usage(self, *, session_id: str = "", model: str = "") -> list[pb.UsageTotal]:
+        """Return what ended executions used and cost, by session and model; empty filters are all."""
+        request = pb.GetUsageRequest(session_id=session_id, model=model)
+        return list((await call_unary(_SERVICE, self._stub().GetUsage, request, self._timeout_s)).totals)
+
     async def get_session(self, session_id: str) -> pb.Session:
         """Return a stored conversation; raises NotFound."""
         request = pb.GetSessionRequest(session_id=session_id)

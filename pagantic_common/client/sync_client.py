@@ -122,6 +122,17 @@ class Client:
         """Cancel an execution and return the state it ended in; raises NotFound."""
         return self._run(self._client.cancel(request_id))
 
+    def resume(self, request_id: str) -> execution_pb2.LifecycleState.ValueType:
+        """Have an interrupted execution taken up again; returns the state it was in.
+
+        Raises NotFound, and PreconditionFailed for one that is not interrupted.
+        """
+        return self._run(self._client.resume(request_id))
+
+    def get_usage(self, *, session_id: str = "", model: str = "") -> list[pb.UsageTotal]:
+        """Return what ended executions used and cost, by session and model; empty filters are all."""
+        return self._run(self._client.get_usage(session_id=session_id, model=model))
+
     def get_session(self, session_id: str) -> pb.Session:
         """Return a stored conversation; raises NotFound."""
         return self._run(self._client.get_session(session_id))

@@ -16,6 +16,7 @@ from pagantic.common.v1 import error_pb2, usage_pb2
 from pagantic.constraint.v1 import contract_pb2
 from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
+from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 
 COLUMNS = ("seq", "+ms", "layer", "action", "what", "caused by", "took ms", "error")
 PIPE_COLUMNS = 160
@@ -88,6 +89,18 @@ def timeline_table(events: Sequence[event_pb2.ExecutionEvent], *, width: int = P
     return table
 
 
+def usage_table(totals: Sequence[pb.UsageTotal]) -> Table:
+    """Return a table with a row for each session and model."""
+    table = Table(box=box.SIMPLE_HEAD)
+    for name in ("session", "model", "requests", "prompt", "cached", "output", "USD"):
+        table.add_column(name, justify="left" if name in ("session", "model") else "right")
+    for total in totals:
+        counts = (total.requests, total.prompt_tokens, total.cached_prompt_tokens, total.output_tokens)
+        names = (escape(total.session_id or "-"), escape(total.model))
+        table.add_row(*names, *(str(count) for count in counts), f"{total.cost_usd:.4f}")
+    return table
+
+
 def wide_console(*, stderr: bool = False) -> Console:
     """Return a console that does not cut tables down to 80 columns when it writes to a pipe or a file."""
     console = Console(highlight=False, stderr=stderr)
@@ -143,6 +156,8 @@ def describe_event(event: event_pb2.ExecutionEvent) -> str:  # noqa: C901, PLR09
             return f"{event.step_end.name} ({event.step_end.kind}) {'ok' if event.step_end.success else 'failed'}"
         case "attempt_discarded":
             return f"attempt {event.attempt_discarded.attempt}: {event.attempt_discarded.reason}"
+        case "resumed":
+            return f"{event.resumed.completed_steps} steps had ended"
         case "completed":
             return describe_usage(event.completed.response.token_usage)
         case "content_delta" | "reasoning_delta" as kind:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as rpc
-from pagantic_common.domain.errors import NotFound
+from pagantic_common.domain.errors import NotFound, PreconditionFailed
 from pagantic_common.rpc.server import Registration, start_server
 from services.orchestrator.settings import OrchestratorSettings
 
@@ -47,6 +47,15 @@ class ScriptedOrchestrator(rpc.OrchestratorServiceServicer):
 
     async def CancelExecution(self, _request, _context):
         return pb.CancelExecutionResponse(state=execution_pb2.LIFECYCLE_STATE_CANCELLED)
+
+    async def ResumeExecution(self, request, _context):
+        if request.request_id != "r1":
+            raise PreconditionFailed(f"execution {request.request_id!r} is not interrupted: it runs")
+        return pb.ResumeExecutionResponse(state=execution_pb2.LIFECYCLE_STATE_EXECUTE)
+
+    async def GetUsage(self, request, _context):
+        total = pb.UsageTotal(session_id=request.session_id, model="default", requests=2, output_tokens=6, cost_usd=0.5)
+        return pb.GetUsageResponse(totals=[total])
 
     async def ListSessions(self, request, _context):
         if not request.page_token:

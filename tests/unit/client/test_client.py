@@ -10,7 +10,14 @@ from pydantic import BaseModel, field_validator
 from pagantic.common.v1 import error_pb2, message_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import AsyncClient, Client, chat_request
-from pagantic_common.domain.errors import DeadlineExceeded, ErrorCode, NotFound, PaganticError, Unavailable
+from pagantic_common.domain.errors import (
+    DeadlineExceeded,
+    ErrorCode,
+    NotFound,
+    PaganticError,
+    PreconditionFailed,
+    Unavailable,
+)
 from tests.unit.client.scripted_orchestrator import ScriptedOrchestrator, serving
 
 
@@ -117,6 +124,17 @@ def test_leaving_a_stream_early_cancels_the_request(client, orchestrator):
 def test_an_unknown_request_is_not_found(client):
     with pytest.raises(NotFound, match="no execution has request_id 'r2'"):
         client.timeline("r2")
+
+
+def test_an_interrupted_execution_is_taken_up_and_another_is_not(client):
+    assert client.resume("r1") == execution_pb2.LIFECYCLE_STATE_EXECUTE
+    with pytest.raises(PreconditionFailed, match="is not interrupted"):
+        client.resume("r2")
+
+
+def test_usage_is_told_by_session_and_model(client):
+    (total,) = client.get_usage(session_id="s")
+    assert (total.session_id, total.model, total.requests, total.cost_usd) == ("s", "default", 2, 0.5)
 
 
 def test_all_pages_of_sessions_are_listed(client):

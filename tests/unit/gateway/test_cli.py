@@ -172,3 +172,19 @@ def test_doctor_tells_a_service_that_serves_from_one_that_does_not(invoke, orche
 def test_doctor_asks_for_a_newer_python():
     assert doctor.check_python((3, 10, 0)).next_step
     assert not doctor.check_python((3, 11, 0)).next_step
+
+
+def test_resume_says_where_it_goes_on_and_why_it_does_not(invoke):
+    result = invoke("resume", "r1")
+    assert result.exit_code == 0
+    assert "goes on from EXECUTE" in result.stderr
+    result = invoke("resume", "r2")
+    assert result.exit_code != 0
+    assert "is not interrupted" in result.stderr
+
+
+def test_usage_shows_tokens_and_cost(invoke):
+    shown = invoke("usage", "--session", "s").stdout
+    assert "default" in shown
+    assert "0.5000" in shown
+    assert json.loads(invoke("usage", "--json").stdout)["output_tokens"] == "6"
