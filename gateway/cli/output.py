@@ -69,7 +69,7 @@ def _one_line(text: str) -> str:
 
 def _next_step(error: PaganticError, request_id: str) -> str:  # noqa: PLR0911 - an answer for each kind
     if isinstance(error, errors.Unavailable) and not request_id:
-        return "start the services with `pagantic up`, or name another address with --address"
+        return "start the services with `pagantic up`, or name another address with --address; then send it again"
     if error.code is ErrorCode.ORCHESTRATION_DEPENDENCY_UNAVAILABLE:
         return "see which service is down with `pagantic status`"
     if isinstance(error, errors.DeadlineExceeded):

@@ -5,6 +5,8 @@ The migrations make the tables; what is written here is what they lead to, which
 
 from __future__ import annotations
 
+import logging
+
 from alembic import command
 from alembic.config import Config
 from sqlalchemy import (
@@ -129,4 +131,5 @@ def migrate(connection: Connection) -> None:
     config = Config()
     config.set_main_option("script_location", "services.orchestrator.adapters:migrations")
     config.attributes["connection"] = connection
+    logging.getLogger("alembic").setLevel(logging.WARNING)  # it tells at each start what it assumes
     command.upgrade(config, "head")
