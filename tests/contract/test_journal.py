@@ -262,6 +262,18 @@ async def test_the_migrations_lead_to_the_tables_and_may_be_run_by_several_at_on
         assert compare_metadata(MigrationContext.configure(db), TABLES) == []
 
 
+async def test_a_database_that_dropped_its_connections_is_used_again(journal, database_url):
+    if not database_url.startswith("postgresql"):
+        pytest.skip("a file has no connections")
+    await admit(journal)
+    await journal.get("r")
+    with opened(database_url) as db:
+        others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = "
+        db.execute(text(others + "current_database()"))
+    await journal.write(happened(record(), 1))
+    assert await sequences(journal, "r") == [1]
+
+
 async def test_a_database_that_is_not_there_says_so():
     with pytest.raises(Unavailable, match="the journal's database does not answer"):
         await SqlJournal("postgresql://nobody@127.0.0.1:1/none").open()
