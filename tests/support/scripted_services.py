@@ -93,13 +93,14 @@ class ScriptedConstraint:
 
 
 class ScriptedTools:
-    """Has one tool, `clock`; with `is_stuck` its calls never end."""
+    """Has one tool, `clock`; with `is_stuck` its calls never end, and each of `ends` is raised by one call."""
 
     def __init__(self, *, is_idempotent=False, is_stuck=False):
         self.definition = ToolDefinition("clock", "Tells the time.", "{}", idempotent=is_idempotent)
         self.is_stuck = is_stuck
         self.called = asyncio.Event()
         self.failure = None
+        self.ends = []
         self.calls = []
         self.correlations = []
 
@@ -116,6 +117,8 @@ class ScriptedTools:
         self.called.set()
         if self.is_stuck:
             await asyncio.Event().wait()
+        if self.ends:
+            raise self.ends.pop(0)
         return ToolCallRecord(call.id, call.name, call.arguments_json, "noon", False, None, 0.01)
 
 

@@ -40,4 +40,5 @@ class GrpcTools:
             is_error=reply.result.is_error,
             error_code=error_code_from_proto(reply.error.code),
             duration_s=duration_from_proto(reply.duration),
+            is_retryable=reply.error.retryable,
         )

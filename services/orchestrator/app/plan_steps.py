@@ -80,6 +80,7 @@ class PlanSteps:
         self._enforcement = next((one.enforcement for one in progress.steps if one.result.name == self._final), None)
         self.results: list[StepResult] = [one.result for one in progress.steps]
         self.records: list[ToolCallRecord] = list(progress.records)
+        self._calls = len(progress.began)  # what began has its id, whether it ended or not
 
     async def run(self) -> PlanRan:
         """Run all steps, or up to the first that fails; what runs beside it ends first."""
@@ -162,7 +163,10 @@ class PlanSteps:
                 return await self._do(step, inputs)
         except TimeoutError:
             code = ErrorCode.TOOL_TIMEOUT if step.kind == StepKind.TOOL else ErrorCode.CANCELLED_TIMEOUT
-            failure = failure_of(code, f"step {step.name!r} took more than {timeout_s:g} s")
+            tool = self._tools.get(str(step.parameters.get("tool", "")))
+            is_idempotent = tool is not None and tool.idempotent
+            text = f"step {step.name!r} took more than {timeout_s:g} s"
+            failure = failure_of(code, text, tool_is_idempotent=is_idempotent)
             raise _StepFailedError(failure, TokenUsage()) from None
         except PaganticError as error:
             raise _StepFailedError(failure_from(error), TokenUsage()) from None
@@ -254,15 +258,15 @@ class PlanSteps:
             )
         record = before.records[-1] if before.ended else None
         if record is None or (record.is_error and tool in self._tools and self._tools[tool].idempotent):
-            call = ToolCall(f"{step.name}-{len(self.records) + 1}", tool, arguments)
+            self._calls += 1
+            call = ToolCall(f"{step.name}-{self._calls}", tool, arguments)
             effects = self._new_effects(step.name)
             try:
                 record = await effects.calls.run(self._request, call, self._tools)
             finally:
                 self.records += effects.calls.records
-        if record.error_code is not None or record.is_error:
-            code = record.error_code or ErrorCode.TOOL_EXECUTION_FAILED
-            raise _StepFailedError(failure_of(code, record.result), TokenUsage())
+        if record.failure is not None:
+            raise _StepFailedError(record.failure, TokenUsage())
         return _Done(result_value(record.id, tool, record.result))
 
     async def _validate(self, step: Step, value: Value) -> _Done:

@@ -11,7 +11,6 @@ import rfc8785
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import (
     ErrorCode,
-    Failure,
     InvalidRequest,
     PaganticError,
     PreconditionFailed,
@@ -77,7 +76,6 @@ class ToolCalls:
             caused_by=cause,
         )
         started_s = self._clock.monotonic_s()
-        failure: Failure | None = None
         try:
             if is_lost:
                 raise PreconditionFailed(lost_call_message(call.name), code=ErrorCode.TOOL_EXECUTION_FAILED)
@@ -87,15 +85,23 @@ class ToolCalls:
                 self.started_count += 1
                 record = await self._tools.execute(call)
         except PaganticError as error:
-            failure = failure_from(error)
-            code = ErrorCode.TOOL_UNAVAILABLE if isinstance(error, Unavailable) else failure.code
-            took_s = self._clock.monotonic_s() - started_s
-            record = ToolCallRecord(call.id, call.name, call.arguments_json, failure.message, True, code, took_s)
+            failed = failure_from(error)
+            if isinstance(error, Unavailable):
+                failed = failure_of(ErrorCode.TOOL_UNAVAILABLE, failed.message, tool_is_idempotent=True)
+            record = ToolCallRecord(
+                call.id,
+                call.name,
+                call.arguments_json,
+                result=failed.message,
+                is_error=True,
+                error_code=failed.code,
+                duration_s=self._clock.monotonic_s() - started_s,
+                # It may have run, whatever the error says.
+                is_retryable=failed.retryable and call.name in tools and tools[call.name].idempotent,
+            )
         took_s = self._clock.monotonic_s() - started_s
-        if record.error_code is not None and failure is None:
-            failure = failure_of(record.error_code, record.result)
         self.records.append(record)
-        self._recorder.note_step(call.id, failure)
+        self._recorder.note_step(call.id, record.failure)
         await self._recorder.emit(
             events.ToolEnd(call.name, call.id, args_hash, took_s * 1000, not record.is_error, record.error_code),
             layer="tools",
@@ -103,7 +109,7 @@ class ToolCalls:
             entries=[CallEnded(record, self._step)],
             is_durable=True,  # it will not run again
             duration_s=took_s,
-            failure=failure,
+            failure=record.failure,
             tool_call_id=call.id,
             caused_by=cause,
         )

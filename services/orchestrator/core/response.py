@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from pagantic_common.domain.errors import ErrorCode, Failure
+from pagantic_common.domain.errors import ErrorCode, Failure, failure_of
 from pagantic_common.domain.messages import ToolCall
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Guarantee, StageReport, Violation
@@ -42,7 +42,7 @@ class CandidateOutput:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallRecord:
-    """One tool call that ran."""
+    """One tool call that ran; `is_retryable` when it failed, and may be made again with another end."""
 
     id: str
     name: str
@@ -51,6 +51,15 @@ class ToolCallRecord:
     is_error: bool
     error_code: ErrorCode | None
     duration_s: float
+    is_retryable: bool = False
+
+    @property
+    def failure(self) -> Failure | None:
+        """How it failed; None when it did not."""
+        if not self.is_error:
+            return None
+        failed = failure_of(self.error_code or ErrorCode.TOOL_EXECUTION_FAILED, self.result)
+        return replace(failed, retryable=self.is_retryable)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from pagantic.common.v1 import error_pb2
 from pagantic.constraint.v1 import contract_pb2
 from pagantic.orchestrator.v1 import execution_pb2, plan_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
-from pagantic_common.domain.errors import ErrorCode, NotFound, Overloaded, Unavailable
+from pagantic_common.domain.errors import ErrorCode, Internal, NotFound, Overloaded, Unavailable
 from pagantic_common.domain.messages import ToolCall
 from pagantic_common.rpc.call import call_unary
 from tests.support.orchestrator_app import ended, execute, orchestrator, system_request, timeline
@@ -255,3 +255,31 @@ async def test_a_plan_whose_tools_cannot_be_reached_fails_before_the_first_step(
     response, _ = await ask(tmp_path, plan(step("say"), TOOL), tools=tools)
     assert response.error.code == error_pb2.ERROR_CODE_ORCHESTRATION_DEPENDENCY_UNAVAILABLE
     assert len(response.step_results) == 0
+
+
+@pytest.mark.parametrize("end", [Unavailable("gone"), Overloaded("too large"), Internal("broken")])
+@pytest.mark.parametrize("is_idempotent", [True, False])
+async def test_a_call_that_was_lost_is_made_again_only_when_that_does_no_harm(tmp_path, end, is_idempotent):
+    tools = ScriptedTools(is_idempotent=is_idempotent)
+    tools.ends = [end]
+    response, events = await ask(tmp_path, plan(TOOL), tools=tools)
+    assert len(tools.calls) == 1 + is_idempotent
+    assert response.HasField("error") != is_idempotent
+    assert not response.error.retryable
+    told = next(event for event in events if event.action == "tool.end")
+    assert told.error.code == told.tool_end.error_code
+    assert told.error.retryable == is_idempotent
+    started = [event.tool_call_id for event in events if event.action == "tool.start"]
+    assert len(set(started)) == len(tools.calls)
+
+
+@pytest.mark.parametrize("is_idempotent", [True, False])
+async def test_a_tool_that_takes_too_long_is_retryable_when_it_is_idempotent(tmp_path, is_idempotent):
+    tools = ScriptedTools(is_idempotent=is_idempotent, is_stuck=True)
+    request = plan(TOOL, retry=execution_pb2.RetryPolicy(max_retries=1))
+    request.plan.steps[0].timeout.FromMilliseconds(50)
+    response, _ = await ask(tmp_path, request, tools=tools)
+    assert response.error.code == error_pb2.ERROR_CODE_TOOL_TIMEOUT
+    assert response.error.retryable == is_idempotent
+    assert response.step_results[0].attempts == 1 + is_idempotent
+    assert len({call.id for call in tools.calls}) == len(tools.calls)
