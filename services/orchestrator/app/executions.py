@@ -74,11 +74,8 @@ class Executions:
         """Run a request, or join the run or the response of the same id, and return what came of it."""
         found = await self._find(request, fingerprint)
         if isinstance(found, Running):
-            found.watchers += 1
-            try:
+            with found.watched():
                 return await found.recorder.wait_end()
-            finally:
-                found.leave()
         async with aclosing(self._follow(found)) as events:
             async for event in events:
                 if isinstance(event.payload, Completed):
@@ -261,13 +258,10 @@ class Executions:
 
 
 async def _watch(running: Running, after: int = 0) -> AsyncGenerator[Event, None]:
-    running.watchers += 1
-    try:
+    with running.watched():
         async with aclosing(running.recorder.watch(after)) as events:
             async for event in events:
                 yield event
-    finally:
-        running.leave()
 
 
 def _stop_unwatched(admission: asyncio.Future[Running | ExecutionRecord], failure: Failure) -> None:

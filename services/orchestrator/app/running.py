@@ -6,6 +6,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pagantic_common.domain.correlation import CorrelationContext
@@ -19,6 +20,10 @@ from services.orchestrator.app.turns import Turns
 from services.orchestrator.core.request import Request
 
 log = get_logger(__name__)
+
+# A caller ends its call by its own clock, and its gRPC may have rounded the time that it told us up to three digits.
+DEADLINE_SLACK_S = 0.05
+DEADLINE_ROUNDING_RATIO = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +62,17 @@ class Running:
             if self.is_started and self.task is not None and not self.recorder.is_finishing:
                 self.task.cancel()
 
-    def leave(self) -> None:
-        """Count a watcher out; the last one that leaves a run stops it."""
-        self.watchers -= 1
-        if self.watchers == 0 and not self.recorder.is_ended:
-            self.stop(caller_left())
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Count the caller as a watcher; the last one that leaves a run stops it."""
+        since_s = time.monotonic()
+        self.watchers += 1
+        try:
+            yield
+        finally:
+            self.watchers -= 1
+            if self.watchers == 0 and not self.recorder.is_ended:
+                self.stop(caller_left(time.monotonic() - since_s))
 
     async def _run(self, job: Job, turns: Turns, registry: Registry) -> None:
         self.is_started = True
@@ -146,8 +157,9 @@ class Registry:
             running.admitted.set()
 
 
-def caller_left() -> Failure:
-    """Say why a caller is not there any more."""
-    if current_deadline().has_passed(time.monotonic()):
+def caller_left(watched_s: float = 0.0) -> Failure:
+    """Say why a caller is not there any more that was for `watched_s`."""
+    left_s = current_deadline().remaining_s(time.monotonic())
+    if left_s is not None and left_s <= DEADLINE_SLACK_S + DEADLINE_ROUNDING_RATIO * (watched_s + left_s):
         return failure_of(ErrorCode.CANCELLED_TIMEOUT, "the caller's deadline passed")
     return failure_of(ErrorCode.CANCELLED_SIGNAL, "the caller cancelled or went away")
