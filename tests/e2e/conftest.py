@@ -8,6 +8,8 @@ from pathlib import Path
 import grpc
 import pytest
 
+from tests.support.killing import Processes
+from tests.support.live_requests import ingest
 from tests.support.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
@@ -65,3 +67,18 @@ def system(tmp_path_factory):
 def channel(system):
     with grpc.insecure_channel(system.address("orchestrator")) as opened:
         yield opened
+
+
+@pytest.fixture(scope="session")
+def mortal(tmp_path_factory):
+    """A system of its own, for tests that kill what it is made of."""
+    running = System(tmp_path_factory.mktemp("mortal"))
+    running.run(sys.executable, "-m", "deploy.local", "up")
+    ingest(running.address("context"))
+    yield running
+    running.run(sys.executable, "-m", "deploy.local", "down")
+
+
+@pytest.fixture(scope="session")
+def processes(mortal):
+    return Processes(mortal)
