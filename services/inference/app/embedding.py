@@ -128,7 +128,9 @@ class Embedding:
 
     def _check_capacity(self) -> None:
         if self.broken_because:
-            raise Unavailable(f"the engine is broken: {self.broken_because}", code=ErrorCode.INFERENCE_ENGINE_ERROR)
+            raise Unavailable(
+                f"the engine is broken: {self.broken_because}", code=ErrorCode.INFERENCE_MODEL_UNAVAILABLE
+            )
         is_idle = self._batch_started_s is None
         if self.queue.waiting >= self.queue_capacity + is_idle:
             raise Overloaded(

@@ -69,8 +69,8 @@ class EngineLoop:
     def submit(self, request: DecodeRequest, deliver: Deliver) -> int:
         """Let a request in and return its number. Its events go to `deliver`, in order; the last is Finished or Failed.
 
-        Raises Overloaded (INFERENCE_OVERLOADED) when too many wait and Unavailable (INFERENCE_ENGINE_ERROR) when the
-        engine is broken.
+        Raises Overloaded (INFERENCE_OVERLOADED) when too many wait and Unavailable (INFERENCE_MODEL_UNAVAILABLE)
+        when the engine is broken.
         """
         with self._changed:
             self._check_health()
@@ -122,7 +122,9 @@ class EngineLoop:
 
     def _check_health(self) -> None:
         if self.broken_because:
-            raise Unavailable(f"the engine is broken: {self.broken_because}", code=ErrorCode.INFERENCE_ENGINE_ERROR)
+            raise Unavailable(
+                f"the engine is broken: {self.broken_because}", code=ErrorCode.INFERENCE_MODEL_UNAVAILABLE
+            )
 
     def _run(self) -> None:
         try:

@@ -261,8 +261,9 @@ async def test_a_stuck_batch_ends_its_requests_and_is_told_to_health():
         assert "longer than 0.05 s" in reason
         with pytest.raises(Internal, match="longer than"):
             await waiting
-        with pytest.raises(Unavailable, match="broken"):
+        with pytest.raises(Unavailable, match="broken") as refused:
             await embedding.embed(["x"])
+        assert refused.value.code is ErrorCode.INFERENCE_MODEL_UNAVAILABLE
     gate.opened.set()
     await models.close()
 

@@ -45,8 +45,9 @@ async def test_a_stuck_step_ends_its_streams_and_is_told_to_health():
         with pytest.raises(Internal, match="longer than") as failed:
             await waiting
         assert failed.value.code is ErrorCode.INFERENCE_ENGINE_ERROR
-        with pytest.raises(Unavailable, match="broken"):
+        with pytest.raises(Unavailable, match="broken") as refused:
             await collect_events(generation)
+        assert refused.value.code is ErrorCode.INFERENCE_MODEL_UNAVAILABLE
     hold.set()
     await models.close()
 
