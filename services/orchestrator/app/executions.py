@@ -16,10 +16,12 @@ from pagantic_common.domain.errors import (
     ErrorCode,
     Failure,
     InvalidRequest,
+    PaganticError,
     PreconditionFailed,
     failure_of,
 )
 from pagantic_common.telemetry.scope import current_correlation
+from services.orchestrator.app.effects import failure_from
 from services.orchestrator.app.planning import create_plan
 from services.orchestrator.app.recorder import Recorder
 from services.orchestrator.app.runner import Runner
@@ -98,12 +100,16 @@ class Executions:
     async def create_plan(self, request: Request) -> Plan:
         """Return the plan that a PLAN request would run, checked, without running it.
 
-        Raises InvalidRequest for a malformed envelope or another mode, PreconditionFailed for a plan that is rejected.
+        Raises InvalidRequest for a malformed envelope or another mode, PreconditionFailed for a plan that is rejected,
+        and what the services raise that the planner asks, with a code.
         """
         check_request(request)
         if request.mode is not Mode.PLAN:
             raise InvalidRequest(f"mode {request.mode} has no plan: use PLAN")
-        made = await create_plan(self._services, request)
+        try:
+            made = await create_plan(self._services, request)
+        except PaganticError as error:
+            raise type(error)(failure=failure_from(error), retry_after_s=error.retry_after_s) from None
         plan, failure = accept_plan(request, made, self._limits.plan_bounds)
         if failure is not None:
             raise PreconditionFailed(failure=failure)

@@ -9,7 +9,7 @@ from pagantic.common.v1 import error_pb2
 from pagantic.context.v1 import context_service_pb2
 from pagantic.orchestrator.v1 import execution_pb2, plan_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
-from pagantic_common.domain.errors import ErrorCode, InvalidRequest, PreconditionFailed
+from pagantic_common.domain.errors import ErrorCode, InvalidRequest, PreconditionFailed, Unavailable
 from pagantic_common.rpc.call import call_unary
 from services.orchestrator.core.planning import Planner
 from tests.support.orchestrator_app import execute, orchestrator, system_request, timeline
@@ -72,3 +72,13 @@ async def test_a_plan_is_checked_before_it_is_given(tmp_path):
         assert caught.value.code is ErrorCode.ORCHESTRATION_PLAN_REJECTED
         with pytest.raises(InvalidRequest, match="mode CHAT has no plan"):
             await create_plan(stub, system_request())
+
+
+async def test_a_planner_that_cannot_ask_its_model_names_what_is_missing(tmp_path):
+    gone = Unavailable("the inference service cannot be reached", retry_after_s=1.0)
+    services = replace(scripted_services(inference=ScriptedInference(gone)), planner=Planner.MODEL)
+    async with orchestrator(tmp_path, services) as stub:
+        with pytest.raises(Unavailable, match="inference service") as caught:
+            await create_plan(stub, request())
+    assert caught.value.code is ErrorCode.ORCHESTRATION_DEPENDENCY_UNAVAILABLE
+    assert caught.value.retry_after_s == 1.0
