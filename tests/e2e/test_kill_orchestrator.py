@@ -17,6 +17,8 @@ from tests.support.live_requests import (
     chat,
     check_ended,
     check_turns,
+    is_action,
+    is_text,
     plan,
     redundant,
     structured,
@@ -26,14 +28,6 @@ from tests.support.live_requests import (
 from tests.support.service_process import ServiceProcess
 
 LONG = 300  # tokens
-
-
-def is_text(event):
-    return event.HasField("content_delta")
-
-
-def is_inferring(event):
-    return event.action == "inference.start"
 
 
 @contextmanager
@@ -124,7 +118,7 @@ def test_a_plan_that_nobody_resumes_is_interrupted_until_its_request_is_sent_aga
     [
         (chat(max_tokens=LONG), is_text),
         (structured(max_tokens=LONG), is_text),
-        (redundant(max_tokens=LONG), is_inferring),
+        (redundant(max_tokens=LONG), is_action("inference.start")),
     ],
     ids=["CHAT", "STRUCTURED", "REDUNDANT"],
 )

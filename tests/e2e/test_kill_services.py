@@ -19,6 +19,8 @@ from tests.support.live_requests import (
     chat,
     check_ended,
     check_turns,
+    is_action,
+    is_text,
     plan,
     redundant,
     structured,
@@ -32,14 +34,6 @@ SHORT = 24
 LOST = ("ORCHESTRATION_DEPENDENCY_UNAVAILABLE", "ORCHESTRATION_FAILURE", True)
 TOOL_LOST = ("TOOL_UNAVAILABLE", "TOOL_FAILURE", True)  # the calculator is idempotent
 GOES_ON = None
-
-
-def is_text(event):
-    return event.HasField("content_delta")
-
-
-def is_action(action):
-    return lambda event: event.action == action
 
 
 def is_preparing(event):
@@ -182,7 +176,7 @@ def check_works_again(case, stub, turns):
         responses.append(stub.Execute(work, timeout=DEADLINE_S))
         return not responses[-1].HasField("error") and not any(call.is_error for call in responses[-1].tool_calls_made)
 
-    wait_until(succeeds, f"{case.name} works again", within_s=30)
+    wait_until(succeeds, f"{case.name} works again")
     if case.work.session_id:
         check_turns(stub, case.work.session_id, turns + sum(not response.HasField("error") for response in responses))
 
@@ -190,7 +184,7 @@ def check_works_again(case, stub, turns):
 def test_a_plan_whose_retries_last_until_inference_is_back_completes(stub, processes):
     work = plan(FIND, TELL, max_tokens=SHORT)
     work.retry.max_retries = 10
-    work.retry.backoff.FromMilliseconds(1500)
+    work.retry.backoff.FromMilliseconds(2000)
     told = watch(stub, work, (is_text, lambda: processes.kill("inference")))
     assert not told.response.HasField("error"), told.response.error
     assert told.took_s <= DEADLINE_S + 1
@@ -200,6 +194,18 @@ def test_a_plan_whose_retries_last_until_inference_is_back_completes(stub, proce
     assert 1 < tell.attempts <= 11
     assert [event.action for event in events].count("attempt.discarded") == tell.attempts - 1
     assert told.response.content == tell.output.content
+
+
+def test_retries_of_what_is_lost_end_at_the_deadline(stub, processes):
+    work = plan(FIND, TELL, max_tokens=LONG, timeout_s=4)
+    work.retry.max_retries = 10
+    work.retry.backoff.FromMilliseconds(1000)
+    with processes.holding() as kill:
+        told = watch(stub, work, (is_text, lambda: kill("inference")))
+    assert told.took_s <= 4 + 1
+    assert told.code == "CANCELLED_TIMEOUT"
+    assert [result.name for result in told.response.step_results] == ["find"]
+    check_ended(stub, work.request_id)
 
 
 def test_what_does_not_answer_and_does_not_die_ends_at_the_deadline(stub, processes):

@@ -10,6 +10,8 @@ from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as rpc
 from tests.support.killing import wait_until
 from tests.support.live_requests import (
+    LONG_TALE,
+    MANY,
     STORY,
     TELL,
     check_ended,
@@ -17,18 +19,16 @@ from tests.support.live_requests import (
     plan,
     redundant,
     request,
-    schema_of,
     structured,
     watch,
 )
 
-MANY = 1500  # tokens: seconds of decoding
-LONG_TALE = schema_of(tale={"type": "string", "minLength": 3000, "maxLength": 4000})
+LONG = {"schema": LONG_TALE, "max_tokens": MANY}
 MODES = {
-    "CHAT": lambda **fields: request(STORY, execution_pb2.MODE_CHAT, max_tokens=MANY, session_id="left", **fields),
-    "STRUCTURED": lambda **fields: structured(schema=LONG_TALE, max_tokens=MANY, **fields),
-    "PLAN": lambda **fields: plan(TELL, max_tokens=MANY, **fields),
-    "REDUNDANT": lambda **fields: redundant(schema=LONG_TALE, max_tokens=MANY, **fields),
+    "CHAT": lambda **fields: request(STORY, execution_pb2.MODE_CHAT, session_id="left", **LONG, **fields),
+    "STRUCTURED": lambda **fields: structured(**LONG, **fields),
+    "PLAN": lambda **fields: plan(TELL, **LONG, **fields),
+    "REDUNDANT": lambda **fields: redundant(**LONG, **fields),
 }
 in_each_mode = pytest.mark.parametrize("make", MODES.values(), ids=MODES)
 

@@ -10,11 +10,14 @@ import grpc
 from pagantic.common.v1 import error_pb2, message_pb2
 from pagantic.constraint.v1 import contract_pb2
 from pagantic.context.v1 import context_service_pb2, context_service_pb2_grpc
+from pagantic.inference.v1 import generation_pb2, inference_service_pb2
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2, plan_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 
 STORY = "Tell a very long story about the sea."
 COLLECTION = "live"
+MANY = 1500  # tokens: seconds of decoding
+ONCE = execution_pb2.RetryPolicy(max_retries=0)
 CALL_S = 100.0  # of the gRPC call: longer than any hints.timeout here, so that the orchestrator's own end is seen
 TERMINAL = {
     execution_pb2.LIFECYCLE_STATE_COMPLETE,
@@ -35,6 +38,7 @@ def schema_of(**properties):
     }
 
 
+LONG_TALE = schema_of(tale={"type": "string", "minLength": 3000, "maxLength": 4000})
 TALE = schema_of(tale={"type": "string", "minLength": 40, "maxLength": 120}, sad={"type": "boolean"})
 
 
@@ -63,6 +67,11 @@ def chat(**fields):
     return request(text, execution_pb2.MODE_CHAT, tools=["calculator"], tool_choice=REQUIRED, **fields)
 
 
+def say(text, **fields):
+    """Return a turn of one text, that is not tried again."""
+    return request(text, execution_pb2.MODE_CHAT, retry=ONCE, **fields)
+
+
 def structured(**fields):
     fields = {"schema": TALE, "rules": [NOT_EMPTY], "max_tokens": 160, **fields}
     return request(STORY, execution_pb2.MODE_STRUCTURED, **fields)
@@ -88,6 +97,21 @@ CHECK = step("check", "validate", input=plan_pb2.StepInput(text="It is said."))
 def plan(*steps, **fields):
     execution_plan = plan_pb2.ExecutionPlan(steps=steps or (FIND, TELL, SUM, CHECK))
     return request(STORY, execution_pb2.MODE_PLAN, plan=execution_plan, **fields)
+
+
+def infer(stub, text="Go on.", timeout_s=60, tool_choice=None, tools=(), **fields):
+    """Ask the inference service itself."""
+    message = message_pb2.Message(role=message_pb2.ROLE_USER, content=text)
+    prompt = generation_pb2.ChatPrompt(messages=[message], tools=tools, tool_choice=tool_choice)
+    return stub.Infer(inference_service_pb2.InferRequest(chat=prompt, **fields), timeout=timeout_s)
+
+
+def is_text(event):
+    return event.HasField("content_delta")
+
+
+def is_action(action):
+    return lambda event: event.action == action
 
 
 def ingest(address):

@@ -1,0 +1,215 @@
+"""Failures of services: their settings, their deaths, and scripted neighbours where nothing else can.
+
+Three rows are of scripted services, and say so.
+"""
+
+import signal
+from contextlib import contextmanager
+
+import grpc
+
+from pagantic.common.v1 import error_pb2, message_pb2
+from pagantic.inference.v1 import generation_pb2
+from pagantic.orchestrator.v1 import execution_pb2
+from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
+from pagantic.tools.v1 import tools_service_pb2
+from tests.support.killing import wait_until
+from tests.support.live_requests import (
+    ONCE,
+    REQUIRED,
+    STORY,
+    TELL,
+    chat,
+    infer,
+    is_action,
+    is_text,
+    plan,
+    request,
+    say,
+    step,
+    structured,
+    watch,
+)
+from tests.support.taxonomy import Rows, run, settled, told_by
+
+ROWS = Rows()
+
+
+def calling(tool, arguments):
+    call = message_pb2.ToolCall(id="c1", name=tool, arguments_json=arguments)
+    return lambda world: world.tools.ExecuteTool(tools_service_pb2.ExecuteToolRequest(call=call), timeout=30)
+
+
+def compute(expression, **fields):
+    return step("sum", "tool", {"tool": "calculator", "arguments": {"expression": expression}}, **fields)
+
+
+# ---- inference ----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def full(world):
+    """The narrow inference service decodes for as long as this lasts, and takes nothing else."""
+    world.mend_narrow()
+    constraint = generation_pb2.DecoderConstraint(regex="[a-z ]{4000,5000}")
+
+    def begin():
+        stream = infer(world.narrow_inference, constraint=constraint, max_tokens=3000)
+        try:
+            next(stream)
+        except grpc.RpcError:  # what ran before has only just ended
+            return None
+        return stream
+
+    stream = wait_until(begin, "something decodes")
+    try:
+        yield
+    finally:
+        stream.cancel()
+
+
+def ask_while_full(world):
+    with full(world):
+        return told_by(lambda: infer(world.narrow_inference))
+
+
+@ROWS.add("INFERENCE_OVERLOADED", "inference with QUEUE_CAPACITY 0 and MAX_RUNNING 1, which decodes", ask_while_full)
+def overload(world):
+    world.mend_narrow()
+    settled(world.narrowed, lambda: say("Hello.", max_tokens=1))
+    with full(world):
+        return run(world.narrowed, say("Go on."))
+
+
+LONG_STEP = "word " * 3500  # tokens of one step
+
+
+def ask_too_much(world):
+    world.mend_narrow()
+    return infer(world.narrow_inference, LONG_STEP, max_tokens=8)
+
+
+@ROWS.add("INFERENCE_ENGINE_ERROR", "inference whose step takes longer than STEP_TIMEOUT_S", ask_too_much)
+def break_the_engine(world):
+    world.mend_narrow()
+    settled(world.narrowed, lambda: say("Hello.", max_tokens=1))
+    return run(world.narrowed, say(LONG_STEP, max_tokens=8))
+
+
+@ROWS.add(
+    "INFERENCE_MODEL_UNAVAILABLE",
+    "constraint whose INFERENCE_ADDRESS nobody listens on",
+    lambda world: world.judge("It is right."),
+)
+def lose_the_judge(world):
+    return run(world.odd, structured(semantic_intent="It is right.", retry=ONCE))
+
+
+@ROWS.add(
+    "INFERENCE_CONTEXT_EXCEEDED", "a prompt over the window", lambda world: infer(world.inference, "word " * 6000)
+)
+def exceed_the_window(world):
+    return run(world.stub, say("word " * 6000))
+
+
+def ask_for_half_a_call(world):
+    tool = message_pb2.ToolDefinition(name="clock", parameters_json='{"type": "object"}')
+    return infer(world.inference, tools=[tool], tool_choice=REQUIRED, stop=["{"], max_tokens=60)
+
+
+@ROWS.add("INFERENCE_MALFORMED_RESPONSE", "a required tool call, cut off by max_tokens", ask_for_half_a_call)
+def cut_a_call(world):
+    return run(world.stub, chat(max_tokens=1))
+
+
+# ---- tools --------------------------------------------------------------------------------------------------------
+
+
+@ROWS.add(
+    "TOOL_NOT_FOUND",
+    "a name that no tool has",
+    lambda world: world.tools.ListTools(tools_service_pb2.ListToolsRequest(names=["hammer"])),
+)
+def name_no_tool(world):
+    return run(world.stub, say("Go on.", tools=["hammer"]))
+
+
+@ROWS.add("TOOL_INVALID_ARGUMENTS", "a plan's step without its argument", calling("calculator", "{}"))
+def leave_an_argument_out(world):
+    return run(world.stub, plan(step("sum", "tool", {"tool": "calculator", "arguments": {}})))
+
+
+@ROWS.add("TOOL_EXECUTION_FAILED", "1 / 0, which must fail again", calling("calculator", '{"expression": "1 / 0"}'))
+def divide_by_zero(world):
+    return run(world.stub, plan(compute("1 / 0")))
+
+
+def fail_a_scripted_tool(world, tool):
+    with world.scripted_tools(error_pb2.ERROR_CODE_TOOL_EXECUTION_FAILED):
+        return settled(world.odd, lambda: plan(step("call", "tool", {"tool": tool, "arguments": {}})))
+
+
+@ROWS.add("TOOL_EXECUTION_FAILED", "an idempotent tool of a scripted tools service", is_idempotent=True)
+def fail_a_steady_tool(world):
+    return fail_a_scripted_tool(world, "steady")
+
+
+@ROWS.add("TOOL_EXECUTION_FAILED", "a tool of a scripted tools service that is not idempotent")
+def fail_a_tool_that_runs_once(world):
+    return fail_a_scripted_tool(world, "once")
+
+
+@ROWS.add("TOOL_TIMEOUT", "tools stopped while it is called, a step with a timeout", is_idempotent=True)
+def take_too_long(world):
+    settled(world.odd, lambda: plan(compute("1 + 1")))
+    slow = compute("1 + 1", max_retries=0)
+    slow.timeout.FromMilliseconds(500)
+    work = plan(TELL, slow, max_tokens=8)
+    try:
+        return work, watch(world.odd, work, (is_text, lambda: world.odd_tools.send(signal.SIGSTOP))).response
+    finally:
+        world.odd_tools.send(signal.SIGCONT)
+
+
+@ROWS.add("TOOL_UNAVAILABLE", "tools killed while it is called", is_idempotent=True)
+def lose_the_tools(world):
+    settled(world.odd, lambda: plan(compute("1 + 1")))
+    work = plan(TELL, compute("1 + 1", max_retries=0), max_tokens=8)
+    stop = (is_text, lambda: world.odd_tools.send(signal.SIGSTOP))
+    kill = (is_action("tool.start"), lambda: world.odd_tools.send(signal.SIGKILL))
+    try:
+        return work, watch(world.odd, work, stop, kill).response
+    finally:
+        world.odd_tools.start()
+
+
+@ROWS.add("TOOL_DENIED", "a plan that uses a tool which its request does not allow")
+def use_what_is_denied(world):
+    return run(world.stub, plan(compute("1 + 1"), tools=["clock"]))
+
+
+# ---- neighbours -----------------------------------------------------------------------------------------------------
+
+
+def ask_without_constraint(world):
+    world.odd_constraint.send(signal.SIGKILL)
+    try:
+        asked = request(STORY, execution_pb2.MODE_PLAN)
+        return told_by(lambda: world.odd.CreatePlan(pb.CreatePlanRequest(request=asked), timeout=30))
+    finally:
+        world.odd_constraint.start()
+
+
+@ROWS.add("ORCHESTRATION_DEPENDENCY_UNAVAILABLE", "constraint killed", ask_without_constraint)
+def lose_constraint(world):
+    world.odd_constraint.send(signal.SIGKILL)
+    try:
+        return run(world.odd, structured(retry=ONCE))
+    finally:
+        world.odd_constraint.start()
+
+
+@ROWS.add("VALIDATION_SEMANTIC_FAILED", "constraint whose judge is a scripted inference service")
+def displease_the_judge(world):
+    with world.scripted_judge():
+        return settled(world.odd, lambda: structured(semantic_intent="It is right.", retry=ONCE))
