@@ -21,7 +21,7 @@ from pagantic_common.domain.errors import (
     failure_of,
 )
 from pagantic_common.telemetry.scope import current_correlation
-from services.orchestrator.app.effects import failure_from
+from services.orchestrator.app.failures import failure_from
 from services.orchestrator.app.planning import create_plan
 from services.orchestrator.app.recorder import Recorder
 from services.orchestrator.app.runner import Runner
