@@ -77,7 +77,12 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
         )
         presence.start()
         stack.push_async_callback(presence.stop)
-        yield [Registration(SERVICE_NAME, OrchestratorServicer(executions).add_to, drain=executions.close)]
+
+        async def drain() -> None:
+            await presence.stop()  # it would take up again what is given up
+            await executions.close()
+
+        yield [Registration(SERVICE_NAME, OrchestratorServicer(executions).add_to, drain=drain)]
 
 
 async def _wait_until_ready(channels: Sequence[grpc.aio.Channel]) -> None:

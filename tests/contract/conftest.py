@@ -26,8 +26,8 @@ async def journals(database_url):
 
     async def make(owner="local", **settings):
         journal = SqlJournal(database_url, owner=owner, **settings)
-        await journal.open()
         opened.append(journal)
+        await journal.open()
         return journal
 
     yield make

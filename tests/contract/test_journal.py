@@ -1,6 +1,7 @@
 """What every journal does, in each database."""
 
 import asyncio
+import sqlite3
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -13,8 +14,10 @@ from pagantic_common.domain.correlation import CorrelationContext
 from pagantic_common.domain.errors import Aborted, Conflict, InvalidRequest, NotFound, PreconditionFailed, Unavailable
 from pagantic_common.domain.messages import Message, Role
 from pagantic_common.telemetry.clock import SystemClock
+from services.orchestrator.adapters import journal_database
+from services.orchestrator.adapters.journal_database import check_url
 from services.orchestrator.adapters.journal_schema import TABLES
-from services.orchestrator.adapters.sql_journal import SqlJournal, check_url
+from services.orchestrator.adapters.sql_journal import SqlJournal
 from services.orchestrator.core.events import Event
 from services.orchestrator.core.lifecycle import State
 from services.orchestrator.core.memory import Summary
@@ -112,13 +115,56 @@ async def test_the_writes_of_one_caller_keep_their_order_and_closing_writes_them
     journal = await journals()
     await admit(journal)
     writes = [asyncio.create_task(journal.write(happened(record(), number))) for number in range(1, 50)]
-    writes[10].cancel()
     await asyncio.sleep(0)
+    writes[-1].cancel()  # who gave it has gone; it is written all the same
     await journal.close()
-    with pytest.raises(asyncio.CancelledError):
-        await writes[10]
+    await asyncio.gather(*writes[:-1])
     again = await journals()
-    assert await sequences(again, "r") == [number for number in range(1, 50) if number != 11]
+    assert await sequences(again, "r") == list(range(1, 50))
+    assert (await again.get("r")).is_interrupted
+
+
+async def test_after_a_write_that_failed_nothing_of_its_execution_is_written(journal):
+    for name in ("r", "s"):
+        await admit(journal, name)
+    await journal.write(happened(record("r"), 2))
+    writes = [journal.write(happened(record(name), number)) for number in range(1, 5) for name in ("r", "s")]
+    found = await asyncio.gather(*writes, return_exceptions=True)
+    assert [isinstance(one, Exception) for one in found[::2]] == [False, True, True, True]
+    assert await sequences(journal, "r") == [1, 2]
+    assert await sequences(journal, "s") == [1, 2, 3, 4]
+
+
+async def test_a_database_that_fails_in_the_middle_of_a_write_is_unavailable_and_then_used_again(journal, monkeypatch):
+    await admit(journal)
+    move = journal._writes._move.run
+
+    def break_down(db, _rows):
+        monkeypatch.setattr(journal._writes._move, "run", move)
+        if db.dialect.name == "sqlite":
+            raise sqlite3.OperationalError("disk I/O error")
+        db.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
+
+    monkeypatch.setattr(journal._writes._move, "run", break_down)
+    writes = [asyncio.create_task(journal.write(happened(record(), number))) for number in (1, 2)]
+    await asyncio.sleep(0)
+    writes.append(asyncio.create_task(journal.write(happened(record(), 3))))
+    for one in await asyncio.gather(*writes, return_exceptions=True):
+        assert isinstance(one, Unavailable)
+        assert "the journal's database does not answer" in str(one)
+    await journal.write(happened(record(), 1))
+    assert await sequences(journal, "r") == [1]
+
+
+async def test_one_process_at_a_time_is_an_owner(journals, monkeypatch):
+    monkeypatch.setattr(journal_database, "OWNER_TIMEOUT_S", 0.3)
+    first = await journals("a")
+    await admit(first)
+    with pytest.raises(PreconditionFailed, match="another orchestrator runs as 'a'"):
+        await journals("a")
+    assert not (await first.get("r")).is_interrupted
+    await first.close()
+    again = await journals("a")
     assert (await again.get("r")).is_interrupted
 
 
@@ -140,18 +186,21 @@ async def test_an_owner_that_was_taken_for_dead_cannot_write_to_what_was_taken_o
     dead, alive = await journals("a"), await journals("b")
     await admit(dead)
     await dead.write(happened(record(), 1))
-    assert "a" in (await alive.beat()).beats
-    await alive.interrupt("a")
+    beats = (await alive.beat()).beats
+    assert not await alive.interrupt("a", beats["a"] - 1), "it has beaten since"
+    await dead.write(happened(record(), 2))
+    assert await alive.interrupt("a", beats["a"])
+    assert not await alive.interrupt("a", beats["a"]), "only one takes over"
     with pytest.raises(Conflict, match="another orchestrator's"):
-        await dead.write(happened(record(), 2))
+        await dead.write(happened(record(), 3))
     assert await alive.claim("r")
-    await alive.write(happened(record(), 2))
+    await alive.write(happened(record(), 3))
     with pytest.raises(Conflict):
-        await dead.write(ended(record(), 3))
-    await alive.write(ended(record(), 3))
+        await dead.write(ended(record(), 4))
+    await alive.write(ended(record(), 4))
     with pytest.raises(Conflict):
-        await alive.write(happened(record(), 4))
-    assert await sequences(alive, "r") == [1, 2, 3]
+        await alive.write(happened(record(), 5))
+    assert await sequences(alive, "r") == [1, 2, 3, 4]
 
 
 async def test_beats_count_up_and_bring_what_is_to_be_cancelled(journals):
@@ -195,7 +244,7 @@ async def test_a_session_has_one_turn_at_a_time(journals):
         await other.get("r3")
     await one.write(ended(record("r1", session_id="s"), 1, turn=TURN))
     assert await other.take_turn("s", "r2")
-    await one.interrupt("b")
+    await other.release(["r2"])
     await admit(one, "r4", session_id="s", takes_turn=True)
 
 
@@ -240,11 +289,15 @@ async def test_what_has_ended_is_forgotten_after_its_time_and_what_runs_is_not(j
     await admit(journal, "old")
     await journal.write(ended(record("old"), 1))
     await admit(journal, "live")
+    await admit(journal, "given-up")
     await asyncio.sleep(0.05)
-    journal._purged_s = 0.0
+    await journal.release(["given-up"])
+    await asyncio.sleep(0.05)
+    journal._group._purged_s = float("-inf")
     await journal.beat()
-    with pytest.raises(NotFound):
-        await journal.timeline("old")
+    for name in ("old", "given-up"):
+        with pytest.raises(NotFound):
+            await journal.timeline(name)
     assert (await journal.get("live")).request_id == "live"
 
 
@@ -277,6 +330,6 @@ async def test_a_database_that_dropped_its_connections_is_used_again(journal, da
 async def test_a_database_that_is_not_there_says_so():
     with pytest.raises(Unavailable, match="the journal's database does not answer"):
         await SqlJournal("postgresql://nobody@127.0.0.1:1/none").open()
-    for url in ("mysql://x/y", "not a url"):
-        with pytest.raises(InvalidRequest, match="the journal's URL is"):
+    for url in ("mysql://x/y", "not a url", "sqlite://", "sqlite:///:memory:"):
+        with pytest.raises(InvalidRequest, match="the journal's URL"):
             SqlJournal(url)

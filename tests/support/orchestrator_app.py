@@ -38,7 +38,9 @@ async def orchestrator(
         loop.start()
     try:
         async with serving([Registration(SERVICE_NAME, OrchestratorServicer(executions).add_to)]) as (channel, _):
-            yield rpc.OrchestratorServiceStub(channel)
+            stub = rpc.OrchestratorServiceStub(channel)
+            stub.executions = executions
+            yield stub
     finally:
         await loop.stop()
         await executions.close()

@@ -26,7 +26,7 @@ from services.orchestrator.ports.journal import ExecutionRecord, SessionRecord, 
 
 _executions, _sessions = tables.executions, tables.sessions
 IS_INTERRUPTED = and_(_executions.c.response.is_(None), _executions.c.interrupted == 1)
-_NOT_READ = ("ordinal", "response", "owner", "cancel_requested")
+_NOT_READ = ("ordinal", "response", "owner", "cancel_requested", "interrupted_at")
 _RECORD = [column for column in _executions.c if column.name not in _NOT_READ]
 
 

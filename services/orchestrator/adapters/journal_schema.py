@@ -46,6 +46,7 @@ executions = Table(
     Column("last_error", LargeBinary),
     Column("response", LargeBinary),
     Column("interrupted", Integer, nullable=False, server_default="0"),
+    Column("interrupted_at", Double),
     Column("owner", Text, nullable=False, server_default=""),
     Column("cancel_requested", Integer, nullable=False, server_default="0"),
     UniqueConstraint("request_id"),
@@ -103,7 +104,7 @@ turns = Table(
     "turns",
     TABLES,
     Column("session_id", Text, primary_key=True),
-    Column("request_id", Text, nullable=False),
+    Column("request_id", Text, nullable=False, index=True),
     sqlite_with_rowid=False,
 )
 owners = Table(

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Dialect, and_, bindparam, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Dialect, and_, bindparam, delete, func, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from pagantic_common.codec.errors import failure_to_proto
@@ -75,7 +75,8 @@ class Writes:
         self._insert: Any = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}[dialect.name]
         executions: Any = self._insert(_executions)
         totals: Any = self._insert(tables.usage_totals)
-        admitted = [column.name for column in _executions.c if column.name not in ("ordinal", "response", "last_error")]
+        later = ("ordinal", "response", "last_error", "interrupted_at")
+        admitted = [column.name for column in _executions.c if column.name not in later]
         new: dict[str, Any] = {name: bindparam(name) for name in admitted}
         new |= {"owner": owner, "interrupted": 0, "cancel_requested": 0}
         moved = update(_executions).where(
@@ -171,7 +172,7 @@ class Writes:
     def claim(self, db: Connection, request_id: str) -> bool:
         """Make an interrupted execution this owner's."""
         claimed = update(_executions).where(_executions.c.request_id == request_id, IS_INTERRUPTED)
-        return bool(db.execute(claimed.values(owner=self._owner, interrupted=0, cancel_requested=0)).rowcount)
+        return bool(db.execute(claimed.values(owner=self._owner, interrupted=0)).rowcount)
 
     def request_cancel(self, db: Connection, request_id: str) -> None:
         """Have the owner of a live execution stop it."""
@@ -187,15 +188,31 @@ class Writes:
         )
         return Pulse(beats, tuple(db.execute(asked).scalars()))
 
-    def interrupt(self, db: Connection, owner: str) -> None:
-        """Mark what a dead owner ran as interrupted."""
-        db.execute(update(_executions).where(_executions.c.owner == owner, _live).values(interrupted=1))
-        db.execute(delete(tables.owners).where(tables.owners.c.owner == owner))
+    def arrive(self, db: Connection, now_s: float) -> None:
+        """Begin to be this owner: what it ran before is interrupted, and what was run before there were owners."""
+        self._interrupt(db, _executions.c.owner.in_((self._owner, "")), now_s)
+        self.beat(db)
 
-    def release(self, db: Connection, request_ids: Sequence[str]) -> None:
+    def leave(self, db: Connection, now_s: float) -> None:
+        """End to be this owner: what it still ran is interrupted."""
+        self._interrupt(db, _executions.c.owner == self._owner, now_s)
+        db.execute(delete(tables.owners).where(tables.owners.c.owner == self._owner))
+
+    def interrupt(self, db: Connection, owner: str, beat: int, now_s: float) -> bool:
+        """Mark what an owner ran as interrupted, unless it has beaten since."""
+        dead = and_(tables.owners.c.owner == owner, tables.owners.c.beat == beat)
+        if not db.execute(delete(tables.owners).where(dead)).rowcount:
+            return False
+        self._interrupt(db, _executions.c.owner == owner, now_s)
+        return True
+
+    def release(self, db: Connection, request_ids: Sequence[str], now_s: float) -> None:
         """Mark executions of this owner as interrupted."""
         mine = and_(_executions.c.owner == self._owner, _executions.c.request_id.in_(request_ids))
-        db.execute(update(_executions).where(mine, _live).values(interrupted=1))
+        self._interrupt(db, mine, now_s)
+
+    def _interrupt(self, db: Connection, which: ColumnElement[bool], now_s: float) -> None:
+        db.execute(update(_executions).where(which, _live).values(interrupted=1, interrupted_at=now_s))
 
     def update_state(
         self, db: Connection, session_id: str, values: Mapping[str, str], removed: Sequence[str], now_s: float
@@ -234,10 +251,11 @@ class Writes:
     def purge(self, db: Connection, oldest_s: float) -> None:
         """Forget executions that ended, or were interrupted, before a time; of the oldest, so many at once."""
         first = select(_executions.c.ordinal).order_by(_executions.c.ordinal).limit(PURGED_AT_ONCE).subquery()
-        is_done = or_(_executions.c.interrupted == 1, _executions.c.response.is_not(None))
-        old = and_(_executions.c.ordinal.in_(select(first)), _executions.c.entered_at < oldest_s, is_done)
+        has_ended = and_(_executions.c.response.is_not(None), _executions.c.entered_at < oldest_s)
+        is_given_up = and_(IS_INTERRUPTED, _executions.c.interrupted_at < oldest_s)
+        old = and_(_executions.c.ordinal.in_(select(first.c.ordinal)), or_(has_ended, is_given_up))
         ids = select(_executions.c.request_id).where(old)
-        for table in (tables.events, tables.entries):
+        for table in (tables.events, tables.entries, _turns):
             db.execute(delete(table).where(table.c.request_id.in_(ids)))
         db.execute(delete(_executions).where(old))
 

@@ -18,6 +18,7 @@ from pagantic_common.domain.errors import (
     InvalidRequest,
     PaganticError,
     PreconditionFailed,
+    Unavailable,
     failure_of,
 )
 from pagantic_common.telemetry.scope import current_correlation
@@ -30,7 +31,7 @@ from services.orchestrator.app.services import Services
 from services.orchestrator.app.turns import ConcurrentTurns, Turns
 from services.orchestrator.core.cost import Prices
 from services.orchestrator.core.events import Completed, Event
-from services.orchestrator.core.lifecycle import State
+from services.orchestrator.core.lifecycle import IllegalTransitionError, State
 from services.orchestrator.core.plan import Plan, PlanPolicy
 from services.orchestrator.core.plan_result import accept_plan
 from services.orchestrator.core.replay import Admitted, Replay, replay
@@ -39,6 +40,7 @@ from services.orchestrator.core.response import Response
 from services.orchestrator.ports.journal import ExecutionRecord, Journal
 
 END_TIMEOUT_S = 5.0
+RESTART_S = 2.0  # about what a restart takes
 FOLLOW_S = 0.1  # between looks at an execution that another orchestrator runs
 
 
@@ -118,15 +120,17 @@ class Executions:
     async def cancel(self, request_id: str) -> State:
         """Cancel an execution and return the state it is in then. Raises NotFound for an unknown id."""
         end = Deadline.after(self._clock.monotonic_s(), END_TIMEOUT_S)
-        is_asked = False
+        failure, is_asked = failure_of(ErrorCode.CANCELLED_SIGNAL, "cancelled by CancelExecution"), False
         while True:
             if (running := await self.running.get(request_id)) is not None:
-                running.stop(failure_of(ErrorCode.CANCELLED_SIGNAL, "cancelled by CancelExecution"))
+                running.stop(failure)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(running.ended.wait(), END_TIMEOUT_S)
                 return (await self.journal.get(request_id)).state
             record = await self.journal.get(request_id)
-            if record.response is not None or record.is_interrupted or end.has_passed(self._clock.monotonic_s()):
+            if record.is_interrupted and await self._take_up(record, stop=failure) is not None:
+                continue  # to be ended, and nothing else
+            if record.response is not None or end.has_passed(self._clock.monotonic_s()):
                 return record.state
             if not is_asked:  # another orchestrator runs it
                 await self.journal.request_cancel(request_id)
@@ -145,10 +149,11 @@ class Executions:
         return record.state
 
     async def close(self) -> None:
-        """Cancel what still runs and wait for it to end."""
+        """Give up what still runs: it is interrupted, and goes on when it is taken up again."""
+        reason = "the orchestrator is shutting down: send the request again under its request_id, and it goes on"
         tasks = [running.task for running in self.running if running.task is not None]
         for running in self.running:
-            running.stop(failure_of(ErrorCode.CANCELLED_SIGNAL, "the orchestrator is shutting down: send it again"))
+            running.give_up(Unavailable(reason, retry_after_s=RESTART_S))
         if tasks:
             await asyncio.wait(tasks, timeout=END_TIMEOUT_S)
 
@@ -157,7 +162,9 @@ class Executions:
         check_request(request)
         found: Running | ExecutionRecord | None = await self.running.get(request.request_id)
         if found is None:
-            admission = asyncio.ensure_future(self._admit(request, self._register(request, fingerprint)))
+            takes_turn = self._turns.is_taken_at_admission(request)
+            registered = self._register(request, fingerprint)
+            admission = asyncio.ensure_future(self._admit(request, registered, takes_turn=takes_turn))
             try:
                 found = await asyncio.shield(admission)
             except asyncio.CancelledError:
@@ -187,9 +194,9 @@ class Executions:
         self.running.add(request.request_id, running)
         return running
 
-    async def _admit(self, request: Request, running: Running) -> Running | ExecutionRecord:
+    async def _admit(self, request: Request, running: Running, *, takes_turn: bool) -> Running | ExecutionRecord:
         admitted = Admitted(request, self._limits.plan_bounds)
-        takes_turn = self._turns.is_taken_at_admission(request)
+        existing: ExecutionRecord | None = None
         try:
             existing = await self.journal.admit(running.recorder.record, admitted, takes_turn=takes_turn)
             if existing is None:
@@ -199,39 +206,50 @@ class Executions:
         finally:
             if running.task is None:
                 self.running.remove(request.request_id)
+                if existing is None:  # whether it is stored is not known
+                    self.running.unrecorded.add(request.request_id)
             running.admitted.set()
         return running if existing is None else existing
 
-    async def _take_up(self, record: ExecutionRecord) -> Running | None:
-        """Run an interrupted execution on from what the journal knows; None when another was faster."""
+    async def _take_up(self, record: ExecutionRecord, stop: Failure | None = None) -> Running | None:
+        """Run an interrupted execution on from what the journal knows, or only to its end when it is to stop.
+
+        None when another was faster. Raises PreconditionFailed when it cannot be read. A caller that leaves meanwhile
+        leaves a run that nobody watches.
+        """
         if (found := await self.running.get(record.request_id)) is not None:
             return found
-        events, entries = await asyncio.gather(
-            self.journal.timeline(record.request_id), self.journal.entries(record.request_id)
-        )
-        try:
-            replayed = replay(entries)
-        except ValueError as error:
-            raise PreconditionFailed(f"execution {record.request_id!r} cannot be taken up again: {error}") from None
-        recorder = Recorder(self.journal, self._clock, record, stored=events, entry_count=len(entries))
-        running = Running(recorder, record.fingerprint)
-        if (found := await self.running.get(record.request_id)) is not None:
-            return found
+        running = Running(Recorder(self.journal, self._clock, record), record.fingerprint)
+        running.stop_failure = stop
         self.running.add(record.request_id, running)
-        request = replayed.outcome.run.request
-        timeout_s = request.hints.timeout_s
-        if timeout_s is not None:
-            timeout_s -= (self._clock.now() - record.started_at).total_seconds()
+        return await asyncio.shield(asyncio.ensure_future(self._claim(record, running)))
+
+    async def _claim(self, record: ExecutionRecord, running: Running) -> Running | None:
+        request_id, is_known_not_mine = record.request_id, False
         try:
-            if await self.journal.claim(record.request_id):
-                runner = self._runner(running, replayed)
-                job = Job(request, runner.run, runner.end, timeout_s, record.trace_id)
-                running.start(job, self._turns, self.running)
+            if not await self.journal.claim(request_id):
+                is_known_not_mine = True
+                return None
+            events, entries = await self.journal.timeline(request_id), await self.journal.entries(request_id)
+            try:
+                replayed = replay(entries)
+            except (ValueError, IllegalTransitionError) as error:
+                raise PreconditionFailed(f"execution {request_id!r} cannot be taken up again: {error}") from None
+            running.recorder = Recorder(self.journal, self._clock, record, stored=events, entry_count=len(entries))
+            request = replayed.outcome.run.request
+            timeout_s = request.hints.timeout_s
+            if timeout_s is not None:
+                timeout_s -= (self._clock.now() - record.started_at).total_seconds()
+            runner = self._runner(running, replayed)
+            job = Job(request, runner.run, runner.end, timeout_s, record.trace_id)
+            running.start(job, self._turns, self.running)
+            return running
         finally:
             if running.task is None:
-                self.running.remove(record.request_id)
+                self.running.remove(request_id)
+                if not is_known_not_mine:
+                    self.running.unrecorded.add(request_id)
             running.admitted.set()
-        return running if running.task is not None else None
 
     async def _follow(self, record: ExecutionRecord) -> AsyncGenerator[Event, None]:
         """Give the events of an execution that ended, or that another orchestrator runs; take it up if that dies."""

@@ -25,7 +25,7 @@ from services.orchestrator.core import events, machine
 from services.orchestrator.core.plan import RETRIEVERS, Plan, Proposal, Step, StepKind, StepResult, Value, ValueKind
 from services.orchestrator.core.plan_progress import PlanProgress
 from services.orchestrator.core.prompt import last_user_text
-from services.orchestrator.core.replay import CallBegan, Progress, StepEnded, lost_call_message
+from services.orchestrator.core.replay import CallBegan, Inside, Progress, StepEnded, lost_call_message
 from services.orchestrator.core.request import ContextPolicy, Mode, Request
 from services.orchestrator.core.response import ToolCallRecord
 from services.orchestrator.core.run import DiscardAttempt, Enforce, Finish, PlanRan, Run
@@ -81,6 +81,14 @@ class PlanSteps:
         self.results: list[StepResult] = [one.result for one in progress.steps]
         self.records: list[ToolCallRecord] = list(progress.records)
         self._calls = len(progress.began)  # what began has its id, whether it ended or not
+        self._runs: dict[str, int] = {}
+        self._spent: dict[str, TokenUsage] = {}
+
+    @property
+    def unended_usage(self) -> TokenUsage:
+        """What steps cost that have not ended."""
+        ended = {result.name for result in self.results}
+        return sum((usage for step, usage in self._spent.items() if step not in ended), TokenUsage())
 
     async def run(self) -> PlanRan:
         """Run all steps, or up to the first that fails; what runs beside it ends first."""
@@ -167,7 +175,7 @@ class PlanSteps:
             is_idempotent = tool is not None and tool.idempotent
             text = f"step {step.name!r} took more than {timeout_s:g} s"
             failure = failure_of(code, text, tool_is_idempotent=is_idempotent)
-            raise _StepFailedError(failure, TokenUsage()) from None
+            raise _StepFailedError(failure, self._spent.get(step.name, TokenUsage())) from None
         except PaganticError as error:
             raise _StepFailedError(failure_from(error), TokenUsage()) from None
         except _StepFailedError:
@@ -192,27 +200,36 @@ class PlanSteps:
                 return await self._rerank(step, value_of(step, self._request, inputs))
 
     async def _infer(self, step: Step, inputs: Mapping[str, Value]) -> _Done:
-        """Run a whole turn on a machine of its own: tools, the step's contract, repair and retries."""
-        if (call := self._progress.of_step(step.name).unrepeatable_call(self._tools)) is not None:
-            raise _StepFailedError(
-                failure_of(ErrorCode.TOOL_EXECUTION_FAILED, lost_call_message(call.tool)), TokenUsage()
-            )
+        """Run a whole turn on a machine of its own: tools, the step's contract, repair and retries.
+
+        A run that was interrupted goes on after the last thing that happened to its machine.
+        """
         effects = self._new_effects(step.name)
         outcome = machine.start(self._request_of(step, inputs))
+        number, happened_before = self._progress.run_of(step.name) if step.name not in self._runs else (0, ())
+        progress = self._progress.of_step(step.name) if step.name not in self._runs else Progress()
+        number = self._runs[step.name] = max(number, self._runs.get(step.name, 0) + 1)
+        for happened in happened_before:
+            outcome = machine.step(outcome.run, happened)
         try:
             while (finish := next((one for one in outcome.commands if isinstance(one, Finish)), None)) is None:
                 for command in outcome.commands:
                     if isinstance(command, DiscardAttempt):
                         discarded = events.AttemptDiscarded(command.attempt, command.reason)
                         await self._recorder.emit(discarded, layer="orchestrator", action="attempt.discarded")
-                outcome = machine.step(outcome.run, await effects.carry_out(outcome))
+                happened = await effects.carry_out(outcome, progress)
+                progress = Progress()
+                outcome = machine.step(outcome.run, happened)
+                self._spent[step.name] = outcome.run.usage
+                await self._recorder.record_step((), [Inside(step.name, number, happened)])
         finally:
-            self.records += effects.calls.records
+            self._keep(effects.calls.records)
         response = finish.response
         if response.failure is not None:
             # Its own retries are used up: what is left to try again is a service that failed.
             # A tool that ran, or may have, must not run again.
-            is_safe = response.validation is None and not effects.calls.started_count
+            has_called = effects.calls.started_count or self._progress.has_called(step.name)
+            is_safe = response.validation is None and not has_called
             is_retryable = response.failure.retryable and is_safe
             raise _StepFailedError(replace(response.failure, retryable=is_retryable), response.usage)
         output = Value(ValueKind.TEXT, text=response.content)
@@ -243,6 +260,9 @@ class PlanSteps:
             retry=replace(request.retry, max_retries=retries),
         )
 
+    def _keep(self, records: Sequence[ToolCallRecord]) -> None:
+        self.records += [record for record in records if record not in self.records]
+
     async def _call(self, step: Step, value: Value) -> _Done:
         arguments = arguments_of(step, value)
         if arguments is None:
@@ -253,10 +273,8 @@ class PlanSteps:
         tool = str(step.parameters["tool"])
         before = self._progress.of_step(step.name)
         if (lost := before.lost_call(self._tools)) is not None:
-            raise _StepFailedError(
-                failure_of(ErrorCode.TOOL_EXECUTION_FAILED, lost_call_message(lost.tool)), TokenUsage()
-            )
-        record = before.records[-1] if before.ended else None
+            raise _lost(lost)
+        record = before.records[-1] if before.records else None
         if record is None or (record.is_error and tool in self._tools and self._tools[tool].idempotent):
             self._calls += 1
             call = ToolCall(f"{step.name}-{self._calls}", tool, arguments)
@@ -264,7 +282,7 @@ class PlanSteps:
             try:
                 record = await effects.calls.run(self._request, call, self._tools)
             finally:
-                self.records += effects.calls.records
+                self._keep(effects.calls.records)
         if record.failure is not None:
             raise _StepFailedError(record.failure, TokenUsage())
         return _Done(result_value(record.id, tool, record.result))

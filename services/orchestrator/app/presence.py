@@ -41,65 +41,66 @@ class Presence:
         self._executions = executions
         self._journal = executions.journal
         self._clock = clock
-        self._leases = Leases(owner, lease_s)
+        self._leases = Leases(owner, lease_s, longest_gap_s=lease_s / 2)
         self._resumes_plans = resumes_plans
         self._wait_until_ready = wait_until_ready
         self._beat_s = beat_s
         self._tasks: list[asyncio.Task[None]] = []
+        self._is_ready = False
+        self._left_alone: set[str] = set()
 
     def start(self) -> None:
-        """Beat from now on, and take up the plans that were interrupted once the other services are ready."""
-        self._tasks = [asyncio.create_task(self._live()), asyncio.create_task(self._begin())]
+        """Beat from now on, and take up what plans are interrupted once the other services are ready."""
+        self._tasks = [asyncio.create_task(self._live()), asyncio.create_task(self._wait())]
 
     async def stop(self) -> None:
         """Beat no more."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
 
-    async def _begin(self) -> None:
+    async def _wait(self) -> None:
         try:
             await self._wait_until_ready()
         except TimeoutError:
             log.warning("not every service is ready: plans are resumed all the same")
-        try:
-            await self._resume_plans()
-        except PaganticError as error:
-            log.warning("plans cannot be resumed", reason=str(error))
+        self._is_ready = True
 
     async def _live(self) -> None:
         while True:
-            await asyncio.sleep(self._beat_s)
             try:
                 await self.look()
             except PaganticError as error:
                 log.warning("the journal cannot be asked", reason=str(error))
             except Exception:
                 log.exception("unexpected error")
+            await asyncio.sleep(self._beat_s)
 
     async def look(self) -> None:
         """Beat once, stop what is to be stopped, and take over from who is dead."""
         pulse = await self._journal.beat()
+        running = self._executions.running
         for request_id in pulse.to_cancel:
-            running = await self._executions.running.get(request_id)
-            if running is not None:
-                running.stop(failure_of(ErrorCode.CANCELLED_SIGNAL, "cancelled by CancelExecution"))
-        unrecorded = self._executions.running.unrecorded
-        if given_up := sorted(unrecorded):
+            if (found := await running.get(request_id)) is not None:
+                found.stop(failure_of(ErrorCode.CANCELLED_SIGNAL, "cancelled by CancelExecution"))
+        if given_up := sorted(running.unrecorded):
             await self._journal.release(given_up)
-            unrecorded.difference_update(given_up)
-        dead = self._leases.observe(pulse.beats, self._clock.monotonic_s())
-        for owner in dead:
-            log.warning("an orchestrator is dead: what it ran is interrupted", owner=owner)
-            await self._journal.interrupt(owner)
-        if dead:
+            running.unrecorded.difference_update(given_up)
+        for owner, beat in self._leases.observe(pulse.beats, self._clock.monotonic_s()).items():
+            if await self._journal.interrupt(owner, beat):
+                log.warning("an orchestrator is dead: what it ran is interrupted", owner=owner)
+        if self._resumes_plans and self._is_ready:
             await self._resume_plans()
 
     async def _resume_plans(self) -> None:
-        for request_id in await self._journal.interrupted(Mode.PLAN) if self._resumes_plans else ():
+        for request_id in await self._journal.interrupted(Mode.PLAN):
+            if request_id in self._left_alone:
+                continue
             try:
                 events = await self._journal.timeline(request_id)
                 if sum(isinstance(event.payload, Resumed) for event in events) >= MAX_RESUMES:
+                    self._left_alone.add(request_id)
                     log.warning("a plan was interrupted too often to be resumed unasked", request_id=request_id)
                     continue
                 await self._executions.resume(request_id)
@@ -107,4 +108,8 @@ class Presence:
             except Overloaded:
                 return
             except PaganticError as error:
-                log.warning("a plan cannot be resumed", request_id=request_id, reason=str(error))
+                self._left_alone.add(request_id)
+                log.warning("a plan is not resumed unasked", request_id=request_id, reason=str(error))
+            except Exception:
+                self._left_alone.add(request_id)
+                log.exception("a plan cannot be resumed", request_id=request_id)

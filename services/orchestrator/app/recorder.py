@@ -58,7 +58,7 @@ class Recorder:
         self.record = record
         self._parent_span_id = current_scope().parent_span_id  # of the call that began the run
         self._shown: list[Event] = list(stored)
-        self._sequence = len(stored)
+        self._sequence = stored[-1].sequence if stored else 0
         self._position = entry_count
         self._unstored: deque[_Batch] = deque()
         self._watchers: list[asyncio.Queue[Event | PaganticError | None]] = []
@@ -157,6 +157,11 @@ class Recorder:
         """Return the response once it is stored; raises the error that the execution was abandoned with."""
         return await asyncio.shield(self._ended)
 
+    @property
+    def is_untold(self) -> bool:
+        """Whether nothing of the execution is stored but that it was admitted."""
+        return self._sequence == 0
+
     async def watch(self, after: int = 0) -> AsyncGenerator[Event, None]:
         """Give every stored event above a sequence so far, then what comes, until the end."""
         queue: asyncio.Queue[Event | PaganticError | None] = asyncio.Queue()
@@ -197,11 +202,11 @@ class Recorder:
         stored.add_done_callback(self._after_storing)
         return stored
 
-    def _after_storing(self, stored: asyncio.Future[None]) -> None:
-        if stored.cancelled() or stored.exception() is not None:
-            self._failure = self._failure or (None if stored.cancelled() else stored.exception())
-            return
-        while self._unstored and self._unstored[0].stored.done() and self._failure is None:
+    def _after_storing(self, _stored: asyncio.Future[None]) -> None:
+        while self._failure is None and self._unstored and (stored := self._unstored[0].stored).done():
+            if stored.cancelled() or stored.exception() is not None:
+                self._failure = asyncio.CancelledError() if stored.cancelled() else stored.exception()
+                return
             for event in self._unstored.popleft().events:
                 self._show(event)
 

@@ -58,14 +58,13 @@ class Runner:
 
         What the outstanding command of an interrupted machine had done is not done again.
         """
-        if self._interrupted is None:
-            outcome = machine.start(request, self._bounds)
-            if await self._record(outcome):
-                return
-        else:
-            outcome = self._interrupted.outcome
+        outcome = self._interrupted.outcome if self._interrupted else machine.start(request, self._bounds)
+        if self._recorder.is_untold and await self._record(outcome):
+            return
+        if self._interrupted is not None:
+            # Durable: an execution that ends its orchestrator each time must not look as if it were taken up once.
             resumed = events.Resumed(len(self._progress.steps))
-            await self._recorder.emit(resumed, layer="orchestrator", action="execution.resumed")
+            await self._recorder.emit(resumed, layer="orchestrator", action="execution.resumed", is_durable=True)
         progress = self._progress
         happened = await self._carry_out(outcome, progress)
         outcome = machine.step(outcome.run, happened)
@@ -99,9 +98,10 @@ class Runner:
         if self._recorder.is_finishing:
             await self._recorder.settle()
             return
-        if self._run is None:
-            await self._record(machine.start(request, self._bounds))
-        run = self._run or machine.start(request, self._bounds).run
+        outcome = self._interrupted.outcome if self._interrupted else machine.start(request, self._bounds)
+        if self._recorder.is_untold and await self._record(outcome):
+            return
+        run = self._run or outcome.run
         known = [record.id for record in run.records]
         ran = self._effects.calls.records if self._steps is None else self._steps.records
         records = list(ran or self._progress.records)
@@ -109,6 +109,8 @@ class Runner:
         before = [step.result for step in self._progress.steps]
         results = () if run.results else tuple(self._steps.results if self._steps is not None else before)
         usage = TokenUsage() if run.replicas else self._effects.sampled_usage
+        if self._steps is not None:
+            usage += self._steps.unended_usage
         ended = Failed(failure, tuple(records), results, self._effects.ended_replicas, usage)
         await self._record(machine.step(run, ended), ended)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pagantic_common.domain.correlation import CorrelationContext
 from pagantic_common.domain.deadline import Deadline
-from pagantic_common.domain.errors import ErrorCode, Failure, Internal, Overloaded, failure_of
+from pagantic_common.domain.errors import ErrorCode, Failure, Internal, Overloaded, PaganticError, failure_of
 from pagantic_common.telemetry.logging import get_logger
 from pagantic_common.telemetry.scope import current_deadline, work_scope
 from pagantic_common.telemetry.tracing import trace_scope
@@ -50,6 +50,7 @@ class Running:
         self.is_ending = False
         self.watchers = 0
         self.stop_failure: Failure | None = None
+        self.given_up: PaganticError | None = None
 
     def start(self, job: Job, turns: Turns, registry: Registry) -> None:
         """Run a job in a task of its own; the registry forgets it when it has ended."""
@@ -61,6 +62,12 @@ class Running:
             self.stop_failure = failure
             if self.is_started and self.task is not None and not self.recorder.is_finishing:
                 self.task.cancel()
+
+    def give_up(self, reason: PaganticError) -> None:
+        """Leave the run as the journal knows it; who watches is told why. What ends just now still ends."""
+        self.given_up = reason
+        if self.is_started and self.task is not None and not self.is_ending and not self.recorder.is_finishing:
+            self.task.cancel()
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -85,18 +92,20 @@ class Running:
                 trace_scope(job.trace_id),
                 work_scope(correlation=correlation, deadline=timeout, is_detached=True),
             ):
-                failure = self.stop_failure or await self._drive(job, turns)
+                failure = self.stop_failure
+                if failure is None and self.given_up is None:
+                    failure = await self._drive(job, turns)
                 if failure is not None:
                     self.is_ending = True
                     await job.end(request, failure)
         except Exception:
             log.exception("an execution's end could not be recorded")
         finally:
+            registry.remove(request.request_id)
             if not self.recorder.is_ended:
                 registry.unrecorded.add(request.request_id)
             error = "the execution could not be recorded: the orchestrator's log says why; send it again"
-            self.recorder.abandon(Internal(error))
-            registry.remove(request.request_id)
+            self.recorder.abandon(self.given_up or Internal(error))
 
     async def _drive(self, job: Job, turns: Turns) -> Failure | None:
         """Run until the machine has finished, or return what ended it from outside."""
@@ -108,7 +117,7 @@ class Running:
         except TimeoutError:
             return failure_of(ErrorCode.CANCELLED_TIMEOUT, "the request's time is up")
         except asyncio.CancelledError:
-            if self.stop_failure is None:
+            if self.stop_failure is None and self.given_up is None:
                 raise
             return self.stop_failure
         except Exception:
@@ -148,6 +157,7 @@ class Registry:
                 f"{len(self._running)} executions run already, the limit is {self._max_running}", retry_after_s=1.0
             )
         self._running[request_id] = running
+        self.unrecorded.discard(request_id)
 
     def remove(self, request_id: str) -> None:
         """Free an id."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import rfc8785
 
@@ -58,8 +59,7 @@ class ToolCalls:
         if (record := progress.record_of(call.id)) is not None:
             self.records.append(record)
             return record
-        is_lost = progress.has_begun(call.id) and not (call.name in tools and tools[call.name].idempotent)
-        return await self.run(request, call, tools, is_lost=is_lost)
+        return await self.run(request, call, tools, is_lost=progress.is_lost(call.id, tools))
 
     async def run(
         self, request: Request, call: ToolCall, tools: Mapping[str, ToolDefinition], *, is_lost: bool = False
@@ -99,21 +99,41 @@ class ToolCalls:
                 # It may have run, whatever the error says.
                 is_retryable=failed.retryable and call.name in tools and tools[call.name].idempotent,
             )
+        except asyncio.CancelledError:
+            record = _given_up(call, self._clock.monotonic_s() - started_s)
+            await self._end(call, args_hash, cause, record, is_given_up=True)
+            raise
         took_s = self._clock.monotonic_s() - started_s
+        record = replace(record, duration_s=took_s)
+        await self._end(call, args_hash, cause, record)
+        return record
+
+    async def _end(
+        self, call: ToolCall, args_hash: str, cause: str, record: ToolCallRecord, *, is_given_up: bool = False
+    ) -> None:
         self.records.append(record)
         self._recorder.note_step(call.id, record.failure)
         await self._recorder.emit(
-            events.ToolEnd(call.name, call.id, args_hash, took_s * 1000, not record.is_error, record.error_code),
+            events.ToolEnd(
+                call.name, call.id, args_hash, record.duration_s * 1000, not record.is_error, record.error_code
+            ),
             layer="tools",
             action="tool.end",
-            entries=[CallEnded(record, self._step)],
-            is_durable=True,  # it will not run again
-            duration_s=took_s,
+            # What was given up has no end that it could be taken up from: it may have run.
+            entries=[] if is_given_up else [CallEnded(record, self._step)],
+            is_durable=not is_given_up,  # what has ended will not run again
+            duration_s=record.duration_s,
             failure=record.failure,
             tool_call_id=call.id,
             caused_by=cause,
         )
-        return record
+
+
+def _given_up(call: ToolCall, took_s: float) -> ToolCallRecord:
+    """Return the record of a call that was cancelled, or whose time was up: it may have run."""
+    text = f"the call of {call.name!r} was given up before it ended"
+    code = ErrorCode.CANCELLED_SIGNAL
+    return ToolCallRecord(call.id, call.name, call.arguments_json, text, True, code, took_s)
 
 
 def hash_arguments(arguments_json: str) -> str:

@@ -7,10 +7,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from enum import StrEnum
 
+from pagantic_common.domain.errors import Aborted
 from services.orchestrator.core.request import Mode, Request
 from services.orchestrator.ports.journal import Journal
 
 POLL_S = 0.05
+MAX_WAITING = 16  # turns of one session; they count among what runs
 
 
 class ConcurrentTurns(StrEnum):
@@ -20,17 +22,36 @@ class ConcurrentTurns(StrEnum):
     ABORT = "abort"
 
 
+class _Line:
+    """Those of this process who want one session's turn, in the order of coming."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.count = 0
+
+
 class Turns:
     """Who of this process waits for the turn of which session; among processes the journal decides."""
 
     def __init__(self, journal: Journal, policy: ConcurrentTurns) -> None:
         self._journal = journal
         self._is_waiting = policy is ConcurrentTurns.WAIT
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._lines: dict[str, _Line] = {}
 
     def is_taken_at_admission(self, request: Request) -> bool:
-        """Whether a request is refused at admission when another turn of its session runs."""
-        return not self._is_waiting and _is_turn(request)
+        """Whether a request is refused at admission when another turn of its session runs.
+
+        Raises Aborted when so many wait for the session's turn already that one more would wait too long.
+        """
+        if not _is_turn(request):
+            return False
+        line = self._lines.get(request.session_id)
+        if line is not None and line.count > MAX_WAITING:
+            raise Aborted(
+                f"{line.count} turns of session {request.session_id!r} wait already: send this one again later",
+                retry_after_s=1.0,
+            )
+        return not self._is_waiting
 
     @asynccontextmanager
     async def turn(self, request: Request) -> AsyncIterator[None]:
@@ -39,16 +60,18 @@ class Turns:
             yield
             return
         session_id = request.session_id
-        lock = self._locks.setdefault(session_id, asyncio.Lock())
+        line = self._lines.setdefault(session_id, _Line())
+        line.count += 1
         try:
-            async with lock:
+            async with line.lock:
                 # Another process may have it, and tells nobody when it gives it back.
                 while not await self._journal.take_turn(session_id, request.request_id):  # noqa: ASYNC110
                     await asyncio.sleep(POLL_S)
                 yield
         finally:
-            if not lock.locked():
-                self._locks.pop(session_id, None)
+            line.count -= 1
+            if line.count == 0:
+                del self._lines[session_id]
 
 
 def _is_turn(request: Request) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 
-from services.orchestrator.core.replay import Admitted, CallBegan, CallEnded, Entry, StepEnded
+from services.orchestrator.core.replay import Admitted, CallBegan, CallEnded, Entry, Inside, StepEnded
 from services.orchestrator.core.run import Enforced, Failed, Inferred, Planned, PlanRan, Prepared, Sampled, ToolsRan
 
 _KINDS = (
@@ -32,15 +32,22 @@ class UnreadableEntryError(ValueError):
 
 
 def entry_to_json(entry: Entry) -> bytes:
-    """Encode an entry."""
-    return to_json([type(entry).__name__, entry], inf_nan_mode="constants")
+    """Encode an entry; what happened inside a step comes with the step's name and the number of its run."""
+    document: list[Any] = [type(entry).__name__, entry]
+    if isinstance(entry, Inside):
+        document = [type(entry.happened).__name__, entry.happened, entry.step, entry.number]
+    return to_json(document, inf_nan_mode="constants")
 
 
 def entry_from_json(document: bytes) -> Entry:
     """Decode an entry; raises UnreadableEntryError."""
     try:
-        kind, value = from_json(document)
-        entry: Entry = _ADAPTERS[kind].validate_python(value)
-    except (ValueError, KeyError, ValidationError) as error:
-        raise UnreadableEntryError(f"an entry cannot be read: {error}") from None
-    return entry
+        kind, value, *inside = from_json(document)
+        entry: Any = _ADAPTERS[kind].validate_python(value)
+        found: Entry = Inside(str(inside[0]), int(inside[1]), entry) if inside else entry
+    except ValidationError as error:  # its own text has the values, which may be what people said
+        where = error.errors(include_input=False, include_url=False)[0]
+        raise UnreadableEntryError(f"an entry of {kind} cannot be read: {where['loc']}: {where['msg']}") from None
+    except (ValueError, KeyError, TypeError, IndexError):
+        raise UnreadableEntryError("an entry cannot be read: it is of no kind that this version has") from None
+    return found

@@ -56,45 +56,68 @@ class StepEnded:
     enforcement: Enforcement | None = None
 
 
-Entry = Admitted | CallBegan | CallEnded | StepEnded | Input
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """What happened to the machine of a plan's infer step, in its run number `number` from 1."""
+
+    step: str
+    number: int
+    happened: Input
+
+
+Inner = CallBegan | CallEnded | StepEnded | Inside
+Entry = Admitted | Inner | Input
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What happened inside the outstanding command before it was interrupted."""
+    """What happened inside the outstanding command before it was interrupted, in order."""
 
-    began: tuple[CallBegan, ...] = ()
-    ended: tuple[CallEnded, ...] = ()
-    steps: tuple[StepEnded, ...] = ()
+    inner: tuple[Inner, ...] = ()
+
+    @property
+    def began(self) -> tuple[CallBegan, ...]:
+        """The calls that were about to run, so that they may have."""
+        return tuple(one for one in self.inner if isinstance(one, CallBegan))
 
     @property
     def records(self) -> tuple[ToolCallRecord, ...]:
         """The calls that ended, in the order in which they did."""
-        return tuple(one.record for one in self.ended)
+        return tuple(one.record for one in self.inner if isinstance(one, CallEnded))
+
+    @property
+    def steps(self) -> tuple[StepEnded, ...]:
+        """The steps that ended, in the order in which they did."""
+        return tuple(one for one in self.inner if isinstance(one, StepEnded))
 
     def record_of(self, call_id: str) -> ToolCallRecord | None:
         """Return the record of a call that ended."""
-        return next((one.record for one in self.ended if one.record.id == call_id), None)
-
-    def has_begun(self, call_id: str) -> bool:
-        """Tell whether a call was about to run, so that it may have."""
-        return any(one.call_id == call_id for one in self.began)
+        return next((record for record in self.records if record.id == call_id), None)
 
     def lost_call(self, tools: Mapping[str, ToolDefinition]) -> CallBegan | None:
         """Return a call that may have run and must not run again: it has no end, and its tool is not idempotent."""
-        ended = {one.record.id for one in self.ended}
+        ended = {record.id for record in self.records}
         return next((one for one in self.began if one.call_id not in ended and not _is_idempotent(one, tools)), None)
 
-    def unrepeatable_call(self, tools: Mapping[str, ToolDefinition]) -> CallBegan | None:
-        """Return a call, ended or not, that must not run again."""
-        return next((one for one in self.began if not _is_idempotent(one, tools)), None)
+    def is_lost(self, call_id: str, tools: Mapping[str, ToolDefinition]) -> bool:
+        """Tell whether a call may have run and must not run again."""
+        return any(one.call_id == call_id and not _is_idempotent(one, tools) for one in self.began)
+
+    def run_of(self, step: str) -> tuple[int, tuple[Input, ...]]:
+        """Return the number of the last run of an infer step's machine, 0 for none, and what happened to it."""
+        inside = [one for one in self.inner if isinstance(one, Inside) and one.step == step]
+        number = max((one.number for one in inside), default=0)
+        return number, tuple(one.happened for one in inside if one.number == number)
 
     def of_step(self, step: str) -> Progress:
-        """Return what happened inside one step of a plan."""
-        return Progress(
-            began=tuple(one for one in self.began if one.step == step),
-            ended=tuple(one for one in self.ended if one.step == step),
-        )
+        """Return the calls inside one step of a plan since something last happened to its machine."""
+        own = [one for one in self.inner if not isinstance(one, StepEnded) and one.step == step]
+        last = max((index for index, one in enumerate(own) if isinstance(one, Inside)), default=-1)
+        return Progress(tuple(own[last + 1 :]))
+
+    def has_called(self, step: str) -> bool:
+        """Tell whether a step of a plan had begun to call tools."""
+        return any(one.step == step for one in self.began)
 
 
 def _is_idempotent(call: CallBegan, tools: Mapping[str, ToolDefinition]) -> bool:
@@ -122,19 +145,15 @@ def replay(entries: Sequence[Entry]) -> Replay:
         raise ValueError("the entries do not begin with an admission")  # noqa: TRY004 - not a wrong type of argument
     found = machine.start(first.request, first.bounds)
     transitions = found.transitions
-    began, ended, steps = list[CallBegan](), list[CallEnded](), list[StepEnded]()
+    inner: list[Inner] = []
     for entry in rest:
         match entry:
             case Admitted():
                 raise ValueError("an execution is admitted once")
-            case CallBegan():
-                began.append(entry)
-            case CallEnded():
-                ended.append(entry)
-            case StepEnded():
-                steps.append(entry)
+            case CallBegan() | CallEnded() | StepEnded() | Inside():
+                inner.append(entry)
             case _:
                 found = machine.step(found.run, entry)
                 transitions += found.transitions
-                began, ended, steps = [], [], []
-    return Replay(found, transitions, Progress(tuple(began), tuple(ended), tuple(steps)))
+                inner = []
+    return Replay(found, transitions, Progress(tuple(inner)))

@@ -138,8 +138,8 @@ class Journal(Protocol):
     async def beat(self) -> Pulse:
         """Tell that this owner lives, and see who else does."""
 
-    async def interrupt(self, owner: str) -> None:
-        """Mark what a dead owner ran as interrupted."""
+    async def interrupt(self, owner: str, beat: int) -> bool:
+        """Mark what a dead owner ran as interrupted; False when it has beaten since, or others were faster."""
 
     async def release(self, request_ids: Sequence[str]) -> None:
         """Mark executions of this owner as interrupted: it has given them up."""

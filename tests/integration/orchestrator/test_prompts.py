@@ -11,7 +11,7 @@ from pagantic_common.settings import load_settings
 from services.orchestrator.__main__ import open_app
 from services.orchestrator.adapters.prompt_folder import PromptFolder
 from services.orchestrator.settings import OrchestratorSettings
-from tests.support.orchestrator_app import execute, orchestrator, system_request, timeline
+from tests.support.orchestrator_app import execute, journal_url, orchestrator, system_request, timeline
 from tests.support.scripted_services import ScriptedInference, answer, scripted_services
 
 SYSTEM = Message(Role.SYSTEM, "Teach logic briefly.")
@@ -96,7 +96,7 @@ async def test_a_provider_of_its_own_is_asked_once_and_its_prompt_is_the_steps_t
 async def test_the_setting_names_the_folder_and_a_file_that_is_no_template_stops_the_start(
     tmp_path, prompts, monkeypatch
 ):
-    monkeypatch.setenv("PAGANTIC_ORCHESTRATOR_JOURNAL_PATH", str(tmp_path / "journal.sqlite3"))
+    monkeypatch.setenv("PAGANTIC_ORCHESTRATOR_JOURNAL_URL", journal_url(tmp_path))
     monkeypatch.setenv("PAGANTIC_ORCHESTRATOR_PROMPT_FOLDER", "")
     assert load_settings(OrchestratorSettings).prompt_folder is None
     monkeypatch.setenv("PAGANTIC_ORCHESTRATOR_PROMPT_FOLDER", str(prompts))

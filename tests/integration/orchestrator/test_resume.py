@@ -11,11 +11,16 @@ from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.domain.errors import Conflict, NotFound, PreconditionFailed, Unavailable
 from pagantic_common.domain.messages import ToolCall
 from pagantic_common.rpc.call import call_stream, call_unary
+from pagantic_common.telemetry.clock import SystemClock
 from services.orchestrator.adapters.sql_journal import SqlJournal
 from services.orchestrator.convert.event import event_from_proto
+from services.orchestrator.convert.request import fingerprint_of, request_from_proto
 from services.orchestrator.convert.response import response_to_proto
-from services.orchestrator.core.replay import replay
+from services.orchestrator.core.lifecycle import State
+from services.orchestrator.core.replay import Admitted, replay
+from services.orchestrator.core.request import Mode
 from services.orchestrator.core.run import Finish, Transition
+from services.orchestrator.ports.journal import ExecutionRecord
 from tests.integration.orchestrator.test_plans import TOOL, plan, step
 from tests.support.orchestrator_app import (
     crash,
@@ -165,18 +170,75 @@ async def test_a_call_that_may_have_run_is_run_again_only_when_that_does_no_harm
 
 
 @pytest.mark.parametrize("kind", ["tool", "infer"])
-async def test_a_step_whose_call_may_have_run_fails_and_says_so(tmp_path, kind):
+async def test_a_steps_call_that_may_have_run_is_not_made_again_and_is_told(tmp_path, kind):
     tools = ScriptedTools(is_stuck=True)
     steps = TOOL if kind == "tool" else step("ask", parameters={"tools": ["clock"]})
     request = plan(steps)
     services = scripted_services(inference=ScriptedInference(answer("", [CALL])), tools=tools)
     folder = await crash(tmp_path, services, request, tools.called)
-    tools = ScriptedTools()
-    async with orchestrator(folder, scripted_services(tools=tools)) as stub:
+    tools, inference = ScriptedTools(), ScriptedInference(answer("sorry"))
+    async with orchestrator(folder, scripted_services(inference=inference, tools=tools)) as stub:
         response = await execute(stub, request)
     assert tools.calls == []
-    assert response.error.code == error_pb2.ERROR_CODE_TOOL_EXECUTION_FAILED
-    assert "it is not run again" in response.error.message
+    if kind == "tool":
+        assert response.error.code == error_pb2.ERROR_CODE_TOOL_EXECUTION_FAILED
+        assert "it is not run again" in response.error.message
+    else:
+        assert response.content == "sorry"
+        assert "it is not run again" in inference.commands[0].messages[-1].content
+
+
+async def test_a_step_goes_on_after_the_tool_call_that_had_ended_inside_it(tmp_path):
+    inference = ScriptedInference(answer("", [CALL]), None)
+    request = plan(step("ask", parameters={"tools": ["clock"]}), step("say"))
+    folder = await crash(tmp_path, scripted_services(inference=inference), request, inference.waiting)
+    again, tools = ScriptedInference(answer("it is noon"), answer("said")), ScriptedTools()
+    async with orchestrator(folder, scripted_services(inference=again, tools=tools)) as stub:
+        response = await execute(stub, request)
+    assert tools.calls == []
+    assert [command.messages[-1].content for command in again.commands] == ["noon", "it is noon"]
+    assert [call.result for call in response.tool_calls_made] == ["noon"]
+    assert response.token_usage.output_tokens == 9, "of three inferences, none of them twice"
+
+
+async def test_a_rejected_plan_whose_end_was_not_stored_ends_when_it_is_taken_up(tmp_path):
+    request = plan(step("a"), step("b", "nothing"))
+    journal = SqlJournal(journal_url(tmp_path))
+    await journal.open()
+    decoded = request_from_proto(request, "p")
+    now = SystemClock().now()
+    record = ExecutionRecord("p", "", "", Mode.PLAN, now, State.INIT, now, 1, fingerprint_of(request))
+    await journal.admit(record, Admitted(decoded))
+    await journal.close()
+    async with orchestrator(tmp_path) as stub:
+        response = await execute(stub, request)
+        events = await timeline(stub, "p")
+    assert response.error.code == error_pb2.ERROR_CODE_ORCHESTRATION_PLAN_REJECTED
+    assert actions(events) == ["lifecycle.transition"] * 3 + ["execution.end"]
+
+
+async def test_a_shutdown_interrupts_and_who_sends_the_request_again_gets_its_answer(tmp_path):
+    inference = ScriptedInference(None)
+    request = system_request(request_id="r", session_id="s")
+    async with orchestrator(tmp_path, scripted_services(inference=inference)) as stub:
+        first = asyncio.create_task(execute(stub, request))
+        await inference.waiting.wait()
+        await stub.executions.close()
+        with pytest.raises(Unavailable, match="send the request again") as refused:
+            await first
+        assert refused.value.retry_after_s
+    async with orchestrator(tmp_path, scripted_services(inference=ScriptedInference(answer("done")))) as stub:
+        assert (await execute(stub, request)).content == "done"
+
+
+async def test_an_interrupted_execution_can_be_cancelled_and_is_not_resumed_then(interrupted_plan):
+    services, presence = scripted_services(), {"resumes_plans": True, "wait_until_ready": asyncio.Event().wait}
+    async with orchestrator(interrupted_plan, services, presence=presence) as stub:
+        reply = await call_unary("orchestrator", stub.CancelExecution, pb.CancelExecutionRequest(request_id="p"))
+        assert reply.state == execution_pb2.LIFECYCLE_STATE_CANCELLED
+        response = await execute(stub, THREE_STEPS)
+    assert response.error.code == error_pb2.ERROR_CODE_CANCELLED_SIGNAL
+    assert [result.name for result in response.step_results] == ["time"]
 
 
 async def test_the_time_of_a_request_goes_on_while_nobody_runs_it(tmp_path):

@@ -11,7 +11,7 @@ from services.orchestrator.core import machine
 from services.orchestrator.core.contract import OutputContract
 from services.orchestrator.core.lifecycle import TERMINAL, IllegalTransitionError, State
 from services.orchestrator.core.plan import Plan, PlanPolicy, Step, StepResult, Value, ValueKind
-from services.orchestrator.core.replay import Admitted, CallBegan, CallEnded, Progress, StepEnded, replay
+from services.orchestrator.core.replay import Admitted, CallBegan, CallEnded, Inside, Progress, StepEnded, replay
 from services.orchestrator.core.request import Hints, Mode, RetryPolicy
 from services.orchestrator.core.run import (
     DiscardAttempt,
@@ -119,7 +119,12 @@ def test_any_order_of_events_stays_in_the_table_and_ends_and_its_journal_gives_t
         if isinstance(outstanding[0], Finish):
             break
         if data.draw(st.booleans()):  # what happens inside a command changes nothing of the run
-            inside = [CallBegan("c1", "clock"), CallEnded(RECORD), StepEnded(data.draw(RESULTS), VALID)]
+            inside = [
+                CallBegan("c1", "clock"),
+                CallEnded(RECORD),
+                StepEnded(data.draw(RESULTS), VALID),
+                Inside("a", data.draw(st.integers(1, 3)), answer_to(outstanding[0], data.draw)),
+            ]
             entries.append(data.draw(st.sampled_from(inside)))
         entries.append(answer_to(outstanding[0], data.draw))
         outcome = machine.step(outcome.run, entries[-1])
@@ -146,7 +151,7 @@ def test_a_replay_that_stops_on_the_way_has_the_outstanding_command_and_what_it_
     found = replay(entries)
     assert [transition.target for transition in found.transitions] == ["INIT", "PLAN", "PREPARE", "EXECUTE"]
     assert isinstance(found.outcome.commands[0], RunPlan)
-    assert found.progress == Progress(began=(CallBegan("a-1", "clock", "a"),), steps=(ended,))
+    assert found.progress == Progress((CallBegan("a-1", "clock", "a"), ended))
     ran = replay([*entries, PlanRan((ended.result,))])
     assert ran.progress == Progress()
     assert ran.outcome.run.state is State.COMPLETE
@@ -162,14 +167,23 @@ def test_a_call_that_may_have_run_is_lost_unless_its_tool_is_idempotent():
     again = ToolDefinition("clock", "Tells the time.", "{}", idempotent=True)
     tools = {"clock": again, "pay": OTHER}
     began = (CallBegan("c1", "clock"), CallBegan("c2", "pay"), CallBegan("c3", "gone", "s"))
-    progress = Progress(began=began, ended=(CallEnded(RECORD),))
+    progress = Progress((*began, CallEnded(RECORD)))
     assert progress.lost_call(tools) == began[1]
-    assert Progress(began=began[:1]).lost_call(tools) is None
+    assert Progress(began[:1]).lost_call(tools) is None
     assert progress.of_step("s").lost_call(tools) == began[2]
-    paid = Progress(began=began[1:2], ended=(CallEnded(RECORD),))
-    assert paid.unrepeatable_call(tools) == began[1]
+    assert [progress.is_lost(call, tools) for call in ("c1", "c2", "c3", "c4")] == [False, True, True, False]
     assert progress.record_of("c1") == RECORD
     assert progress.record_of("c2") is None
+
+
+def test_the_machine_of_a_step_goes_on_with_its_last_run_and_the_calls_since():
+    first, second, call = Inside("s", 1, Prepared()), Inside("s", 2, Prepared()), CallBegan("c1", "clock", "s")
+    progress = Progress((first, Inside("t", 1, Prepared()), second, Inside("s", 2, said()), call))
+    assert progress.run_of("s") == (2, (Prepared(), said()))
+    assert progress.run_of("none") == (0, ())
+    assert progress.of_step("s") == Progress((call,))
+    assert progress.of_step("t") == Progress()
+    assert (progress.has_called("s"), progress.has_called("t")) == (True, False)
 
 
 @pytest.mark.parametrize("document", [b"", b"[]", b'["Prepared"]', b'["Nothing",{}]', b'["Prepared",{"tools":1}]'])

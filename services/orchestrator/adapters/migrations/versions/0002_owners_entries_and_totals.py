@@ -9,6 +9,8 @@ down_revision = "0001"
 
 def upgrade() -> None:
     """Add to the executions, and make the new tables."""
+    op.add_column("executions", sa.Column("interrupted_at", sa.Double))
+    op.execute("UPDATE executions SET interrupted_at = entered_at WHERE interrupted = 1")
     op.add_column("executions", sa.Column("owner", sa.Text, nullable=False, server_default=""))
     op.add_column("executions", sa.Column("cancel_requested", sa.Integer, nullable=False, server_default="0"))
     live = sa.text("response IS NULL")
@@ -36,7 +38,7 @@ def upgrade() -> None:
     op.create_table(
         "turns",
         sa.Column("session_id", sa.Text, primary_key=True),
-        sa.Column("request_id", sa.Text, nullable=False),
+        sa.Column("request_id", sa.Text, nullable=False, index=True),
         sqlite_with_rowid=False,
     )
     op.create_table(

@@ -1,0 +1,160 @@
+"""Group commit: what waits to be written while others are written shares the next transaction.
+
+Invariants:
+    1. What one caller gave before another thing is written before it, or fails.
+    2. When a write of an execution fails, so do those of it that were given after it: nothing is stored after a hole.
+    3. What fails alone is undone alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from sqlalchemy import Connection, Engine
+
+from services.orchestrator.adapters.journal_database import told
+from services.orchestrator.adapters.journal_writes import Admission, Writes
+from services.orchestrator.ports.journal import Write
+
+LINGER_S = 0.005  # how long what can wait is kept for a transaction that something else begins
+PURGE_INTERVAL_S = 60.0
+
+Work = Admission | Write | Callable[[Connection], Any]
+
+
+class GroupCommit:
+    """The one thread that writes. Once a minute it forgets what is older than the retention."""
+
+    def __init__(self, engine: Engine, writes: Writes, retention_s: float) -> None:
+        self._engine = engine
+        self._writes = writes
+        self._retention_s = retention_s
+        self._purged_s = float("-inf")
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal-writer")
+        self._waiting: list[tuple[Work, asyncio.Future[Any]]] = []
+        self._writer: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def commit(self, work: Work, *, can_wait: bool = False) -> Any:
+        """Do work in the next transaction, which what can wait does not begin; returns when that is committed."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[Any] = loop.create_future()
+        self._waiting.append((work, done))
+        if not can_wait:
+            self._begin()
+        elif self._writer is None and self._timer is None:
+            self._timer = loop.call_later(LINGER_S, self._begin)
+        return await done
+
+    async def close(self) -> None:
+        """Write what still waits, and end the thread."""
+        self._begin()
+        while self._writer is not None:
+            await self._writer
+        self._thread.shutdown()
+
+    def _begin(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._writer is None and self._waiting:
+            self._writer = asyncio.create_task(self._write_groups())
+
+    async def _write_groups(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while self._waiting:
+                group, self._waiting = self._waiting, []
+                works = [work for work, _ in group]
+                outcomes: list[Any]
+                try:
+                    outcomes = await loop.run_in_executor(self._thread, self._write_group, works)
+                except Exception as error:  # noqa: BLE001 - each caller is told
+                    outcomes = [told(error)] * len(group)
+                for (work, done), outcome in zip(group, outcomes, strict=True):
+                    _settle(done, outcome)
+                    if isinstance(work, Write) and isinstance(outcome, Exception):
+                        self._fail_after(work.record.request_id, outcome)
+        finally:
+            self._writer = None
+
+    def _fail_after(self, request_id: str, error: Exception) -> None:
+        """Fail the writes of an execution that wait behind one that failed."""
+        behind = [item for item in self._waiting if _is_of(item[0], request_id)]
+        self._waiting = [item for item in self._waiting if item not in behind]
+        for _, done in behind:
+            _settle(done, error)
+
+    def _write_group(self, works: Sequence[Work]) -> list[Any]:
+        """Do the works in one transaction; returns what each returned, or the exception that undid it alone."""
+        try:
+            with self._engine.begin() as db:
+                self._purge(db)
+                return self._write_together(db, works)
+        except Exception as error:
+            if told(error) is not error:  # the database does not answer, so neither would it now
+                raise
+            with self._engine.begin() as db:  # one of them fails: each for itself tells which
+                return self._write_each(db, works)
+
+    def _write_together(self, db: Connection, works: Sequence[Work]) -> list[Any]:
+        admissions = [work for work in works if isinstance(work, Admission)]
+        if any(one.takes_turn for one in admissions):
+            raise _NotTogetherError
+        if admissions and self._writes.admit_all(db, admissions) != len(admissions):
+            raise _NotTogetherError
+        if writes := [work for work in works if isinstance(work, Write)]:
+            self._writes.write_all(db, writes)
+        return [None if isinstance(work, Admission | Write) else work(db) for work in works]
+
+    def _write_each(self, db: Connection, works: Sequence[Work]) -> list[Any]:
+        failed: dict[str, Exception] = {}
+        outcomes: list[Any] = []
+        for work in works:
+            request_id = work.record.request_id if isinstance(work, Write) else ""
+            outcome = failed.get(request_id) or self._write_one(db, work)
+            if request_id and isinstance(outcome, Exception):
+                failed[request_id] = outcome
+            outcomes.append(outcome)
+        return outcomes
+
+    def _write_one(self, db: Connection, work: Work) -> Any:
+        try:
+            with db.begin_nested():
+                match work:
+                    case Admission():
+                        return self._writes.admit(db, work)
+                    case Write():
+                        return self._writes.write_all(db, [work])
+                    case _:
+                        return work(db)
+        except Exception as error:
+            if told(error) is not error:
+                raise
+            return error
+
+    def _purge(self, db: Connection) -> None:
+        if time.monotonic() - self._purged_s >= PURGE_INTERVAL_S:
+            self._purged_s = time.monotonic()
+            self._writes.purge(db, time.time() - self._retention_s)
+
+
+class _NotTogetherError(Exception):
+    """An admission of the group may have to be refused."""
+
+
+def _is_of(work: Work, request_id: str) -> bool:
+    return isinstance(work, Write) and work.record.request_id == request_id
+
+
+def _settle(done: asyncio.Future[Any], outcome: Any) -> None:
+    if done.done():  # its caller has gone
+        return
+    if isinstance(outcome, Exception):
+        done.set_exception(outcome)
+    else:
+        done.set_result(outcome)

@@ -1,0 +1,149 @@
+"""The journal's database: what its URL may be, how it is connected to, who may be which owner, what its errors mean."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import sqlite3
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import psycopg
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, PendingRollbackError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+from pagantic_common.domain.errors import InvalidRequest, PreconditionFailed, Unavailable
+from services.orchestrator.ports.journal import Durability
+
+CONNECT_TIMEOUT_S = 5
+ANSWER_TIMEOUT_S = 10  # of a statement, a lock, and of a network that is silent
+OWNER_TIMEOUT_S = 15.0  # how long a predecessor of the same name may take to be gone
+# Else only reads, which are marked, begin a SQLite transaction that may wait for nobody.
+READING = {"is_reading": True}
+_UNANSWERED = (OperationalError, InterfaceError, PendingRollbackError, PoolTimeoutError)
+_UNANSWERED_BY_DRIVER = (sqlite3.OperationalError, psycopg.OperationalError, psycopg.InterfaceError)
+
+
+def check_url(url: str) -> URL:
+    """Return a database's URL with the driver that reaches it; raises InvalidRequest for one that is none."""
+    try:
+        found = make_url(url)
+    except ArgumentError:
+        raise InvalidRequest("the journal's URL is no database URL: sqlite:///PATH or postgresql://…") from None
+    match found.get_backend_name():
+        case "sqlite" if found.database in (None, "", ":memory:"):
+            raise InvalidRequest("the journal's URL names no file: sqlite:///PATH")
+        case "sqlite":
+            return found.set(drivername="sqlite+pysqlite")
+        case "postgresql" | "postgres":
+            return found.set(drivername="postgresql+psycopg")
+        case other:
+            raise InvalidRequest(f"the journal's URL is of {other!r}: it must be sqlite or postgresql")
+
+
+def open_engine(url: URL, durability: Durability) -> Engine:
+    """Return a pool of connections, none of which is open yet; makes the folder of a file."""
+    if url.get_backend_name() == "sqlite":
+        return _open_sqlite(url, durability)
+    commit = "off" if durability is Durability.PROCESS else "on"
+    timeout_ms = ANSWER_TIMEOUT_S * 1000
+    options = f"-c statement_timeout={timeout_ms} -c lock_timeout={timeout_ms} -c synchronous_commit={commit}"
+    arguments: dict[str, Any] = {
+        "connect_timeout": CONNECT_TIMEOUT_S,
+        "options": options,
+        "tcp_user_timeout": timeout_ms,
+        "keepalives_idle": ANSWER_TIMEOUT_S,
+    }
+    return create_engine(url, pool_size=2, pool_pre_ping=True, hide_parameters=True, connect_args=arguments)
+
+
+def _open_sqlite(url: URL, durability: Durability) -> Engine:
+    path = Path(str(url.database))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidRequest(f"the journal's folder cannot be made: {error.strerror}") from None
+    engine = create_engine(url, pool_size=2, hide_parameters=True, connect_args={"timeout": ANSWER_TIMEOUT_S})
+    synchronous = "FULL" if durability is Durability.POWER else "NORMAL"
+
+    def set_up(connection: sqlite3.Connection, _record: object) -> None:
+        connection.isolation_level = None  # the toolkit begins and ends transactions, not the driver
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute(f"PRAGMA synchronous={synchronous}")
+
+    event.listen(engine, "connect", set_up)
+    event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _begin_sqlite(db: Connection) -> None:
+    # A writer that began by reading could not wait for another: it would be refused at once.
+    db.exec_driver_sql("BEGIN" if db.get_execution_options().keys() & READING else "BEGIN IMMEDIATE")
+
+
+class OwnerLock:
+    """That only one process at a time is an owner; it ends with the process, however that ends.
+
+    Raises PreconditionFailed when another process is the same owner and stays so.
+    """
+
+    def __init__(self, engine: Engine, owner: str) -> None:
+        self._stack = contextlib.ExitStack()
+        key = hashlib.sha256(owner.encode()).digest()[:8]
+        is_taken = self._try_row if engine.dialect.name == "postgresql" else self._try_file
+        deadline_s = time.monotonic() + OWNER_TIMEOUT_S
+        while not is_taken(engine, key):
+            if time.monotonic() > deadline_s:
+                raise PreconditionFailed(
+                    f"another orchestrator runs as {owner!r} with this journal: give this one a name of its own "
+                    "(PAGANTIC_ORCHESTRATOR_INSTANCE_ID)"
+                )
+            time.sleep(0.1)
+
+    def release(self) -> None:
+        """Let another process be this owner."""
+        self._stack.close()
+
+    def _try_row(self, engine: Engine, key: bytes) -> bool:
+        connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        number = int.from_bytes(key, signed=True)
+        if not connection.execute(text("SELECT pg_try_advisory_lock(:key)"), {"key": number}).scalar():
+            connection.close()
+            return False
+        connection.detach()  # the lock is the connection's, which must not go back to the pool
+        self._stack.callback(connection.close)
+        return True
+
+    def _try_file(self, engine: Engine, key: bytes) -> bool:
+        lock: BinaryIO = Path(f"{engine.url.database}-{key.hex()}.lock").open("wb")  # noqa: SIM115 - closing frees it
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.close()
+            return False
+        self._stack.callback(lock.close)
+        return True
+
+
+def told(error: Exception) -> Exception:
+    """Return what a caller is told of a database that does not answer, nothing of its statement; else the error."""
+    if not isinstance(error, (*_UNANSWERED, *_UNANSWERED_BY_DRIVER)):
+        return error
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    reason = (str(cause).strip().splitlines() or ["no reason given"])[0]
+    return Unavailable(f"the journal's database does not answer: {reason}")
+
+
+@contextlib.contextmanager
+def telling() -> Iterator[None]:
+    """Raise what a caller is told instead of what the database raised."""
+    try:
+        yield
+    except Exception as error:
+        if (other := told(error)) is not error:
+            raise other from None
+        raise
