@@ -26,6 +26,8 @@ from services.orchestrator.convert.event import (
 from services.orchestrator.convert.plan import plan_to_proto
 from services.orchestrator.convert.request import fingerprint_of, request_from_proto
 from services.orchestrator.convert.response import response_to_proto
+from services.orchestrator.core.request import MAX_MODEL_CHARS
+from services.orchestrator.ports.journal import MAX_STATE_VALUES
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -70,8 +72,8 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         limit = _page_size(request.page_size)
         records = await self._journal.list_executions(
             limit=limit + 1,
-            before=request.page_token,
-            session_id=request.session_id,
+            before=_optional_id("page_token", request.page_token),
+            session_id=_optional_id("session_id", request.session_id),
             state=state_from_proto(request.state),
         )
         token = records[limit - 1].request_id if len(records) > limit else ""
@@ -79,7 +81,8 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         return pb.ListExecutionsResponse(executions=encoded, next_page_token=token)
 
     async def GetTimeline(self, request: pb.GetTimelineRequest, context: Context) -> pb.GetTimelineResponse:
-        events = await self._journal.timeline(require_id("request_id", request.request_id))
+        request_id, limit = require_id("request_id", request.request_id), _count("max_events", request.max_events)
+        events = await self._journal.timeline(request_id, request.after_sequence, limit)
         return pb.GetTimelineResponse(events=[event_to_proto(event) for event in events])
 
     async def ResumeExecution(self, request: pb.ResumeExecutionRequest, context: Context) -> pb.ResumeExecutionResponse:
@@ -92,7 +95,8 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         return pb.CreatePlanResponse(plan=plan_to_proto(plan))
 
     async def GetSession(self, request: pb.GetSessionRequest, context: Context) -> pb.GetSessionResponse:
-        session = await self._journal.get_session(require_id("session_id", request.session_id))
+        limit = _count("max_messages", request.max_messages)
+        session = await self._journal.get_session(require_id("session_id", request.session_id), limit)
         return pb.GetSessionResponse(session=session_to_proto(session))
 
     async def ListSessions(self, request: pb.ListSessionsRequest, context: Context) -> pb.ListSessionsResponse:
@@ -105,11 +109,17 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
     async def UpdateSession(self, request: pb.UpdateSessionRequest, context: Context) -> pb.UpdateSessionResponse:
         session_id = require_id("session_id", request.session_id)
         values = {require_id("state_json key", key): _document(key, text) for key, text in request.state_json.items()}
-        session = await self._journal.update_state(session_id, values, list(request.removed_keys))
+        removed = [require_id("removed_keys", key) for key in request.removed_keys]
+        if len(values) + len(removed) > MAX_STATE_VALUES:
+            raise InvalidRequest(f"more than {MAX_STATE_VALUES} values are changed at once")
+        session = await self._journal.update_state(session_id, values, removed)
         return pb.UpdateSessionResponse(session=session_to_proto(session))
 
     async def GetUsage(self, request: pb.GetUsageRequest, context: Context) -> pb.GetUsageResponse:
-        totals = await self._journal.usage_totals(session_id=request.session_id or None, model=request.model or None)
+        if len(request.model) > MAX_MODEL_CHARS or not request.model.isprintable():
+            raise InvalidRequest(f"model must be at most {MAX_MODEL_CHARS} printable characters")
+        session_id = _optional_id("session_id", request.session_id)
+        totals = await self._journal.usage_totals(session_id=session_id or None, model=request.model or None)
         return pb.GetUsageResponse(totals=[usage_total_to_proto(total) for total in totals])
 
     async def DeleteSession(self, request: pb.DeleteSessionRequest, context: Context) -> pb.DeleteSessionResponse:
@@ -121,6 +131,16 @@ def _page_size(wanted: int) -> int:
     if not 0 <= wanted <= MAX_PAGE:
         raise InvalidRequest(f"page_size is {wanted}: it must be between 0 and {MAX_PAGE}")
     return wanted or DEFAULT_PAGE
+
+
+def _count(field: str, wanted: int) -> int:
+    if wanted < 0:
+        raise InvalidRequest(f"{field} is {wanted}: it must not be negative")
+    return wanted
+
+
+def _optional_id(field: str, value: str) -> str:
+    return require_id(field, value) if value else ""
 
 
 def _document(key: str, text: str) -> str:

@@ -25,7 +25,13 @@ from services.orchestrator.core.replay import Admitted
 from services.orchestrator.core.request import Mode, Request
 from services.orchestrator.core.response import FinishReason, InferenceOutput, Response
 from services.orchestrator.core.run import Inferred, Transition
-from services.orchestrator.ports.journal import ExecutionRecord, UsageTotal, Write
+from services.orchestrator.ports.journal import (
+    MAX_STATE_BYTES,
+    MAX_STATE_VALUES,
+    ExecutionRecord,
+    UsageTotal,
+    Write,
+)
 
 NOW = SystemClock().now()
 SAID = Inferred(InferenceOutput("hello", FinishReason.STOP))
@@ -230,6 +236,25 @@ async def test_a_conversation_grows_by_turns_and_goes_with_all_it_has(journal):
         with pytest.raises(NotFound, match="no session has id 's'"):
             await missing
     assert (await journal.update_state("s", {}, [])).state == {}
+
+
+async def test_a_session_keeps_so_much_and_no_more(journal):
+    await journal.update_state("s", {f"k{number}": "1" for number in range(MAX_STATE_VALUES)}, [])
+    for values in ({"one-more": "1"}, {"k1": f'"{"x" * MAX_STATE_BYTES}"'}):
+        with pytest.raises(InvalidRequest, match="are kept"):
+            await journal.update_state("s", values, [])
+    found = await journal.update_state("s", {"one-more": "2"}, ["k1"])
+    assert len(found.state) == MAX_STATE_VALUES
+
+
+async def test_what_grows_can_be_read_in_parts(journal):
+    for name in ("r1", "r2"):
+        await admit(journal, name, session_id="s")
+        await journal.write(ended(record(name, session_id="s"), 1, 2, 3, turn=TURN))
+    found = await journal.get_session("s", 1)
+    assert (found.messages, found.message_count) == (TURN[1:], 4)
+    assert (await journal.update_state("s", {}, [])).messages == ()
+    assert [one.sequence for one in await journal.timeline("r1", after=1, limit=1)] == [2]
 
 
 async def test_a_session_has_one_turn_at_a_time(journals):

@@ -62,11 +62,11 @@ def interrupted(db: Connection, mode: Mode) -> list[str]:
     return list(db.execute(found.order_by(_executions.c.ordinal)).scalars())
 
 
-def timeline(db: Connection, request_id: str, after: int) -> list[Event]:
-    """Return the events above a sequence."""
+def timeline(db: Connection, request_id: str, after: int, limit: int) -> list[Event]:
+    """Return the events above a sequence, so many of them; 0 is all."""
     table = tables.events
     found = select(table.c.event).where(table.c.request_id == request_id, table.c.sequence > after)
-    stored = db.execute(found.order_by(table.c.sequence)).scalars().all()
+    stored = db.execute(found.order_by(table.c.sequence).limit(limit or None)).scalars().all()
     if not stored:
         get(db, request_id)
     return [event_from_proto(event_pb2.ExecutionEvent.FromString(event)) for event in stored]
@@ -82,25 +82,31 @@ def entries(db: Connection, request_id: str) -> list[Entry]:
         raise PreconditionFailed(f"execution {request_id!r} cannot be taken up again: {error}") from None
 
 
-def history(db: Connection, session_id: str) -> tuple[Message, ...]:
-    """Return the messages of a conversation."""
+def history(db: Connection, session_id: str, limit: int = 0) -> tuple[Message, ...]:
+    """Return the newest messages of a conversation, so many of them, oldest first; 0 is all."""
     table = tables.messages
-    found = select(table.c.message).where(table.c.session_id == session_id).order_by(table.c.position)
-    stored = db.execute(found).scalars()
-    return tuple(message_from_proto(message_pb2.Message.FromString(message)) for message in stored)
+    found = select(table.c.message).where(table.c.session_id == session_id).order_by(table.c.position.desc())
+    stored = db.execute(found.limit(limit or None)).scalars().all()
+    return tuple(message_from_proto(message_pb2.Message.FromString(message)) for message in reversed(stored))
 
 
-def get_session(db: Connection, session_id: str) -> SessionRecord:
-    """Return a conversation with its messages and its state."""
+def get_session(db: Connection, session_id: str, limit: int | None) -> SessionRecord:
+    """Return a conversation with its state and its newest messages; for a limit of None without any, 0 is all."""
     row = db.execute(select(_sessions).where(_sessions.c.session_id == session_id)).first()
     if row is None:
         raise no_session(session_id)
-    messages = history(db, session_id)
+    messages = () if limit is None else history(db, session_id, limit)
+    of_session = tables.messages.c.session_id == session_id
+    count = db.execute(select(func.count()).select_from(tables.messages).where(of_session)).scalar_one()
+    made, used = _moment(row.created_at), _moment(row.updated_at)
+    return SessionRecord(session_id, messages, count, made, used, state_of(db, session_id))
+
+
+def state_of(db: Connection, session_id: str) -> dict[str, str]:
+    """Return the values of a session, as JSON documents."""
     table = tables.session_state
     values = db.execute(select(table.c.key, table.c.value_json).where(table.c.session_id == session_id))
-    state = {row.key: row.value_json for row in values}
-    made, used = _moment(row.created_at), _moment(row.updated_at)
-    return SessionRecord(session_id, messages, len(messages), made, used, state)
+    return {row.key: row.value_json for row in values}
 
 
 def list_sessions(db: Connection, limit: int, after: int) -> list[SessionRecord]:

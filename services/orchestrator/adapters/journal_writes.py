@@ -14,17 +14,25 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from pagantic_common.codec.errors import failure_to_proto
 from pagantic_common.codec.messages import message_to_proto
-from pagantic_common.domain.errors import Aborted, Conflict
+from pagantic_common.domain.errors import Aborted, Conflict, InvalidRequest
 from pagantic_common.domain.messages import Message
 from services.orchestrator.adapters import journal_schema as tables
-from services.orchestrator.adapters.journal_reads import IS_INTERRUPTED, get, get_session, no_session
+from services.orchestrator.adapters.journal_reads import IS_INTERRUPTED, get, get_session, no_session, state_of
 from services.orchestrator.convert.entry import entry_to_json
 from services.orchestrator.convert.event import event_to_proto
 from services.orchestrator.convert.response import response_to_proto
 from services.orchestrator.core.events import Event
 from services.orchestrator.core.memory import Summary
 from services.orchestrator.core.replay import Admitted, Entry
-from services.orchestrator.ports.journal import ExecutionRecord, Pulse, SessionRecord, UsageTotal, Write
+from services.orchestrator.ports.journal import (
+    MAX_STATE_BYTES,
+    MAX_STATE_VALUES,
+    ExecutionRecord,
+    Pulse,
+    SessionRecord,
+    UsageTotal,
+    Write,
+)
 
 _executions, _turns, _sessions = tables.executions, tables.turns, tables.sessions
 _live = and_(_executions.c.response.is_(None), _executions.c.interrupted == 0)
@@ -229,7 +237,8 @@ class Writes:
             )
             rows = [{"session_id": session_id, "key": key, "value_json": value} for key, value in values.items()]
             db.execute(statement, rows)
-        return get_session(db, session_id)
+        _check_state(session_id, state_of(db, session_id))
+        return get_session(db, session_id, None)
 
     def put_summary(self, db: Connection, session_id: str, summary: Summary) -> None:
         """Keep a summary; of a conversation that is not there, none is kept."""
@@ -258,6 +267,15 @@ class Writes:
         for table in (tables.events, tables.entries, _turns):
             db.execute(delete(table).where(table.c.request_id.in_(ids)))
         db.execute(delete(_executions).where(old))
+
+
+def _check_state(session_id: str, state: Mapping[str, str]) -> None:
+    used_bytes = sum(len(value.encode()) for value in state.values())
+    if len(state) > MAX_STATE_VALUES or used_bytes > MAX_STATE_BYTES:
+        raise InvalidRequest(
+            f"session {session_id!r} would keep {len(state)} values of {used_bytes} bytes; at most {MAX_STATE_VALUES} "
+            f"of {MAX_STATE_BYTES} bytes in all are kept"
+        )
 
 
 def _row_of(record: ExecutionRecord) -> dict[str, Any]:

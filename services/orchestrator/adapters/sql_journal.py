@@ -157,9 +157,9 @@ class SqlJournal:
         """See the port."""
         return await self._read(lambda db: reads.interrupted(db, mode))
 
-    async def timeline(self, request_id: str, after: int = 0) -> list[Event]:
+    async def timeline(self, request_id: str, after: int = 0, limit: int = 0) -> list[Event]:
         """See the port."""
-        return await self._read(lambda db: reads.timeline(db, request_id, after))
+        return await self._read(lambda db: reads.timeline(db, request_id, after, limit))
 
     async def entries(self, request_id: str) -> list[Entry]:
         """See the port."""
@@ -169,9 +169,9 @@ class SqlJournal:
         """See the port."""
         return await self._read(lambda db: reads.history(db, session_id))
 
-    async def get_session(self, session_id: str) -> SessionRecord:
+    async def get_session(self, session_id: str, limit: int = 0) -> SessionRecord:
         """See the port."""
-        return await self._read(lambda db: reads.get_session(db, session_id))
+        return await self._read(lambda db: reads.get_session(db, session_id, limit))
 
     async def list_sessions(self, *, limit: int, after: int) -> list[SessionRecord]:
         """See the port."""

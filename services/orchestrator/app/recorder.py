@@ -202,7 +202,9 @@ class Recorder:
         stored.add_done_callback(self._after_storing)
         return stored
 
-    def _after_storing(self, _stored: asyncio.Future[None]) -> None:
+    def _after_storing(self, just_stored: asyncio.Future[None]) -> None:
+        if not just_stored.cancelled():
+            just_stored.exception()  # looked at below, in order
         while self._failure is None and self._unstored and (stored := self._unstored[0].stored).done():
             if stored.cancelled() or stored.exception() is not None:
                 self._failure = asyncio.CancelledError() if stored.cancelled() else stored.exception()

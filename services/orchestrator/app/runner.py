@@ -131,8 +131,10 @@ class Runner:
         await self._recorder.record_step(told, entries)
         return False
 
-    def _used(self, request: Request, response: Response) -> UsageTotal:
+    def _used(self, request: Request, response: Response) -> UsageTotal | None:
         usage, model = response.usage, request.hints.model
+        if not usage.prompt_tokens:  # else anyone could fill the table with names of models that there are not
+            return None
         return UsageTotal(
             session_id=request.session_id,
             model=model or "default",

@@ -98,7 +98,7 @@ def _prompt_from_proto(prompt: execution_pb2.SystemPrompt) -> SystemPrompt:
 def _hints_from_proto(hints: execution_pb2.ExecutionHints) -> Hints:
     return Hints(
         max_tokens=hints.max_tokens,
-        timeout_s=duration_from_proto(hints.timeout) if hints.HasField("timeout") else None,
+        timeout_s=duration_from_proto(hints.timeout) or None,
         temperature=hints.temperature if hints.HasField("temperature") else None,
         top_p=hints.top_p if hints.HasField("top_p") else None,
         seed=hints.seed if hints.HasField("seed") else None,

@@ -16,6 +16,7 @@ from services.orchestrator.core.voting import Voting
 DEFAULT_MAX_RETRIES = 2
 DEFAULT_MAX_TOOL_ROUNDS = 20
 MAX_REPLICAS = 16
+MAX_MODEL_CHARS = 200
 
 
 class Mode(StrEnum):
@@ -175,6 +176,8 @@ def _check_voting(request: Request) -> None:
 
 
 def _check_hints(hints: Hints) -> None:
+    if len(hints.model) > MAX_MODEL_CHARS or not (hints.model.isprintable() or not hints.model):
+        raise InvalidRequest(f"hints.model must be a model's alias: at most {MAX_MODEL_CHARS} printable characters")
     if hints.max_tokens < 0 or hints.max_tool_rounds < 0:
         raise InvalidRequest("hints.max_tokens and hints.max_tool_rounds must not be negative")
     if hints.timeout_s is not None and hints.timeout_s <= 0:

@@ -16,6 +16,9 @@ from services.orchestrator.core.replay import Admitted, Entry
 from services.orchestrator.core.request import Mode
 from services.orchestrator.core.response import Response
 
+MAX_STATE_VALUES = 100  # of one session
+MAX_STATE_BYTES = 256 * 1024  # of all of them, as UTF-8
+
 
 class Durability(StrEnum):
     """What a write survives once it returned: the end of this process, or a power cut too."""
@@ -123,8 +126,11 @@ class Journal(Protocol):
     ) -> list[ExecutionRecord]:
         """Return executions, newest first, without responses; `before` is the page token, empty for the first page."""
 
-    async def timeline(self, request_id: str, after: int = 0) -> list[Event]:
-        """Return the stored events above a sequence, in sequence. Raises NotFound."""
+    async def timeline(self, request_id: str, after: int = 0, limit: int = 0) -> list[Event]:
+        """Return the stored events above a sequence, in sequence, as many as `limit` unless that is 0.
+
+        Raises NotFound.
+        """
 
     async def entries(self, request_id: str) -> list[Entry]:
         """Return what an execution can be taken up from. Raises PreconditionFailed when it cannot be read."""
@@ -150,14 +156,17 @@ class Journal(Protocol):
     async def history(self, session_id: str) -> tuple[Message, ...]:
         """Return a conversation's messages, oldest first; empty when there is none."""
 
-    async def get_session(self, session_id: str) -> SessionRecord:
-        """Return a conversation. Raises NotFound."""
+    async def get_session(self, session_id: str, limit: int = 0) -> SessionRecord:
+        """Return a conversation with its newest messages, as many as `limit` unless that is 0. Raises NotFound."""
 
     async def list_sessions(self, *, limit: int, after: int) -> list[SessionRecord]:
         """Return conversations, last used first, skipping the first `after`."""
 
     async def update_state(self, session_id: str, values: Mapping[str, str], removed: Sequence[str]) -> SessionRecord:
-        """Set and remove values of a session, which is made when there is none."""
+        """Set and remove values of a session, which is made when there is none; returns it without its messages.
+
+        Raises InvalidRequest when it would have too many values, or too large ones.
+        """
 
     async def delete_session(self, session_id: str) -> None:
         """Remove a conversation. Raises NotFound."""

@@ -1,6 +1,7 @@
 """The orchestrator over a real socket and a real journal, with scripted services behind it."""
 
 import asyncio
+import sqlite3
 
 import pytest
 
@@ -10,6 +11,7 @@ from pagantic.context.v1 import context_service_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.domain.errors import (
+    Aborted,
     Cancelled,
     Conflict,
     DeadlineExceeded,
@@ -24,11 +26,13 @@ from pagantic_common.domain.messages import ToolCall
 from pagantic_common.rpc.call import call_stream, call_unary
 from pagantic_common.telemetry.clock import SystemClock
 from services.orchestrator.adapters.sql_journal import SqlJournal
+from services.orchestrator.app.turns import MAX_WAITING
 from services.orchestrator.convert.request import fingerprint_of, request_from_proto
 from services.orchestrator.core.cost import Prices
 from services.orchestrator.core.lifecycle import State
 from services.orchestrator.core.replay import Admitted
 from services.orchestrator.core.request import Mode
+from services.orchestrator.core.run import Prepared
 from services.orchestrator.ports.journal import ExecutionRecord
 from tests.support.orchestrator_app import ended, execute, journal_url, orchestrator, system_request, timeline
 from tests.support.scripted_services import (
@@ -47,6 +51,7 @@ def vote_request(tools=(), **voting):
     return system_request(mode=execution_pb2.MODE_REDUNDANT, **fields)
 
 
+FAST = {"resumes_plans": False, "beat_s": 0.02}
 CALL = ToolCall("c1", "clock", '{"zone":"UTC"}')
 
 
@@ -208,6 +213,13 @@ async def test_a_hint_timeout_is_a_response_and_the_callers_deadline_a_status(tm
     assert execution.response.error.code == error_pb2.ERROR_CODE_CANCELLED_TIMEOUT
 
 
+async def test_a_timeout_of_zero_is_none(tmp_path):
+    async with orchestrator(tmp_path) as stub:
+        request = system_request()
+        request.hints.timeout.FromMilliseconds(0)
+        assert (await execute(stub, request)).content == "hello"
+
+
 @pytest.mark.parametrize(
     ("request_", "error", "wrong"),
     [
@@ -220,6 +232,8 @@ async def test_a_hint_timeout_is_a_response_and_the_callers_deadline_a_status(tm
         (vote_request(strategy=9), InvalidRequest, "voting.strategy 9"),
         (vote_request(tools=["clock"]), InvalidRequest, "REDUNDANT runs no tools"),
         (system_request(request_id="no spaces"), InvalidRequest, "request_id"),
+        (system_request(hints=execution_pb2.ExecutionHints(model="a\0")), InvalidRequest, "hints.model"),
+        (system_request(hints=execution_pb2.ExecutionHints(model="a" * 201)), InvalidRequest, "hints.model"),
         (
             execution_pb2.SystemRequest(mode=execution_pb2.MODE_CHAT, messages=[message_pb2.Message(content="x")]),
             InvalidRequest,
@@ -319,6 +333,15 @@ async def test_executions_and_sessions_are_paged(tmp_path):
         assert not second.next_page_token
         sessions = await call_unary("orchestrator", stub.ListSessions, pb.ListSessionsRequest(page_size=2))
         assert [session.session_id for session in sessions.sessions] == ["s4", "s3"]
+        for method, wrong in (
+            (stub.ListExecutions, pb.ListExecutionsRequest(session_id="a\0")),
+            (stub.ListExecutions, pb.ListExecutionsRequest(page_token="a b")),  # noqa: S106 - a page's
+            (stub.GetUsage, pb.GetUsageRequest(model="a\0")),
+            (stub.GetSession, pb.GetSessionRequest(session_id="s1", max_messages=-1)),
+            (stub.GetTimeline, pb.GetTimelineRequest(request_id="r1", max_events=-1)),
+        ):
+            with pytest.raises(InvalidRequest):
+                await call_unary("orchestrator", method, wrong)
         with pytest.raises(InvalidRequest, match="page_size"):
             await call_unary("orchestrator", stub.ListSessions, pb.ListSessionsRequest(page_size=501))
 
@@ -461,6 +484,8 @@ async def test_values_of_a_session_are_json_documents_under_ids(tmp_path):
             pb.UpdateSessionRequest(session_id="s", state_json={"a": "{"}),
             pb.UpdateSessionRequest(session_id="s", state_json={"a b": "1"}),
             pb.UpdateSessionRequest(session_id=""),
+            pb.UpdateSessionRequest(session_id="s", removed_keys=["a\0"]),
+            pb.UpdateSessionRequest(session_id="s", removed_keys=[f"k{number}" for number in range(101)]),
         ):
             with pytest.raises(InvalidRequest):
                 await call_unary("orchestrator", stub.UpdateSession, wrong)
@@ -472,3 +497,77 @@ async def test_values_of_a_session_are_json_documents_under_ids(tmp_path):
         await execute(stub, system_request(session_id="s"))
         reply = await call_unary("orchestrator", stub.GetSession, pb.GetSessionRequest(session_id="s"))
         assert (reply.session.message_count, dict(reply.session.state_json)) == (2, {"a": "[1]"})
+
+
+class Faulty(SqlJournal):
+    """Fails the writes that are chosen, alone or with all that are written together."""
+
+    def fail_when(self, is_chosen):
+        run, writes = self._writes.write_all, self._writes
+
+        def write_all(db, given):
+            if any(is_chosen(write) for write in given):
+                raise sqlite3.IntegrityError("not this one")
+            return run(db, given)
+
+        writes.write_all = write_all
+
+    def recover(self):
+        del self._writes.write_all
+
+
+def ends(write):
+    return write.record.response is not None
+
+
+def prepares(write):
+    return any(isinstance(entry, Prepared) for entry in write.entries)
+
+
+@pytest.mark.parametrize("is_chosen", [ends, prepares])
+async def test_nothing_is_acknowledged_that_is_not_stored(tmp_path, is_chosen):
+    journal = Faulty(journal_url(tmp_path))
+    async with orchestrator(tmp_path, journal=journal, presence=FAST) as stub:
+        journal.fail_when(is_chosen)
+        with pytest.raises(Internal, match="could not be recorded"):
+            await execute(stub, system_request(request_id="r"))
+        journal.recover()
+        await released(stub, "r")
+        response = await execute(stub, system_request(request_id="r"))
+        events = await timeline(stub, "r")
+    assert response.content == "hello"
+    assert [event.sequence for event in events] == list(range(1, len(events) + 1))
+
+
+async def released(stub, request_id):
+    for _ in range(300):
+        reply = await call_unary("orchestrator", stub.GetExecution, pb.GetExecutionRequest(request_id=request_id))
+        if reply.execution.interrupted:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("the execution is not interrupted")
+
+
+async def test_turns_of_one_session_come_in_their_order(tmp_path):
+    inference = ScriptedInference(answer("ok"))
+    async with orchestrator(tmp_path, scripted_services(inference=inference), max_running=40) as stub:
+        asked = []
+        for number in range(12):
+            asked.append(asyncio.create_task(execute(stub, system_request(f"q{number}", session_id="s"))))
+            await asyncio.sleep(0.004)
+        await asyncio.gather(*asked)
+        reply = await call_unary("orchestrator", stub.GetSession, pb.GetSessionRequest(session_id="s"))
+    assert [message.content for message in reply.session.messages][::2] == [f"q{number}" for number in range(12)]
+
+
+async def test_too_many_turns_of_one_session_do_not_keep_out_the_others(tmp_path):
+    inference = ScriptedInference(None)
+    async with orchestrator(tmp_path, scripted_services(inference=inference), max_running=40) as stub:
+        waiting = [asyncio.create_task(execute(stub, system_request(session_id="s"))) for _ in range(MAX_WAITING + 1)]
+        lines = stub.executions._turns._lines
+        while "s" not in lines or lines["s"].count <= MAX_WAITING:  # noqa: ASYNC110 - there is no event of it
+            await asyncio.sleep(0.01)
+        with pytest.raises(Aborted, match="wait already"):
+            await execute(stub, system_request(session_id="s"))
+        for one in waiting:
+            one.cancel()

@@ -466,7 +466,7 @@ class ExecutionHints(_message.Message):
     """Engine options as a JSON object, passed through unread."""
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
-        """Longest time for the whole request; unset is none. The gRPC deadline counts too, the nearer one wins."""
+        """Longest time for the whole request; unset and 0 are none. The gRPC deadline counts too, the nearer one wins."""
 
     @_builtins.property
     def tool_choice(self) -> _message_pb2.ToolChoice:

@@ -226,16 +226,24 @@ class GetTimelineRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     REQUEST_ID_FIELD_NUMBER: _builtins.int
+    AFTER_SEQUENCE_FIELD_NUMBER: _builtins.int
+    MAX_EVENTS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Its request id."""
+    after_sequence: _builtins.int
+    """Only events above this sequence."""
+    max_events: _builtins.int
+    """Most events; 0 is all of them."""
     def __init__(
         self,
         *,
         request_id: _builtins.str = ...,
+        after_sequence: _builtins.int = ...,
+        max_events: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_sequence", b"after_sequence", "max_events", b"max_events", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -355,11 +363,11 @@ class Session(_message.Message):
 
     @_builtins.property
     def created_at(self) -> _timestamp_pb2.Timestamp:
-        """When its first turn ended."""
+        """When its first turn ended, or its first value was set."""
 
     @_builtins.property
     def updated_at(self) -> _timestamp_pb2.Timestamp:
-        """When its last turn ended."""
+        """When its last turn ended, or a value was last changed."""
 
     @_builtins.property
     def state_json(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
@@ -390,16 +398,20 @@ class GetSessionRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SESSION_ID_FIELD_NUMBER: _builtins.int
+    MAX_MESSAGES_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Its id."""
+    max_messages: _builtins.int
+    """Most messages, the newest ones; 0 is all of them."""
     def __init__(
         self,
         *,
         session_id: _builtins.str = ...,
+        max_messages: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_messages", b"max_messages", "session_id", b"session_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -546,7 +558,7 @@ class UpdateSessionResponse(_message.Message):
     SESSION_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def session(self) -> Global___Session:
-        """With its state, and its messages."""
+        """With its state, without its messages."""
 
     def __init__(
         self,
@@ -668,7 +680,7 @@ class UsageTotal(_message.Message):
     model: _builtins.str
     """The alias that requests named; "default" when they named none."""
     requests: _builtins.int
-    """Executions that ended."""
+    """Executions that ended and used tokens."""
     prompt_tokens: _builtins.int
     """Prompt tokens, cached ones included."""
     cached_prompt_tokens: _builtins.int

@@ -183,7 +183,8 @@ class OrchestratorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UpdateSession(self, request, context):
-        """Sets and removes values of a session; makes the session when there is none.
+        """Sets and removes values of a session; makes the session when there is none. A session keeps 100 values of 256 KiB
+        in all.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -62,7 +62,9 @@ class OrchestratorServiceStub:
     ListSessions: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListSessionsRequest, _orchestrator_service_pb2.ListSessionsResponse]
     """Lists stored conversations, last used first."""
     UpdateSession: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.UpdateSessionRequest, _orchestrator_service_pb2.UpdateSessionResponse]
-    """Sets and removes values of a session; makes the session when there is none."""
+    """Sets and removes values of a session; makes the session when there is none. A session keeps 100 values of 256 KiB
+    in all.
+    """
     DeleteSession: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.DeleteSessionRequest, _orchestrator_service_pb2.DeleteSessionResponse]
     """Removes a stored conversation with its state. NOT_FOUND for an unknown id."""
     GetUsage: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.GetUsageRequest, _orchestrator_service_pb2.GetUsageResponse]
@@ -100,7 +102,9 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     ListSessions: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListSessionsRequest, _orchestrator_service_pb2.ListSessionsResponse]  # type: ignore[assignment]
     """Lists stored conversations, last used first."""
     UpdateSession: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.UpdateSessionRequest, _orchestrator_service_pb2.UpdateSessionResponse]  # type: ignore[assignment]
-    """Sets and removes values of a session; makes the session when there is none."""
+    """Sets and removes values of a session; makes the session when there is none. A session keeps 100 values of 256 KiB
+    in all.
+    """
     DeleteSession: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.DeleteSessionRequest, _orchestrator_service_pb2.DeleteSessionResponse]  # type: ignore[assignment]
     """Removes a stored conversation with its state. NOT_FOUND for an unknown id."""
     GetUsage: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.GetUsageRequest, _orchestrator_service_pb2.GetUsageResponse]  # type: ignore[assignment]
@@ -201,7 +205,9 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_service_pb2.UpdateSessionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_service_pb2.UpdateSessionResponse, _abc.Awaitable[_orchestrator_service_pb2.UpdateSessionResponse]]:
-        """Sets and removes values of a session; makes the session when there is none."""
+        """Sets and removes values of a session; makes the session when there is none. A session keeps 100 values of 256 KiB
+        in all.
+        """
 
     @_abc_1.abstractmethod
     def DeleteSession(
