@@ -95,8 +95,8 @@ def test_grpcurl_runs_a_structured_request_and_reads_the_stream(system):
         ({"mode": "MODE_CHAT", "messages": [{"content": "x"}]}, "InvalidArgument", "message role 0"),
         (
             {"mode": "MODE_CHAT", "messages": [{"role": "ROLE_USER", "content": "x"}], "prompt": {"template": {}}},
-            "Unimplemented",
-            "prompt.template is not built yet",
+            "InvalidArgument",
+            "prompt.template.name",
         ),
     ],
 )
