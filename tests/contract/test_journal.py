@@ -120,7 +120,7 @@ async def test_a_write_that_fails_is_undone_alone(journal):
 async def test_the_writes_of_one_caller_keep_their_order_and_closing_writes_them_all(journals):
     journal = await journals()
     await admit(journal)
-    writes = [asyncio.create_task(journal.write(happened(record(), number))) for number in range(1, 50)]
+    writes = [asyncio.ensure_future(journal.write(happened(record(), number))) for number in range(1, 50)]
     await asyncio.sleep(0)
     writes[-1].cancel()  # who gave it has gone; it is written all the same
     await journal.close()
@@ -152,9 +152,9 @@ async def test_a_database_that_fails_in_the_middle_of_a_write_is_unavailable_and
         db.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
 
     monkeypatch.setattr(journal._writes._move, "run", break_down)
-    writes = [asyncio.create_task(journal.write(happened(record(), number))) for number in (1, 2)]
+    writes = [asyncio.ensure_future(journal.write(happened(record(), number))) for number in (1, 2)]
     await asyncio.sleep(0)
-    writes.append(asyncio.create_task(journal.write(happened(record(), 3))))
+    writes.append(asyncio.ensure_future(journal.write(happened(record(), 3))))
     for one in await asyncio.gather(*writes, return_exceptions=True):
         assert isinstance(one, Unavailable)
         assert "the journal's database does not answer" in str(one)

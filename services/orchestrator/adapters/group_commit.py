@@ -39,8 +39,8 @@ class GroupCommit:
         self._writer: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    async def commit(self, work: Work, *, can_wait: bool = False) -> Any:
-        """Do work in the next transaction, which what can wait does not begin; returns when that is committed."""
+    def submit(self, work: Work, *, can_wait: bool = False) -> asyncio.Future[Any]:
+        """Have work done in the next transaction, which what can wait does not begin; done when that is committed."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Any] = loop.create_future()
         self._waiting.append((work, done))
@@ -48,7 +48,7 @@ class GroupCommit:
             self._begin()
         elif self._writer is None and self._timer is None:
             self._timer = loop.call_later(LINGER_S, self._begin)
-        return await done
+        return done
 
     async def close(self) -> None:
         """Write what still waits, and end the thread."""

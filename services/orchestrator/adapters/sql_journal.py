@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 from typing import Any, TypeVar
@@ -90,9 +90,9 @@ class SqlJournal:
         found: ExecutionRecord | None = await self._commit(Admission(record, admitted, takes_turn))
         return found
 
-    async def write(self, write: Write, *, can_wait: bool = False) -> None:
+    def write(self, write: Write, *, can_wait: bool = False) -> Awaitable[None]:
         """See the port."""
-        await self._commit(write, can_wait=can_wait)
+        return self._group.submit(write, can_wait=can_wait)
 
     async def take_turn(self, session_id: str, request_id: str) -> bool:
         """See the port."""
@@ -181,8 +181,8 @@ class SqlJournal:
         """See the port."""
         return await self._read(lambda db: reads.usage_totals(db, session_id, model))
 
-    async def _commit(self, work: Work, *, can_wait: bool = False) -> Any:
-        return await self._group.commit(work, can_wait=can_wait)
+    async def _commit(self, work: Work) -> Any:
+        return await self._group.submit(work)
 
     async def _read(self, work: Callable[[Connection], ResultT]) -> ResultT:
         return await asyncio.get_running_loop().run_in_executor(self._reading, self._read_now, work)

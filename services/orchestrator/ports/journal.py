@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -109,8 +109,10 @@ class Journal(Protocol):
         Raises Aborted, and stores nothing, when it is to take its session's turn and another execution has it.
         """
 
-    async def write(self, write: Write, *, can_wait: bool = False) -> None:
+    def write(self, write: Write, *, can_wait: bool = False) -> Awaitable[None]:
         """Store what happened; what can wait may be stored some milliseconds later, together with what comes.
+
+        The order is that of the calls, whether anyone waits or not.
 
         Raises Conflict when another owner has taken the execution over.
         """
