@@ -110,11 +110,6 @@ def tool_result_to_proto(result: ToolResult) -> message_pb2.ToolResult:
     )
 
 
-def tool_result_from_proto(result: message_pb2.ToolResult) -> ToolResult:
-    """Decode a tool result."""
-    return ToolResult(call_id=result.call_id, name=result.name, content=result.content, is_error=result.is_error)
-
-
 def tool_choice_to_proto(choice: ToolChoice) -> message_pb2.ToolChoice:
     """Encode a tool choice."""
     if choice.tool_name:
@@ -133,11 +128,6 @@ def tool_choice_from_proto(choice: message_pb2.ToolChoice) -> ToolChoice:
 def model_info_to_proto(model: ModelInfo) -> message_pb2.ModelInfo:
     """Encode a model's description."""
     return message_pb2.ModelInfo(name=model.name, context_window=model.context_window, capabilities=model.capabilities)
-
-
-def model_info_from_proto(model: message_pb2.ModelInfo) -> ModelInfo:
-    """Decode a model's description."""
-    return ModelInfo(name=model.name, context_window=model.context_window, capabilities=tuple(model.capabilities))
 
 
 def usage_to_proto(usage: TokenUsage) -> usage_pb2.TokenUsage:

@@ -15,15 +15,9 @@ from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.ids import require_id
 from pagantic_common.domain.json_text import JsonTextError, parse_json
 from services.orchestrator.app.executions import Executions
-from services.orchestrator.convert.event import (
-    event_to_proto,
-    record_to_proto,
-    session_to_proto,
-    state_from_proto,
-    state_to_proto,
-    usage_total_to_proto,
-)
+from services.orchestrator.convert.event import event_to_proto, state_from_proto, state_to_proto
 from services.orchestrator.convert.plan import plan_to_proto
+from services.orchestrator.convert.record import record_to_proto, session_to_proto, usage_total_to_proto
 from services.orchestrator.convert.request import fingerprint_of, request_from_proto
 from services.orchestrator.convert.response import response_to_proto
 from services.orchestrator.core.request import MAX_MODEL_CHARS

@@ -1,4 +1,4 @@
-"""Event <-> ExecutionEvent, and what a client asks of executions and sessions."""
+"""Event <-> ExecutionEvent."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from pagantic.common.v1 import correlation_pb2
 from pagantic.inference.v1 import generation_pb2
-from pagantic.orchestrator.v1 import event_pb2, execution_pb2, orchestrator_service_pb2
+from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic_common.codec.errors import (
     error_code_from_proto,
     error_code_to_proto,
     failure_from_proto,
     failure_to_proto,
 )
-from pagantic_common.codec.messages import duration_from_proto, duration_to_proto, message_to_proto
+from pagantic_common.codec.messages import duration_from_proto, duration_to_proto
 from pagantic_common.codec.validation import (
     stage_from_proto,
     stage_report_from_proto,
@@ -23,14 +23,12 @@ from pagantic_common.codec.validation import (
     stage_to_proto,
 )
 from pagantic_common.domain.correlation import CorrelationContext
-from services.orchestrator.convert.request import mode_to_proto
 from services.orchestrator.convert.response import response_from_proto, response_to_proto
 from services.orchestrator.core import events
 from services.orchestrator.core.events import Event, Payload
 from services.orchestrator.core.lifecycle import State
 from services.orchestrator.core.response import FinishReason
 from services.orchestrator.core.run import Transition
-from services.orchestrator.ports.journal import ExecutionRecord, SessionRecord, UsageTotal
 
 _STATE_PREFIX = "LIFECYCLE_STATE_"
 _FINISH_PREFIX = "FINISH_REASON_"
@@ -262,50 +260,3 @@ def _payload_from_proto(encoded: event_pb2.ExecutionEvent) -> Payload:  # noqa: 
             return events.Completed(response_from_proto(encoded.completed.response))
         case other:
             raise ValueError(f"an event of kind {other!r} is not one that this version stores")
-
-
-def record_to_proto(record: ExecutionRecord) -> execution_pb2.Execution:
-    """Encode an execution."""
-    state = execution_pb2.ExecutionState(
-        current=state_to_proto(record.state),
-        entered_at=timestamp_to_proto(record.entered_at),
-        attempt=record.attempt,
-        total_steps=record.total_steps,
-        last_error=None if record.last_failure is None else failure_to_proto(record.last_failure),
-        last_step=record.last_step,
-    )
-    return execution_pb2.Execution(
-        request_id=record.request_id,
-        session_id=record.session_id,
-        trace_id=record.trace_id,
-        mode=mode_to_proto(record.mode),
-        started_at=timestamp_to_proto(record.started_at),
-        state=state,
-        response=None if record.response is None else response_to_proto(record.response),
-        interrupted=record.is_interrupted,
-    )
-
-
-def session_to_proto(session: SessionRecord) -> orchestrator_service_pb2.Session:
-    """Encode a conversation."""
-    return orchestrator_service_pb2.Session(
-        session_id=session.session_id,
-        messages=[message_to_proto(message) for message in session.messages],
-        message_count=session.message_count,
-        created_at=timestamp_to_proto(session.created_at),
-        updated_at=timestamp_to_proto(session.updated_at),
-        state_json=session.state,
-    )
-
-
-def usage_total_to_proto(total: UsageTotal) -> orchestrator_service_pb2.UsageTotal:
-    """Encode what executions used."""
-    return orchestrator_service_pb2.UsageTotal(
-        session_id=total.session_id,
-        model=total.model,
-        requests=total.requests,
-        prompt_tokens=total.prompt_tokens,
-        cached_prompt_tokens=total.cached_prompt_tokens,
-        output_tokens=total.output_tokens,
-        cost_usd=total.cost_usd,
-    )

@@ -1,0 +1,58 @@
+"""What the journal knows of executions, conversations and usage -> proto."""
+
+from __future__ import annotations
+
+from pagantic.orchestrator.v1 import execution_pb2, orchestrator_service_pb2
+from pagantic_common.codec.errors import failure_to_proto
+from pagantic_common.codec.messages import message_to_proto
+from services.orchestrator.convert.event import state_to_proto, timestamp_to_proto
+from services.orchestrator.convert.request import mode_to_proto
+from services.orchestrator.convert.response import response_to_proto
+from services.orchestrator.ports.journal import ExecutionRecord, SessionRecord, UsageTotal
+
+
+def record_to_proto(record: ExecutionRecord) -> execution_pb2.Execution:
+    """Encode an execution."""
+    state = execution_pb2.ExecutionState(
+        current=state_to_proto(record.state),
+        entered_at=timestamp_to_proto(record.entered_at),
+        attempt=record.attempt,
+        total_steps=record.total_steps,
+        last_error=None if record.last_failure is None else failure_to_proto(record.last_failure),
+        last_step=record.last_step,
+    )
+    return execution_pb2.Execution(
+        request_id=record.request_id,
+        session_id=record.session_id,
+        trace_id=record.trace_id,
+        mode=mode_to_proto(record.mode),
+        started_at=timestamp_to_proto(record.started_at),
+        state=state,
+        response=None if record.response is None else response_to_proto(record.response),
+        interrupted=record.is_interrupted,
+    )
+
+
+def session_to_proto(session: SessionRecord) -> orchestrator_service_pb2.Session:
+    """Encode a conversation."""
+    return orchestrator_service_pb2.Session(
+        session_id=session.session_id,
+        messages=[message_to_proto(message) for message in session.messages],
+        message_count=session.message_count,
+        created_at=timestamp_to_proto(session.created_at),
+        updated_at=timestamp_to_proto(session.updated_at),
+        state_json=session.state,
+    )
+
+
+def usage_total_to_proto(total: UsageTotal) -> orchestrator_service_pb2.UsageTotal:
+    """Encode what executions used."""
+    return orchestrator_service_pb2.UsageTotal(
+        session_id=total.session_id,
+        model=total.model,
+        requests=total.requests,
+        prompt_tokens=total.prompt_tokens,
+        cached_prompt_tokens=total.cached_prompt_tokens,
+        output_tokens=total.output_tokens,
+        cost_usd=total.cost_usd,
+    )
