@@ -105,25 +105,49 @@ async def test_values_of_a_session_are_json_documents_under_ids(tmp_path):
         assert (reply.session.message_count, dict(reply.session.state_json)) == (2, {"a": "[1]"})
 
 
+class Gated(ScriptedInference):
+    """Answers one question for each release of its gate."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate = asyncio.Semaphore(0)
+
+    async def infer(self, command, hints):
+        await self.gate.acquire()
+        async for piece in super().infer(command, hints):
+            yield piece
+
+
+async def in_line(stub, count):
+    """Wait until so many want the turn of the session."""
+    lines = stub.executions._turns._lines
+    while "s" not in lines or lines["s"].count != count:  # noqa: ASYNC110 - there is no event of it
+        await asyncio.sleep(0.005)
+
+
 async def test_turns_of_one_session_come_in_their_order(tmp_path):
-    inference = ScriptedInference(answer("ok"))
+    inference, asked = Gated(), []
     async with orchestrator(tmp_path, scripted_services(inference=inference), max_running=40) as stub:
-        asked = []
-        for number in range(12):
+        for number in range(9):
             asked.append(asyncio.create_task(execute(stub, system_request(f"q{number}", session_id="s"))))
-            await asyncio.sleep(0.004)
+            if number < 4:
+                await in_line(stub, number + 1)
+            else:  # one leaves for each that comes
+                inference.gate.release()
+                await asked[number - 4]
+                await in_line(stub, 4)
+        for _ in range(4):
+            inference.gate.release()
         await asyncio.gather(*asked)
         reply = await call_unary("orchestrator", stub.GetSession, pb.GetSessionRequest(session_id="s"))
-    assert [message.content for message in reply.session.messages][::2] == [f"q{number}" for number in range(12)]
+    assert [message.content for message in reply.session.messages][::2] == [f"q{number}" for number in range(9)]
 
 
 async def test_too_many_turns_of_one_session_do_not_keep_out_the_others(tmp_path):
     inference = ScriptedInference(None)
     async with orchestrator(tmp_path, scripted_services(inference=inference), max_running=40) as stub:
         waiting = [asyncio.create_task(execute(stub, system_request(session_id="s"))) for _ in range(MAX_WAITING + 1)]
-        lines = stub.executions._turns._lines
-        while "s" not in lines or lines["s"].count <= MAX_WAITING:  # noqa: ASYNC110 - there is no event of it
-            await asyncio.sleep(0.01)
+        await in_line(stub, MAX_WAITING + 1)
         with pytest.raises(Aborted, match="wait already"):
             await execute(stub, system_request(session_id="s"))
         for one in waiting:
