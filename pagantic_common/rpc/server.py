@@ -114,12 +114,18 @@ async def _serve(area: str, settings: ServiceSettings, open_app: OpenApp) -> Non
             watch.cancel()
         log.info("draining", drain_s=settings.drain_s)
         await health_servicer.enter_graceful_shutdown()
+        if settings.drain_s <= LAST_WORDS_S:  # the server would cut the lines before the last words
+            await _drain(registrations)
         stopping = asyncio.create_task(server.stop(grace=settings.drain_s))
         _, still_running = await asyncio.wait([stopping], timeout=max(0.0, settings.drain_s - LAST_WORDS_S))
         if still_running:
-            await asyncio.gather(*(one.drain() for one in registrations if one.drain is not None))
+            await _drain(registrations)
         await stopping
     log.info("stopped", area=area)
+
+
+async def _drain(registrations: Sequence[Registration]) -> None:
+    await asyncio.gather(*(one.drain() for one in registrations if one.drain is not None))
 
 
 def _spare_the_collector() -> None:

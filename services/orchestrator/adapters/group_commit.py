@@ -16,7 +16,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine
 
-from services.orchestrator.adapters.journal_database import told
+from services.orchestrator.adapters.journal_database import is_conflict, told
 from services.orchestrator.adapters.journal_writes import Admission, Writes
 from services.orchestrator.ports.journal import Write
 
@@ -96,7 +96,7 @@ class GroupCommit:
                 self._purge(db)
                 return self._write_together(db, works)
         except Exception as error:
-            if told(error) is not error:  # the database does not answer, so neither would it now
+            if told(error) is not error and not is_conflict(error):  # it does not answer, so neither would it now
                 raise
             with self._engine.begin() as db:  # one of them fails: each for itself tells which
                 return self._write_each(db, works)

@@ -24,6 +24,7 @@ ANSWER_TIMEOUT_S = 10  # of a statement, a lock, and of a network that is silent
 OWNER_TIMEOUT_S = 15.0  # how long a predecessor of the same name may take to be gone
 # Else only reads, which are marked, begin a SQLite transaction that may wait for nobody.
 READING = {"is_reading": True}
+CONFLICTS = ("40P01", "40001", "55P03")  # PostgreSQL: deadlock_detected, serialization_failure, lock_not_available
 _UNANSWERED = (OperationalError, InterfaceError, PendingRollbackError, PoolTimeoutError)
 _UNANSWERED_BY_DRIVER = (sqlite3.OperationalError, psycopg.OperationalError, psycopg.InterfaceError)
 
@@ -51,7 +52,16 @@ def open_engine(url: URL, durability: Durability) -> Engine:
         return _open_sqlite(url, durability)
     commit = "off" if durability is Durability.PROCESS else "on"
     timeout_ms = ANSWER_TIMEOUT_S * 1000
-    options = f"-c statement_timeout={timeout_ms} -c lock_timeout={timeout_ms} -c synchronous_commit={commit}"
+    settings = {
+        "statement_timeout": timeout_ms,
+        "lock_timeout": timeout_ms,
+        "synchronous_commit": commit,
+        # The server must learn of a host that is gone, or its owner's lock would outlive it by hours.
+        "tcp_keepalives_idle": 5,
+        "tcp_keepalives_interval": 2,
+        "tcp_keepalives_count": 3,
+    }
+    options = " ".join(f"-c {name}={value}" for name, value in settings.items())
     arguments: dict[str, Any] = {
         "connect_timeout": CONNECT_TIMEOUT_S,
         "options": options,
@@ -119,14 +129,23 @@ class OwnerLock:
         return True
 
     def _try_file(self, engine: Engine, key: bytes) -> bool:
-        lock: BinaryIO = Path(f"{engine.url.database}-{key.hex()}.lock").open("wb")  # noqa: SIM115 - closing frees it
+        try:
+            lock: BinaryIO = Path(f"{engine.url.database}-{key.hex()}.lock").open("wb")  # noqa: SIM115 - closing frees it
+        except OSError as error:
+            raise InvalidRequest(f"the journal's folder cannot be written to: {error.strerror}") from None
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             lock.close()
             return False
         self._stack.callback(lock.close)
         return True
+
+
+def is_conflict(error: Exception) -> bool:
+    """Tell whether transactions stood in each other's way: a deadlock, or a lock that was not to be had in time."""
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    return getattr(cause, "sqlstate", None) in CONFLICTS
 
 
 def told(error: Exception) -> Exception:

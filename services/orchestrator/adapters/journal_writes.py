@@ -37,6 +37,7 @@ from services.orchestrator.ports.journal import (
 _executions, _turns, _sessions = tables.executions, tables.turns, tables.sessions
 _live = and_(_executions.c.response.is_(None), _executions.c.interrupted == 0)
 PURGED_AT_ONCE = 5000
+RELEASED_AT_ONCE = 1000  # a statement takes so many parameters and not many more
 _MOVING = ("state", "entered_at", "attempt", "total_steps", "last_step", "last_error", "response")
 _SUMS = ("requests", "prompt_tokens", "cached_prompt_tokens", "output_tokens", "cost_usd")
 
@@ -170,7 +171,9 @@ class Writes:
         if db.execute(taken.returning(_turns.c.session_id)).first() is not None:
             return True
         mine = _turns.c.session_id == session_id
-        holder = db.execute(select(_turns.c.request_id).where(mine)).scalar_one()
+        holder = db.execute(select(_turns.c.request_id).where(mine)).scalar_one_or_none()
+        if holder is None:  # given back just now
+            return self.take_turn(db, session_id, request_id)
         holds = select(_executions.c.ordinal).where(_executions.c.request_id == holder, _live)
         if holder != request_id and db.execute(holds).first() is not None:
             return False
@@ -216,8 +219,10 @@ class Writes:
 
     def release(self, db: Connection, request_ids: Sequence[str], now_s: float) -> None:
         """Mark executions of this owner as interrupted."""
-        mine = and_(_executions.c.owner == self._owner, _executions.c.request_id.in_(request_ids))
-        self._interrupt(db, mine, now_s)
+        for start in range(0, len(request_ids), RELEASED_AT_ONCE):
+            some = request_ids[start : start + RELEASED_AT_ONCE]
+            mine = and_(_executions.c.owner == self._owner, _executions.c.request_id.in_(some))
+            self._interrupt(db, mine, now_s)
 
     def _interrupt(self, db: Connection, which: ColumnElement[bool], now_s: float) -> None:
         db.execute(update(_executions).where(which, _live).values(interrupted=1, interrupted_at=now_s))

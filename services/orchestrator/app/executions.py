@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import (
+    Aborted,
     Conflict,
     ErrorCode,
     Failure,
@@ -162,8 +163,12 @@ class Executions:
         check_request(request)
         found: Running | ExecutionRecord | None = await self.running.get(request.request_id)
         if found is None:
-            takes_turn = self._turns.is_taken_at_admission(request)
             registered = self._register(request, fingerprint)
+            try:
+                takes_turn = self._turns.join(request)
+            except Aborted:
+                self.running.remove(request.request_id)
+                raise
             admission = asyncio.ensure_future(self._admit(request, registered, takes_turn=takes_turn))
             try:
                 found = await asyncio.shield(admission)
@@ -206,6 +211,7 @@ class Executions:
         finally:
             if running.task is None:
                 self.running.remove(request.request_id)
+                self._turns.leave(request)
                 if existing is None:  # whether it is stored is not known
                     self.running.unrecorded.add(request.request_id)
             running.admitted.set()
@@ -240,6 +246,7 @@ class Executions:
             timeout_s = request.hints.timeout_s
             if timeout_s is not None:
                 timeout_s -= (self._clock.now() - record.started_at).total_seconds()
+            self._turns.join(request, is_limited=False)
             runner = self._runner(running, replayed)
             job = Job(request, runner.run, runner.end, timeout_s, record.trace_id)
             running.start(job, self._turns, self.running)

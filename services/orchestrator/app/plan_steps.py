@@ -25,7 +25,7 @@ from services.orchestrator.core import events, machine
 from services.orchestrator.core.plan import RETRIEVERS, Plan, Proposal, Step, StepKind, StepResult, Value, ValueKind
 from services.orchestrator.core.plan_progress import PlanProgress
 from services.orchestrator.core.prompt import last_user_text
-from services.orchestrator.core.replay import CallBegan, Inside, Progress, StepEnded, lost_call_message
+from services.orchestrator.core.replay import Inside, Progress, StepEnded
 from services.orchestrator.core.request import ContextPolicy, Mode, Request
 from services.orchestrator.core.response import ToolCallRecord
 from services.orchestrator.core.run import DiscardAttempt, Enforce, Finish, PlanRan, Run
@@ -211,6 +211,7 @@ class PlanSteps:
         number = self._runs[step.name] = max(number, self._runs.get(step.name, 0) + 1)
         for happened in happened_before:
             outcome = machine.step(outcome.run, happened)
+        self._spent[step.name] = outcome.run.usage
         try:
             while (finish := next((one for one in outcome.commands if isinstance(one, Finish)), None)) is None:
                 for command in outcome.commands:
@@ -260,6 +261,13 @@ class PlanSteps:
             retry=replace(request.retry, max_retries=retries),
         )
 
+    async def _run_call(self, step: Step, call: ToolCall, *, is_lost: bool = False) -> ToolCallRecord:
+        effects = self._new_effects(step.name)
+        try:
+            return await effects.calls.run(self._request, call, self._tools, is_lost=is_lost)
+        finally:
+            self._keep(effects.calls.records)
+
     def _keep(self, records: Sequence[ToolCallRecord]) -> None:
         self.records += [record for record in records if record not in self.records]
 
@@ -272,17 +280,14 @@ class PlanSteps:
             )
         tool = str(step.parameters["tool"])
         before = self._progress.of_step(step.name)
-        if (lost := before.lost_call(self._tools)) is not None:
-            raise _lost(lost)
+        lost = before.lost_call(self._tools) if step.name not in self._runs else None
+        self._runs[step.name] = 1
         record = before.records[-1] if before.records else None
-        if record is None or (record.is_error and tool in self._tools and self._tools[tool].idempotent):
+        if lost is not None:
+            record = await self._run_call(step, ToolCall(lost.call_id, tool, arguments), is_lost=True)
+        elif record is None or (record.is_error and tool in self._tools and self._tools[tool].idempotent):
             self._calls += 1
-            call = ToolCall(f"{step.name}-{self._calls}", tool, arguments)
-            effects = self._new_effects(step.name)
-            try:
-                record = await effects.calls.run(self._request, call, self._tools)
-            finally:
-                self._keep(effects.calls.records)
+            record = await self._run_call(step, ToolCall(f"{step.name}-{self._calls}", tool, arguments))
         if record.failure is not None:
             raise _StepFailedError(record.failure, TokenUsage())
         return _Done(result_value(record.id, tool, record.result))
@@ -320,10 +325,6 @@ class PlanSteps:
             return _Done(replace(value, chunks=ranked))
         by_id = {chunk.id: proposal for chunk, proposal in zip(chunks, value.proposals, strict=True)}
         return _Done(replace(value, proposals=tuple(_rescored(by_id[chunk.id], chunk) for chunk in ranked)))
-
-
-def _lost(call: CallBegan) -> _StepFailedError:
-    return _StepFailedError(failure_of(ErrorCode.TOOL_EXECUTION_FAILED, lost_call_message(call.tool)), TokenUsage())
 
 
 def _rescored(proposal: Proposal, chunk: Chunk) -> Proposal:

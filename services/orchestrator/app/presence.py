@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from pagantic_common.domain.clock import Clock
-from pagantic_common.domain.errors import ErrorCode, Overloaded, PaganticError, failure_of
+from pagantic_common.domain.errors import ErrorCode, Overloaded, PaganticError, Unavailable, failure_of
 from pagantic_common.telemetry.logging import get_logger
 from services.orchestrator.app.executions import Executions
 from services.orchestrator.core.events import Resumed
@@ -46,6 +46,7 @@ class Presence:
         self._wait_until_ready = wait_until_ready
         self._beat_s = beat_s
         self._tasks: list[asyncio.Task[None]] = []
+        self._resuming: asyncio.Task[None] | None = None
         self._is_ready = False
         self._left_alone: set[str] = set()
 
@@ -55,10 +56,11 @@ class Presence:
 
     async def stop(self) -> None:
         """Beat no more."""
-        for task in self._tasks:
+        tasks = [*self._tasks, *([self._resuming] if self._resuming is not None else [])]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks = []
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._tasks, self._resuming = [], None
 
     async def _wait(self) -> None:
         try:
@@ -90,26 +92,31 @@ class Presence:
         for owner, beat in self._leases.observe(pulse.beats, self._clock.monotonic_s()).items():
             if await self._journal.interrupt(owner, beat):
                 log.warning("an orchestrator is dead: what it ran is interrupted", owner=owner)
-        if self._resumes_plans and self._is_ready:
-            await self._resume_plans()
+        is_resuming = self._resuming is not None and not self._resuming.done()
+        if self._resumes_plans and self._is_ready and not is_resuming:
+            self._resuming = asyncio.create_task(self._resume_plans())  # a beat must not wait for it
 
     async def _resume_plans(self) -> None:
-        for request_id in await self._journal.interrupted(Mode.PLAN):
-            if request_id in self._left_alone:
-                continue
-            try:
-                events = await self._journal.timeline(request_id)
-                if sum(isinstance(event.payload, Resumed) for event in events) >= MAX_RESUMES:
-                    self._left_alone.add(request_id)
-                    log.warning("a plan was interrupted too often to be resumed unasked", request_id=request_id)
-                    continue
+        try:
+            found = await self._journal.interrupted(Mode.PLAN)
+            self._left_alone &= set(found)
+            for request_id in found:
+                if request_id not in self._left_alone and self._executions.running.has_room_for_others:
+                    await self._resume_plan(request_id)
+        except (Overloaded, Unavailable) as error:  # later, then
+            log.warning("plans cannot be resumed now", reason=str(error))
+
+    async def _resume_plan(self, request_id: str) -> None:
+        try:
+            events = await self._journal.timeline(request_id)
+            if sum(isinstance(event.payload, Resumed) for event in events) >= MAX_RESUMES:
+                self._left_alone.add(request_id)
+                log.warning("a plan was interrupted too often to be resumed unasked", request_id=request_id)
+            elif (await self._journal.get(request_id)).is_interrupted:  # else another was faster
                 await self._executions.resume(request_id)
                 log.info("a plan is resumed", request_id=request_id)
-            except Overloaded:
-                return
-            except PaganticError as error:
-                self._left_alone.add(request_id)
-                log.warning("a plan is not resumed unasked", request_id=request_id, reason=str(error))
-            except Exception:
-                self._left_alone.add(request_id)
-                log.exception("a plan cannot be resumed", request_id=request_id)
+        except (Overloaded, Unavailable):
+            raise
+        except Exception:
+            self._left_alone.add(request_id)
+            log.exception("a plan cannot be resumed", request_id=request_id)

@@ -26,7 +26,7 @@ MAX_UNSTORED = 64
 
 @dataclass(slots=True)
 class _Batch:
-    """Events that are stored together, and the text that streamed by after them."""
+    """Events that are stored together, then the text that streamed by after them, not stored."""
 
     events: list[Event]
     stored: asyncio.Future[None]
@@ -120,24 +120,26 @@ class Recorder:
 
     async def finish(
         self,
-        transition: Transition,
+        transitions: Sequence[Transition],
         response: Response,
         *,
         turn: Sequence[Message] = (),
         entries: Sequence[Entry] = (),
         used: UsageTotal | None = None,
     ) -> None:
-        """Store the terminal transition and the response together, show them, and end every watch."""
+        """Store the last transitions and the response together, show them, and end every watch."""
         if self._finishing is None:
             failure = response.failure
-            moved = self._envelope(transition, layer="orchestrator", action="lifecycle.transition", failure=failure)
+            *before, last = transitions
+            told = [self._envelope(one, layer="orchestrator", action="lifecycle.transition") for one in before]
+            moved = self._envelope(last, layer="orchestrator", action="lifecycle.transition", failure=failure)
             took_s = (moved.timestamp - self.record.started_at).total_seconds()
             completed = self._envelope(
                 Completed(response), layer="orchestrator", action="execution.end", duration_s=took_s, failure=failure
             )
             last_failure = failure or self.record.last_failure
             self.record = replace(self.record, response=response, last_failure=last_failure)
-            self._finishing = self._store([moved, completed], entries, turn=turn, used=used)
+            self._finishing = self._store([*told, moved, completed], entries, turn=turn, used=used)
         await self.settle()
 
     async def settle(self) -> None:
@@ -191,6 +193,7 @@ class Recorder:
         used: UsageTotal | None = None,
     ) -> asyncio.Future[None]:
         """Begin to store; nothing between making an event and this may wait, so that the order is the sequences'."""
+        self._look()  # a write that has failed is known before its callback runs; nothing may be stored after it
         if self._failure is not None:
             raise self._failure
         write = Write(self.record, tuple(events), tuple(entries), self._position, tuple(turn), used)
@@ -204,7 +207,11 @@ class Recorder:
 
     def _after_storing(self, just_stored: asyncio.Future[None]) -> None:
         if not just_stored.cancelled():
-            just_stored.exception()  # looked at below, in order
+            just_stored.exception()  # looked at in order
+        self._look()
+
+    def _look(self) -> None:
+        """Show what is stored by now, in order, up to the first that could not be."""
         while self._failure is None and self._unstored and (stored := self._unstored[0].stored).done():
             if stored.cancelled() or stored.exception() is not None:
                 self._failure = asyncio.CancelledError() if stored.cancelled() else stored.exception()

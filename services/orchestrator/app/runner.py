@@ -122,9 +122,9 @@ class Runner:
         for command in outcome.commands:
             if isinstance(command, Finish):
                 used = self._used(outcome.run.request, command.response)
-                *before, last = outcome.transitions
-                await self._recorder.record_step([(moved, "lifecycle.transition") for moved in before], ())
-                await self._recorder.finish(last, command.response, turn=command.turn, entries=entries, used=used)
+                await self._recorder.finish(
+                    outcome.transitions, command.response, turn=command.turn, entries=entries, used=used
+                )
                 return True
             if isinstance(command, DiscardAttempt):
                 told.append((events.AttemptDiscarded(command.attempt, command.reason), "attempt.discarded"))

@@ -58,13 +58,15 @@ class Running:
 
     def stop(self, failure: Failure) -> None:
         """Cancel the run; the first reason counts. A run that has not started yet ends when it does."""
-        if self.stop_failure is None and not self.is_ending:
+        if self.stop_failure is None and self.given_up is None and not self.is_ending:
             self.stop_failure = failure
             if self.is_started and self.task is not None and not self.recorder.is_finishing:
                 self.task.cancel()
 
     def give_up(self, reason: PaganticError) -> None:
         """Leave the run as the journal knows it; who watches is told why. What ends just now still ends."""
+        if self.given_up is not None or self.stop_failure is not None:
+            return
         self.given_up = reason
         if self.is_started and self.task is not None and not self.is_ending and not self.recorder.is_finishing:
             self.task.cancel()
@@ -102,6 +104,7 @@ class Running:
             log.exception("an execution's end could not be recorded")
         finally:
             registry.remove(request.request_id)
+            turns.leave(request)
             if not self.recorder.is_ended:
                 registry.unrecorded.add(request.request_id)
             error = "the execution could not be recorded: the orchestrator's log says why; send it again"
@@ -140,9 +143,9 @@ class Registry:
         return iter(list(self._running.values()))
 
     @property
-    def has_room(self) -> bool:
-        """Whether one more may run."""
-        return len(self._running) < self._max_running
+    def has_room_for_others(self) -> bool:
+        """Whether so few run that what nobody waits for may be added."""
+        return 2 * len(self._running) < self._max_running
 
     async def get(self, request_id: str) -> Running | None:
         """Return what runs under an id, once it is admitted."""
@@ -152,7 +155,7 @@ class Registry:
 
     def add(self, request_id: str, running: Running) -> None:
         """Take an id that is free. Raises Overloaded when as much runs as may."""
-        if not self.has_room:
+        if len(self._running) >= self._max_running:
             raise Overloaded(
                 f"{len(self._running)} executions run already, the limit is {self._max_running}", retry_after_s=1.0
             )

@@ -38,20 +38,29 @@ class Turns:
         self._is_waiting = policy is ConcurrentTurns.WAIT
         self._lines: dict[str, _Line] = {}
 
-    def is_taken_at_admission(self, request: Request) -> bool:
-        """Whether a request is refused at admission when another turn of its session runs.
+    def join(self, request: Request, *, is_limited: bool = True) -> bool:
+        """Get in line for the session's turn, until `leave`; returns whether admission is to refuse to wait for it.
 
-        Raises Aborted when so many wait for the session's turn already that one more would wait too long.
+        Raises Aborted when so many wait already that one more would wait too long.
         """
         if not _is_turn(request):
             return False
-        line = self._lines.get(request.session_id)
-        if line is not None and line.count > MAX_WAITING:
+        line = self._lines.setdefault(request.session_id, _Line())
+        if is_limited and line.count > MAX_WAITING:
             raise Aborted(
                 f"{line.count} turns of session {request.session_id!r} wait already: send this one again later",
                 retry_after_s=1.0,
             )
+        line.count += 1
         return not self._is_waiting
+
+    def leave(self, request: Request) -> None:
+        """Get out of the line."""
+        if _is_turn(request):
+            line = self._lines[request.session_id]
+            line.count -= 1
+            if line.count == 0:
+                del self._lines[request.session_id]
 
     @asynccontextmanager
     async def turn(self, request: Request) -> AsyncIterator[None]:
@@ -60,18 +69,11 @@ class Turns:
             yield
             return
         session_id = request.session_id
-        line = self._lines.setdefault(session_id, _Line())
-        line.count += 1
-        try:
-            async with line.lock:
-                # Another process may have it, and tells nobody when it gives it back.
-                while not await self._journal.take_turn(session_id, request.request_id):  # noqa: ASYNC110
-                    await asyncio.sleep(POLL_S)
-                yield
-        finally:
-            line.count -= 1
-            if line.count == 0:
-                del self._lines[session_id]
+        async with self._lines[session_id].lock:
+            # Another process may have it, and tells nobody when it gives it back.
+            while not await self._journal.take_turn(session_id, request.request_id):  # noqa: ASYNC110
+                await asyncio.sleep(POLL_S)
+            yield
 
 
 def _is_turn(request: Request) -> bool:

@@ -144,11 +144,16 @@ async def test_turns_of_one_session_come_in_their_order(tmp_path):
 
 
 async def test_too_many_turns_of_one_session_do_not_keep_out_the_others(tmp_path):
-    inference = ScriptedInference(None)
-    async with orchestrator(tmp_path, scripted_services(inference=inference), max_running=40) as stub:
-        waiting = [asyncio.create_task(execute(stub, system_request(session_id="s"))) for _ in range(MAX_WAITING + 1)]
+    inference = Gated()
+    async with orchestrator(tmp_path, scripted_services(inference=inference), max_running=60) as stub:
+        asked = [asyncio.create_task(execute(stub, system_request(session_id="s"))) for _ in range(MAX_WAITING + 9)]
         await in_line(stub, MAX_WAITING + 1)
-        with pytest.raises(Aborted, match="wait already"):
-            await execute(stub, system_request(session_id="s"))
-        for one in waiting:
-            one.cancel()
+        refused, _ = await asyncio.wait(asked, timeout=5, return_when=asyncio.FIRST_COMPLETED)
+        for one in refused:
+            with pytest.raises(Aborted, match="wait already"):
+                one.result()
+        for _ in range(MAX_WAITING + 1):
+            inference.gate.release()
+        ended = await asyncio.gather(*asked, return_exceptions=True)
+        assert [isinstance(one, Aborted) for one in ended].count(True) == 8
+        assert not stub.executions._turns._lines

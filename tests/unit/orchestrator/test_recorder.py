@@ -1,0 +1,52 @@
+"""The recorder over a journal whose writes end when the test says."""
+
+import asyncio
+
+import pytest
+
+from pagantic_common.telemetry.clock import SystemClock
+from services.orchestrator.app.recorder import Recorder
+from services.orchestrator.core.events import AttemptDiscarded
+from tests.contract.test_journal import record
+
+
+class Slow:
+    """A journal that keeps the ends of its writes."""
+
+    def __init__(self):
+        self.ends = []
+
+    def write(self, _write, *, can_wait=False):
+        self.ends.append(asyncio.get_running_loop().create_future())
+        return self.ends[-1]
+
+
+async def tell(recorder, number):
+    await recorder.emit(AttemptDiscarded(number, "x"), layer="orchestrator", action="attempt.discarded")
+
+
+async def test_nothing_is_given_to_the_journal_after_a_write_that_has_failed():
+    journal = Slow()
+    recorder = Recorder(journal, SystemClock(), record())
+    await tell(recorder, 1)
+    journal.ends[0].set_exception(OSError("disk full"))
+    with pytest.raises(OSError, match="disk full"):  # at once, before anyone was told
+        await tell(recorder, 2)
+    assert len(journal.ends) == 1
+
+
+async def test_events_are_shown_in_their_order_once_all_before_them_are_stored():
+    journal = Slow()
+    recorder = Recorder(journal, SystemClock(), record())
+    for number in (1, 2):
+        await tell(recorder, number)
+    watching = recorder.watch()
+    shown = asyncio.ensure_future(anext(watching))
+    await asyncio.sleep(0)
+    journal.ends[1].set_result(None)
+    await asyncio.sleep(0)
+    assert not shown.done()
+    journal.ends[0].set_result(None)
+    assert (await shown).sequence == 1
+    assert (await anext(watching)).sequence == 2
+    await watching.aclose()
