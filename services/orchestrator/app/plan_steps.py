@@ -206,8 +206,9 @@ class PlanSteps:
         """
         effects = self._new_effects(step.name)
         outcome = machine.start(self._request_of(step, inputs))
-        number, happened_before = self._progress.run_of(step.name) if step.name not in self._runs else (0, ())
-        progress = self._progress.of_step(step.name) if step.name not in self._runs else Progress()
+        before = self._before(step)
+        number, happened_before = before.run_of(step.name)
+        progress = before.of_step(step.name)
         number = self._runs[step.name] = max(number, self._runs.get(step.name, 0) + 1)
         for happened in happened_before:
             outcome = machine.step(outcome.run, happened)
@@ -261,6 +262,10 @@ class PlanSteps:
             retry=replace(request.retry, max_retries=retries),
         )
 
+    def _before(self, step: Step) -> Progress:
+        """Return what happened before an interruption, for a step's first run since; nothing for later ones."""
+        return Progress() if step.name in self._runs else self._progress
+
     async def _run_call(self, step: Step, call: ToolCall, *, is_lost: bool = False) -> ToolCallRecord:
         effects = self._new_effects(step.name)
         try:
@@ -279,9 +284,9 @@ class PlanSteps:
                 code=ErrorCode.TOOL_INVALID_ARGUMENTS,
             )
         tool = str(step.parameters["tool"])
-        before = self._progress.of_step(step.name)
-        lost = before.lost_call(self._tools) if step.name not in self._runs else None
-        self._runs[step.name] = 1
+        before = self._before(step).of_step(step.name)
+        self._runs[step.name] = self._runs.get(step.name, 0) + 1
+        lost = before.lost_call(self._tools)
         record = before.records[-1] if before.records else None
         if lost is not None:
             record = await self._run_call(step, ToolCall(lost.call_id, tool, arguments), is_lost=True)

@@ -198,9 +198,7 @@ class Recorder:
             raise self._failure
         write = Write(self.record, tuple(events), tuple(entries), self._position, tuple(turn), used)
         self._position += len(entries)
-        stored = asyncio.ensure_future(
-            self._journal.write(write, can_wait=can_wait)
-        )  # tasks start in the order in which they are made
+        stored = asyncio.ensure_future(self._journal.write(write, can_wait=can_wait))
         self._unstored.append(_Batch(events, stored))
         stored.add_done_callback(self._after_storing)
         return stored
@@ -227,17 +225,17 @@ class Recorder:
             await asyncio.shield(self._unstored[0].stored)
 
     def _show(self, event: Event) -> None:
-        is_completed = isinstance(event.payload, Completed)
+        payload = event.payload
         if event.is_stored:
             self._shown.append(event)
         for watcher in self._watchers:
             # A watcher that does not read loses text, which the response has in full, and never an event.
             if event.is_stored or watcher.qsize() < WATCHER_CAPACITY:
                 watcher.put_nowait(event)
-            if is_completed:
+            if isinstance(payload, Completed):
                 watcher.put_nowait(None)
-        if is_completed and isinstance(event.payload, Completed) and not self.is_ended:
-            self._ended.set_result(event.payload.response)
+        if isinstance(payload, Completed) and not self.is_ended:
+            self._ended.set_result(payload.response)
 
     def _envelope(self, payload: Payload, *, caused_by: str = "", **particulars: Any) -> Event:
         at_hand, record = current_scope(), self.record

@@ -26,11 +26,6 @@ class PlanProgress:
         """Whether a step failed."""
         return any(result.failure is not None for result in self.results)
 
-    @property
-    def is_ended(self) -> bool:
-        """Whether nothing runs and nothing will."""
-        return not self.running and not self.ready()
-
     def ready(self) -> tuple[Step, ...]:
         """Return the steps that may start now, in the plan's order."""
         if self.has_failed:

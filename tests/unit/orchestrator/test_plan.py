@@ -131,7 +131,7 @@ def test_every_step_starts_once_after_what_it_waits_for(graph, is_linear, random
     assert checked(found) is None
     needed = dependencies_of(found)
     progress, started = PlanProgress(found), []
-    while not progress.is_ended:
+    while progress.running or progress.ready():
         for one in progress.ready():
             assert set(needed[one.name]) <= {result.name for result in progress.results}
             assert not progress.has_failed
