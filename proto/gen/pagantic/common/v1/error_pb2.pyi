@@ -81,6 +81,10 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     """The engine answered with something that is no answer: an unparsable tool call, an empty constrained answer. Retryable."""
     ERROR_CODE_INFERENCE_OVERLOADED: _ErrorCode.ValueType  # 104
     """The queue is full. Retry after the delay in RetryInfo."""
+    ERROR_CODE_INFERENCE_OUTPUT_TRUNCATED: _ErrorCode.ValueType  # 105
+    """The answer was cut at max_tokens or at the end of the context window before it was complete; the message names the
+    limit. Raise it, or ask for less.
+    """
     ERROR_CODE_TOOL_NOT_FOUND: _ErrorCode.ValueType  # 200
     """No tool has that name."""
     ERROR_CODE_TOOL_INVALID_ARGUMENTS: _ErrorCode.ValueType  # 201
@@ -119,6 +123,10 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     """The plan breaks its policy, repeats a name, or has a cycle."""
     ERROR_CODE_ORCHESTRATION_DEPENDENCY_UNAVAILABLE: _ErrorCode.ValueType  # 504
     """A service that the request needs cannot be reached; it is named. Retryable."""
+    ERROR_CODE_ORCHESTRATION_DEPENDENCY_FAILED: _ErrorCode.ValueType  # 505
+    """A service that the request needs was reached and failed, or has too much to do; its own words say which. Retryable."""
+    ERROR_CODE_ORCHESTRATION_STEP_TIMEOUT: _ErrorCode.ValueType  # 506
+    """A plan's step, other than a tool's, took longer than its timeout. Retryable."""
     ERROR_CODE_CONFIG_NO_ENGINE: _ErrorCode.ValueType  # 600
     """No engine serves the model that was asked for."""
     ERROR_CODE_CONFIG_SCHEMA_REQUIRED: _ErrorCode.ValueType  # 601
@@ -147,6 +155,10 @@ ERROR_CODE_INFERENCE_MALFORMED_RESPONSE: ErrorCode.ValueType  # 103
 """The engine answered with something that is no answer: an unparsable tool call, an empty constrained answer. Retryable."""
 ERROR_CODE_INFERENCE_OVERLOADED: ErrorCode.ValueType  # 104
 """The queue is full. Retry after the delay in RetryInfo."""
+ERROR_CODE_INFERENCE_OUTPUT_TRUNCATED: ErrorCode.ValueType  # 105
+"""The answer was cut at max_tokens or at the end of the context window before it was complete; the message names the
+limit. Raise it, or ask for less.
+"""
 ERROR_CODE_TOOL_NOT_FOUND: ErrorCode.ValueType  # 200
 """No tool has that name."""
 ERROR_CODE_TOOL_INVALID_ARGUMENTS: ErrorCode.ValueType  # 201
@@ -185,6 +197,10 @@ ERROR_CODE_ORCHESTRATION_PLAN_REJECTED: ErrorCode.ValueType  # 503
 """The plan breaks its policy, repeats a name, or has a cycle."""
 ERROR_CODE_ORCHESTRATION_DEPENDENCY_UNAVAILABLE: ErrorCode.ValueType  # 504
 """A service that the request needs cannot be reached; it is named. Retryable."""
+ERROR_CODE_ORCHESTRATION_DEPENDENCY_FAILED: ErrorCode.ValueType  # 505
+"""A service that the request needs was reached and failed, or has too much to do; its own words say which. Retryable."""
+ERROR_CODE_ORCHESTRATION_STEP_TIMEOUT: ErrorCode.ValueType  # 506
+"""A plan's step, other than a tool's, took longer than its timeout. Retryable."""
 ERROR_CODE_CONFIG_NO_ENGINE: ErrorCode.ValueType  # 600
 """No engine serves the model that was asked for."""
 ERROR_CODE_CONFIG_SCHEMA_REQUIRED: ErrorCode.ValueType  # 601

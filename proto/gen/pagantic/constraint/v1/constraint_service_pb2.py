@@ -23,56 +23,57 @@ _sym_db = _symbol_database.Default()
 
 
 from pagantic.common.v1 import error_pb2 as pagantic_dot_common_dot_v1_dot_error__pb2
+from pagantic.common.v1 import usage_pb2 as pagantic_dot_common_dot_v1_dot_usage__pb2
 from pagantic.constraint.v1 import contract_pb2 as pagantic_dot_constraint_dot_v1_dot_contract__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n/pagantic/constraint/v1/constraint_service.proto\x12\x16pagantic.constraint.v1\x1a\x1epagantic/common/v1/error.proto\x1a%pagantic/constraint/v1/contract.proto\"\xa4\x01\n\x0e\x43ompileRequest\x12\x15\n\x0bschema_json\x18\x01 \x01(\tH\x00\x12\x11\n\x07grammar\x18\x02 \x01(\tH\x00\x12\x16\n\x0cgrammar_name\x18\x03 \x01(\tH\x00\x12\x0f\n\x05regex\x18\x04 \x01(\tH\x00\x12\x35\n\tenum_list\x18\x05 \x01(\x0b\x32 .pagantic.constraint.v1.EnumListH\x00\x42\x08\n\x06source\"\x1a\n\x08\x45numList\x12\x0e\n\x06values\x18\x01 \x03(\t\"\x85\x01\n\x0f\x43ompileResponse\x12\x0c\n\x04hash\x18\x01 \x01(\t\x12\x13\n\x0b\x65ngine_text\x18\x02 \x01(\t\x12?\n\x0bunsupported\x18\x03 \x03(\x0b\x32*.pagantic.constraint.v1.UnsupportedKeyword\x12\x0e\n\x06\x63\x61\x63hed\x18\x04 \x01(\x08\"\xcf\x01\n\x0e\x45nforceRequest\x12\x0e\n\x06output\x18\x01 \x01(\t\x12\x38\n\x08\x63ontract\x18\x02 \x01(\x0b\x32&.pagantic.constraint.v1.OutputContract\x12+\n\x05rules\x18\x03 \x03(\x0b\x32\x1c.pagantic.constraint.v1.Rule\x12\x17\n\x0fsemantic_intent\x18\x04 \x01(\t\x12\x18\n\x10\x64\x65\x63oder_enforced\x18\x05 \x01(\x08\x12\x13\n\x0bjudge_model\x18\x06 \x01(\t\"\x9b\x02\n\x0f\x45nforceResponse\x12\r\n\x05valid\x18\x01 \x01(\x08\x12\x0e\n\x06output\x18\x02 \x01(\t\x12\x1e\n\x16structured_output_json\x18\x03 \x01(\t\x12\x33\n\x06stages\x18\x04 \x03(\x0b\x32#.pagantic.constraint.v1.StageReport\x12\x34\n\tguarantee\x18\x05 \x01(\x0e\x32!.pagantic.constraint.v1.Guarantee\x12.\n\x05\x65rror\x18\x06 \x01(\x0b\x32\x1f.pagantic.common.v1.SystemError\x12\x1b\n\x0esemantic_score\x18\x07 \x01(\x01H\x00\x88\x01\x01\x42\x11\n\x0f_semantic_score\"E\n\x16ValidateGrammarRequest\x12\x0f\n\x07grammar\x18\x01 \x01(\t\x12\x11\n\x04text\x18\x02 \x01(\tH\x00\x88\x01\x01\x42\x07\n\x05_text\"?\n\x0eGrammarProblem\x12\x0c\n\x04line\x18\x01 \x01(\x05\x12\x0e\n\x06\x63olumn\x18\x02 \x01(\x05\x12\x0f\n\x07message\x18\x03 \x01(\t\"\xc8\x01\n\x17ValidateGrammarResponse\x12\r\n\x05valid\x18\x01 \x01(\x08\x12\x38\n\x08problems\x18\x02 \x03(\x0b\x32&.pagantic.constraint.v1.GrammarProblem\x12\x38\n\x08warnings\x18\x03 \x03(\x0b\x32&.pagantic.constraint.v1.GrammarProblem\x12\x19\n\x0ctext_matches\x18\x04 \x01(\x08H\x00\x88\x01\x01\x42\x0f\n\r_text_matches\"#\n\x13ValidateJsonRequest\x12\x0c\n\x04text\x18\x01 \x01(\t\"6\n\x14ValidateJsonResponse\x12\r\n\x05valid\x18\x01 \x01(\x08\x12\x0f\n\x07message\x18\x02 \x01(\t\"!\n\x11RepairJsonRequest\x12\x0c\n\x04text\x18\x01 \x01(\t\"Q\n\x12RepairJsonResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\r\n\x05valid\x18\x02 \x01(\x08\x12\r\n\x05level\x18\x03 \x01(\x05\x12\x0f\n\x07repairs\x18\x04 \x03(\t\"C\n\x15NormalizeEnumsRequest\x12\x15\n\rdocument_json\x18\x01 \x01(\t\x12\x13\n\x0bschema_json\x18\x02 \x01(\t\"F\n\x16NormalizeEnumsResponse\x12\x15\n\rdocument_json\x18\x01 \x01(\t\x12\x15\n\rchanged_paths\x18\x02 \x03(\t\"[\n\x15ValidateSchemaRequest\x12\x15\n\rdocument_json\x18\x01 \x01(\t\x12\x13\n\x0bschema_json\x18\x02 \x01(\t\x12\x16\n\x0eignore_formats\x18\x03 \x01(\x08\"^\n\x16ValidateSchemaResponse\x12\r\n\x05valid\x18\x01 \x01(\x08\x12\x35\n\nviolations\x18\x02 \x03(\x0b\x32!.pagantic.constraint.v1.Violation\"S\n\x14ValidateRulesRequest\x12\x0e\n\x06output\x18\x01 \x01(\t\x12+\n\x05rules\x18\x02 \x03(\x0b\x32\x1c.pagantic.constraint.v1.Rule\"]\n\x15ValidateRulesResponse\x12\r\n\x05valid\x18\x01 \x01(\x08\x12\x35\n\nviolations\x18\x02 \x03(\x0b\x32!.pagantic.constraint.v1.Violation\"O\n\x18ValidateSemanticsRequest\x12\x0e\n\x06output\x18\x01 \x01(\t\x12\x0e\n\x06intent\x18\x02 \x01(\t\x12\x13\n\x0bjudge_model\x18\x03 \x01(\t\"N\n\x19ValidateSemanticsResponse\x12\r\n\x05valid\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x12\n\nconfidence\x18\x03 \x01(\x01\x32\xd9\x07\n\x11\x43onstraintService\x12Z\n\x07\x43ompile\x12&.pagantic.constraint.v1.CompileRequest\x1a\'.pagantic.constraint.v1.CompileResponse\x12Z\n\x07\x45nforce\x12&.pagantic.constraint.v1.EnforceRequest\x1a\'.pagantic.constraint.v1.EnforceResponse\x12r\n\x0fValidateGrammar\x12..pagantic.constraint.v1.ValidateGrammarRequest\x1a/.pagantic.constraint.v1.ValidateGrammarResponse\x12i\n\x0cValidateJson\x12+.pagantic.constraint.v1.ValidateJsonRequest\x1a,.pagantic.constraint.v1.ValidateJsonResponse\x12\x63\n\nRepairJson\x12).pagantic.constraint.v1.RepairJsonRequest\x1a*.pagantic.constraint.v1.RepairJsonResponse\x12o\n\x0eNormalizeEnums\x12-.pagantic.constraint.v1.NormalizeEnumsRequest\x1a..pagantic.constraint.v1.NormalizeEnumsResponse\x12o\n\x0eValidateSchema\x12-.pagantic.constraint.v1.ValidateSchemaRequest\x1a..pagantic.constraint.v1.ValidateSchemaResponse\x12l\n\rValidateRules\x12,.pagantic.constraint.v1.ValidateRulesRequest\x1a-.pagantic.constraint.v1.ValidateRulesResponse\x12x\n\x11ValidateSemantics\x12\x30.pagantic.constraint.v1.ValidateSemanticsRequest\x1a\x31.pagantic.constraint.v1.ValidateSemanticsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n/pagantic/constraint/v1/constraint_service.proto\x12\x16pagantic.constraint.v1\x1a\x1epagantic/common/v1/error.proto\x1a\x1epagantic/common/v1/usage.proto\x1a%pagantic/constraint/v1/contract.proto\"\xa4\x01\n\x0e\x43ompileRequest\x12\x15\n\x0bschema_json\x18\x01 \x01(\tH\x00\x12\x11\n\x07grammar\x18\x02 \x01(\tH\x00\x12\x16\n\x0cgrammar_name\x18\x03 \x01(\tH\x00\x12\x0f\n\x05regex\x18\x04 \x01(\tH\x00\x12\x35\n\tenum_list\x18\x05 \x01(\x0b\x32 .pagantic.constraint.v1.EnumListH\x00\x42\x08\n\x06source\"\x1a\n\x08\x45numList\x12\x0e\n\x06values\x18\x01 \x03(\t\"\x85\x01\n\x0f\x43ompileResponse\x12\x0c\n\x04hash\x18\x01 \x01(\t\x12\x13\n\x0b\x65ngine_text\x18\x02 \x01(\t\x12?\n\x0bunsupported\x18\x03 \x03(\x0b\x32*.pagantic.constraint.v1.UnsupportedKeyword\x12\x0e\n\x06\x63\x61\x63hed\x18\x04 \x01(\x08\"\xcf\x01\n\x0e\x45nforceRequest\x12\x0e\n\x06output\x18\x01 \x01(\t\x12\x38\n\x08\x63ontract\x18\x02 \x01(\x0b\x32&.pagantic.constraint.v1.OutputContract\x12+\n\x05rules\x18\x03 \x03(\x0b\x32\x1c.pagantic.constraint.v1.Rule\x12\x17\n\x0fsemantic_intent\x18\x04 \x01(\t\x12\x18\n\x10\x64\x65\x63oder_enforced\x18\x05 \x01(\x08\x12\x13\n\x0bjudge_model\x18\x06 \x01(\t\"\xd0\x02\n\x0f\x45nforceResponse\x12\r\n\x05valid\x18\x01 \x01(\x08\x12\x0e\n\x06output\x18\x02 \x01(\t\x12\x1e\n\x16structured_output_json\x18\x03 \x01(\t\x12\x33\n\x06stages\x18\x04 \x03(\x0b\x32#.pagantic.constraint.v1.StageReport\x12\x34\n\tguarantee\x18\x05 \x01(\x0e\x32!.pagantic.constraint.v1.Guarantee\x12.\n\x05\x65rror\x18\x06 \x01(\x0b\x32\x1f.pagantic.common.v1.SystemError\x12\x1b\n\x0esemantic_score\x18\x07 \x01(\x01H\x00\x88\x01\x01\x12\x33\n\x0bjudge_usage\x18\x08 \x01(\x0b\x32\x1e.pagantic.common.v1.TokenUsageB\x11\n\x0f_semantic_score\"E\n\x16ValidateGrammarRequest\x12\x0f\n\x07grammar\x18\x01 \x01(\t\x12\x11\n\x04text\x18\x02 \x01(\tH\x00\x88\x01\x01\x42\x07\n\x05_text\"?\n\x0eGrammarProblem\x12\x0c\n\x04line\x18\x01 \x01(\x05\x12\x0e\n\x06\x63olumn\x18\x02 \x01(\x05\x12\x0f\n\x07message\x18\x03 \x01(\t\"\xc8\x01\n\x17ValidateGrammarResponse\x12\r\n\x05valid\x18\x01 \x01(\x08\x12\x38\n\x08problems\x18\x02 \x03(\x0b\x32&.pagantic.constraint.v1.GrammarProblem\x12\x38\n\x08warnings\x18\x03 \x03(\x0b\x32&.pagantic.constraint.v1.GrammarProblem\x12\x19\n\x0ctext_matches\x18\x04 \x01(\x08H\x00\x88\x01\x01\x42\x0f\n\r_text_matches\"#\n\x13ValidateJsonRequest\x12\x0c\n\x04text\x18\x01 \x01(\t\"6\n\x14ValidateJsonResponse\x12\r\n\x05valid\x18\x01 \x01(\x08\x12\x0f\n\x07message\x18\x02 \x01(\t\"!\n\x11RepairJsonRequest\x12\x0c\n\x04text\x18\x01 \x01(\t\"Q\n\x12RepairJsonResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\r\n\x05valid\x18\x02 \x01(\x08\x12\r\n\x05level\x18\x03 \x01(\x05\x12\x0f\n\x07repairs\x18\x04 \x03(\t\"C\n\x15NormalizeEnumsRequest\x12\x15\n\rdocument_json\x18\x01 \x01(\t\x12\x13\n\x0bschema_json\x18\x02 \x01(\t\"F\n\x16NormalizeEnumsResponse\x12\x15\n\rdocument_json\x18\x01 \x01(\t\x12\x15\n\rchanged_paths\x18\x02 \x03(\t\"[\n\x15ValidateSchemaRequest\x12\x15\n\rdocument_json\x18\x01 \x01(\t\x12\x13\n\x0bschema_json\x18\x02 \x01(\t\x12\x16\n\x0eignore_formats\x18\x03 \x01(\x08\"^\n\x16ValidateSchemaResponse\x12\r\n\x05valid\x18\x01 \x01(\x08\x12\x35\n\nviolations\x18\x02 \x03(\x0b\x32!.pagantic.constraint.v1.Violation\"S\n\x14ValidateRulesRequest\x12\x0e\n\x06output\x18\x01 \x01(\t\x12+\n\x05rules\x18\x02 \x03(\x0b\x32\x1c.pagantic.constraint.v1.Rule\"]\n\x15ValidateRulesResponse\x12\r\n\x05valid\x18\x01 \x01(\x08\x12\x35\n\nviolations\x18\x02 \x03(\x0b\x32!.pagantic.constraint.v1.Violation\"O\n\x18ValidateSemanticsRequest\x12\x0e\n\x06output\x18\x01 \x01(\t\x12\x0e\n\x06intent\x18\x02 \x01(\t\x12\x13\n\x0bjudge_model\x18\x03 \x01(\t\"}\n\x19ValidateSemanticsResponse\x12\r\n\x05valid\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x12\n\nconfidence\x18\x03 \x01(\x01\x12-\n\x05usage\x18\x04 \x01(\x0b\x32\x1e.pagantic.common.v1.TokenUsage2\xd9\x07\n\x11\x43onstraintService\x12Z\n\x07\x43ompile\x12&.pagantic.constraint.v1.CompileRequest\x1a\'.pagantic.constraint.v1.CompileResponse\x12Z\n\x07\x45nforce\x12&.pagantic.constraint.v1.EnforceRequest\x1a\'.pagantic.constraint.v1.EnforceResponse\x12r\n\x0fValidateGrammar\x12..pagantic.constraint.v1.ValidateGrammarRequest\x1a/.pagantic.constraint.v1.ValidateGrammarResponse\x12i\n\x0cValidateJson\x12+.pagantic.constraint.v1.ValidateJsonRequest\x1a,.pagantic.constraint.v1.ValidateJsonResponse\x12\x63\n\nRepairJson\x12).pagantic.constraint.v1.RepairJsonRequest\x1a*.pagantic.constraint.v1.RepairJsonResponse\x12o\n\x0eNormalizeEnums\x12-.pagantic.constraint.v1.NormalizeEnumsRequest\x1a..pagantic.constraint.v1.NormalizeEnumsResponse\x12o\n\x0eValidateSchema\x12-.pagantic.constraint.v1.ValidateSchemaRequest\x1a..pagantic.constraint.v1.ValidateSchemaResponse\x12l\n\rValidateRules\x12,.pagantic.constraint.v1.ValidateRulesRequest\x1a-.pagantic.constraint.v1.ValidateRulesResponse\x12x\n\x11ValidateSemantics\x12\x30.pagantic.constraint.v1.ValidateSemanticsRequest\x1a\x31.pagantic.constraint.v1.ValidateSemanticsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'pagantic.constraint.v1.constraint_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_COMPILEREQUEST']._serialized_start=147
-  _globals['_COMPILEREQUEST']._serialized_end=311
-  _globals['_ENUMLIST']._serialized_start=313
-  _globals['_ENUMLIST']._serialized_end=339
-  _globals['_COMPILERESPONSE']._serialized_start=342
-  _globals['_COMPILERESPONSE']._serialized_end=475
-  _globals['_ENFORCEREQUEST']._serialized_start=478
-  _globals['_ENFORCEREQUEST']._serialized_end=685
-  _globals['_ENFORCERESPONSE']._serialized_start=688
-  _globals['_ENFORCERESPONSE']._serialized_end=971
-  _globals['_VALIDATEGRAMMARREQUEST']._serialized_start=973
-  _globals['_VALIDATEGRAMMARREQUEST']._serialized_end=1042
-  _globals['_GRAMMARPROBLEM']._serialized_start=1044
-  _globals['_GRAMMARPROBLEM']._serialized_end=1107
-  _globals['_VALIDATEGRAMMARRESPONSE']._serialized_start=1110
-  _globals['_VALIDATEGRAMMARRESPONSE']._serialized_end=1310
-  _globals['_VALIDATEJSONREQUEST']._serialized_start=1312
-  _globals['_VALIDATEJSONREQUEST']._serialized_end=1347
-  _globals['_VALIDATEJSONRESPONSE']._serialized_start=1349
-  _globals['_VALIDATEJSONRESPONSE']._serialized_end=1403
-  _globals['_REPAIRJSONREQUEST']._serialized_start=1405
-  _globals['_REPAIRJSONREQUEST']._serialized_end=1438
-  _globals['_REPAIRJSONRESPONSE']._serialized_start=1440
-  _globals['_REPAIRJSONRESPONSE']._serialized_end=1521
-  _globals['_NORMALIZEENUMSREQUEST']._serialized_start=1523
-  _globals['_NORMALIZEENUMSREQUEST']._serialized_end=1590
-  _globals['_NORMALIZEENUMSRESPONSE']._serialized_start=1592
-  _globals['_NORMALIZEENUMSRESPONSE']._serialized_end=1662
-  _globals['_VALIDATESCHEMAREQUEST']._serialized_start=1664
-  _globals['_VALIDATESCHEMAREQUEST']._serialized_end=1755
-  _globals['_VALIDATESCHEMARESPONSE']._serialized_start=1757
-  _globals['_VALIDATESCHEMARESPONSE']._serialized_end=1851
-  _globals['_VALIDATERULESREQUEST']._serialized_start=1853
-  _globals['_VALIDATERULESREQUEST']._serialized_end=1936
-  _globals['_VALIDATERULESRESPONSE']._serialized_start=1938
-  _globals['_VALIDATERULESRESPONSE']._serialized_end=2031
-  _globals['_VALIDATESEMANTICSREQUEST']._serialized_start=2033
-  _globals['_VALIDATESEMANTICSREQUEST']._serialized_end=2112
-  _globals['_VALIDATESEMANTICSRESPONSE']._serialized_start=2114
-  _globals['_VALIDATESEMANTICSRESPONSE']._serialized_end=2192
-  _globals['_CONSTRAINTSERVICE']._serialized_start=2195
-  _globals['_CONSTRAINTSERVICE']._serialized_end=3180
+  _globals['_COMPILEREQUEST']._serialized_start=179
+  _globals['_COMPILEREQUEST']._serialized_end=343
+  _globals['_ENUMLIST']._serialized_start=345
+  _globals['_ENUMLIST']._serialized_end=371
+  _globals['_COMPILERESPONSE']._serialized_start=374
+  _globals['_COMPILERESPONSE']._serialized_end=507
+  _globals['_ENFORCEREQUEST']._serialized_start=510
+  _globals['_ENFORCEREQUEST']._serialized_end=717
+  _globals['_ENFORCERESPONSE']._serialized_start=720
+  _globals['_ENFORCERESPONSE']._serialized_end=1056
+  _globals['_VALIDATEGRAMMARREQUEST']._serialized_start=1058
+  _globals['_VALIDATEGRAMMARREQUEST']._serialized_end=1127
+  _globals['_GRAMMARPROBLEM']._serialized_start=1129
+  _globals['_GRAMMARPROBLEM']._serialized_end=1192
+  _globals['_VALIDATEGRAMMARRESPONSE']._serialized_start=1195
+  _globals['_VALIDATEGRAMMARRESPONSE']._serialized_end=1395
+  _globals['_VALIDATEJSONREQUEST']._serialized_start=1397
+  _globals['_VALIDATEJSONREQUEST']._serialized_end=1432
+  _globals['_VALIDATEJSONRESPONSE']._serialized_start=1434
+  _globals['_VALIDATEJSONRESPONSE']._serialized_end=1488
+  _globals['_REPAIRJSONREQUEST']._serialized_start=1490
+  _globals['_REPAIRJSONREQUEST']._serialized_end=1523
+  _globals['_REPAIRJSONRESPONSE']._serialized_start=1525
+  _globals['_REPAIRJSONRESPONSE']._serialized_end=1606
+  _globals['_NORMALIZEENUMSREQUEST']._serialized_start=1608
+  _globals['_NORMALIZEENUMSREQUEST']._serialized_end=1675
+  _globals['_NORMALIZEENUMSRESPONSE']._serialized_start=1677
+  _globals['_NORMALIZEENUMSRESPONSE']._serialized_end=1747
+  _globals['_VALIDATESCHEMAREQUEST']._serialized_start=1749
+  _globals['_VALIDATESCHEMAREQUEST']._serialized_end=1840
+  _globals['_VALIDATESCHEMARESPONSE']._serialized_start=1842
+  _globals['_VALIDATESCHEMARESPONSE']._serialized_end=1936
+  _globals['_VALIDATERULESREQUEST']._serialized_start=1938
+  _globals['_VALIDATERULESREQUEST']._serialized_end=2021
+  _globals['_VALIDATERULESRESPONSE']._serialized_start=2023
+  _globals['_VALIDATERULESRESPONSE']._serialized_end=2116
+  _globals['_VALIDATESEMANTICSREQUEST']._serialized_start=2118
+  _globals['_VALIDATESEMANTICSREQUEST']._serialized_end=2197
+  _globals['_VALIDATESEMANTICSRESPONSE']._serialized_start=2199
+  _globals['_VALIDATESEMANTICSRESPONSE']._serialized_end=2324
+  _globals['_CONSTRAINTSERVICE']._serialized_start=2327
+  _globals['_CONSTRAINTSERVICE']._serialized_end=3312
 # @@protoc_insertion_point(module_scope)

@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from pagantic.common.v1 import error_pb2 as _error_pb2
+from pagantic.common.v1 import usage_pb2 as _usage_pb2
 from pagantic.constraint.v1 import contract_pb2 as _contract_pb2
 import builtins as _builtins
 import sys
@@ -181,6 +182,7 @@ class EnforceResponse(_message.Message):
     GUARANTEE_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     SEMANTIC_SCORE_FIELD_NUMBER: _builtins.int
+    JUDGE_USAGE_FIELD_NUMBER: _builtins.int
     valid: _builtins.bool
     """True when no stage failed."""
     output: _builtins.str
@@ -199,6 +201,10 @@ class EnforceResponse(_message.Message):
     def error(self) -> _error_pb2.SystemError:
         """The failure that stands for all when not valid: the last stage's."""
 
+    @_builtins.property
+    def judge_usage(self) -> _usage_pb2.TokenUsage:
+        """What the judge's inference cost; unset when none ran."""
+
     def __init__(
         self,
         *,
@@ -209,10 +215,11 @@ class EnforceResponse(_message.Message):
         guarantee: _contract_pb2.Guarantee.ValueType = ...,
         error: _error_pb2.SystemError | None = ...,
         semantic_score: _builtins.float | None = ...,
+        judge_usage: _usage_pb2.TokenUsage | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_semantic_score", b"_semantic_score", "error", b"error", "semantic_score", b"semantic_score"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_semantic_score", b"_semantic_score", "error", b"error", "judge_usage", b"judge_usage", "semantic_score", b"semantic_score"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_semantic_score", b"_semantic_score", "error", b"error", "guarantee", b"guarantee", "output", b"output", "semantic_score", b"semantic_score", "stages", b"stages", "structured_output_json", b"structured_output_json", "valid", b"valid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_semantic_score", b"_semantic_score", "error", b"error", "guarantee", b"guarantee", "judge_usage", b"judge_usage", "output", b"output", "semantic_score", b"semantic_score", "stages", b"stages", "structured_output_json", b"structured_output_json", "valid", b"valid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__semantic_score: _TypeAlias = _typing.Literal["semantic_score"]  # noqa: Y015
     _WhichOneofArgType__semantic_score: _TypeAlias = _typing.Literal["_semantic_score", b"_semantic_score"]  # noqa: Y015
@@ -631,22 +638,28 @@ class ValidateSemanticsResponse(_message.Message):
     VALID_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     CONFIDENCE_FIELD_NUMBER: _builtins.int
+    USAGE_FIELD_NUMBER: _builtins.int
     valid: _builtins.bool
     """Whether the output meets the intent."""
     reason: _builtins.str
     """Why."""
     confidence: _builtins.float
     """How sure the judge is, in [0, 1]."""
+    @_builtins.property
+    def usage(self) -> _usage_pb2.TokenUsage:
+        """What the judge's inference cost."""
+
     def __init__(
         self,
         *,
         valid: _builtins.bool = ...,
         reason: _builtins.str = ...,
         confidence: _builtins.float = ...,
+        usage: _usage_pb2.TokenUsage | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["confidence", b"confidence", "reason", b"reason", "valid", b"valid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["confidence", b"confidence", "reason", b"reason", "usage", b"usage", "valid", b"valid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

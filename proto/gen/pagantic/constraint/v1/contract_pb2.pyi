@@ -21,6 +21,30 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _SchemaInPrompt:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _SchemaInPromptEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SchemaInPrompt.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    SCHEMA_IN_PROMPT_UNSPECIFIED: _SchemaInPrompt.ValueType  # 0
+    """Not set: ON for a schema of at most 8 KiB, compact; a larger one is left out with a warning."""
+    SCHEMA_IN_PROMPT_ON: _SchemaInPrompt.ValueType  # 1
+    """The schema follows the system prompt, compact, at the same place in every request, so that its tokens are cached."""
+    SCHEMA_IN_PROMPT_OFF: _SchemaInPrompt.ValueType  # 2
+    """The model does not see the schema."""
+
+class SchemaInPrompt(_SchemaInPrompt, metaclass=_SchemaInPromptEnumTypeWrapper):
+    """Whether the schema, with its titles and descriptions, is part of the system prompt."""
+
+SCHEMA_IN_PROMPT_UNSPECIFIED: SchemaInPrompt.ValueType  # 0
+"""Not set: ON for a schema of at most 8 KiB, compact; a larger one is left out with a warning."""
+SCHEMA_IN_PROMPT_ON: SchemaInPrompt.ValueType  # 1
+"""The schema follows the system prompt, compact, at the same place in every request, so that its tokens are cached."""
+SCHEMA_IN_PROMPT_OFF: SchemaInPrompt.ValueType  # 2
+"""The model does not see the schema."""
+Global___SchemaInPrompt: _TypeAlias = SchemaInPrompt  # noqa: Y015
+
 class _Stage:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -137,6 +161,7 @@ class OutputContract(_message.Message):
     DECODER_CONSTRAINT_FIELD_NUMBER: _builtins.int
     REPAIR_ALLOWED_FIELD_NUMBER: _builtins.int
     STRICT_VALIDATION_FIELD_NUMBER: _builtins.int
+    SCHEMA_IN_PROMPT_FIELD_NUMBER: _builtins.int
     schema_json: _builtins.str
     """JSON Schema of the output, as text; empty is no schema. Draft 2020-12, or 2019-09 or draft-07 if $schema says so."""
     grammar: _builtins.str
@@ -149,6 +174,8 @@ class OutputContract(_message.Message):
     """Repair JSON that does not parse (stage 2); unset is true; false skips stage 2 only."""
     strict_validation: _builtins.bool
     """Unset is true. False: when attempts are used up the best output is returned as PARTIAL with warnings."""
+    schema_in_prompt: Global___SchemaInPrompt.ValueType
+    """Whether the model reads the schema; the decoder enforces it either way."""
     def __init__(
         self,
         *,
@@ -158,10 +185,11 @@ class OutputContract(_message.Message):
         decoder_constraint: _builtins.bool | None = ...,
         repair_allowed: _builtins.bool | None = ...,
         strict_validation: _builtins.bool | None = ...,
+        schema_in_prompt: Global___SchemaInPrompt.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_decoder_constraint", b"_decoder_constraint", "_repair_allowed", b"_repair_allowed", "_strict_validation", b"_strict_validation", "decoder_constraint", b"decoder_constraint", "grammar", b"grammar", "grammar_name", b"grammar_name", "grammar_source", b"grammar_source", "repair_allowed", b"repair_allowed", "strict_validation", b"strict_validation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_decoder_constraint", b"_decoder_constraint", "_repair_allowed", b"_repair_allowed", "_strict_validation", b"_strict_validation", "decoder_constraint", b"decoder_constraint", "grammar", b"grammar", "grammar_name", b"grammar_name", "grammar_source", b"grammar_source", "repair_allowed", b"repair_allowed", "schema_json", b"schema_json", "strict_validation", b"strict_validation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_decoder_constraint", b"_decoder_constraint", "_repair_allowed", b"_repair_allowed", "_strict_validation", b"_strict_validation", "decoder_constraint", b"decoder_constraint", "grammar", b"grammar", "grammar_name", b"grammar_name", "grammar_source", b"grammar_source", "repair_allowed", b"repair_allowed", "schema_in_prompt", b"schema_in_prompt", "schema_json", b"schema_json", "strict_validation", b"strict_validation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__decoder_constraint: _TypeAlias = _typing.Literal["decoder_constraint"]  # noqa: Y015
     _WhichOneofArgType__decoder_constraint: _TypeAlias = _typing.Literal["_decoder_constraint", b"_decoder_constraint"]  # noqa: Y015

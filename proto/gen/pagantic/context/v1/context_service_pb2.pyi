@@ -159,6 +159,7 @@ class ContextPolicy(_message.Message):
     MAX_TOKENS_FIELD_NUMBER: _builtins.int
     INCLUDE_TOOLS_FIELD_NUMBER: _builtins.int
     INCLUDE_SCHEMA_FIELD_NUMBER: _builtins.int
+    REQUIRED_FIELD_NUMBER: _builtins.int
     retriever: Global___Retriever.ValueType
     """How scores are made."""
     collection: _builtins.str
@@ -177,6 +178,10 @@ class ContextPolicy(_message.Message):
     """
     include_schema: _builtins.bool
     """Put the output schema into the context message, beyond max_tokens, also when nothing was found. Not in MODE_PLAN."""
+    required: _builtins.bool
+    """Fail the request when the context cannot be retrieved for now; else it goes on without, with a warning. A collection,
+    retriever or scorer that does not exist fails it either way (CONFIG_INVALID).
+    """
     @_builtins.property
     def rerank(self) -> Global___RerankPolicy:
         """Rerank the chunks before min_score applies."""
@@ -193,10 +198,11 @@ class ContextPolicy(_message.Message):
         max_tokens: _builtins.int = ...,
         include_tools: _builtins.bool = ...,
         include_schema: _builtins.bool = ...,
+        required: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_min_score", b"_min_score", "min_score", b"min_score", "rerank", b"rerank"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_min_score", b"_min_score", "collection", b"collection", "include_schema", b"include_schema", "include_tools", b"include_tools", "max_chunks", b"max_chunks", "max_tokens", b"max_tokens", "min_score", b"min_score", "placement", b"placement", "rerank", b"rerank", "retriever", b"retriever"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_min_score", b"_min_score", "collection", b"collection", "include_schema", b"include_schema", "include_tools", b"include_tools", "max_chunks", b"max_chunks", "max_tokens", b"max_tokens", "min_score", b"min_score", "placement", b"placement", "required", b"required", "rerank", b"rerank", "retriever", b"retriever"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__min_score: _TypeAlias = _typing.Literal["min_score"]  # noqa: Y015
     _WhichOneofArgType__min_score: _TypeAlias = _typing.Literal["_min_score", b"_min_score"]  # noqa: Y015

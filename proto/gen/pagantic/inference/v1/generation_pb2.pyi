@@ -20,6 +20,34 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _ReasoningMode:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ReasoningModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ReasoningMode.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    REASONING_MODE_UNSPECIFIED: _ReasoningMode.ValueType  # 0
+    """Not set: AUTO."""
+    REASONING_MODE_AUTO: _ReasoningMode.ValueType  # 1
+    """As the model's template begins a turn."""
+    REASONING_MODE_ON: _ReasoningMode.ValueType  # 2
+    """The model thinks, where its template can ask for it."""
+    REASONING_MODE_OFF: _ReasoningMode.ValueType  # 3
+    """The model answers at once, where its template can ask for it."""
+
+class ReasoningMode(_ReasoningMode, metaclass=_ReasoningModeEnumTypeWrapper):
+    """Whether a reasoning model thinks before it answers."""
+
+REASONING_MODE_UNSPECIFIED: ReasoningMode.ValueType  # 0
+"""Not set: AUTO."""
+REASONING_MODE_AUTO: ReasoningMode.ValueType  # 1
+"""As the model's template begins a turn."""
+REASONING_MODE_ON: ReasoningMode.ValueType  # 2
+"""The model thinks, where its template can ask for it."""
+REASONING_MODE_OFF: ReasoningMode.ValueType  # 3
+"""The model answers at once, where its template can ask for it."""
+Global___ReasoningMode: _TypeAlias = ReasoningMode  # noqa: Y015
+
 class _FinishReason:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -200,6 +228,32 @@ class Sampling(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__top_p) -> _WhichOneofReturnType__top_p | None: ...
 
 Global___Sampling: _TypeAlias = Sampling  # noqa: Y015
+
+@_typing.final
+class Reasoning(_message.Message):
+    """How a reasoning model thinks. A model that does not reason ignores it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODE_FIELD_NUMBER: _builtins.int
+    MAX_TOKENS_FIELD_NUMBER: _builtins.int
+    mode: Global___ReasoningMode.ValueType
+    """Whether it thinks."""
+    max_tokens: _builtins.int
+    """Most tokens of the reasoning of one inference; then the answer begins. 0 is no limit of its own."""
+    def __init__(
+        self,
+        *,
+        mode: Global___ReasoningMode.ValueType = ...,
+        max_tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_tokens", b"max_tokens", "mode", b"mode"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Reasoning: _TypeAlias = Reasoning  # noqa: Y015
 
 @_typing.final
 class DecoderConstraint(_message.Message):

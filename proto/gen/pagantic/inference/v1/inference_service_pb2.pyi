@@ -38,6 +38,7 @@ class InferRequest(_message.Message):
     TOP_LOGPROBS_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
     OPTIONS_JSON_FIELD_NUMBER: _builtins.int
+    REASONING_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Alias of a served model; empty is the default model."""
     text: _builtins.str
@@ -68,6 +69,10 @@ class InferRequest(_message.Message):
     def stop(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Strings that end the output; not part of it. At most 16, each at most 256 bytes."""
 
+    @_builtins.property
+    def reasoning(self) -> _generation_pb2.Reasoning:
+        """Whether and how long a reasoning model thinks first. A constraint binds what follows the reasoning."""
+
     def __init__(
         self,
         *,
@@ -82,10 +87,11 @@ class InferRequest(_message.Message):
         top_logprobs: _builtins.int | None = ...,
         priority: _builtins.int = ...,
         options_json: _builtins.str = ...,
+        reasoning: _generation_pb2.Reasoning | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_top_logprobs", b"_top_logprobs", "chat", b"chat", "constraint", b"constraint", "prompt", b"prompt", "sampling", b"sampling", "text", b"text", "top_logprobs", b"top_logprobs"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_top_logprobs", b"_top_logprobs", "chat", b"chat", "constraint", b"constraint", "prompt", b"prompt", "reasoning", b"reasoning", "sampling", b"sampling", "text", b"text", "top_logprobs", b"top_logprobs"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_top_logprobs", b"_top_logprobs", "candidate_count", b"candidate_count", "chat", b"chat", "constraint", b"constraint", "max_tokens", b"max_tokens", "model", b"model", "options_json", b"options_json", "priority", b"priority", "prompt", b"prompt", "sampling", b"sampling", "stop", b"stop", "text", b"text", "top_logprobs", b"top_logprobs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_top_logprobs", b"_top_logprobs", "candidate_count", b"candidate_count", "chat", b"chat", "constraint", b"constraint", "max_tokens", b"max_tokens", "model", b"model", "options_json", b"options_json", "priority", b"priority", "prompt", b"prompt", "reasoning", b"reasoning", "sampling", b"sampling", "stop", b"stop", "text", b"text", "top_logprobs", b"top_logprobs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__top_logprobs: _TypeAlias = _typing.Literal["top_logprobs"]  # noqa: Y015
     _WhichOneofArgType__top_logprobs: _TypeAlias = _typing.Literal["_top_logprobs", b"_top_logprobs"]  # noqa: Y015
@@ -238,12 +244,15 @@ class CandidateDelta(_message.Message):
     REASONING_FIELD_NUMBER: _builtins.int
     TOOL_CALLS_FIELD_NUMBER: _builtins.int
     LOGPROBS_FIELD_NUMBER: _builtins.int
+    OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
     candidate_index: _builtins.int
     """Which candidate, from 0."""
     content: _builtins.str
     """Answer text."""
     reasoning: _builtins.str
     """Reasoning text."""
+    output_tokens: _builtins.int
+    """Tokens of this candidate so far."""
     @_builtins.property
     def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[_generation_pb2.ToolCallDelta]:
         """Pieces of tool calls."""
@@ -260,10 +269,11 @@ class CandidateDelta(_message.Message):
         reasoning: _builtins.str = ...,
         tool_calls: _abc.Iterable[_generation_pb2.ToolCallDelta] | None = ...,
         logprobs: _abc.Iterable[_generation_pb2.TokenLogprob] | None = ...,
+        output_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate_index", b"candidate_index", "content", b"content", "logprobs", b"logprobs", "reasoning", b"reasoning", "tool_calls", b"tool_calls"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate_index", b"candidate_index", "content", b"content", "logprobs", b"logprobs", "output_tokens", b"output_tokens", "reasoning", b"reasoning", "tool_calls", b"tool_calls"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

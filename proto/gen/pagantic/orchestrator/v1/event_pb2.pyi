@@ -9,6 +9,7 @@ from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from pagantic.common.v1 import correlation_pb2 as _correlation_pb2
 from pagantic.common.v1 import error_pb2 as _error_pb2
 from pagantic.constraint.v1 import contract_pb2 as _contract_pb2
@@ -24,6 +25,38 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _InferencePurpose:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _InferencePurposeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_InferencePurpose.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    INFERENCE_PURPOSE_UNSPECIFIED: _InferencePurpose.ValueType  # 0
+    """Not set: ANSWER."""
+    INFERENCE_PURPOSE_ANSWER: _InferencePurpose.ValueType  # 1
+    """The answer, or a round of tool calls on the way to it."""
+    INFERENCE_PURPOSE_PLAN: _InferencePurpose.ValueType  # 2
+    """A plan."""
+    INFERENCE_PURPOSE_SUMMARY: _InferencePurpose.ValueType  # 3
+    """A summary of what a conversation's memory no longer holds."""
+    INFERENCE_PURPOSE_JUDGE: _InferencePurpose.ValueType  # 4
+    """A verdict of the semantic stage."""
+
+class InferencePurpose(_InferencePurpose, metaclass=_InferencePurposeEnumTypeWrapper):
+    """What an inference is for."""
+
+INFERENCE_PURPOSE_UNSPECIFIED: InferencePurpose.ValueType  # 0
+"""Not set: ANSWER."""
+INFERENCE_PURPOSE_ANSWER: InferencePurpose.ValueType  # 1
+"""The answer, or a round of tool calls on the way to it."""
+INFERENCE_PURPOSE_PLAN: InferencePurpose.ValueType  # 2
+"""A plan."""
+INFERENCE_PURPOSE_SUMMARY: InferencePurpose.ValueType  # 3
+"""A summary of what a conversation's memory no longer holds."""
+INFERENCE_PURPOSE_JUDGE: InferencePurpose.ValueType  # 4
+"""A verdict of the semantic stage."""
+Global___InferencePurpose: _TypeAlias = InferencePurpose  # noqa: Y015
 
 @_typing.final
 class ExecutionEvent(_message.Message):
@@ -231,6 +264,7 @@ class InferenceStart(_message.Message):
     SCHEMA_PRESENT_FIELD_NUMBER: _builtins.int
     GRAMMAR_PRESENT_FIELD_NUMBER: _builtins.int
     TEMPERATURE_FIELD_NUMBER: _builtins.int
+    PURPOSE_FIELD_NUMBER: _builtins.int
     message_count: _builtins.int
     """Messages in its prompt."""
     tool_defs_count: _builtins.int
@@ -241,6 +275,8 @@ class InferenceStart(_message.Message):
     """Whether a grammar constrains it."""
     temperature: _builtins.float
     """The temperature asked for."""
+    purpose: Global___InferencePurpose.ValueType
+    """What it is for."""
     def __init__(
         self,
         *,
@@ -249,10 +285,11 @@ class InferenceStart(_message.Message):
         schema_present: _builtins.bool = ...,
         grammar_present: _builtins.bool = ...,
         temperature: _builtins.float | None = ...,
+        purpose: Global___InferencePurpose.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_temperature", b"_temperature", "temperature", b"temperature"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_temperature", b"_temperature", "grammar_present", b"grammar_present", "message_count", b"message_count", "schema_present", b"schema_present", "temperature", b"temperature", "tool_defs_count", b"tool_defs_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_temperature", b"_temperature", "grammar_present", b"grammar_present", "message_count", b"message_count", "purpose", b"purpose", "schema_present", b"schema_present", "temperature", b"temperature", "tool_defs_count", b"tool_defs_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__temperature: _TypeAlias = _typing.Literal["temperature"]  # noqa: Y015
     _WhichOneofArgType__temperature: _TypeAlias = _typing.Literal["_temperature", b"_temperature"]  # noqa: Y015
@@ -271,6 +308,8 @@ class InferenceEnd(_message.Message):
     TOKENS_OUT_FIELD_NUMBER: _builtins.int
     FINISH_REASON_FIELD_NUMBER: _builtins.int
     TOOL_CALL_COUNT_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    SEED_FIELD_NUMBER: _builtins.int
     duration_ms: _builtins.float
     """How long it took."""
     tokens_in: _builtins.int
@@ -281,6 +320,10 @@ class InferenceEnd(_message.Message):
     """Why it ended."""
     tool_call_count: _builtins.int
     """Tool calls that the model asks for."""
+    model: _builtins.str
+    """Alias of the model that served; empty when it is not known."""
+    seed: _builtins.int
+    """Seed of the random stream, given or chosen; unset when the inference did not start."""
     def __init__(
         self,
         *,
@@ -289,12 +332,16 @@ class InferenceEnd(_message.Message):
         tokens_out: _builtins.int = ...,
         finish_reason: _generation_pb2.FinishReason.ValueType = ...,
         tool_call_count: _builtins.int = ...,
+        model: _builtins.str = ...,
+        seed: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_seed", b"_seed", "seed", b"seed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["duration_ms", b"duration_ms", "finish_reason", b"finish_reason", "tokens_in", b"tokens_in", "tokens_out", b"tokens_out", "tool_call_count", b"tool_call_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_seed", b"_seed", "duration_ms", b"duration_ms", "finish_reason", b"finish_reason", "model", b"model", "seed", b"seed", "tokens_in", b"tokens_in", "tokens_out", b"tokens_out", "tool_call_count", b"tool_call_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__seed: _TypeAlias = _typing.Literal["seed"]  # noqa: Y015
+    _WhichOneofArgType__seed: _TypeAlias = _typing.Literal["_seed", b"_seed"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__seed) -> _WhichOneofReturnType__seed | None: ...
 
 Global___InferenceEnd: _TypeAlias = InferenceEnd  # noqa: Y015
 

@@ -15,6 +15,7 @@ from pagantic.common.v1 import message_pb2 as _message_pb2
 from pagantic.common.v1 import usage_pb2 as _usage_pb2
 from pagantic.constraint.v1 import contract_pb2 as _contract_pb2
 from pagantic.context.v1 import context_service_pb2 as _context_service_pb2
+from pagantic.inference.v1 import generation_pb2 as _generation_pb2
 from pagantic.orchestrator.v1 import plan_pb2 as _plan_pb2
 import builtins as _builtins
 import sys
@@ -126,7 +127,7 @@ class _ConfidenceSourceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Conf
     CONFIDENCE_SOURCE_VOTING: _ConfidenceSource.ValueType  # 1
     """votes / n."""
     CONFIDENCE_SOURCE_VALIDATION: _ConfidenceSource.ValueType  # 2
-    """1 when every rule passes, 0 when one fails, the semantic score where a semantic stage ran."""
+    """The semantic score where a semantic stage ran; else 1 when every rule passes, 0 when one fails."""
     CONFIDENCE_SOURCE_RETRIEVAL: _ConfidenceSource.ValueType  # 3
     """Mean score of retrievers in [0, 1], else the fraction of query terms found."""
 
@@ -138,7 +139,7 @@ CONFIDENCE_SOURCE_UNSPECIFIED: ConfidenceSource.ValueType  # 0
 CONFIDENCE_SOURCE_VOTING: ConfidenceSource.ValueType  # 1
 """votes / n."""
 CONFIDENCE_SOURCE_VALIDATION: ConfidenceSource.ValueType  # 2
-"""1 when every rule passes, 0 when one fails, the semantic score where a semantic stage ran."""
+"""The semantic score where a semantic stage ran; else 1 when every rule passes, 0 when one fails."""
 CONFIDENCE_SOURCE_RETRIEVAL: ConfidenceSource.ValueType  # 3
 """Mean score of retrievers in [0, 1], else the fraction of query terms found."""
 Global___ConfidenceSource: _TypeAlias = ConfidenceSource  # noqa: Y015
@@ -441,6 +442,26 @@ class ExecutionHints(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class LogitBiasEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.int
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.int = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     MAX_TOKENS_FIELD_NUMBER: _builtins.int
     TIMEOUT_FIELD_NUMBER: _builtins.int
     TEMPERATURE_FIELD_NUMBER: _builtins.int
@@ -450,6 +471,16 @@ class ExecutionHints(_message.Message):
     MAX_TOOL_ROUNDS_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
     OPTIONS_JSON_FIELD_NUMBER: _builtins.int
+    STOP_FIELD_NUMBER: _builtins.int
+    TOP_K_FIELD_NUMBER: _builtins.int
+    MIN_P_FIELD_NUMBER: _builtins.int
+    REPETITION_PENALTY_FIELD_NUMBER: _builtins.int
+    PRESENCE_PENALTY_FIELD_NUMBER: _builtins.int
+    FREQUENCY_PENALTY_FIELD_NUMBER: _builtins.int
+    LOGIT_BIAS_FIELD_NUMBER: _builtins.int
+    TOP_LOGPROBS_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
+    REASONING_FIELD_NUMBER: _builtins.int
     max_tokens: _builtins.int
     """Most output tokens of one inference; 0 is 2048, or what the context window leaves."""
     temperature: _builtins.float
@@ -464,6 +495,22 @@ class ExecutionHints(_message.Message):
     """Alias of a model; empty is the default model."""
     options_json: _builtins.str
     """Engine options as a JSON object, passed through unread."""
+    top_k: _builtins.int
+    """Number of most probable tokens kept; 0 is off."""
+    min_p: _builtins.float
+    """Tokens below this fraction of the best one's probability are dropped; [0, 1]; 0 is off."""
+    repetition_penalty: _builtins.float
+    """Divides (or multiplies) the logits of tokens already seen; (0, 2]; 1 is off."""
+    presence_penalty: _builtins.float
+    """Subtracted once from logits of tokens already seen; [-2, 2]; 0 is off."""
+    frequency_penalty: _builtins.float
+    """Subtracted per occurrence from logits of tokens already seen; [-2, 2]; 0 is off."""
+    top_logprobs: _builtins.int
+    """Report the log-probability of each answer token and of this many alternatives, [0, 20]; unset reports none. CHAT
+    and STRUCTURED only.
+    """
+    priority: _builtins.int
+    """A request below 0 waits behind others while the queue is not empty; [-10, 0]. A caller may only lower its own."""
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
         """Longest time for the whole request; unset and 0 are none. The gRPC deadline counts too, the nearer one wins."""
@@ -471,6 +518,18 @@ class ExecutionHints(_message.Message):
     @_builtins.property
     def tool_choice(self) -> _message_pb2.ToolChoice:
         """Binds the first round; later rounds are AUTO."""
+
+    @_builtins.property
+    def stop(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Texts that end the answer, at most 16 of 1 to 256 bytes; they are not part of it."""
+
+    @_builtins.property
+    def logit_bias(self) -> _containers.ScalarMap[_builtins.int, _builtins.float]:
+        """Added to the logit of a token id, at most 1024 of them; [-100, 100] each."""
+
+    @_builtins.property
+    def reasoning(self) -> _generation_pb2.Reasoning:
+        """Whether and how long a reasoning model thinks before it answers."""
 
     def __init__(
         self,
@@ -484,21 +543,59 @@ class ExecutionHints(_message.Message):
         max_tool_rounds: _builtins.int = ...,
         model: _builtins.str = ...,
         options_json: _builtins.str = ...,
+        stop: _abc.Iterable[_builtins.str] | None = ...,
+        top_k: _builtins.int | None = ...,
+        min_p: _builtins.float | None = ...,
+        repetition_penalty: _builtins.float | None = ...,
+        presence_penalty: _builtins.float | None = ...,
+        frequency_penalty: _builtins.float | None = ...,
+        logit_bias: _abc.Mapping[_builtins.int, _builtins.float] | None = ...,
+        top_logprobs: _builtins.int | None = ...,
+        priority: _builtins.int | None = ...,
+        reasoning: _generation_pb2.Reasoning | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_seed", b"_seed", "_temperature", b"_temperature", "_top_p", b"_top_p", "seed", b"seed", "temperature", b"temperature", "timeout", b"timeout", "tool_choice", b"tool_choice", "top_p", b"top_p"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_frequency_penalty", b"_frequency_penalty", "_min_p", b"_min_p", "_presence_penalty", b"_presence_penalty", "_priority", b"_priority", "_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_logprobs", b"_top_logprobs", "_top_p", b"_top_p", "frequency_penalty", b"frequency_penalty", "min_p", b"min_p", "presence_penalty", b"presence_penalty", "priority", b"priority", "reasoning", b"reasoning", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "temperature", b"temperature", "timeout", b"timeout", "tool_choice", b"tool_choice", "top_k", b"top_k", "top_logprobs", b"top_logprobs", "top_p", b"top_p"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_seed", b"_seed", "_temperature", b"_temperature", "_top_p", b"_top_p", "max_tokens", b"max_tokens", "max_tool_rounds", b"max_tool_rounds", "model", b"model", "options_json", b"options_json", "seed", b"seed", "temperature", b"temperature", "timeout", b"timeout", "tool_choice", b"tool_choice", "top_p", b"top_p"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_frequency_penalty", b"_frequency_penalty", "_min_p", b"_min_p", "_presence_penalty", b"_presence_penalty", "_priority", b"_priority", "_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_logprobs", b"_top_logprobs", "_top_p", b"_top_p", "frequency_penalty", b"frequency_penalty", "logit_bias", b"logit_bias", "max_tokens", b"max_tokens", "max_tool_rounds", b"max_tool_rounds", "min_p", b"min_p", "model", b"model", "options_json", b"options_json", "presence_penalty", b"presence_penalty", "priority", b"priority", "reasoning", b"reasoning", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "stop", b"stop", "temperature", b"temperature", "timeout", b"timeout", "tool_choice", b"tool_choice", "top_k", b"top_k", "top_logprobs", b"top_logprobs", "top_p", b"top_p"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__frequency_penalty: _TypeAlias = _typing.Literal["frequency_penalty"]  # noqa: Y015
+    _WhichOneofArgType__frequency_penalty: _TypeAlias = _typing.Literal["_frequency_penalty", b"_frequency_penalty"]  # noqa: Y015
+    _WhichOneofReturnType__min_p: _TypeAlias = _typing.Literal["min_p"]  # noqa: Y015
+    _WhichOneofArgType__min_p: _TypeAlias = _typing.Literal["_min_p", b"_min_p"]  # noqa: Y015
+    _WhichOneofReturnType__presence_penalty: _TypeAlias = _typing.Literal["presence_penalty"]  # noqa: Y015
+    _WhichOneofArgType__presence_penalty: _TypeAlias = _typing.Literal["_presence_penalty", b"_presence_penalty"]  # noqa: Y015
+    _WhichOneofReturnType__priority: _TypeAlias = _typing.Literal["priority"]  # noqa: Y015
+    _WhichOneofArgType__priority: _TypeAlias = _typing.Literal["_priority", b"_priority"]  # noqa: Y015
+    _WhichOneofReturnType__repetition_penalty: _TypeAlias = _typing.Literal["repetition_penalty"]  # noqa: Y015
+    _WhichOneofArgType__repetition_penalty: _TypeAlias = _typing.Literal["_repetition_penalty", b"_repetition_penalty"]  # noqa: Y015
     _WhichOneofReturnType__seed: _TypeAlias = _typing.Literal["seed"]  # noqa: Y015
     _WhichOneofArgType__seed: _TypeAlias = _typing.Literal["_seed", b"_seed"]  # noqa: Y015
     _WhichOneofReturnType__temperature: _TypeAlias = _typing.Literal["temperature"]  # noqa: Y015
     _WhichOneofArgType__temperature: _TypeAlias = _typing.Literal["_temperature", b"_temperature"]  # noqa: Y015
+    _WhichOneofReturnType__top_k: _TypeAlias = _typing.Literal["top_k"]  # noqa: Y015
+    _WhichOneofArgType__top_k: _TypeAlias = _typing.Literal["_top_k", b"_top_k"]  # noqa: Y015
+    _WhichOneofReturnType__top_logprobs: _TypeAlias = _typing.Literal["top_logprobs"]  # noqa: Y015
+    _WhichOneofArgType__top_logprobs: _TypeAlias = _typing.Literal["_top_logprobs", b"_top_logprobs"]  # noqa: Y015
     _WhichOneofReturnType__top_p: _TypeAlias = _typing.Literal["top_p"]  # noqa: Y015
     _WhichOneofArgType__top_p: _TypeAlias = _typing.Literal["_top_p", b"_top_p"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__frequency_penalty) -> _WhichOneofReturnType__frequency_penalty | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__min_p) -> _WhichOneofReturnType__min_p | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__presence_penalty) -> _WhichOneofReturnType__presence_penalty | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__priority) -> _WhichOneofReturnType__priority | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__repetition_penalty) -> _WhichOneofReturnType__repetition_penalty | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__seed) -> _WhichOneofReturnType__seed | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__temperature) -> _WhichOneofReturnType__temperature | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__top_k) -> _WhichOneofReturnType__top_k | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__top_logprobs) -> _WhichOneofReturnType__top_logprobs | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__top_p) -> _WhichOneofReturnType__top_p | None: ...
 
@@ -590,6 +687,12 @@ class SystemResponse(_message.Message):
     CANDIDATES_FIELD_NUMBER: _builtins.int
     TOKEN_USAGE_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    FINISH_REASON_FIELD_NUMBER: _builtins.int
+    REASONING_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
+    LOGPROBS_FIELD_NUMBER: _builtins.int
+    EFFECTIVE_SEED_FIELD_NUMBER: _builtins.int
+    PLAN_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """The request's id, given or made."""
     session_id: _builtins.str
@@ -599,9 +702,21 @@ class SystemResponse(_message.Message):
     structured_output_json: _builtins.str
     """The answer as a JSON document, when a schema was given and the output is JSON."""
     confidence: _builtins.float
-    """How sure the system is of the answer, in [0, 1]; unset when nothing tells."""
+    """How sure the system is of the answer, in [0, 1]; unset unless a vote, a rule, a judge or retrieval bears on it. A
+    schema alone says nothing of it.
+    """
     confidence_source: Global___ConfidenceSource.ValueType
     """What confidence was taken from."""
+    finish_reason: _generation_pb2.FinishReason.ValueType
+    """Why the answer ended: STOP when it is complete, LENGTH when max_tokens or the context window cut it, TOOL when it
+    asks for calls, CANCELLED when the request was cancelled or timed out. Unset when nothing was inferred.
+    """
+    reasoning: _builtins.str
+    """What a reasoning model thought before its answer."""
+    effective_seed: _builtins.int
+    """Seed of the answer's random stream, given or chosen; sending it as hints.seed draws the same numbers again. Unset
+    when nothing was inferred.
+    """
     @_builtins.property
     def tool_calls_made(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCallRecord]:
         """Every tool call that ran, in order, also when a later step failed."""
@@ -626,6 +741,18 @@ class SystemResponse(_message.Message):
     def error(self) -> _error_pb2.SystemError:
         """Set when the request failed."""
 
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Warning]:
+        """What went wrong and did not fail the request."""
+
+    @_builtins.property
+    def logprobs(self) -> _containers.RepeatedCompositeFieldContainer[_generation_pb2.TokenLogprob]:
+        """Of each token of the answer; set when hints.top_logprobs was."""
+
+    @_builtins.property
+    def plan(self) -> _plan_pb2.ExecutionPlan:
+        """The plan that ran (PLAN), given or made by the planner."""
+
     def __init__(
         self,
         *,
@@ -641,16 +768,53 @@ class SystemResponse(_message.Message):
         candidates: _abc.Iterable[Global___VoteCandidate] | None = ...,
         token_usage: _usage_pb2.TokenUsage | None = ...,
         error: _error_pb2.SystemError | None = ...,
+        finish_reason: _generation_pb2.FinishReason.ValueType = ...,
+        reasoning: _builtins.str = ...,
+        warnings: _abc.Iterable[Global___Warning] | None = ...,
+        logprobs: _abc.Iterable[_generation_pb2.TokenLogprob] | None = ...,
+        effective_seed: _builtins.int | None = ...,
+        plan: _plan_pb2.ExecutionPlan | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_confidence", b"_confidence", "confidence", b"confidence", "error", b"error", "token_usage", b"token_usage", "validation", b"validation"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_confidence", b"_confidence", "_effective_seed", b"_effective_seed", "confidence", b"confidence", "effective_seed", b"effective_seed", "error", b"error", "plan", b"plan", "token_usage", b"token_usage", "validation", b"validation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_confidence", b"_confidence", "candidates", b"candidates", "confidence", b"confidence", "confidence_source", b"confidence_source", "content", b"content", "error", b"error", "request_id", b"request_id", "session_id", b"session_id", "step_results", b"step_results", "structured_output_json", b"structured_output_json", "token_usage", b"token_usage", "tool_calls_made", b"tool_calls_made", "validation", b"validation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_confidence", b"_confidence", "_effective_seed", b"_effective_seed", "candidates", b"candidates", "confidence", b"confidence", "confidence_source", b"confidence_source", "content", b"content", "effective_seed", b"effective_seed", "error", b"error", "finish_reason", b"finish_reason", "logprobs", b"logprobs", "plan", b"plan", "reasoning", b"reasoning", "request_id", b"request_id", "session_id", b"session_id", "step_results", b"step_results", "structured_output_json", b"structured_output_json", "token_usage", b"token_usage", "tool_calls_made", b"tool_calls_made", "validation", b"validation", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__confidence: _TypeAlias = _typing.Literal["confidence"]  # noqa: Y015
     _WhichOneofArgType__confidence: _TypeAlias = _typing.Literal["_confidence", b"_confidence"]  # noqa: Y015
+    _WhichOneofReturnType__effective_seed: _TypeAlias = _typing.Literal["effective_seed"]  # noqa: Y015
+    _WhichOneofArgType__effective_seed: _TypeAlias = _typing.Literal["_effective_seed", b"_effective_seed"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__confidence) -> _WhichOneofReturnType__confidence | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__effective_seed) -> _WhichOneofReturnType__effective_seed | None: ...
 
 Global___SystemResponse: _TypeAlias = SystemResponse  # noqa: Y015
+
+@_typing.final
+class Warning(_message.Message):
+    """Something that went wrong and did not fail the request."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    code: _builtins.str
+    """What it is; stable, in lower case with underscores, e.g. output_truncated."""
+    message: _builtins.str
+    """What happened and what to do, in words."""
+    def __init__(
+        self,
+        *,
+        code: _builtins.str = ...,
+        message: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "message", b"message"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Warning: _TypeAlias = Warning  # noqa: Y015
 
 @_typing.final
 class ToolCallRecord(_message.Message):
