@@ -58,6 +58,7 @@ def message_to_proto(message: Message) -> message_pb2.Message:
         tool_calls=[tool_call_to_proto(call) for call in message.tool_calls],
         tool_call_id=message.tool_call_id,
         name=message.name,
+        cut=message.cut,
     )
 
 
@@ -74,6 +75,7 @@ def message_from_proto(message: message_pb2.Message) -> Message:
         tool_calls=tuple(tool_call_from_proto(call) for call in message.tool_calls),
         tool_call_id=message.tool_call_id,
         name=message.name,
+        cut=message.cut,
     )
 
 

@@ -30,7 +30,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn of a conversation."""
+    """One turn of a conversation; `cut` when a cancel or a timeout cut its text."""
 
     role: Role
     content: str = ""
@@ -38,6 +38,7 @@ class Message:
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str = ""
     name: str = ""
+    cut: bool = False
 
 
 class ToolSafety(StrEnum):
@@ -105,10 +106,10 @@ class ModelInfo:
 _FIELDS_OF_ROLE = {
     Role.SYSTEM: frozenset({"content"}),
     Role.USER: frozenset({"content"}),
-    Role.ASSISTANT: frozenset({"content", "reasoning", "tool_calls"}),
+    Role.ASSISTANT: frozenset({"content", "reasoning", "tool_calls", "cut"}),
     Role.TOOL: frozenset({"content", "tool_call_id", "name"}),
 }
-_OPTIONAL_FIELDS = ("reasoning", "tool_calls", "tool_call_id", "name")
+_OPTIONAL_FIELDS = ("reasoning", "tool_calls", "tool_call_id", "name", "cut")
 
 
 def check_message(message: Message, position: int) -> None:

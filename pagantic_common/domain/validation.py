@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from pagantic_common.domain.errors import ErrorCode, Failure
+from pagantic_common.domain.usage import TokenUsage
 
 
 class Stage(StrEnum):
@@ -60,7 +61,7 @@ class StageReport:
 
 @dataclass(frozen=True, slots=True)
 class Enforcement:
-    """What the pipeline made of an output."""
+    """What the pipeline made of an output; `judge_usage` is what its semantic stage cost."""
 
     valid: bool
     output: str
@@ -69,6 +70,7 @@ class Enforcement:
     guarantee: Guarantee = Guarantee.UNSPECIFIED
     failure: Failure | None = None
     semantic_score: float | None = None
+    judge_usage: TokenUsage = TokenUsage()
 
     @property
     def violations(self) -> tuple[Violation, ...]:

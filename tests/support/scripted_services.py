@@ -11,7 +11,13 @@ from pagantic_common.telemetry.scope import current_correlation
 from services.orchestrator.adapters.prompt_folder import PromptFolder
 from services.orchestrator.app.services import Services
 from services.orchestrator.core.memory import MemoryPolicy
-from services.orchestrator.core.response import CandidateOutput, FinishReason, InferenceOutput, ToolCallRecord
+from services.orchestrator.core.response import (
+    CandidateOutput,
+    FinishReason,
+    InferenceDelta,
+    InferenceOutput,
+    ToolCallRecord,
+)
 from services.orchestrator.ports.services import BuiltContext, CompiledConstraint, OfferedTool, TokenCount
 
 USAGE = TokenUsage(prompt_tokens=10, output_tokens=3, context_tokens=13, context_window=100, decode_seconds=0.5)
@@ -50,14 +56,14 @@ class ScriptedInference:
         if isinstance(output, Exception):
             raise output
         if output is None:
-            yield "partial"
+            yield InferenceDelta("partial", usage=USAGE)
             self.waiting.set()
             try:
                 await asyncio.Event().wait()
             finally:
                 self.stopped.set()
         for word in output.content.split(" "):
-            yield word
+            yield InferenceDelta(word)
         yield output
 
     async def sample(self, command, _hints):

@@ -6,6 +6,7 @@ import grpc
 
 from pagantic.constraint.v1 import constraint_service_pb2, constraint_service_pb2_grpc
 from pagantic_common.codec.errors import failure_from_proto
+from pagantic_common.codec.messages import usage_from_proto
 from pagantic_common.codec.validation import guarantee_from_proto, stage_report_from_proto
 from pagantic_common.domain.validation import Enforcement
 from pagantic_common.rpc.peer import Peer
@@ -58,4 +59,5 @@ class GrpcConstraint:
             guarantee=guarantee_from_proto(reply.guarantee),
             failure=failure_from_proto(reply.error) if reply.HasField("error") else None,
             semantic_score=reply.semantic_score if reply.HasField("semantic_score") else None,
+            judge_usage=usage_from_proto(reply.judge_usage),
         )

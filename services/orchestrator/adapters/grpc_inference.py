@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass, field, replace
 
 import grpc
 
@@ -19,13 +20,58 @@ from pagantic_common.domain.errors import ErrorCode, Internal
 from pagantic_common.domain.messages import Message, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.rpc.peer import Peer
-from services.orchestrator.convert.event import finish_reason_from_proto
+from services.orchestrator.convert.inference import finish_reason_from_proto, logprob_from_proto, reasoning_to_proto
 from services.orchestrator.core.request import Hints
-from services.orchestrator.core.response import CandidateOutput, InferenceOutput
+from services.orchestrator.core.response import CandidateOutput, InferenceDelta, InferenceOutput, TokenLogprob
 from services.orchestrator.core.run import Infer, Sample
 from services.orchestrator.ports.services import TokenCount
 
 COUNT_TIMEOUT_S = 10.0
+
+
+@dataclass(slots=True)
+class _Answer:
+    """What one candidate has said so far."""
+
+    contents: list[str] = field(default_factory=list)
+    reasonings: list[str] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    usage: TokenUsage = TokenUsage()
+    model: str = ""
+    seed: int | None = None
+    end: inference_service_pb2.CandidateEnd | None = None
+
+    def start(self, started: inference_service_pb2.InferenceStarted) -> InferenceDelta:
+        self.model, self.seed = started.model.name, started.seed
+        self.usage = TokenUsage(
+            prompt_tokens=started.prompt_tokens,
+            cached_prompt_tokens=started.cached_prompt_tokens,
+            context_tokens=started.prompt_tokens,
+            context_window=started.model.context_window,
+        )
+        return InferenceDelta(usage=self.usage, model=self.model, seed=self.seed)
+
+    def add(self, delta: inference_service_pb2.CandidateDelta) -> InferenceDelta:
+        self.contents.append(delta.content)
+        self.reasonings.append(delta.reasoning)
+        self.logprobs += [logprob_from_proto(logprob) for logprob in delta.logprobs]
+        context = self.usage.prompt_tokens + delta.output_tokens
+        self.usage = replace(self.usage, output_tokens=delta.output_tokens, context_tokens=context)
+        return InferenceDelta(delta.content, delta.reasoning, self.usage, self.model, self.seed)
+
+    def output(self, usage: TokenUsage) -> InferenceOutput:
+        end = self.end or inference_service_pb2.CandidateEnd()
+        return InferenceOutput(
+            content="".join(self.contents),
+            finish_reason=finish_reason_from_proto(end.finish_reason),
+            tool_calls=tuple(tool_call_from_proto(call) for call in end.tool_calls),
+            constraint_satisfied=end.constraint_satisfied,
+            usage=usage,
+            reasoning="".join(self.reasonings),
+            model=self.model,
+            seed=self.seed,
+            logprobs=tuple(self.logprobs),
+        )
 
 
 class GrpcInference:
@@ -54,58 +100,46 @@ class GrpcInference:
         """Return the context window that the model had when it was last heard of; 0 when it was not."""
         return self._windows.get(model, 0)
 
-    async def infer(self, command: Infer, hints: Hints) -> AsyncGenerator[str | InferenceOutput, None]:
-        """Stream the answer's text, then the whole output."""
-        texts: list[str] = []
-        end: inference_service_pb2.CandidateEnd | None = None
+    async def infer(self, command: Infer, hints: Hints) -> AsyncGenerator[InferenceDelta | InferenceOutput, None]:
+        """Stream what the model says, then the whole output."""
+        answer = _Answer()
         async with aclosing(self._peer.call_stream(self._stub.Infer, _request(command, hints))) as responses:
             async for response in responses:
                 match response.WhichOneof("event"):
                     case "started":
                         self._windows[hints.model] = response.started.model.context_window
-                    case "delta" if response.delta.content:
-                        texts.append(response.delta.content)
-                        yield response.delta.content
+                        yield answer.start(response.started)
+                    case "delta":
+                        yield answer.add(response.delta)
                     case "candidate_end":
-                        end = response.candidate_end
-                    case "completed" if end is not None:
-                        yield InferenceOutput(
-                            content="".join(texts),
-                            finish_reason=finish_reason_from_proto(end.finish_reason),
-                            tool_calls=tuple(tool_call_from_proto(call) for call in end.tool_calls),
-                            constraint_satisfied=end.constraint_satisfied,
-                            usage=usage_from_proto(response.completed.usage),
-                        )
+                        answer.end = response.candidate_end
+                    case "completed" if answer.end is not None:
+                        yield answer.output(usage_from_proto(response.completed.usage))
                         return
         raise Internal("the inference stream ended early", code=ErrorCode.INFERENCE_MALFORMED_RESPONSE)
 
     async def sample(self, command: Sample, hints: Hints) -> AsyncGenerator[CandidateOutput | TokenUsage, None]:
         """Stream each candidate as it ends, then the usage of all."""
-        texts: dict[int, list[str]] = {}
-        prompt = TokenUsage()
+        answers: dict[int, _Answer] = {}
+        first, prompt = _Answer(), TokenUsage()
         request = _sample_request(command, hints)
         async with aclosing(self._peer.call_stream(self._stub.Infer, request)) as responses:
             async for response in responses:
                 match response.WhichOneof("event"):
                     case "started":
                         self._windows[hints.model] = response.started.model.context_window
-                        prompt = TokenUsage(
-                            prompt_tokens=response.started.prompt_tokens,
-                            cached_prompt_tokens=response.started.cached_prompt_tokens,
-                        )
+                        first.start(response.started)
+                        prompt = first.usage
                     case "delta":
-                        texts.setdefault(response.delta.candidate_index, []).append(response.delta.content)
+                        index = response.delta.candidate_index
+                        answers.setdefault(index, replace(first, usage=TokenUsage())).add(response.delta)
                     case "candidate_end":
                         end = response.candidate_end
+                        answer = answers.setdefault(end.candidate_index, replace(first, usage=TokenUsage()))
+                        answer.end = end
                         usage = prompt + TokenUsage(output_tokens=end.output_tokens)
                         prompt = TokenUsage()
-                        output = InferenceOutput(
-                            content="".join(texts.get(end.candidate_index, ())),
-                            finish_reason=finish_reason_from_proto(end.finish_reason),
-                            constraint_satisfied=end.constraint_satisfied,
-                            usage=usage,
-                        )
-                        yield CandidateOutput(end.candidate_index, output)
+                        yield CandidateOutput(end.candidate_index, answer.output(usage))
                     case "completed":
                         yield usage_from_proto(response.completed.usage)
                         return
@@ -114,6 +148,12 @@ class GrpcInference:
 
 def _request(command: Infer, hints: Hints) -> inference_service_pb2.InferRequest:
     request = _plain_request(command.messages, hints, command.engine_text, command.seed)
+    if command.max_tokens:
+        request.max_tokens = command.max_tokens
+    if command.temperature is not None:
+        request.sampling.temperature = command.temperature
+    if hints.top_logprobs is not None:
+        request.top_logprobs = hints.top_logprobs
     request.chat.tools.extend(tool_definition_to_proto(tool) for tool in command.tools)
     request.chat.tool_choice.CopyFrom(tool_choice_to_proto(command.tool_choice))
     return request
@@ -132,10 +172,22 @@ def _plain_request(
     request = inference_service_pb2.InferRequest(
         model=hints.model,
         chat=generation_pb2.ChatPrompt(messages=[message_to_proto(message) for message in messages]),
-        sampling=generation_pb2.Sampling(temperature=hints.temperature, top_p=hints.top_p, seed=seed),
+        sampling=_sampling(hints, seed),
         max_tokens=hints.max_tokens,
         options_json=hints.options_json,
+        stop=hints.stop,
+        priority=hints.priority,
+        reasoning=reasoning_to_proto(hints.reasoning),
     )
     if engine_text:
         request.constraint.engine_text = engine_text
     return request
+
+
+def _sampling(hints: Hints, seed: int | None) -> generation_pb2.Sampling:
+    sampling = generation_pb2.Sampling(
+        temperature=hints.temperature, top_p=hints.top_p, seed=seed, logit_bias=dict(hints.logit_bias)
+    )
+    for name, value in hints.sampling.items():
+        setattr(sampling, name, value)
+    return sampling

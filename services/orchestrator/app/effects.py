@@ -7,7 +7,6 @@ import hashlib
 import random
 from collections.abc import Mapping
 from contextlib import aclosing
-from dataclasses import replace
 
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import (
@@ -25,7 +24,7 @@ from services.orchestrator.app.recorder import Recorder
 from services.orchestrator.app.services import Services
 from services.orchestrator.app.tool_calls import ToolCalls
 from services.orchestrator.core import events
-from services.orchestrator.core.planning import Planner, planned, static_plan
+from services.orchestrator.core.planning import Planner, made_at, planned, static_plan
 from services.orchestrator.core.replay import Progress
 from services.orchestrator.core.replicas import ballots_of
 from services.orchestrator.core.response import CandidateOutput, FinishReason, InferenceOutput
@@ -47,6 +46,7 @@ from services.orchestrator.core.run import (
     Sampled,
     ToolsRan,
 )
+from services.orchestrator.core.truncation import is_cut, truncation_of
 from services.orchestrator.core.voting import canonical_json, is_decided
 from services.orchestrator.ports.journal import Journal
 
@@ -80,6 +80,10 @@ class Effects:
         """The replicas of a vote that ended so far, by index."""
         return tuple(self._replicas[index] for index in sorted(self._replicas))
 
+    def stopped_inference(self) -> InferenceOutput | None:
+        """Return what an inference had given when it was stopped or lost; None when none was."""
+        return self._inferences.stopped()
+
     async def carry_out(  # noqa: PLR0911 - an arm for each command
         self, outcome: Outcome, progress: Progress = NOTHING_DONE
     ) -> Input:
@@ -110,15 +114,16 @@ class Effects:
             failure = failure_from(error)
             if run.replicas:  # the machine has them, and what they cost
                 return Failed(failure)
-            return Failed(failure, replicas=self.ended_replicas, usage=self.sampled_usage)
+            stopped = self.stopped_inference()
+            return Failed(failure, replicas=self.ended_replicas, usage=self.sampled_usage, output=stopped)
         raise AssertionError(f"no command to carry out in {run.state}")  # the machine's invariant 2
 
     async def _make_plan(self, run: Run) -> Planned:
         if self._services.planner is Planner.STATIC:
-            return Planned(static_plan(run.request), TokenUsage())
+            return Planned(made_at(static_plan(run.request), self._clock.now()), TokenUsage())
         command, asked = await planner_command(self._services, run.request)
-        output = await self._infer(replace(run, request=asked), command)
-        return Planned(planned(run.request, output.content), output.usage)
+        output = await self._inferences.infer(asked, command, asked.hints, events.InferencePurpose.PLAN)
+        return Planned(made_at(planned(run.request, output.content), self._clock.now()), output.usage, output.model)
 
     async def _infer(self, run: Run, command: Infer) -> InferenceOutput:
         if (wait_s := run.request.retry.wait_s(command.retry, random.random())) > 0:  # noqa: S311 - no secret
@@ -131,7 +136,7 @@ class Effects:
             run.request, command, tool_count=0, temperature=command.temperature
         )
         replicas = self._replicas
-        finish_reason, failure = FinishReason.ERROR, None
+        last, failure = InferenceOutput("", FinishReason.ERROR), None
         try:
             with work_scope(correlation=self._inferences.correlation(run.request, step, self._inferences.cause)):
                 async with aclosing(self._services.inference.sample(command, run.request.hints)) as ended:
@@ -140,7 +145,7 @@ class Effects:
                             self.sampled_usage = item
                             continue
                         self.sampled_usage += item.output.usage
-                        finish_reason = item.output.finish_reason
+                        last = item.output
                         replicas[item.index] = await self._cast(run, command, item)
                         is_stopped = command.voting.early_stop and len(replicas) < command.voting.n
                         if is_stopped and _is_decided(replicas, command):
@@ -157,11 +162,13 @@ class Effects:
                 duration_ms=0.0,
                 tokens_in=self.sampled_usage.prompt_tokens,
                 tokens_out=self.sampled_usage.output_tokens,
-                finish_reason=finish_reason,
+                finish_reason=last.finish_reason,
                 tool_call_count=0,
+                model=last.model,
+                seed=last.seed,
             )
             await self._inferences.end(step, end, started_s, failure)
-        return Sampled(self.ended_replicas, self.sampled_usage)
+        return Sampled(self.ended_replicas, self.sampled_usage, last.seed, last.model)
 
     async def _cast(self, run: Run, command: Sample, ended: CandidateOutput) -> Replica:
         output, name = ended.output, f"replica-{ended.index}"
@@ -173,7 +180,9 @@ class Effects:
                 raise
             replica = Replica(ended.index, failure=failure_from(error))
         else:
-            replica = Replica(ended.index, enforced.enforcement)
+            is_short = is_cut(run.request, output, enforced.enforcement)
+            cut = truncation_of(run.request, output) if is_short else None
+            replica = Replica(ended.index, enforced.enforcement, cut)
         document = ballots_of((replica,)).get(ended.index)
         value_hash = hashlib.sha256(canonical_json(document).encode()).hexdigest() if document else ""
         cast = events.VoteCast(ended.index, value_hash, is_abstained=not replica.is_cast)

@@ -110,7 +110,7 @@ class Executions:
         if request.mode is not Mode.PLAN:
             raise InvalidRequest(f"mode {request.mode} has no plan: use PLAN")
         try:
-            made = await create_plan(self._services, request)
+            made = await create_plan(self._services, request, self._clock)
         except PaganticError as error:
             raise type(error)(failure=failure_from(error), retry_after_s=error.retry_after_s) from None
         plan, failure = accept_plan(request, made, self._limits.plan_bounds)

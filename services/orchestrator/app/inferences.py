@@ -7,15 +7,18 @@ from dataclasses import replace
 
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.correlation import CorrelationContext
-from pagantic_common.domain.errors import Failure, PaganticError
+from pagantic_common.domain.errors import Failure, Internal, PaganticError, Unavailable
+from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.telemetry.scope import current_scope, work_scope
 from services.orchestrator.app.failures import failure_from
 from services.orchestrator.app.recorder import Recorder
 from services.orchestrator.core import events
 from services.orchestrator.core.request import Hints, Request
-from services.orchestrator.core.response import FinishReason, InferenceOutput
+from services.orchestrator.core.response import FinishReason, InferenceDelta, InferenceOutput
 from services.orchestrator.core.run import Infer, Sample
 from services.orchestrator.ports.services import InferencePort
+
+MAX_RESTARTS = 2  # of one inference that is lost before it says anything
 
 
 class Inferences:
@@ -23,6 +26,8 @@ class Inferences:
 
     Attributes:
         cause: What the next effect of the run is caused by; each inference that ends is the cause of what follows.
+        partial: What the inference at hand has given so far; None when none runs.
+        spent: What inferences cost that were lost and made again.
     """
 
     def __init__(self, inference: InferencePort, clock: Clock, recorder: Recorder, cause: str) -> None:
@@ -31,41 +36,98 @@ class Inferences:
         self._recorder = recorder
         self._count = 0
         self.cause = cause
+        self.partial: InferenceOutput | None = None
+        self.spent = TokenUsage()
 
-    async def infer(self, request: Request, command: Infer, hints: Hints) -> InferenceOutput:
-        """Ask the model, under these hints, and stream its text where the command says so."""
+    async def infer(
+        self,
+        request: Request,
+        command: Infer,
+        hints: Hints,
+        purpose: events.InferencePurpose = events.InferencePurpose.ANSWER,
+    ) -> InferenceOutput:
+        """Ask the model, under these hints, and stream its text where the command says so.
+
+        An inference that is lost between its start and its first text is made again.
+        """
+        for _ in range(MAX_RESTARTS):
+            try:
+                return await self._infer(request, command, hints, purpose)
+            except PaganticError as error:
+                if not self._may_restart(error):
+                    raise
+                self.spent += self._take_partial().usage
+        return await self._infer(request, command, hints, purpose)
+
+    def _may_restart(self, error: PaganticError) -> bool:
+        partial = self.partial
+        is_silent = partial is not None and not partial.content and not partial.reasoning
+        return is_silent and isinstance(error, Unavailable | Internal)
+
+    async def _infer(
+        self, request: Request, command: Infer, hints: Hints, purpose: events.InferencePurpose
+    ) -> InferenceOutput:
+        temperature = hints.temperature if command.temperature is None else command.temperature
         step, started_s = await self.start(
-            request, command, tool_count=len(command.tools), temperature=hints.temperature
+            request, command, tool_count=len(command.tools), temperature=temperature, purpose=purpose
         )
-        failure: Failure | None = None
+        self.partial, failure = None, None
         output = InferenceOutput("", FinishReason.ERROR)
         try:
             with work_scope(correlation=self.correlation(request, step, self.cause)):
                 async with aclosing(self._inference.infer(command, hints)) as pieces:
                     async for piece in pieces:
                         if isinstance(piece, InferenceOutput):
-                            output = piece
-                        elif command.is_streamed:
-                            await self._recorder.emit(
-                                events.ContentDelta(piece), layer="inference", action="content.delta", caused_by=step
-                            )
+                            output, self.partial = piece, None
+                        else:
+                            await self._take(piece, command, step)
         except PaganticError as error:
             failure = failure_from(error)
             raise
         finally:
-            end = events.InferenceEnd(
-                duration_ms=0.0,
-                tokens_in=output.usage.prompt_tokens,
-                tokens_out=output.usage.output_tokens,
-                finish_reason=output.finish_reason,
-                tool_call_count=len(output.tool_calls),
-            )
-            await self.end(step, end, started_s, failure)
+            ended = output if self.partial is None else self.partial
+            await self.end(step, _end_of(ended), started_s, failure)
         self.cause = step
         return output
 
+    async def _take(self, delta: InferenceDelta, command: Infer, step: str) -> None:
+        """Keep what an inference has said, in case that it is stopped, and stream it."""
+        said = self.partial or InferenceOutput("", FinishReason.ERROR, model=delta.model, seed=delta.seed)
+        if not command.is_streamed:
+            self.partial = replace(said, usage=delta.usage)
+            return
+        self.partial = replace(
+            said, content=said.content + delta.content, reasoning=said.reasoning + delta.reasoning, usage=delta.usage
+        )
+        if delta.reasoning:
+            thought = events.ReasoningDelta(delta.reasoning)
+            await self._recorder.emit(thought, layer="inference", action="reasoning.delta", caused_by=step)
+        if delta.content:
+            text = events.ContentDelta(delta.content)
+            await self._recorder.emit(text, layer="inference", action="content.delta", caused_by=step)
+
+    def stopped(self) -> InferenceOutput | None:
+        """Return what the inference that was stopped had given, with what lost ones cost; None when there was none."""
+        if self.partial is None and self.spent == TokenUsage():
+            return None
+        partial = self._take_partial()
+        partial = replace(partial, usage=partial.usage + self.spent)
+        self.spent = TokenUsage()
+        return partial
+
+    def _take_partial(self) -> InferenceOutput:
+        partial = self.partial or InferenceOutput("", FinishReason.ERROR)
+        self.partial = None
+        return partial
+
     async def start(
-        self, request: Request, command: Infer | Sample, *, tool_count: int, temperature: float | None
+        self,
+        request: Request,
+        command: Infer | Sample,
+        *,
+        tool_count: int,
+        temperature: float | None,
+        purpose: events.InferencePurpose = events.InferencePurpose.ANSWER,
     ) -> tuple[str, float]:
         """Tell that an inference begins; returns its name and the time."""
         contract, is_constrained = request.output, bool(command.engine_text)
@@ -75,6 +137,7 @@ class Inferences:
             schema_present=is_constrained and bool(contract.schema_json),
             grammar_present=is_constrained and bool(contract.grammar or contract.grammar_name),
             temperature=temperature,
+            purpose=purpose,
         )
         self._count += 1
         await self._recorder.emit(start, layer="inference", action="inference.start", caused_by=self.cause)
@@ -99,3 +162,15 @@ class Inferences:
         return CorrelationContext(
             request_id=request.request_id, session_id=request.session_id, step_name=step_name, caused_by=caused_by
         )
+
+
+def _end_of(output: InferenceOutput) -> events.InferenceEnd:
+    return events.InferenceEnd(
+        duration_ms=0.0,
+        tokens_in=output.usage.prompt_tokens,
+        tokens_out=output.usage.output_tokens,
+        finish_reason=output.finish_reason,
+        tool_call_count=len(output.tool_calls),
+        model=output.model,
+        seed=output.seed,
+    )

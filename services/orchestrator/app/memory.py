@@ -12,6 +12,7 @@ from services.orchestrator.app.failures import failure_from
 from services.orchestrator.app.inferences import Inferences
 from services.orchestrator.app.services import Services
 from services.orchestrator.core import memory
+from services.orchestrator.core.events import InferencePurpose
 from services.orchestrator.core.memory import Eviction, Summary
 from services.orchestrator.core.prompt import assemble_messages
 from services.orchestrator.core.request import Hints, Request
@@ -120,7 +121,10 @@ class Memory:
         text = ""
         try:
             output = await self._inferences.infer(
-                request, command, Hints(max_tokens=most, temperature=0.0, model=model)
+                request,
+                command,
+                Hints(max_tokens=most, temperature=0.0, model=model),
+                InferencePurpose.SUMMARY,
             )
             text = output.content.strip()
             prepared = replace(prepared, usage=prepared.usage + output.usage)

@@ -28,6 +28,7 @@ from services.orchestrator.core.prompt import last_user_text
 from services.orchestrator.core.replay import Inside, Progress, StepEnded
 from services.orchestrator.core.request import ContextPolicy, Mode, Request
 from services.orchestrator.core.response import ToolCallRecord
+from services.orchestrator.core.response_warning import ResponseWarning
 from services.orchestrator.core.run import DiscardAttempt, Enforce, Finish, PlanRan, Run
 from services.orchestrator.core.step_input import arguments_of, messages_of, result_value, value_of
 from services.orchestrator.ports.services import Ranking
@@ -42,6 +43,7 @@ class _Done:
     output: Value
     usage: TokenUsage = TokenUsage()
     enforcement: Enforcement | None = None
+    warnings: tuple[ResponseWarning, ...] = ()
 
 
 class _StepFailedError(Exception):
@@ -83,6 +85,7 @@ class PlanSteps:
         self._calls = len(progress.began)  # what began has its id, whether it ended or not
         self._runs: dict[str, int] = {}
         self._spent: dict[str, TokenUsage] = {}
+        self._model = ""  # the alias that served the last inference
 
     @property
     def unended_usage(self) -> TokenUsage:
@@ -109,7 +112,7 @@ class PlanSteps:
                 task.cancel()
             if running:
                 await asyncio.wait(running)
-        return PlanRan(progress.results, tuple(self.records), self._enforcement)
+        return PlanRan(progress.results, tuple(self.records), self._enforcement, self._model)
 
     async def _run_step(self, step: Step, inputs: Mapping[str, Value]) -> StepResult:
         request = self._request
@@ -155,7 +158,9 @@ class PlanSteps:
                 if step.name == self._final:
                     self._enforcement = done.enforcement
                 usage += done.usage
-                return StepResult(step.name, step.kind, output=done.output, attempts=attempt, usage=usage)
+                return StepResult(
+                    step.name, step.kind, output=done.output, attempts=attempt, usage=usage, warnings=done.warnings
+                )
             if not failure.retryable or attempt >= most:
                 return StepResult(step.name, step.kind, failure=failure, attempts=attempt, usage=usage)
             if step.kind == StepKind.INFER:  # what it has streamed so far comes again
@@ -226,7 +231,10 @@ class PlanSteps:
                 await self._recorder.record_step((), [Inside(step.name, number, happened)])
         finally:
             self._keep(effects.calls.records)
+            if (stopped := effects.stopped_inference()) is not None:
+                self._spent[step.name] += stopped.usage
         response = finish.response
+        self._model = outcome.run.model or self._model
         if response.failure is not None:
             # Its own retries are used up: what is left to try again is a service that failed.
             # A tool that ran, or may have, must not run again.
@@ -235,7 +243,7 @@ class PlanSteps:
             is_retryable = response.failure.retryable and is_safe
             raise _StepFailedError(replace(response.failure, retryable=is_retryable), response.usage)
         output = Value(ValueKind.TEXT, text=response.content)
-        return _Done(output, response.usage, outcome.run.best)
+        return _Done(output, response.usage, outcome.run.best, response.warnings)
 
     def _request_of(self, step: Step, inputs: Mapping[str, Value]) -> Request:
         request, parameters = self._request, step.parameters
@@ -304,8 +312,8 @@ class PlanSteps:
         found = enforced.enforcement
         if not found.valid:
             failure = found.failure or failure_of(ErrorCode.CONSTRAINT_SCHEMA_INVALID, "validation failed")
-            raise _StepFailedError(replace(failure, retryable=False), TokenUsage())
-        return _Done(replace(value, text=found.output), enforcement=found)
+            raise _StepFailedError(replace(failure, retryable=False), found.judge_usage)
+        return _Done(replace(value, text=found.output), found.judge_usage, found)
 
     async def _retrieve(self, step: Step, value: Value) -> _Done:
         parameters = step.parameters

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import aclosing
 from dataclasses import replace
 
+from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.messages import ToolChoice
 from services.orchestrator.app.services import Services
 from services.orchestrator.core.contract import OutputContract
@@ -13,11 +14,12 @@ from services.orchestrator.core.planning import (
     MAX_PLAN_TOKENS,
     PLAN_SCHEMA,
     Planner,
+    made_at,
     planned,
     planner_messages,
     static_plan,
 )
-from services.orchestrator.core.request import Request
+from services.orchestrator.core.request import Hints, Request
 from services.orchestrator.core.response import InferenceOutput
 from services.orchestrator.core.run import Infer
 
@@ -33,18 +35,19 @@ async def planner_command(services: Services, request: Request) -> tuple[Infer, 
         seed=request.hints.seed,
         is_streamed=False,
     )
-    return command, replace(request, output=contract, hints=replace(request.hints, max_tokens=MAX_PLAN_TOKENS))
+    hints = Hints(max_tokens=MAX_PLAN_TOKENS, temperature=request.hints.temperature, model=request.hints.model)
+    return command, replace(request, output=contract, hints=hints)
 
 
-async def create_plan(services: Services, request: Request) -> Plan:
+async def create_plan(services: Services, request: Request, clock: Clock) -> Plan:
     """Return the request's plan, or else the planner's."""
     if request.plan is not None:
         return request.plan
     if services.planner is Planner.STATIC:
-        return static_plan(request)
+        return made_at(static_plan(request), clock.now())
     command, asked = await planner_command(services, request)
     texts = ""
     async with aclosing(services.inference.infer(command, asked.hints)) as pieces:
         async for piece in pieces:
             texts = piece.content if isinstance(piece, InferenceOutput) else texts
-    return planned(request, texts)
+    return made_at(planned(request, texts), clock.now())

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import (
     ErrorCode,
-    Failure,
     InvalidRequest,
     PaganticError,
     PermissionDenied,
@@ -13,15 +12,21 @@ from pagantic_common.domain.errors import (
 )
 from pagantic_common.domain.messages import Message, ToolDefinition
 from pagantic_common.telemetry.logging import get_logger
-from services.orchestrator.app.failures import failure_from
+from services.orchestrator.app.failures import failure_from, is_outage
 from services.orchestrator.app.inferences import Inferences
 from services.orchestrator.app.memory import Memory
 from services.orchestrator.app.recorder import Recorder
 from services.orchestrator.app.services import Services
 from services.orchestrator.core import events
 from services.orchestrator.core.plan import Plan, tools_of
-from services.orchestrator.core.prompt import context_message, last_user_text
+from services.orchestrator.core.prompt import (
+    MAX_AUTO_SCHEMA_BYTES,
+    context_message,
+    is_schema_left_out,
+    last_user_text,
+)
 from services.orchestrator.core.request import Request, check_configuration
+from services.orchestrator.core.response_warning import ResponseWarning
 from services.orchestrator.core.retrieval import retrieval_confidence
 from services.orchestrator.core.run import Prepared
 from services.orchestrator.ports.journal import Journal
@@ -57,7 +62,7 @@ class Preparation:
             compiled = await self._services.constraint.compile(request.output)
             engine_text, is_fully_enforced = compiled.engine_text, compiled.is_fully_enforced
         tools = await self._offered_tools(request) if request.offers_tools else ()
-        retrieved, confidence = await self._retrieve(request, history)
+        retrieved, confidence, lost = await self._retrieve(request, history)
         prepared = Prepared(
             system_prompt=system_prompt,
             context_message=context_message(request, retrieved, tools),
@@ -65,6 +70,7 @@ class Preparation:
             tools=tools,
             engine_text=engine_text,
             is_fully_enforced=is_fully_enforced,
+            warnings=(*_schema_warnings(request), *lost),
         )
         return await self._memory.recall(request, prepared, history)
 
@@ -95,17 +101,25 @@ class Preparation:
             )
         return tools
 
-    async def _retrieve(self, request: Request, history: tuple[Message, ...]) -> tuple[Message | None, float | None]:
+    async def _retrieve(
+        self, request: Request, history: tuple[Message, ...]
+    ) -> tuple[Message | None, float | None, tuple[ResponseWarning, ...]]:
+        """Return the context message, its confidence, and a warning when the context could not be had for now.
+
+        A collection, retriever or scorer that does not exist fails the request, and so does an outage where the
+        context is required.
+        """
         policy, query = request.context, last_user_text(request, history)
         if policy is None:
-            return None, None
+            return None, None, ()
         started_s = self._clock.monotonic_s()
         built = BuiltContext(None)
-        failure: Failure | None = None
+        failed: PaganticError | None = None
         try:
             built = await self._services.context.build(query, policy, request.hints.model)
-        except PaganticError as error:  # a chat goes on without its context; the timeline tells of it
-            failure = failure_from(error)
+        except PaganticError as error:
+            failed = error
+        failure = None if failed is None else failure_from(failed)
         await self._recorder.emit(
             events.ContextRetrieved(policy.collection, len(built.chunks), built.token_count),
             layer="context",
@@ -114,4 +128,16 @@ class Preparation:
             failure=failure,
             caused_by=self._inferences.cause,
         )
-        return built.message, retrieval_confidence(query, built.chunks)
+        if failed is None or failure is None:
+            return built.message, retrieval_confidence(query, built.chunks), ()
+        if policy.is_required or not is_outage(failed):
+            raise failed
+        text = f"answered without the context of collection {policy.collection!r}: {failure.message}"
+        return None, None, (ResponseWarning("context_unavailable", text),)
+
+
+def _schema_warnings(request: Request) -> tuple[ResponseWarning, ...]:
+    if not request.output.schema_json or not is_schema_left_out(request.output):
+        return ()
+    text = f"the model did not read the schema, which has more than {MAX_AUTO_SCHEMA_BYTES} bytes: set schema_in_prompt"
+    return (ResponseWarning("schema_not_in_prompt", text),)

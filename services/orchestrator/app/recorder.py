@@ -14,7 +14,7 @@ from pagantic_common.domain.correlation import CorrelationContext
 from pagantic_common.domain.errors import Failure, PaganticError
 from pagantic_common.domain.messages import Message
 from pagantic_common.telemetry.scope import current_scope, current_span_id
-from services.orchestrator.core.events import Completed, ContentDelta, Event, Payload
+from services.orchestrator.core.events import STREAMED, Completed, Event, Payload
 from services.orchestrator.core.replay import Entry
 from services.orchestrator.core.response import Response
 from services.orchestrator.core.run import Transition
@@ -97,7 +97,7 @@ class Recorder:
             **particulars: `duration_s`, `failure`, `tool_call_id`, `caused_by` of the envelope.
         """
         event = self._envelope(payload, layer=layer, action=action, **particulars)
-        if isinstance(payload, ContentDelta):
+        if isinstance(payload, STREAMED):
             if self._unstored:
                 self._unstored[-1].events.append(event)
             else:
@@ -251,7 +251,7 @@ class Recorder:
         now = self._clock.now()
         if isinstance(payload, Transition):
             self.record = replace(self.record, state=payload.target, entered_at=now, attempt=payload.attempt)
-        if not isinstance(payload, ContentDelta):
+        if not isinstance(payload, STREAMED):
             self._sequence += 1
         return Event(
             correlation=correlation,

@@ -21,7 +21,7 @@ from services.orchestrator.core.prompt import with_prepared
 from services.orchestrator.core.replay import Progress, Replay
 from services.orchestrator.core.request import Request
 from services.orchestrator.core.response import Response
-from services.orchestrator.core.run import DiscardAttempt, Failed, Finish, Input, Outcome, RunPlan
+from services.orchestrator.core.run import DiscardAttempt, Failed, Finish, Input, Outcome, Run, RunPlan
 from services.orchestrator.ports.journal import Journal, UsageTotal
 
 NO_PRICES: Mapping[str, Prices] = MappingProxyType({})
@@ -111,7 +111,8 @@ class Runner:
         usage = TokenUsage() if run.replicas else self._effects.sampled_usage
         if self._steps is not None:
             usage += self._steps.unended_usage
-        ended = Failed(failure, tuple(records), results, self._effects.ended_replicas, usage)
+        stopped = self._effects.stopped_inference()
+        ended = Failed(failure, tuple(records), results, self._effects.ended_replicas, usage, stopped)
         await self._record(machine.step(run, ended), ended)
 
     async def _record(self, outcome: Outcome, happened: Input | None = None) -> bool:
@@ -121,7 +122,7 @@ class Runner:
         told: list[tuple[Payload, str]] = [(moved, "lifecycle.transition") for moved in outcome.transitions]
         for command in outcome.commands:
             if isinstance(command, Finish):
-                used = self._used(outcome.run.request, command.response)
+                used = self._used(outcome.run, command.response)
                 await self._recorder.finish(
                     outcome.transitions, command.response, turn=command.turn, entries=entries, used=used
                 )
@@ -131,16 +132,18 @@ class Runner:
         await self._recorder.record_step(told, entries)
         return False
 
-    def _used(self, request: Request, response: Response) -> UsageTotal | None:
-        usage, model = response.usage, request.hints.model
+    def _used(self, run: Run, response: Response) -> UsageTotal | None:
+        usage = response.usage
         if not usage.prompt_tokens:  # else anyone could fill the table with names of models that there are not
             return None
+        asked = run.request.hints.model
+        prices = (prices_of(self._prices, run.model) if run.model else None) or prices_of(self._prices, asked)
         return UsageTotal(
-            session_id=request.session_id,
-            model=model or "default",
+            session_id=run.request.session_id,
+            model=run.model or asked or "default",
             requests=1,
             prompt_tokens=usage.prompt_tokens,
             cached_prompt_tokens=usage.cached_prompt_tokens,
             output_tokens=usage.output_tokens,
-            cost_usd=cost_usd(usage, prices_of(self._prices, model)) or 0.0,
+            cost_usd=cost_usd(usage, prices) or 0.0,
         )

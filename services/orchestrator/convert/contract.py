@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from pagantic.constraint.v1 import contract_pb2
-from services.orchestrator.core.contract import OutputContract, Rule
+from services.orchestrator.core.contract import OutputContract, Rule, SchemaInPrompt
+
+_SCHEMA_IN_PROMPT = {
+    contract_pb2.SCHEMA_IN_PROMPT_ON: SchemaInPrompt.ON,
+    contract_pb2.SCHEMA_IN_PROMPT_OFF: SchemaInPrompt.OFF,
+}
 
 
 def output_to_proto(output: OutputContract) -> contract_pb2.OutputContract:
@@ -38,6 +43,7 @@ def output_from_proto(output: contract_pb2.OutputContract) -> OutputContract:
         decoder_constraint=output.decoder_constraint if output.HasField("decoder_constraint") else True,
         repair_allowed=output.repair_allowed if output.HasField("repair_allowed") else True,
         strict_validation=output.strict_validation if output.HasField("strict_validation") else True,
+        schema_in_prompt=_SCHEMA_IN_PROMPT.get(output.schema_in_prompt, SchemaInPrompt.AUTO),
     )
 
 

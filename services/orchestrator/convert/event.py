@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from pagantic.common.v1 import correlation_pb2
-from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic_common.codec.errors import (
     error_code_from_proto,
@@ -23,15 +22,15 @@ from pagantic_common.codec.validation import (
     stage_to_proto,
 )
 from pagantic_common.domain.correlation import CorrelationContext
+from services.orchestrator.convert.inference import finish_reason_from_proto, finish_reason_to_proto
 from services.orchestrator.convert.response import response_from_proto, response_to_proto
 from services.orchestrator.core import events
 from services.orchestrator.core.events import Event, Payload
 from services.orchestrator.core.lifecycle import State
-from services.orchestrator.core.response import FinishReason
 from services.orchestrator.core.run import Transition
 
 _STATE_PREFIX = "LIFECYCLE_STATE_"
-_FINISH_PREFIX = "FINISH_REASON_"
+_PURPOSE_PREFIX = "INFERENCE_PURPOSE_"
 
 
 def state_to_proto(state: State) -> execution_pb2.LifecycleState.ValueType:
@@ -53,10 +52,9 @@ def timestamp_to_proto(moment: datetime) -> Timestamp:
     return timestamp
 
 
-def finish_reason_from_proto(value: generation_pb2.FinishReason.ValueType) -> FinishReason:
-    """Decode a finish reason; what is not known is an error."""
-    name = generation_pb2.FinishReason.Name(value).removeprefix(_FINISH_PREFIX)
-    return FinishReason[name] if name in FinishReason.__members__ else FinishReason.ERROR
+def _purpose_from_proto(value: event_pb2.InferencePurpose.ValueType) -> events.InferencePurpose:
+    name = event_pb2.InferencePurpose.Name(value).removeprefix(_PURPOSE_PREFIX)
+    return events.InferencePurpose.__members__.get(name, events.InferencePurpose.ANSWER)
 
 
 def event_to_proto(event: Event) -> event_pb2.ExecutionEvent:
@@ -106,6 +104,7 @@ def _set_payload(encoded: event_pb2.ExecutionEvent, payload: Payload) -> None:  
                     schema_present=payload.schema_present,
                     grammar_present=payload.grammar_present,
                     temperature=payload.temperature,
+                    purpose=event_pb2.InferencePurpose.Value(_PURPOSE_PREFIX + payload.purpose),
                 )
             )
         case events.InferenceEnd():
@@ -114,8 +113,10 @@ def _set_payload(encoded: event_pb2.ExecutionEvent, payload: Payload) -> None:  
                     duration_ms=payload.duration_ms,
                     tokens_in=payload.tokens_in,
                     tokens_out=payload.tokens_out,
-                    finish_reason=generation_pb2.FinishReason.Value(_FINISH_PREFIX + payload.finish_reason.name),
+                    finish_reason=finish_reason_to_proto(payload.finish_reason),
                     tool_call_count=payload.tool_call_count,
+                    model=payload.model,
+                    seed=payload.seed,
                 )
             )
         case events.ToolStart():
@@ -162,6 +163,8 @@ def _set_payload(encoded: event_pb2.ExecutionEvent, payload: Payload) -> None:  
             )
         case events.ContentDelta():
             encoded.content_delta.text = payload.text
+        case events.ReasoningDelta():
+            encoded.reasoning_delta.text = payload.text
         case events.AttemptDiscarded():
             discarded = event_pb2.AttemptDiscarded(attempt=payload.attempt, reason=payload.reason)
             encoded.attempt_discarded.CopyFrom(discarded)
@@ -211,6 +214,7 @@ def _payload_from_proto(encoded: event_pb2.ExecutionEvent) -> Payload:  # noqa: 
                 schema_present=start.schema_present,
                 grammar_present=start.grammar_present,
                 temperature=start.temperature if start.HasField("temperature") else None,
+                purpose=_purpose_from_proto(start.purpose),
             )
         case "inference_end":
             end = encoded.inference_end
@@ -221,6 +225,8 @@ def _payload_from_proto(encoded: event_pb2.ExecutionEvent) -> Payload:  # noqa: 
                 tokens_out=end.tokens_out,
                 finish_reason=reason,
                 tool_call_count=end.tool_call_count,
+                model=end.model,
+                seed=end.seed if end.HasField("seed") else None,
             )
         case "tool_start":
             tool = encoded.tool_start

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import UTC
+
+from pagantic.common.v1 import error_pb2
 from pagantic.orchestrator.v1 import plan_pb2
 from pagantic_common.codec.chunks import chunk_from_proto, chunk_to_proto
 from pagantic_common.codec.errors import failure_from_proto, failure_to_proto
@@ -29,11 +32,13 @@ from services.orchestrator.core.plan import (
     Value,
     ValueKind,
 )
+from services.orchestrator.core.response_warning import ResponseWarning
 
 
 def plan_from_proto(plan: plan_pb2.ExecutionPlan) -> Plan:
     """Decode a plan; raises InvalidRequest for parameters that are no JSON object."""
-    trace = PlanTrace(plan.trace.planner_id or PlanTrace().planner_id, plan.trace.rationale)
+    created_at = plan.trace.created_at.ToDatetime(UTC) if plan.trace.HasField("created_at") else None
+    trace = PlanTrace(plan.trace.planner_id or PlanTrace().planner_id, plan.trace.rationale, created_at)
     return Plan(tuple(_step_from_proto(step) for step in plan.steps), _policy_from_proto(plan.policy), trace)
 
 
@@ -49,7 +54,8 @@ def plan_to_proto(plan: Plan) -> plan_pb2.ExecutionPlan:
     trace = plan_pb2.PlanTrace(
         planner_id=plan.trace.planner_id, rationale=plan.trace.rationale, step_count=len(plan.steps)
     )
-    trace.created_at.GetCurrentTime()
+    if plan.trace.created_at is not None:
+        trace.created_at.FromDatetime(plan.trace.created_at)
     return plan_pb2.ExecutionPlan(steps=[_step_to_proto(step) for step in plan.steps], policy=policy, trace=trace)
 
 
@@ -77,6 +83,8 @@ def result_to_proto(result: StepResult) -> plan_pb2.StepResult:
         attempts=result.attempts,
         duration=duration_to_proto(result.duration_s),
         error=None if result.failure is None else failure_to_proto(result.failure),
+        usage=usage_to_proto(result.usage),
+        warnings=[warning_to_proto(warning) for warning in result.warnings],
     )
     if result.output is not None:
         _set_value(encoded.output, result.output)
@@ -93,8 +101,19 @@ def result_from_proto(result: plan_pb2.StepResult) -> StepResult:
         failure=failure_from_proto(result.error) if result.HasField("error") else None,
         attempts=result.attempts,
         duration_s=duration_from_proto(result.duration),
-        usage=usage_from_proto(result.output.usage),
+        usage=usage_from_proto(result.usage if result.HasField("usage") else result.output.usage),
+        warnings=tuple(warning_from_proto(warning) for warning in result.warnings),
     )
+
+
+def warning_to_proto(warning: ResponseWarning) -> error_pb2.Warning:
+    """Encode a warning."""
+    return error_pb2.Warning(code=warning.code, message=warning.message)
+
+
+def warning_from_proto(warning: error_pb2.Warning) -> ResponseWarning:
+    """Decode a warning."""
+    return ResponseWarning(warning.code, warning.message)
 
 
 def _step_from_proto(step: plan_pb2.Step) -> Step:

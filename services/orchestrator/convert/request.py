@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Literal
 
 from pagantic.context.v1 import context_service_pb2
+from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.codec.messages import duration_from_proto, message_from_proto, tool_choice_from_proto
 from pagantic_common.domain.errors import InvalidRequest
@@ -15,6 +17,8 @@ from services.orchestrator.core.request import (
     ContextPolicy,
     Hints,
     Mode,
+    Reasoning,
+    ReasoningMode,
     Request,
     RetryPolicy,
     SystemPrompt,
@@ -24,6 +28,14 @@ from services.orchestrator.core.voting import DEFAULT_REPLICAS, Strategy, Voting
 
 _MODE_PREFIX = "MODE_"
 _STRATEGY_PREFIX = "VOTING_STRATEGY_"
+_REASONING_PREFIX = "REASONING_MODE_"
+_SAMPLING: tuple[Literal["top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"], ...] = (
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+)
 
 
 def request_from_proto(request: execution_pb2.SystemRequest, request_id: str) -> Request:
@@ -106,7 +118,21 @@ def _hints_from_proto(hints: execution_pb2.ExecutionHints) -> Hints:
         max_tool_rounds=hints.max_tool_rounds,
         model=hints.model,
         options_json=hints.options_json,
+        stop=tuple(hints.stop),
+        sampling={name: getattr(hints, name) for name in _SAMPLING if hints.HasField(name)},
+        logit_bias=dict(hints.logit_bias),
+        top_logprobs=hints.top_logprobs if hints.HasField("top_logprobs") else None,
+        priority=hints.priority,
+        reasoning=_reasoning_from_proto(hints.reasoning),
     )
+
+
+def _reasoning_from_proto(reasoning: generation_pb2.Reasoning) -> Reasoning:
+    names: dict[int, str] = {number: name for name, number in generation_pb2.ReasoningMode.items()}
+    name = names.get(reasoning.mode, "").removeprefix(_REASONING_PREFIX)
+    if reasoning.mode and name not in ReasoningMode.__members__:
+        raise InvalidRequest(f"hints.reasoning.mode {reasoning.mode} is not known")
+    return Reasoning(ReasoningMode.__members__.get(name, ReasoningMode.AUTO), reasoning.max_tokens)
 
 
 def _context_from_proto(policy: context_service_pb2.ContextPolicy) -> ContextPolicy:
@@ -123,6 +149,7 @@ def _context_from_proto(policy: context_service_pb2.ContextPolicy) -> ContextPol
         max_tokens=policy.max_tokens,
         includes_tools=policy.include_tools,
         includes_schema=policy.include_schema,
+        is_required=policy.required,
     )
 
 

@@ -18,7 +18,20 @@ from pagantic_common.codec.validation import (
     violation_from_proto,
     violation_to_proto,
 )
-from services.orchestrator.convert.plan import result_from_proto, result_to_proto
+from services.orchestrator.convert.inference import (
+    finish_reason_from_proto,
+    finish_reason_to_proto,
+    logprob_from_proto,
+    logprob_to_proto,
+)
+from services.orchestrator.convert.plan import (
+    plan_from_proto,
+    plan_to_proto,
+    result_from_proto,
+    result_to_proto,
+    warning_from_proto,
+    warning_to_proto,
+)
 from services.orchestrator.core.response import Candidate, Response, ToolCallRecord, ValidationReport
 
 
@@ -35,6 +48,12 @@ def response_to_proto(response: Response) -> execution_pb2.SystemResponse:
         candidates=[_candidate_to_proto(candidate) for candidate in response.candidates],
         step_results=[result_to_proto(result) for result in response.step_results],
         token_usage=usage_to_proto(response.usage),
+        finish_reason=finish_reason_to_proto(response.finish_reason),
+        reasoning=response.reasoning,
+        warnings=[warning_to_proto(warning) for warning in response.warnings],
+        logprobs=[logprob_to_proto(logprob) for logprob in response.logprobs],
+        effective_seed=response.seed,
+        plan=None if response.plan is None else plan_to_proto(response.plan),
     )
     if response.validation is not None:
         encoded.validation.CopyFrom(_validation_to_proto(response.validation))
@@ -59,6 +78,12 @@ def response_from_proto(encoded: execution_pb2.SystemResponse) -> Response:
         step_results=tuple(result_from_proto(result) for result in encoded.step_results),
         usage=usage_from_proto(encoded.token_usage),
         failure=failure_from_proto(encoded.error) if encoded.HasField("error") else None,
+        finish_reason=finish_reason_from_proto(encoded.finish_reason) if encoded.finish_reason else None,
+        reasoning=encoded.reasoning,
+        warnings=tuple(warning_from_proto(warning) for warning in encoded.warnings),
+        logprobs=tuple(logprob_from_proto(logprob) for logprob in encoded.logprobs),
+        seed=encoded.effective_seed if encoded.HasField("effective_seed") else None,
+        plan=plan_from_proto(encoded.plan) if encoded.HasField("plan") else None,
     )
 
 

@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
+
+
+class SchemaInPrompt(StrEnum):
+    """Whether the model reads the schema; AUTO leaves out a large one."""
+
+    AUTO = "AUTO"
+    ON = "ON"
+    OFF = "OFF"
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +24,7 @@ class OutputContract:
     decoder_constraint: bool = True
     repair_allowed: bool = True
     strict_validation: bool = True
+    schema_in_prompt: SchemaInPrompt = SchemaInPrompt.AUTO
 
     @property
     def is_empty(self) -> bool:

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 
 from pagantic_common.domain.correlation import CorrelationContext
 from pagantic_common.domain.errors import ErrorCode, Failure
 from pagantic_common.domain.validation import Stage, StageReport
 from services.orchestrator.core.response import FinishReason, Response
 from services.orchestrator.core.run import Transition
+
+
+class InferencePurpose(StrEnum):
+    """What an inference is for."""
+
+    ANSWER = "ANSWER"
+    PLAN = "PLAN"
+    SUMMARY = "SUMMARY"
+    JUDGE = "JUDGE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,17 +31,20 @@ class InferenceStart:
     schema_present: bool
     grammar_present: bool
     temperature: float | None
+    purpose: InferencePurpose = InferencePurpose.ANSWER
 
 
 @dataclass(frozen=True, slots=True)
 class InferenceEnd:
-    """An inference ended."""
+    """An inference ended; `model` is the alias that served it, empty when that is not known."""
 
     duration_ms: float
     tokens_in: int
     tokens_out: int
     finish_reason: FinishReason
     tool_call_count: int
+    model: str = ""
+    seed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +127,13 @@ class ContentDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class ReasoningDelta:
+    """The next text of the reasoning; streamed, not stored."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class AttemptDiscarded:
     """Streamed content of this attempt no longer counts."""
 
@@ -148,10 +168,14 @@ Payload = (
     | StepStart
     | StepEnd
     | ContentDelta
+    | ReasoningDelta
     | AttemptDiscarded
     | Completed
     | Resumed
 )
+
+
+STREAMED = (ContentDelta, ReasoningDelta)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,4 +196,4 @@ class Event:
     @property
     def is_stored(self) -> bool:
         """Whether it belongs to the timeline; text that streams by does not."""
-        return not isinstance(self.payload, ContentDelta)
+        return not isinstance(self.payload, STREAMED)

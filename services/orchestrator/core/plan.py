@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
@@ -18,6 +19,7 @@ from pagantic_common.domain.errors import ErrorCode, Failure, InvalidRequest, fa
 from pagantic_common.domain.messages import Message, check_turn
 from pagantic_common.domain.usage import TokenUsage
 from services.orchestrator.core.contract import OutputContract
+from services.orchestrator.core.response_warning import ResponseWarning
 
 MAX_STEPS = 64
 MAX_RETRIES = 10
@@ -104,10 +106,11 @@ class PlanPolicy:
 
 @dataclass(frozen=True, slots=True)
 class PlanTrace:
-    """Where a plan came from."""
+    """Where a plan came from, and when, where that is known."""
 
     planner_id: str = "request"
     rationale: str = ""
+    created_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +133,7 @@ class StepResult:
     attempts: int = 1
     duration_s: float = 0.0
     usage: TokenUsage = field(default_factory=TokenUsage)
+    warnings: tuple[ResponseWarning, ...] = ()
 
 
 _TEXTS = frozenset({ValueKind.TEXT, ValueKind.RAW_JSON})

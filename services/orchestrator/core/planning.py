@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
@@ -61,6 +63,11 @@ def static_plan(request: Request) -> Plan:
     """Return the plan of the request's shape: retrieve and rerank where it asks for context, then infer."""
     steps = (*_context_steps(request), _infer_step(request, "answer", {}))
     return Plan(steps, trace=PlanTrace(Planner.STATIC, "the template for what the request asks for"))
+
+
+def made_at(plan: Plan, moment: datetime) -> Plan:
+    """Return the plan with the time when it was made."""
+    return replace(plan, trace=replace(plan.trace, created_at=moment))
 
 
 def planner_messages(request: Request) -> tuple[Message, ...]:

@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from pagantic_common.domain.json_text import JsonTextError, dump_json, parse_json
 from pagantic_common.domain.messages import Message, Role, ToolDefinition
+from services.orchestrator.core.contract import OutputContract, SchemaInPrompt
 from services.orchestrator.core.request import Request, SystemPrompt
 from services.orchestrator.core.run import Prepared
+
+MAX_AUTO_SCHEMA_BYTES = 8 * 1024
+_ANYTHING = ("{}", "true")  # schemas that tell the model nothing
+_FOR_TOOLS = frozenset({"$schema", "$id", "$comment"})
 
 
 def assemble_messages(request: Request, prepared: Prepared, transcript: Sequence[Message]) -> tuple[Message, ...]:
@@ -17,11 +23,7 @@ def assemble_messages(request: Request, prepared: Prepared, transcript: Sequence
     """
     given = list(request.messages)
     first = given.pop(0).content if given[0].role is Role.SYSTEM else ""
-    schema = ""
-    is_in_context = request.context is not None and request.context.includes_schema
-    if request.output.schema_json and not request.output.decoder_constraint and not is_in_context:
-        schema = f"Answer with JSON that satisfies this JSON Schema:\n{request.output.schema_json}"
-    system = "\n\n".join(part for part in (prepared.system_prompt, first, schema) if part)
+    system = "\n\n".join(part for part in (prepared.system_prompt, first, schema_prompt(request)) if part)
     messages = [Message(Role.SYSTEM, content=system)] if system else []
     turn = [*prepared.history, *given]
     context = prepared.context_message
@@ -32,6 +34,37 @@ def assemble_messages(request: Request, prepared: Prepared, transcript: Sequence
             asked = [index for index, message in enumerate(turn) if message.role is Role.USER]
             turn.insert(asked[-1] if asked else len(turn), context)
     return (*messages, *turn, *transcript)
+
+
+def schema_prompt(request: Request) -> str:
+    """Return what the model is told of the output's schema, compact; empty when it is not to see it.
+
+    The same schema gives the same text, at the end of the system prompt, so that its tokens are cached.
+    """
+    output = request.output
+    is_in_context = request.context is not None and request.context.includes_schema
+    if not output.schema_json or is_in_context or output.schema_in_prompt is SchemaInPrompt.OFF:
+        return ""
+    if is_schema_left_out(output) or _compact(output.schema_json) in _ANYTHING:
+        return ""
+    return f"Answer with JSON that satisfies this JSON Schema:\n{_compact(output.schema_json)}"
+
+
+def is_schema_left_out(output: OutputContract) -> bool:
+    """Tell whether a schema is too large to be shown unless the request says so."""
+    is_auto = output.schema_in_prompt is SchemaInPrompt.AUTO
+    return is_auto and output.decoder_constraint and len(_compact(output.schema_json).encode()) > MAX_AUTO_SCHEMA_BYTES
+
+
+def _compact(schema_json: str) -> str:
+    """Return the schema without white space, and without the keywords that only tools read."""
+    try:
+        schema = parse_json(schema_json, is_rewritable=True)
+    except JsonTextError:
+        return schema_json
+    if isinstance(schema, dict):
+        schema = {key: value for key, value in schema.items() if key not in _FOR_TOOLS}
+    return dump_json(schema)
 
 
 def context_message(request: Request, retrieved: Message | None, tools: Sequence[ToolDefinition]) -> Message | None:

@@ -33,6 +33,10 @@ def _failure_of(replica: Replica) -> Failure | None:
     return replica.enforcement.failure
 
 
+def _document_of(replica: Replica) -> str:
+    return replica.enforcement.structured_output_json if replica.enforcement and replica.failure is None else ""
+
+
 def candidates_of(run: Run) -> tuple[Candidate, ...]:
     """Return what each replica said, for the response."""
     votes = {index: group.votes for group in (run.count.groups if run.count else ()) for index in group.replicas}
@@ -40,7 +44,7 @@ def candidates_of(run: Run) -> tuple[Candidate, ...]:
         Candidate(
             replica_index=replica.index,
             content=replica.enforcement.output if replica.enforcement else "",
-            structured_output_json=replica.enforcement.structured_output_json if replica.enforcement else "",
+            structured_output_json=_document_of(replica),
             votes=votes.get(replica.index, 0),
             failure=_failure_of(replica),
         )

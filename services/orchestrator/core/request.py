@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -17,6 +18,23 @@ DEFAULT_MAX_RETRIES = 2
 DEFAULT_MAX_TOOL_ROUNDS = 20
 MAX_REPLICAS = 16
 MAX_MODEL_CHARS = 200
+MAX_STOP_STRINGS = 16
+MAX_STOP_BYTES = 256
+MAX_BIASED_TOKENS = 1024
+MAX_LOGIT_BIAS = 100
+MAX_TOP_LOGPROBS = 20
+MAX_PRIORITY = 10
+
+# The lowest value, whether it is excluded, and the highest: the ranges of the inference contract.
+SAMPLING_RANGES: Mapping[str, tuple[float, bool, float]] = {
+    "temperature": (0.0, False, 2.0),
+    "top_p": (0.0, True, 1.0),
+    "top_k": (0, False, 2**31 - 1),
+    "min_p": (0.0, False, 1.0),
+    "repetition_penalty": (0.0, True, 2.0),
+    "presence_penalty": (-2.0, False, 2.0),
+    "frequency_penalty": (-2.0, False, 2.0),
+}
 
 
 class Mode(StrEnum):
@@ -28,9 +46,28 @@ class Mode(StrEnum):
     REDUNDANT = "REDUNDANT"
 
 
+class ReasoningMode(StrEnum):
+    """Whether a reasoning model thinks before it answers."""
+
+    AUTO = "AUTO"
+    ON = "ON"
+    OFF = "OFF"
+
+
+@dataclass(frozen=True, slots=True)
+class Reasoning:
+    """Whether a reasoning model thinks, and for how many tokens at most; 0 is no limit of its own."""
+
+    mode: ReasoningMode = ReasoningMode.AUTO
+    max_tokens: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """Wishes about how the work is done; None and 0 mean not set."""
+    """Wishes about how the work is done; None and 0 mean not set.
+
+    `sampling` has those of SAMPLING_RANGES that were set, by their names in the contract.
+    """
 
     max_tokens: int = 0
     timeout_s: float | None = None
@@ -41,6 +78,12 @@ class Hints:
     max_tool_rounds: int = 0
     model: str = ""
     options_json: str = ""
+    stop: tuple[str, ...] = ()
+    sampling: Mapping[str, float] = field(default_factory=dict)
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    top_logprobs: int | None = None
+    priority: int = 0
+    reasoning: Reasoning = Reasoning()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +100,7 @@ class ContextPolicy:
     max_tokens: int = 0
     includes_tools: bool = False
     includes_schema: bool = False
+    is_required: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +196,8 @@ def check_request(request: Request) -> None:
     if any(message.role is Role.SYSTEM for message in request.messages[1:]):
         raise InvalidRequest("a system message may only come first: use prompt for instructions")
     _check_hints(request.hints)
+    if request.hints.top_logprobs is not None and request.mode in (Mode.PLAN, Mode.REDUNDANT):
+        raise InvalidRequest(f"mode {request.mode} reports no log-probabilities: leave hints.top_logprobs unset")
     if not 0 <= request.retry.max_retries <= MAX_RETRIES:
         raise InvalidRequest(
             f"retry.max_retries is {request.retry.max_retries}: it must be between 0 and {MAX_RETRIES}"
@@ -182,9 +228,44 @@ def _check_hints(hints: Hints) -> None:
         raise InvalidRequest("hints.max_tokens and hints.max_tool_rounds must not be negative")
     if hints.timeout_s is not None and hints.timeout_s <= 0:
         raise InvalidRequest(f"hints.timeout is {hints.timeout_s} s: it must be positive")
-    for name, value, high in (("temperature", hints.temperature, 2.0), ("top_p", hints.top_p, 1.0)):
-        if value is not None and not 0 <= value <= high:
-            raise InvalidRequest(f"hints.{name} is {value}: it must be between 0 and {high}")
+    for name, value in {"temperature": hints.temperature, "top_p": hints.top_p, **hints.sampling}.items():
+        if value is not None:
+            _check_sampling(name, value)
+    _check_stop(hints.stop)
+    _check_engine_hints(hints)
+
+
+def _check_sampling(name: str, value: float) -> None:
+    low, is_exclusive, high = SAMPLING_RANGES[name]
+    if not low <= value <= high or (is_exclusive and value == low):
+        bound = f"above {low:g} and at most" if is_exclusive else f"between {low:g} and"
+        raise InvalidRequest(f"hints.{name} is {value:g}: it must be {bound} {high:g}")
+
+
+def _check_stop(stop: Sequence[str]) -> None:
+    if len(stop) > MAX_STOP_STRINGS:
+        raise InvalidRequest(f"hints.stop has {len(stop)} texts: it takes at most {MAX_STOP_STRINGS}")
+    for text in stop:
+        if not 1 <= len(text.encode()) <= MAX_STOP_BYTES:
+            raise InvalidRequest(
+                f"hints.stop has a text of {len(text.encode())} bytes: each must have 1 to {MAX_STOP_BYTES}"
+            )
+
+
+def _check_engine_hints(hints: Hints) -> None:
+    if len(hints.logit_bias) > MAX_BIASED_TOKENS:
+        raise InvalidRequest(
+            f"hints.logit_bias has {len(hints.logit_bias)} tokens, at most {MAX_BIASED_TOKENS} are taken"
+        )
+    for token, bias in hints.logit_bias.items():
+        if not abs(bias) <= MAX_LOGIT_BIAS:
+            raise InvalidRequest(f"hints.logit_bias of token {token} is {bias:g}: it must be between -100 and 100")
+    if hints.top_logprobs is not None and not 0 <= hints.top_logprobs <= MAX_TOP_LOGPROBS:
+        raise InvalidRequest(f"hints.top_logprobs is {hints.top_logprobs}: it must be between 0 and {MAX_TOP_LOGPROBS}")
+    if not -MAX_PRIORITY <= hints.priority <= 0:
+        raise InvalidRequest(f"hints.priority is {hints.priority}: it must be between -{MAX_PRIORITY} and 0")
+    if hints.reasoning.max_tokens < 0:
+        raise InvalidRequest("hints.reasoning.max_tokens must not be negative")
 
 
 def check_configuration(request: Request) -> None:

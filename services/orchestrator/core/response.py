@@ -9,7 +9,8 @@ from pagantic_common.domain.errors import ErrorCode, Failure, failure_of
 from pagantic_common.domain.messages import ToolCall
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Guarantee, StageReport, Violation
-from services.orchestrator.core.plan import StepResult
+from services.orchestrator.core.plan import Plan, StepResult
+from services.orchestrator.core.response_warning import ResponseWarning
 
 
 class FinishReason(StrEnum):
@@ -19,17 +20,43 @@ class FinishReason(StrEnum):
     LENGTH = "length"
     TOOL = "tool"
     ERROR = "error"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """A token, its bytes, and the natural logarithm of its probability; `top` has the likeliest alternatives."""
+
+    token: int
+    piece: bytes
+    logprob: float
+    top: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class InferenceOutput:
-    """What one inference gave."""
+    """What one inference gave; `model` is the alias that served it, `seed` that of its random stream."""
 
     content: str
     finish_reason: FinishReason
     tool_calls: tuple[ToolCall, ...] = ()
     constraint_satisfied: bool = False
     usage: TokenUsage = TokenUsage()
+    reasoning: str = ""
+    model: str = ""
+    seed: int | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceDelta:
+    """The next text of an inference, and what it has cost so far; the first one of an inference has no text."""
+
+    content: str = ""
+    reasoning: str = ""
+    usage: TokenUsage = TokenUsage()
+    model: str = ""
+    seed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,3 +129,9 @@ class Response:
     step_results: tuple[StepResult, ...] = ()
     usage: TokenUsage = TokenUsage()
     failure: Failure | None = None
+    finish_reason: FinishReason | None = None
+    reasoning: str = ""
+    warnings: tuple[ResponseWarning, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
+    seed: int | None = None
+    plan: Plan | None = None

@@ -13,12 +13,16 @@ from services.orchestrator.core.lifecycle import State
 from services.orchestrator.core.plan import Plan, PlanPolicy, StepResult
 from services.orchestrator.core.request import Request
 from services.orchestrator.core.response import InferenceOutput, Response, ToolCallRecord
+from services.orchestrator.core.response_warning import ResponseWarning
 from services.orchestrator.core.voting import Count, Voting
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What PREPARE resolved; `engine_text` is empty when the decoder is free, `is_fully_enforced` is of the schema."""
+    """What PREPARE resolved; `engine_text` is empty when the decoder is free, `is_fully_enforced` is of the schema.
+
+    `warnings` are what could not be resolved, without failing the request.
+    """
 
     system_prompt: str = ""
     history: tuple[Message, ...] = ()
@@ -28,6 +32,7 @@ class Prepared:
     engine_text: str = ""
     is_fully_enforced: bool = False
     usage: TokenUsage = TokenUsage()
+    warnings: tuple[ResponseWarning, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +67,7 @@ class Replica:
     @property
     def is_cast(self) -> bool:
         """Whether it votes; else it abstains."""
-        if self.enforcement is None or not self.enforcement.valid:
+        if self.enforcement is None or not self.enforcement.valid or self.failure is not None:
             return False
         try:
             parse_json(self.enforcement.structured_output_json, is_rewritable=True)
@@ -73,10 +78,12 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """The replicas ended, or as many as decide the vote."""
+    """The replicas ended, or as many as decide the vote; `seed` is that of replica 0."""
 
     replicas: tuple[Replica, ...]
     usage: TokenUsage
+    seed: int | None = None
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +92,7 @@ class Planned:
 
     plan: Plan
     usage: TokenUsage
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +102,7 @@ class PlanRan:
     results: tuple[StepResult, ...]
     records: tuple[ToolCallRecord, ...] = ()
     enforcement: Enforcement | None = None
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +110,7 @@ class Failed:
     """Something failed that the machine cannot mend, or the execution was cancelled.
 
     `records` are tool calls that ended although their turn did not, `results` steps that ended although their plan
-    did not, `replicas` and `usage` what ended of a vote.
+    did not, `replicas` and `usage` what ended of a vote, `output` what an inference had given when it was stopped.
     """
 
     failure: Failure
@@ -109,6 +118,7 @@ class Failed:
     results: tuple[StepResult, ...] = ()
     replicas: tuple[Replica, ...] = ()
     usage: TokenUsage = TokenUsage()
+    output: InferenceOutput | None = None
 
 
 Input = Prepared | Inferred | Sampled | ToolsRan | Enforced | Planned | PlanRan | Failed
@@ -123,7 +133,8 @@ class Prepare:
 class Infer:
     """Ask the model, after the wait before retry number `retry` where that is not 0.
 
-    `is_streamed` when its text is the answer that the caller gets.
+    `is_streamed` when its text is the answer that the caller gets. `max_tokens` 0 and `temperature`
+    None are those of the hints.
     """
 
     messages: tuple[Message, ...]
@@ -133,6 +144,8 @@ class Infer:
     seed: int | None
     retry: int = 0
     is_streamed: bool = True
+    max_tokens: int = 0
+    temperature: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +228,12 @@ class Run:
     turn: tuple[Message, ...] = ()  # of it, what a conversation keeps: not the attempts that were discarded
     rounds: int = 0
     is_in_tool_phase: bool = False
+    has_tools_left: bool = True  # until the model only repeats itself
+    max_tokens: int = 0  # a limit that a retry raised
+    cut: Failure | None = None  # why the attempt at hand is not complete
+    streamed: InferenceOutput | None = None  # of an inference that was stopped
+    seed: int | None = None
+    model: str = ""  # the alias that served
     records: tuple[ToolCallRecord, ...] = ()
     usage: TokenUsage = TokenUsage()
     output: InferenceOutput | None = None

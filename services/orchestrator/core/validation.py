@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pagantic_common.domain.validation import Enforcement, Guarantee, StageOutcome
+from pagantic_common.domain.validation import Enforcement, Guarantee, Stage, StageOutcome
 from services.orchestrator.core.request import Mode, Request
 from services.orchestrator.core.response import ValidationReport
 from services.orchestrator.core.voting import Count
@@ -10,8 +10,10 @@ from services.orchestrator.core.voting import Count
 _NO_SOURCE = "UNSPECIFIED"
 
 
-def report_of(request: Request, enforcement: Enforcement, repair_attempts: int) -> ValidationReport:
-    """Sum up the attempt that is delivered."""
+def report_of(
+    request: Request, enforcement: Enforcement, repair_attempts: int, *, is_cut: bool = False
+) -> ValidationReport:
+    """Sum up the attempt that is delivered; one that a limit cut is PARTIAL, however well it was repaired."""
     outcomes = [stage.outcome for stage in enforcement.stages]
     guarantee = enforcement.guarantee
     warnings: tuple[str, ...] = ()
@@ -19,6 +21,9 @@ def report_of(request: Request, enforcement: Enforcement, repair_attempts: int) 
         if request.output.schema_json:
             guarantee = Guarantee.PARTIAL
         warnings = ("the output does not satisfy its contract",)
+    elif is_cut:
+        guarantee = Guarantee.PARTIAL
+        warnings = ("the output was cut at a limit and closed by repair",)
     return ValidationReport(
         checks_passed=outcomes.count(StageOutcome.PASSED) + outcomes.count(StageOutcome.REPAIRED),
         checks_failed=outcomes.count(StageOutcome.FAILED),
@@ -31,7 +36,10 @@ def report_of(request: Request, enforcement: Enforcement, repair_attempts: int) 
 
 
 def confidence_of(request: Request, enforcement: Enforcement | None, count: Count | None) -> tuple[float | None, str]:
-    """Return the confidence and its source: votes, the semantic score, or whether validation passed; else None."""
+    """Return the confidence and its source: votes, the semantic score, or whether the rules held; else None.
+
+    A schema alone tells nothing of how good an answer is.
+    """
     if request.mode is Mode.REDUNDANT:
         return (count.agreement, "VOTING") if count and count.agreement > 0 else (None, _NO_SOURCE)
     confidence = _of_validation(request, enforcement)
@@ -39,8 +47,14 @@ def confidence_of(request: Request, enforcement: Enforcement | None, count: Coun
 
 
 def _of_validation(request: Request, enforcement: Enforcement | None) -> float | None:
-    if enforcement is None or not (request.mode is Mode.STRUCTURED or request.rules or request.semantic_intent):
+    if enforcement is None or not (request.rules or request.semantic_intent):
         return None
     if enforcement.semantic_score is not None:
         return enforcement.semantic_score
-    return 1.0 if enforcement.valid else 0.0
+    if not request.rules:
+        return None
+    return 0.0 if _outcome_of(enforcement, Stage.RULES) is StageOutcome.FAILED or not enforcement.valid else 1.0
+
+
+def _outcome_of(enforcement: Enforcement, stage: Stage) -> StageOutcome | None:
+    return next((report.outcome for report in enforcement.stages if report.stage is stage), None)

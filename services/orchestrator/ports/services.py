@@ -13,7 +13,7 @@ from pagantic_common.domain.validation import Enforcement
 from services.orchestrator.core.contract import OutputContract
 from services.orchestrator.core.memory import Summary
 from services.orchestrator.core.request import ContextPolicy, Hints, Request
-from services.orchestrator.core.response import CandidateOutput, InferenceOutput, ToolCallRecord
+from services.orchestrator.core.response import CandidateOutput, InferenceDelta, InferenceOutput, ToolCallRecord
 from services.orchestrator.core.run import Infer, Sample
 
 
@@ -23,6 +23,7 @@ class CompiledConstraint:
 
     engine_text: str
     is_fully_enforced: bool
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +72,11 @@ class InferencePort(Protocol):
     def context_window(self, model: str) -> int:
         """Return the context window that the model had when it was last heard of; 0 when it was not."""
 
-    def infer(self, command: Infer, hints: Hints) -> AsyncGenerator[str | InferenceOutput, None]:
-        """Stream the answer's text, then the whole output. Closing the generator stops decoding."""
+    def infer(self, command: Infer, hints: Hints) -> AsyncGenerator[InferenceDelta | InferenceOutput, None]:
+        """Stream what the model says, then the whole output. The first delta comes when the prompt is processed.
+
+        Closing the generator stops decoding.
+        """
 
     def sample(self, command: Sample, hints: Hints) -> AsyncGenerator[CandidateOutput | TokenUsage, None]:
         """Stream each candidate as it ends, then the usage of all. Closing the generator stops decoding."""

@@ -23,11 +23,11 @@ RETRIEVAL = execution_pb2.CONFIDENCE_SOURCE_RETRIEVAL
     [
         ({}, CHUNKS, 0.5, RETRIEVAL),
         ({}, (), None, execution_pb2.CONFIDENCE_SOURCE_UNSPECIFIED),
-        (STRUCTURED, CHUNKS, 1.0, execution_pb2.CONFIDENCE_SOURCE_VALIDATION),
+        (STRUCTURED, CHUNKS, 0.5, RETRIEVAL),
         (STRUCTURED | {"mode": execution_pb2.MODE_REDUNDANT}, CHUNKS, 1 / 3, execution_pb2.CONFIDENCE_SOURCE_VOTING),
     ],
 )
-async def test_confidence_is_of_retrieval_where_nothing_else_tells(tmp_path, fields, chunks, confidence, source):
+async def test_confidence_is_of_retrieval_where_nothing_else_judged(tmp_path, fields, chunks, confidence, source):
     services = scripted_services(inference=ScriptedInference(answer("{}")), context=ScriptedContext(*chunks))
     async with orchestrator(tmp_path, services) as stub:
         response = await execute(stub, system_request("Red shoes?", context=POLICY, **fields))

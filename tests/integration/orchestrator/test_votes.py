@@ -72,7 +72,7 @@ async def test_what_ended_before_the_inference_failed_still_counts(tmp_path):
 
 async def test_when_all_abstain_the_most_frequent_failure_is_the_response(tmp_path):
     response, _ = await ask(tmp_path, ScriptedInference(answer(BAD, reason=FinishReason.LENGTH)), vote(n=1))
-    assert response.error.code == error_pb2.ERROR_CODE_CONSTRAINT_JSON_INVALID
+    assert response.error.code == error_pb2.ERROR_CODE_INFERENCE_OUTPUT_TRUNCATED
     assert not response.HasField("confidence")
     assert len(response.candidates) == 1
 

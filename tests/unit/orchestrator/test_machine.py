@@ -151,7 +151,7 @@ def test_structured_output_that_passes_is_complete_with_its_guarantee():
     response = finish_of(outcomes).response
     assert response.validation.guarantee is Guarantee.VALIDATED
     assert response.structured_output_json == "{}"
-    assert (response.confidence, response.confidence_source) == (1.0, "VALIDATION")
+    assert (response.confidence, response.confidence_source) == (None, "UNSPECIFIED"), "a schema judges nothing"
 
 
 def test_enforced_is_claimed_only_for_a_complete_output_of_a_whole_schema():
@@ -183,7 +183,7 @@ def test_without_strict_validation_the_best_output_comes_as_partial_with_a_warni
     assert response.validation.guarantee is Guarantee.PARTIAL
     assert response.validation.warnings
     assert response.validation.remaining_violations
-    assert response.confidence == 0.0
+    assert response.confidence is None
 
 
 def test_structured_with_tools_runs_a_tool_phase_before_the_constrained_one():

@@ -123,6 +123,7 @@ FAILURES = {
         "INFERENCE_CONTEXT_EXCEEDED": False,
         "INFERENCE_MALFORMED_RESPONSE": True,
         "INFERENCE_OVERLOADED": True,
+        "INFERENCE_OUTPUT_TRUNCATED": False,
     },
     ErrorCategory.TOOL_FAILURE: {  # the tool is not idempotent
         "TOOL_NOT_FOUND": False,
@@ -147,6 +148,8 @@ FAILURES = {
         "ORCHESTRATION_NO_CONSENSUS": False,
         "ORCHESTRATION_PLAN_REJECTED": False,
         "ORCHESTRATION_DEPENDENCY_UNAVAILABLE": True,
+        "ORCHESTRATION_DEPENDENCY_FAILED": True,
+        "ORCHESTRATION_STEP_TIMEOUT": True,
     },
     ErrorCategory.CONFIGURATION_FAILURE: {
         "CONFIG_NO_ENGINE": False,

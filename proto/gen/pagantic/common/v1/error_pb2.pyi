@@ -258,3 +258,29 @@ class SystemError(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SystemError: _TypeAlias = SystemError  # noqa: Y015
+
+@_typing.final
+class Warning(_message.Message):
+    """Something that went wrong and did not fail the request."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    code: _builtins.str
+    """What it is; stable, in lower case with underscores, e.g. output_truncated."""
+    message: _builtins.str
+    """What happened and what to do, in words."""
+    def __init__(
+        self,
+        *,
+        code: _builtins.str = ...,
+        message: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "message", b"message"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Warning: _TypeAlias = Warning  # noqa: Y015

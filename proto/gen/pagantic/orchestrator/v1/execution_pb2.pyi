@@ -484,7 +484,7 @@ class ExecutionHints(_message.Message):
     max_tokens: _builtins.int
     """Most output tokens of one inference; 0 is 2048, or what the context window leaves."""
     temperature: _builtins.float
-    """0 is greedy; [0, 2]. Unset is the model's default."""
+    """0 is greedy; [0, 2]. Unset is 0 in STRUCTURED, 0.7 in REDUNDANT, else the model's default."""
     top_p: _builtins.float
     """(0, 1]. Unset is the model's default."""
     seed: _builtins.int
@@ -742,7 +742,7 @@ class SystemResponse(_message.Message):
         """Set when the request failed."""
 
     @_builtins.property
-    def warnings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Warning]:
+    def warnings(self) -> _containers.RepeatedCompositeFieldContainer[_error_pb2.Warning]:
         """What went wrong and did not fail the request."""
 
     @_builtins.property
@@ -770,7 +770,7 @@ class SystemResponse(_message.Message):
         error: _error_pb2.SystemError | None = ...,
         finish_reason: _generation_pb2.FinishReason.ValueType = ...,
         reasoning: _builtins.str = ...,
-        warnings: _abc.Iterable[Global___Warning] | None = ...,
+        warnings: _abc.Iterable[_error_pb2.Warning] | None = ...,
         logprobs: _abc.Iterable[_generation_pb2.TokenLogprob] | None = ...,
         effective_seed: _builtins.int | None = ...,
         plan: _plan_pb2.ExecutionPlan | None = ...,
@@ -789,32 +789,6 @@ class SystemResponse(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__effective_seed) -> _WhichOneofReturnType__effective_seed | None: ...
 
 Global___SystemResponse: _TypeAlias = SystemResponse  # noqa: Y015
-
-@_typing.final
-class Warning(_message.Message):
-    """Something that went wrong and did not fail the request."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    CODE_FIELD_NUMBER: _builtins.int
-    MESSAGE_FIELD_NUMBER: _builtins.int
-    code: _builtins.str
-    """What it is; stable, in lower case with underscores, e.g. output_truncated."""
-    message: _builtins.str
-    """What happened and what to do, in words."""
-    def __init__(
-        self,
-        *,
-        code: _builtins.str = ...,
-        message: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "message", b"message"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Warning: _TypeAlias = Warning  # noqa: Y015
 
 @_typing.final
 class ToolCallRecord(_message.Message):

@@ -479,6 +479,8 @@ class StepResult(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     ATTEMPTS_FIELD_NUMBER: _builtins.int
     DURATION_FIELD_NUMBER: _builtins.int
+    USAGE_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name of the step."""
     kind: _builtins.str
@@ -497,6 +499,14 @@ class StepResult(_message.Message):
     def duration(self) -> _duration_pb2.Duration:
         """How long it took, all attempts together."""
 
+    @_builtins.property
+    def usage(self) -> _usage_pb2.TokenUsage:
+        """What it cost, all attempts together, also when it failed."""
+
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedCompositeFieldContainer[_error_pb2.Warning]:
+        """What went wrong and did not fail the step."""
+
     def __init__(
         self,
         *,
@@ -506,10 +516,12 @@ class StepResult(_message.Message):
         error: _error_pb2.SystemError | None = ...,
         attempts: _builtins.int = ...,
         duration: _duration_pb2.Duration | None = ...,
+        usage: _usage_pb2.TokenUsage | None = ...,
+        warnings: _abc.Iterable[_error_pb2.Warning] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["duration", b"duration", "error", b"error", "output", b"output"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["duration", b"duration", "error", b"error", "output", b"output", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "duration", b"duration", "error", b"error", "kind", b"kind", "name", b"name", "output", b"output"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "duration", b"duration", "error", b"error", "kind", b"kind", "name", b"name", "output", b"output", "usage", b"usage", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
