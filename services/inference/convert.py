@@ -29,6 +29,8 @@ from services.inference.core.generation import (
     Event,
     FinishReason,
     InferenceRequest,
+    Reasoning,
+    ReasoningMode,
     Sampling,
     Started,
     TokenLogprob,
@@ -57,6 +59,12 @@ _CONSTRAINT_KINDS = {
     "gbnf": ConstraintKind.GBNF,
     "regex": ConstraintKind.REGEX,
     "engine_text": ConstraintKind.ENGINE_TEXT,
+}
+_REASONING_MODES: dict[int, ReasoningMode] = {
+    generation_pb2.REASONING_MODE_UNSPECIFIED: ReasoningMode.AUTO,
+    generation_pb2.REASONING_MODE_AUTO: ReasoningMode.AUTO,
+    generation_pb2.REASONING_MODE_ON: ReasoningMode.ON,
+    generation_pb2.REASONING_MODE_OFF: ReasoningMode.OFF,
 }
 _FINISH_REASONS = {reason: generation_pb2.FinishReason.Value(f"FINISH_REASON_{reason.name}") for reason in FinishReason}
 
@@ -138,7 +146,17 @@ def request_from_proto(request: inference_service_pb2.InferRequest) -> Inference
         candidate_count=request.candidate_count or 1,
         top_logprobs=request.top_logprobs if request.HasField("top_logprobs") else None,
         priority=request.priority,
+        reasoning=_reasoning_from_proto(request.reasoning),
     )
+
+
+def _reasoning_from_proto(reasoning: generation_pb2.Reasoning) -> Reasoning:
+    mode = _REASONING_MODES.get(reasoning.mode)
+    if mode is None:
+        raise InvalidRequest(f"reasoning.mode {reasoning.mode} is not known")
+    if reasoning.max_tokens < 0:
+        raise InvalidRequest(f"reasoning.max_tokens is {reasoning.max_tokens}: it must not be negative")
+    return Reasoning(mode, reasoning.max_tokens)
 
 
 def _constraint_from_proto(constraint: generation_pb2.DecoderConstraint) -> Constraint | None:
@@ -176,6 +194,7 @@ def event_to_proto(event: Event) -> inference_service_pb2.InferResponse:
                 reasoning=event.reasoning,
                 tool_calls=[_tool_call_delta_to_proto(call) for call in event.tool_calls],
                 logprobs=[_logprob_to_proto(logprob) for logprob in event.logprobs],
+                output_tokens=event.output_tokens,
             )
             return inference_service_pb2.InferResponse(delta=delta)
         case CandidateEnd():

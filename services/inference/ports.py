@@ -122,8 +122,13 @@ class ChatTemplate(Protocol):
     def knows_tools(self) -> bool:
         """Whether the template renders tools."""
 
-    def render(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> str:
-        """Render a conversation up to where the assistant speaks; raises InvalidRequest when the template refuses."""
+    def render(
+        self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]], *, thinks: bool | None = None
+    ) -> str:
+        """Render a conversation up to where the assistant speaks; raises InvalidRequest when the template refuses.
+
+        `thinks` asks a template that can for reasoning, or for none; None leaves it to the template.
+        """
 
 
 class ConstraintCompiler(Protocol):

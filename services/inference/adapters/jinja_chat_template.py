@@ -45,11 +45,14 @@ class JinjaChatTemplate:
         self.source = source
         self.knows_tools = "tools" in source
 
-    def render(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> str:
+    def render(
+        self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]], *, thinks: bool | None = None
+    ) -> str:
         """Render a conversation up to where the assistant speaks."""
+        asked = {} if thinks is None else {"enable_thinking": thinks, "thinking": thinks}
         try:
             return self._template.render(
-                messages=list(messages), tools=list(tools) or None, add_generation_prompt=True, **self._tokens
+                messages=list(messages), tools=list(tools) or None, add_generation_prompt=True, **self._tokens, **asked
             )
         except (TemplateError, TypeError, ValueError) as error:
             raise InvalidRequest(f"the model's chat template refuses these messages: {error}") from None

@@ -124,8 +124,8 @@ class AnswerStream:
                 answer.reasoning_tokens += new_tokens
             delta = _add_pieces(deltas.get(index, Delta(index)), pieces)
             delta = replace(delta, logprobs=(*delta.logprobs, *event.logprobs))
-            if delta != Delta(index):
-                deltas[index] = delta
+            if replace(delta, output_tokens=0) != Delta(index):
+                deltas[index] = replace(delta, output_tokens=event.output_tokens)
 
     def _end(self, event: Ended, deltas: dict[int, Delta]) -> CandidateEnd:
         parser = self._answers[event.candidate].parser

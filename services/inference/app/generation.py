@@ -29,9 +29,11 @@ from services.inference.core.generation import (
     ConstraintKind,
     Event,
     InferenceRequest,
+    ReasoningMode,
     Started,
 )
-from services.inference.core.output import Output
+from services.inference.core.output import Matcher, Output
+from services.inference.core.reasoning_phase import ReasoningFormat, ReasoningMatcher
 from services.inference.core.tool_calls import call_schema, offered_tools
 from services.inference.ports import ChatTemplate, ConstraintCompiler, TextEngine
 
@@ -119,7 +121,9 @@ class Generation:
             del self._running[prepared.started.inference_id]
             self.loop.cancel(number)
 
-    def _tokenize(self, prompt: ChatPrompt | str) -> tuple[list[int], Dialect]:
+    def _tokenize(
+        self, prompt: ChatPrompt | str, reasoning: ReasoningMode = ReasoningMode.AUTO
+    ) -> tuple[list[int], Dialect]:
         """Return a prompt as the model would see it, and how the model will write after it."""
         if isinstance(prompt, str):
             return self.engine.tokenize(prompt, add_special=True, parse_special=False), VERBATIM
@@ -130,7 +134,8 @@ class Generation:
         else:
             messages = plain_messages(prompt.messages, tools if prompt.tool_choice.is_enforced else ())
             rendered_tools = []
-        text = self._template.render(guard.hide(messages), guard.hide(rendered_tools))
+        thinks = None if reasoning is ReasoningMode.AUTO else reasoning is ReasoningMode.ON
+        text = self._template.render(guard.hide(messages), guard.hide(rendered_tools), thinks=thinks)
         tokens = [
             token
             for part, is_meant in guard.split(text)
@@ -149,18 +154,20 @@ class Generation:
             if constraint is not None:
                 raise InvalidRequest("a constraint and an enforced tool_choice cannot both bind the output")
             constraint = Constraint(ConstraintKind.SCHEMA, call_schema(tools))
-        tokens, dialect = self._tokenize(request.prompt)
+        tokens, dialect = self._tokenize(request.prompt, request.reasoning.mode)
         if not tokens:
             raise InvalidRequest("the prompt is empty")
         names = tuple(tool.name for tool in tools) if is_enforced or self._template.knows_tools else ()
         max_tokens = self._room(len(tokens), request.max_tokens)
         seed = self._new_seed() if request.seed is None else request.seed
+        if request.constraint is not None and not (dialect.is_reasoning_model or dialect.is_in_reasoning):
+            dialect = VERBATIM
         output = Output(
             vocabulary=self.engine.vocabulary,
             sampling=request.sampling,
             max_tokens=max_tokens,
             stop=request.stop,
-            matcher=self._constraints.start(constraint) if constraint is not None else None,
+            matcher=self._matcher(request, constraint, dialect, is_enforced=is_enforced),
             prompt_tokens=tokens,
             top_logprobs=request.top_logprobs,
         )
@@ -176,10 +183,36 @@ class Generation:
         return _Prepared(
             decode=decode,
             started=Started(self.engine.model, len(tokens), 0, seed, uuid.uuid4().hex),
-            dialect=dialect if request.constraint is None else VERBATIM,
+            dialect=dialect,
             tool_names=names if request.constraint is None else (),
             is_enforced=is_enforced,
         )
+
+    def _matcher(
+        self, request: InferenceRequest, constraint: Constraint | None, dialect: Dialect, *, is_enforced: bool
+    ) -> Matcher | None:
+        """Return what binds the output; a reasoning model thinks first, unless a call is enforced or it may not."""
+        answer = self._constraints.start(constraint) if constraint is not None else None
+        thinks = dialect.is_reasoning_model or dialect.is_in_reasoning
+        if is_enforced or dialect.reasoning is None or not thinks:
+            return answer
+        is_off = request.reasoning.mode is ReasoningMode.OFF
+        if is_off and not dialect.is_in_reasoning:
+            return answer
+        limit = 0 if is_off else request.reasoning.max_tokens or None
+        if limit is None and answer is None:
+            return None
+        opening = self._control_tokens(dialect.reasoning[0])
+        form = ReasoningFormat(
+            opening=opening[0] if len(opening) == 1 else None,
+            closing=dialect.reasoning[1].encode(),
+            closing_tokens=tuple(self._control_tokens(f"{dialect.reasoning[1]}\n\n")),
+            limit=limit,
+        )
+        return ReasoningMatcher(form, answer, self.engine.vocabulary, is_open=dialect.is_in_reasoning)
+
+    def _control_tokens(self, text: str) -> list[int]:
+        return self.engine.tokenize(text, add_special=False, parse_special=True)
 
     def _room(self, prompt_tokens: int, max_tokens: int) -> int:
         window = self.engine.model.context_window

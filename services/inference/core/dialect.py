@@ -60,11 +60,13 @@ class Dialect:
         tool_format: Which openings of a call count in the midst of text; at the beginning all forms do.
         reasoning: The markers before and after reasoning; None where a text is to be taken as it is.
         is_in_reasoning: The prompt has opened the reasoning, so that the output begins inside it.
+        is_reasoning_model: The model's template knows reasoning.
     """
 
     tool_format: ToolFormat = ToolFormat.GENERIC
     reasoning: tuple[str, str] | None = _REASONING_MARKERS[0]
     is_in_reasoning: bool = False
+    is_reasoning_model: bool = False
 
     @property
     def openings_in_text(self) -> tuple[str, ...]:
@@ -86,11 +88,12 @@ VERBATIM = Dialect(reasoning=None)
 
 def dialect_of(template_source: str) -> Dialect:
     """Tell a model's dialect from the source of its chat template; an empty one gives the generic dialect."""
-    markers = next(
-        (markers for markers in _REASONING_MARKERS if any(marker in template_source for marker in markers)),
-        _REASONING_MARKERS[0],
+    known = next(
+        (markers for markers in _REASONING_MARKERS if any(marker in template_source for marker in markers)), None
     )
-    return Dialect(_format_of(template_source), markers, _opens_reasoning(template_source, markers[0]))
+    markers = known or _REASONING_MARKERS[0]
+    is_open = _opens_reasoning(template_source, markers[0])
+    return Dialect(_format_of(template_source), markers, is_open, known is not None)
 
 
 def _format_of(source: str) -> ToolFormat:

@@ -52,6 +52,22 @@ class ChatPrompt:
     tool_choice: ToolChoice = ToolChoice()
 
 
+class ReasoningMode(StrEnum):
+    """Whether a reasoning model thinks before it answers."""
+
+    AUTO = "AUTO"
+    ON = "ON"
+    OFF = "OFF"
+
+
+@dataclass(frozen=True, slots=True)
+class Reasoning:
+    """Whether a reasoning model thinks, and for how many tokens at most; 0 is no limit of its own."""
+
+    mode: ReasoningMode = ReasoningMode.AUTO
+    max_tokens: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class InferenceRequest:
     """One prompt and how to continue it; `max_tokens` 0 is 2048 or what the context window leaves."""
@@ -65,6 +81,7 @@ class InferenceRequest:
     candidate_count: int = 1
     top_logprobs: int | None = None
     priority: int = 0
+    reasoning: Reasoning = Reasoning()
 
 
 class FinishReason(StrEnum):
@@ -109,13 +126,14 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """The next text of one candidate: whole characters only."""
+    """The next text of one candidate: whole characters only; `output_tokens` are those of the candidate so far."""
 
     candidate_index: int
     content: str = ""
     reasoning: str = ""
     tool_calls: tuple[ToolCallDelta, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
+    output_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,79 @@
+import pytest
+
+from pagantic_common.domain.errors import ErrorCode
+from pagantic_common.domain.messages import Role, ToolCall
+from services.orchestrator.core.contract import OutputContract
+from services.orchestrator.core.request import Hints, Mode
+from services.orchestrator.core.response import ToolCallRecord
+from services.orchestrator.core.run import Infer, Prepared, RunTools, ToolsRan
+from tests.unit.orchestrator.test_machine import CALL, CLOCK, RECORD, drive, finish_of, request, said
+
+PREPARED = Prepared(tools=(CLOCK,))
+AGAIN = ToolCall("c2", "clock", " { } ")
+ZONED = ToolCall("c3", "clock", '{"zone": "Europe/Berlin"}')
+
+
+def command_of(outcomes, kind):
+    return next((command for command in outcomes[-1].commands if isinstance(command, kind)), None)
+
+
+def test_the_same_call_again_is_answered_from_what_it_gave_and_the_next_round_has_no_tools():
+    outcomes = drive(request(), PREPARED, said(calls=[CALL]), ToolsRan((RECORD,)), said(calls=[AGAIN]))
+    infer = command_of(outcomes, Infer)
+    assert infer.tools == ()
+    assert infer.messages[-1].role is Role.TOOL
+    assert (infer.messages[-1].content, infer.messages[-1].tool_call_id) == ("noon", "c2")
+    ended = drive(
+        request(), PREPARED, said(calls=[CALL]), ToolsRan((RECORD,)), said(calls=[AGAIN]), said("It is noon.")
+    )
+    response = finish_of(ended).response
+    assert response.content == "It is noon."
+    assert response.tool_calls_made == (RECORD,)
+
+
+def test_a_round_with_a_new_call_beside_a_repeated_one_runs_only_the_new_one_and_keeps_its_tools():
+    zoned = ToolCallRecord("c3", "clock", ZONED.arguments_json, "one", False, None, 0.1)
+    outcomes = drive(request(), PREPARED, said(calls=[CALL]), ToolsRan((RECORD,)), said(calls=[ZONED, AGAIN]))
+    assert command_of(outcomes, RunTools).calls == (ZONED,)
+    last = drive(
+        request(), PREPARED, said(calls=[CALL]), ToolsRan((RECORD,)), said(calls=[ZONED, AGAIN]), ToolsRan((zoned,))
+    )
+    infer = command_of(last, Infer)
+    assert [message.content for message in infer.messages[-2:]] == ["one", "noon"]
+    assert infer.tools == (CLOCK,)
+
+
+def test_a_call_that_may_end_otherwise_is_made_again():
+    failed = ToolCallRecord("c1", "clock", "{}", "busy", True, ErrorCode.TOOL_UNAVAILABLE, 0.1, is_retryable=True)
+    outcomes = drive(request(), PREPARED, said(calls=[CALL]), ToolsRan((failed,)), said(calls=[AGAIN]))
+    assert command_of(outcomes, RunTools).calls == (AGAIN,)
+
+
+def test_two_equal_calls_of_one_turn_both_run():
+    twin = ToolCall("c9", "clock", "{}")
+    assert command_of(drive(request(), PREPARED, said(calls=[CALL, twin])), RunTools).calls == (CALL, twin)
+
+
+def test_a_structured_answer_follows_when_the_tool_phase_only_repeats_itself():
+    work = request(Mode.STRUCTURED, tools=("clock",), output=OutputContract(schema_json='{"type":"string"}'))
+    prepared = Prepared(tools=(CLOCK,), engine_text="grammar")
+    outcomes = drive(work, prepared, said(calls=[CALL]), ToolsRan((RECORD,)), said(calls=[AGAIN]))
+    assert command_of(outcomes, Infer).engine_text == "grammar"
+
+
+def test_an_empty_answer_after_tools_is_asked_for_once_more_without_them():
+    outcomes = drive(request(), PREPARED, said(calls=[CALL]), ToolsRan((RECORD,)), said(" \n"))
+    assert command_of(outcomes, Infer).tools == ()
+    ended = drive(request(), PREPARED, said(calls=[CALL]), ToolsRan((RECORD,)), said(""), said(""))
+    assert finish_of(ended).response.failure.code is ErrorCode.INFERENCE_MALFORMED_RESPONSE
+
+
+@pytest.mark.parametrize("text", ["", "  \n"])
+def test_an_empty_answer_is_no_success(text):
+    failure = finish_of(drive(request(), Prepared(), said(text))).response.failure
+    assert failure.code is ErrorCode.INFERENCE_MALFORMED_RESPONSE
+    assert failure.retryable
+
+
+def test_an_answer_that_a_stop_text_ended_at_once_may_be_empty():
+    assert finish_of(drive(request(hints=Hints(stop=("a",))), Prepared(), said(""))).response.failure is None

@@ -1,0 +1,95 @@
+from dataclasses import replace
+
+from pagantic_common.domain.errors import ErrorCode
+from pagantic_common.domain.usage import TokenUsage
+from pagantic_common.domain.validation import Enforcement, Guarantee, Stage, StageOutcome, StageReport
+from services.orchestrator.core.contract import OutputContract
+from services.orchestrator.core.lifecycle import State
+from services.orchestrator.core.request import Hints, Mode, RetryPolicy
+from services.orchestrator.core.response import FinishReason, InferenceOutput
+from services.orchestrator.core.run import Enforced, Infer, Inferred, Prepared
+from tests.unit.orchestrator.test_machine import INVALID, VALID, drive, finish_of, path, request
+
+REPAIRED = Enforcement(
+    valid=True,
+    output="[1]",
+    structured_output_json="[1]",
+    stages=(StageReport(Stage.JSON_REPAIR, StageOutcome.REPAIRED, ("closed 1 open container",)),),
+    guarantee=Guarantee.REPAIRED,
+)
+
+
+def cut(output_tokens=40, window=1000):
+    usage = TokenUsage(prompt_tokens=10, output_tokens=output_tokens, context_tokens=10 + output_tokens)
+    return Inferred(InferenceOutput("[1", FinishReason.LENGTH, usage=replace(usage, context_window=window)))
+
+
+def structured(**fields):
+    fields.setdefault("hints", Hints(max_tokens=40))
+    return request(Mode.STRUCTURED, **fields)
+
+
+def test_an_answer_that_only_repair_could_close_is_truncated_and_names_the_limit():
+    outcomes = drive(structured(), Prepared(), cut(), Enforced(REPAIRED))
+    response = finish_of(outcomes).response
+    assert path(outcomes)[-1] is State.ERROR
+    assert response.failure.code is ErrorCode.INFERENCE_OUTPUT_TRUNCATED
+    assert "max_tokens 40" in response.failure.message
+    assert not response.failure.retryable
+    assert response.finish_reason is FinishReason.LENGTH
+
+
+def test_the_same_limit_is_not_tried_again():
+    outcomes = drive(structured(retry=RetryPolicy(max_retries=5)), Prepared(), cut(), Enforced(INVALID))
+    assert finish_of(outcomes).response.failure.code is ErrorCode.INFERENCE_OUTPUT_TRUNCATED
+
+
+def test_an_answer_that_is_complete_at_its_last_token_is_a_success():
+    outcomes = drive(structured(), Prepared(), cut(), Enforced(VALID))
+    response = finish_of(outcomes).response
+    assert response.failure is None
+    assert response.finish_reason is FinishReason.LENGTH
+    assert response.warnings[0].code == "output_truncated"
+
+
+def test_a_limit_that_the_request_left_open_is_raised():
+    work = structured(hints=Hints())
+    outcomes = drive(work, Prepared(), cut(), Enforced(REPAIRED))
+    (retried,) = (command for command in outcomes[-1].commands if isinstance(command, Infer))
+    assert retried.max_tokens == 160
+    assert retried.messages == next(c for c in outcomes[1].commands if isinstance(c, Infer)).messages
+    again = drive(work, Prepared(), cut(), Enforced(REPAIRED), cut(output_tokens=160), Enforced(REPAIRED))
+    (third,) = (command for command in again[-1].commands if isinstance(command, Infer))
+    assert third.max_tokens == 640
+
+
+def test_a_full_context_window_leaves_nothing_to_raise():
+    outcomes = drive(structured(hints=Hints()), Prepared(), cut(output_tokens=990), Enforced(REPAIRED))
+    failure = finish_of(outcomes).response.failure
+    assert failure.code is ErrorCode.INFERENCE_OUTPUT_TRUNCATED
+    assert "context window of 1000 tokens" in failure.message
+
+
+def test_without_strict_validation_what_was_cut_is_partial_with_a_warning():
+    contract = OutputContract(schema_json="{}", strict_validation=False)
+    outcomes = drive(structured(output=contract), Prepared(), cut(), Enforced(REPAIRED))
+    response = finish_of(outcomes).response
+    assert response.failure is None
+    assert response.structured_output_json == "[1]"
+    assert response.validation.guarantee is Guarantee.PARTIAL
+    assert [warning.code for warning in response.warnings] == ["output_truncated"]
+
+
+def test_a_chat_that_was_cut_says_so():
+    outcomes = drive(request(hints=Hints(max_tokens=40)), Prepared(), cut())
+    response = finish_of(outcomes).response
+    assert response.failure is None
+    assert response.finish_reason is FinishReason.LENGTH
+    assert "max_tokens 40" in response.warnings[0].message
+
+
+def test_a_chat_cut_before_its_first_word_is_truncated():
+    silent = Inferred(InferenceOutput("", FinishReason.LENGTH, reasoning="hm", usage=TokenUsage(output_tokens=40)))
+    response = finish_of(drive(request(hints=Hints(max_tokens=40)), Prepared(), silent)).response
+    assert response.failure.code is ErrorCode.INFERENCE_OUTPUT_TRUNCATED
+    assert response.reasoning == "hm"
