@@ -20,7 +20,7 @@ from services.orchestrator.convert.response import response_from_proto
 from services.orchestrator.core.events import Event
 from services.orchestrator.core.lifecycle import State
 from services.orchestrator.core.memory import Summary
-from services.orchestrator.core.replay import Entry
+from services.orchestrator.core.replay import Admitted, Entry
 from services.orchestrator.core.request import Mode
 from services.orchestrator.ports.journal import ExecutionRecord, SessionRecord, UsageTotal
 
@@ -80,6 +80,17 @@ def entries(db: Connection, request_id: str) -> list[Entry]:
         return [entry_from_json(entry) for entry in db.execute(found).scalars()]
     except UnreadableEntryError as error:
         raise PreconditionFailed(f"execution {request_id!r} cannot be taken up again: {error}") from None
+
+
+def after_sequence(db: Connection, request_id: str) -> int:
+    """Return the last sequence of an earlier run under the id; 0 for none, or when the admission cannot be read."""
+    table = tables.entries
+    found = select(table.c.entry).where(table.c.request_id == request_id, table.c.position == 0)
+    try:
+        first = [entry_from_json(entry) for entry in db.execute(found).scalars()]
+    except UnreadableEntryError:
+        return 0
+    return next((entry.after_sequence for entry in first if isinstance(entry, Admitted)), 0)
 
 
 def history(db: Connection, session_id: str, limit: int = 0) -> tuple[Message, ...]:

@@ -6,7 +6,7 @@ A write names the owner that makes it: an execution that another owner has taken
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Dialect, and_, bindparam, delete, func, or_, select, update
@@ -107,12 +107,33 @@ class Writes:
         record = admission.record
         if self.admit_all(db, [admission]) == 0:
             return get(db, record.request_id)
+        self._take_turn_now(db, admission)
+        return None
+
+    def admit_again(self, db: Connection, admission: Admission) -> int | None:
+        """Begin an ended execution anew; its events stay, and what it could be taken up from goes."""
+        record, request_id = admission.record, admission.record.request_id
+        fresh = _row_of(record) | {
+            "owner": self._owner, "response": None, "last_error": None,
+            "interrupted": 0, "interrupted_at": None, "cancel_requested": 0,
+        }  # fmt: skip
+        has_ended = and_(_executions.c.request_id == request_id, _executions.c.response.is_not(None))
+        if not db.execute(update(_executions).where(has_ended).values(fresh)).rowcount:
+            return None
+        self._take_turn_now(db, admission)
+        events = tables.events.c
+        last = db.execute(select(func.max(events.sequence)).where(events.request_id == request_id)).scalar_one() or 0
+        db.execute(delete(tables.entries).where(tables.entries.c.request_id == request_id))
+        self._add_entries.run(db, [_entry_row(request_id, 0, replace(admission.admitted, after_sequence=last))])
+        return int(last)
+
+    def _take_turn_now(self, db: Connection, admission: Admission) -> None:
+        record = admission.record
         if admission.takes_turn and not self.take_turn(db, record.session_id, record.request_id):
             raise Aborted(
                 f"another turn of session {record.session_id!r} runs: send this one again when it has ended",
                 retry_after_s=1.0,
             )
-        return None
 
     def admit_all(self, db: Connection, admissions: Sequence[Admission]) -> int:
         """Store the executions whose ids are free; returns how many were."""

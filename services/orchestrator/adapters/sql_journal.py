@@ -90,6 +90,16 @@ class SqlJournal:
         found: ExecutionRecord | None = await self._commit(Admission(record, admitted, takes_turn))
         return found
 
+    async def admit_again(self, record: ExecutionRecord, admitted: Admitted, *, takes_turn: bool = False) -> int | None:
+        """See the port."""
+        admission = Admission(record, admitted, takes_turn)
+        after: int | None = await self._commit(lambda db: self._writes.admit_again(db, admission))
+        return after
+
+    async def after_sequence(self, request_id: str) -> int:
+        """See the port."""
+        return await self._read(lambda db: reads.after_sequence(db, request_id))
+
     def write(self, write: Write, *, can_wait: bool = False) -> Awaitable[None]:
         """See the port."""
         return self._group.submit(write, can_wait=can_wait)

@@ -159,28 +159,37 @@ class Executions:
             await asyncio.wait(tasks, timeout=END_TIMEOUT_S)
 
     async def _find(self, request: Request, fingerprint: str) -> Running | ExecutionRecord:
-        """Return the run of a request, begun now or before, or the record of one that ended or runs elsewhere."""
+        """Return the run of a request, begun now or before, or the record of one that ended or runs elsewhere.
+
+        One that was interrupted goes on; one that was cancelled, or failed in a way that may pass, runs again.
+        """
         check_request(request)
-        found: Running | ExecutionRecord | None = await self.running.get(request.request_id)
-        if found is None:
-            registered = self._register(request, fingerprint)
-            try:
-                takes_turn = self._turns.join(request)
-            except Aborted:
-                self.running.remove(request.request_id)
-                raise
-            admission = asyncio.ensure_future(self._admit(request, registered, takes_turn=takes_turn))
-            try:
-                found = await asyncio.shield(admission)
-            except asyncio.CancelledError:
-                left = caller_left()
-                admission.add_done_callback(lambda done: _stop_unwatched(done, left))
-                raise
+        found = await self._begin(request, fingerprint)
         if found.fingerprint != fingerprint:
             raise Conflict(f"request_id {request.request_id!r} was used with another payload: take a new one")
         if isinstance(found, ExecutionRecord) and found.is_interrupted:
             return await self._take_up(found) or await self.journal.get(found.request_id)
+        if isinstance(found, ExecutionRecord) and found.response is not None and found.response.may_run_again:
+            return await self._begin(request, fingerprint, is_again=True)
         return found
+
+    async def _begin(self, request: Request, fingerprint: str, *, is_again: bool = False) -> Running | ExecutionRecord:
+        """Begin a request, for the first time or again, unless it runs; a caller that leaves meanwhile stops it."""
+        if (running := await self.running.get(request.request_id)) is not None:
+            return running
+        registered = self._register(request, fingerprint)
+        try:
+            takes_turn = self._turns.join(request)
+        except Aborted:
+            self.running.remove(request.request_id)
+            raise
+        admission = asyncio.ensure_future(self._admit(request, registered, takes_turn=takes_turn, is_again=is_again))
+        try:
+            return await asyncio.shield(admission)
+        except asyncio.CancelledError:
+            left = caller_left()
+            admission.add_done_callback(lambda done: _stop_unwatched(done, left))
+            raise
 
     def _register(self, request: Request, fingerprint: str) -> Running:
         now = self._clock.now()
@@ -199,11 +208,17 @@ class Executions:
         self.running.add(request.request_id, running)
         return running
 
-    async def _admit(self, request: Request, running: Running, *, takes_turn: bool) -> Running | ExecutionRecord:
+    async def _admit(
+        self, request: Request, running: Running, *, takes_turn: bool, is_again: bool
+    ) -> Running | ExecutionRecord:
         admitted = Admitted(request, self._limits.plan_bounds)
         existing: ExecutionRecord | None = None
         try:
-            existing = await self.journal.admit(running.recorder.record, admitted, takes_turn=takes_turn)
+            record = running.recorder.record
+            if is_again:
+                existing = await self._admit_again(running, admitted, takes_turn=takes_turn)
+            else:
+                existing = await self.journal.admit(record, admitted, takes_turn=takes_turn)
             if existing is None:
                 runner = self._runner(running)
                 job = Job(request, runner.run, runner.end, request.hints.timeout_s, request.trace_id)
@@ -216,6 +231,15 @@ class Executions:
                     self.running.unrecorded.add(request.request_id)
             running.admitted.set()
         return running if existing is None else existing
+
+    async def _admit_again(self, running: Running, admitted: Admitted, *, takes_turn: bool) -> ExecutionRecord | None:
+        """Begin an ended execution anew, or return the record of one that another orchestrator has begun anew."""
+        record = running.recorder.record
+        after = await self.journal.admit_again(record, admitted, takes_turn=takes_turn)
+        if after is None:
+            return await self.journal.get(record.request_id)
+        running.recorder = Recorder(self.journal, self._clock, record, after_sequence=after)
+        return None
 
     async def _take_up(self, record: ExecutionRecord, stop: Failure | None = None) -> Running | None:
         """Run an interrupted execution on from what the journal knows, or only to its end when it is to stop.
@@ -241,7 +265,15 @@ class Executions:
                 replayed = replay(entries)
             except (ValueError, IllegalTransitionError) as error:
                 raise PreconditionFailed(f"execution {request_id!r} cannot be taken up again: {error}") from None
-            running.recorder = Recorder(self.journal, self._clock, record, stored=events, entry_count=len(entries))
+            after = next((entry.after_sequence for entry in entries if isinstance(entry, Admitted)), 0)
+            running.recorder = Recorder(
+                self.journal,
+                self._clock,
+                record,
+                stored=[event for event in events if event.sequence > after],
+                entry_count=len(entries),
+                after_sequence=after,
+            )
             request = replayed.outcome.run.request
             timeout_s = request.hints.timeout_s
             if timeout_s is not None:
@@ -260,7 +292,7 @@ class Executions:
 
     async def _follow(self, record: ExecutionRecord) -> AsyncGenerator[Event, None]:
         """Give the events of an execution that ended, or that another orchestrator runs; take it up if that dies."""
-        sequence = 0
+        sequence = await self.journal.after_sequence(record.request_id)
         while True:
             for event in await self.journal.timeline(record.request_id, sequence):
                 sequence = event.sequence

@@ -36,7 +36,8 @@ class Recorder:
     """The journal and the watchers of one execution.
 
     Invariants:
-        1. Stored events have sequences 1, 2, 3 …; an event is stored before it is shown, and shown in its order.
+        1. Stored events have sequences without gaps, from 1, or from `after_sequence` on where an earlier run under the
+           same id had that many; an event is stored before it is shown, and shown in its order.
         2. Every watcher sees every stored event from the first, and ends after Completed, or with an error when the
            execution could not be recorded.
         3. An execution finishes once: the first terminal transition that is given counts, whatever is cancelled.
@@ -52,13 +53,15 @@ class Recorder:
         *,
         stored: Sequence[Event] = (),
         entry_count: int = 1,
+        after_sequence: int = 0,
     ) -> None:
         self._journal = journal
         self._clock = clock
         self.record = record
         self._parent_span_id = current_scope().parent_span_id  # of the call that began the run
         self._shown: list[Event] = list(stored)
-        self._sequence = stored[-1].sequence if stored else 0
+        self._sequence = stored[-1].sequence if stored else after_sequence
+        self._after_sequence = after_sequence
         self._position = entry_count
         self._unstored: deque[_Batch] = deque()
         self._watchers: list[asyncio.Queue[Event | PaganticError | None]] = []
@@ -162,7 +165,7 @@ class Recorder:
     @property
     def is_untold(self) -> bool:
         """Whether nothing of the execution is stored but that it was admitted."""
-        return self._sequence == 0
+        return self._sequence == self._after_sequence
 
     async def watch(self, after: int = 0) -> AsyncGenerator[Event, None]:
         """Give every stored event above a sequence so far, then what comes, until the end."""

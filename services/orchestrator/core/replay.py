@@ -25,10 +25,14 @@ from services.orchestrator.core.run import Input, Outcome, Transition
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A request was admitted, and its plan is checked under these bounds."""
+    """A request was admitted, and its plan is checked under these bounds.
+
+    `after_sequence` is the last event of an earlier run under the same id; 0 when there was none.
+    """
 
     request: Request
     bounds: PlanPolicy = field(default_factory=PlanPolicy)
+    after_sequence: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from pagantic_common.domain.errors import ErrorCode, Failure, failure_of
+from pagantic_common.domain.errors import ErrorCategory, ErrorCode, Failure, failure_of
 from pagantic_common.domain.messages import ToolCall
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Guarantee, StageReport, Violation
@@ -135,3 +135,9 @@ class Response:
     logprobs: tuple[TokenLogprob, ...] = ()
     seed: int | None = None
     plan: Plan | None = None
+
+    @property
+    def may_run_again(self) -> bool:
+        """Whether the same request, sent again, runs again: it was cancelled, or failed in a way that may pass."""
+        failure = self.failure
+        return failure is not None and (failure.retryable or failure.category is ErrorCategory.CANCELLATION)

@@ -109,6 +109,15 @@ class Journal(Protocol):
         Raises Aborted, and stores nothing, when it is to take its session's turn and another execution has it.
         """
 
+    async def admit_again(self, record: ExecutionRecord, admitted: Admitted, *, takes_turn: bool = False) -> int | None:
+        """Begin an execution anew that had ended, as this owner's, and return the sequence of its last event.
+
+        Its events stay. None when it has not ended, or another owner was faster. Raises Aborted as `admit` does.
+        """
+
+    async def after_sequence(self, request_id: str) -> int:
+        """Return the last sequence of an earlier run under the id; 0 when the execution ran once."""
+
     def write(self, write: Write, *, can_wait: bool = False) -> Awaitable[None]:
         """Store what happened; what can wait may be stored some milliseconds later, together with what comes.
 

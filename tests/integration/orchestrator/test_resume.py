@@ -236,7 +236,7 @@ async def test_an_interrupted_execution_can_be_cancelled_and_is_not_resumed_then
     async with orchestrator(interrupted_plan, services, presence=presence) as stub:
         reply = await call_unary("orchestrator", stub.CancelExecution, pb.CancelExecutionRequest(request_id="p"))
         assert reply.state == execution_pb2.LIFECYCLE_STATE_CANCELLED
-        response = await execute(stub, THREE_STEPS)
+        response = (await ended(stub, "p")).response
     assert response.error.code == error_pb2.ERROR_CODE_CANCELLED_SIGNAL
     assert [result.name for result in response.step_results] == ["time"]
 
