@@ -17,7 +17,7 @@ import pytest
 
 from pagantic.common.v1 import error_pb2, message_pb2
 from pagantic.constraint.v1 import contract_pb2
-from pagantic.orchestrator.v1 import execution_pb2
+from pagantic.orchestrator.v1 import execution_pb2, plan_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as rpc
 from tests.support.schema_corpus import OWN, of_suites
 
@@ -39,7 +39,7 @@ def request(number, schema):
         messages=[message_pb2.Message(role=message_pb2.ROLE_USER, content="Give a short example as JSON.")],
         hints=hints,
         output=contract_pb2.OutputContract(schema_json=json.dumps(schema)),
-        retry=execution_pb2.RetryPolicy(max_retries=0),
+        retry=plan_pb2.RetryPolicy(max_retries=0),
     )
 
 

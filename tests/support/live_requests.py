@@ -17,7 +17,7 @@ from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 STORY = "Tell a very long story about the sea."
 COLLECTION = "live"
 MANY = 1500  # tokens: seconds of decoding
-ONCE = execution_pb2.RetryPolicy(max_retries=0)
+ONCE = plan_pb2.RetryPolicy(max_retries=0)
 CALL_S = 100.0  # of the gRPC call: longer than any hints.timeout here, so that the orchestrator's own end is seen
 TERMINAL = {
     execution_pb2.LIFECYCLE_STATE_COMPLETE,

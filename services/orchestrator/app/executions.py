@@ -317,6 +317,7 @@ class Executions:
             limits.plan_bounds,
             interrupted=interrupted,
             prices=limits.prices,
+            deadline=lambda: running.deadline,
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +12,15 @@ from dataclasses import dataclass, replace
 from pagantic_common.domain.chunks import Chunk
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.correlation import CorrelationContext
-from pagantic_common.domain.errors import ErrorCode, Failure, InvalidRequest, PaganticError, failure_of
+from pagantic_common.domain.deadline import Deadline
+from pagantic_common.domain.errors import (
+    DeadlineExceeded,
+    ErrorCode,
+    Failure,
+    InvalidRequest,
+    PaganticError,
+    failure_of,
+)
 from pagantic_common.domain.messages import ToolCall, ToolChoice, ToolChoiceMode, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement
@@ -29,11 +38,15 @@ from services.orchestrator.core.replay import Inside, Progress, StepEnded
 from services.orchestrator.core.request import ContextPolicy, Mode, Request
 from services.orchestrator.core.response import ToolCallRecord
 from services.orchestrator.core.response_warning import ResponseWarning
+from services.orchestrator.core.retry import RetryPolicy
 from services.orchestrator.core.run import DiscardAttempt, Enforce, Finish, PlanRan, Run
 from services.orchestrator.core.step_input import arguments_of, messages_of, result_value, value_of
 from services.orchestrator.ports.services import Ranking
 
 log = get_logger(__name__)
+
+_HINTS = ("max_tokens", "temperature", "top_p", "seed", "model")  # parameters of an infer step that are hints
+_NOT_SATISFIED = "step {!r} passes on an output that does not satisfy its contract: strict_validation is off"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +98,7 @@ class PlanSteps:
         self._calls = len(progress.began)  # what began has its id, whether it ended or not
         self._runs: dict[str, int] = {}
         self._spent: dict[str, TokenUsage] = {}
+        self._called: set[str] = set()  # infer steps whose model has called tools
         self._model = ""  # the alias that served the last inference
 
     @property
@@ -143,8 +157,8 @@ class PlanSteps:
         return result
 
     async def _attempts(self, step: Step, inputs: Mapping[str, Value]) -> StepResult:
-        retry = self._request.retry
-        most = 1 + (retry.max_retries if step.max_retries is None else step.max_retries)
+        retry = self._retry_of(step)
+        most = 1 + retry.max_retries
         usage = TokenUsage()
         attempt = 0
         while True:
@@ -171,25 +185,49 @@ class PlanSteps:
     async def _attempt(self, step: Step, inputs: Mapping[str, Value]) -> _Done:
         timeouts = [timeout for timeout in (step.timeout_s, self._plan.policy.timeout_per_step_s) if timeout]
         timeout_s = min(timeouts) if timeouts else None
+        deadline = Deadline.after(time.monotonic(), timeout_s)
         try:
-            async with asyncio.timeout(timeout_s):
-                return await self._do(step, inputs)
+            with work_scope(deadline=deadline):
+                async with asyncio.timeout(timeout_s):
+                    return await self._do(step, inputs)
         except TimeoutError:
-            code = ErrorCode.TOOL_TIMEOUT if step.kind == StepKind.TOOL else ErrorCode.CANCELLED_TIMEOUT
-            tool = self._tools.get(str(step.parameters.get("tool", "")))
-            is_idempotent = tool is not None and tool.idempotent
-            text = f"step {step.name!r} took more than {timeout_s:g} s"
-            failure = failure_of(code, text, tool_is_idempotent=is_idempotent)
-            raise _StepFailedError(failure, self._spent.get(step.name, TokenUsage())) from None
+            raise self._timed_out(step, timeout_s) from None
+        except _StepFailedError as error:
+            is_late = error.failure.code is ErrorCode.CANCELLED_TIMEOUT and deadline.has_passed(time.monotonic())
+            if is_late:
+                raise self._timed_out(step, timeout_s) from None
+            raise
+        except DeadlineExceeded as error:
+            if deadline.has_passed(time.monotonic()):
+                raise self._timed_out(step, timeout_s) from None
+            raise _StepFailedError(failure_from(error), TokenUsage()) from None
         except PaganticError as error:
             raise _StepFailedError(failure_from(error), TokenUsage()) from None
-        except _StepFailedError:
-            raise
         except Exception:
             error_id = uuid.uuid4().hex[:12]
             log.exception("unexpected error in a step", error_id=error_id)
             text = f"internal error {error_id} in step {step.name!r}: the orchestrator's log has the particulars"
             raise _StepFailedError(Failure(code=None, message=text), TokenUsage()) from None
+
+    def _timed_out(self, step: Step, timeout_s: float | None) -> _StepFailedError:
+        code = ErrorCode.TOOL_TIMEOUT if step.kind == StepKind.TOOL else ErrorCode.ORCHESTRATION_STEP_TIMEOUT
+        tool = self._tools.get(str(step.parameters.get("tool", "")))
+        is_idempotent = tool is not None and tool.idempotent
+        failure = failure_of(
+            code, f"step {step.name!r} took more than {timeout_s or 0.0:g} s", tool_is_idempotent=is_idempotent
+        )
+        if self._has_called(step):
+            failure = replace(failure, retryable=failure.retryable and step.kind == StepKind.TOOL)
+        return _StepFailedError(failure, self._spent.get(step.name, TokenUsage()))
+
+    def _retry_of(self, step: Step) -> RetryPolicy:
+        """Return the step's policy; what it leaves unset is the request's."""
+        retry = step.retry or self._request.retry
+        return retry if step.max_retries is None else replace(retry, max_retries=step.max_retries)
+
+    def _has_called(self, step: Step) -> bool:
+        """Tell whether a step has begun to call tools, before an interruption or since."""
+        return self._progress.has_called(step.name) or step.name in self._called
 
     async def _do(self, step: Step, inputs: Mapping[str, Value]) -> _Done:
         match StepKind(step.kind):
@@ -231,6 +269,8 @@ class PlanSteps:
                 await self._recorder.record_step((), [Inside(step.name, number, happened)])
         finally:
             self._keep(effects.calls.records)
+            if effects.calls.started_count:
+                self._called.add(step.name)
             if (stopped := effects.stopped_inference()) is not None:
                 self._spent[step.name] += stopped.usage
         response = finish.response
@@ -238,8 +278,7 @@ class PlanSteps:
         if response.failure is not None:
             # Its own retries are used up: what is left to try again is a service that failed.
             # A tool that ran, or may have, must not run again.
-            has_called = effects.calls.started_count or self._progress.has_called(step.name)
-            is_safe = response.validation is None and not has_called
+            is_safe = response.validation is None and not self._has_called(step)
             is_retryable = response.failure.retryable and is_safe
             raise _StepFailedError(replace(response.failure, retryable=is_retryable), response.usage)
         output = Value(ValueKind.TEXT, text=response.content)
@@ -249,13 +288,12 @@ class PlanSteps:
         request, parameters = self._request, step.parameters
         tools = tuple(parameters.get("tools", ()))
         is_final = step.name == self._final
+        choice = _tool_choice(str(parameters.get("tool_choice", "auto")))
         hints = replace(
             request.hints,
-            max_tokens=parameters.get("max_tokens", request.hints.max_tokens),
-            temperature=parameters.get("temperature", request.hints.temperature),
-            tool_choice=ToolChoice() if tools else ToolChoice(mode=ToolChoiceMode.NONE),
+            **{name: parameters[name] for name in _HINTS if name in parameters},
+            tool_choice=choice if tools else ToolChoice(mode=ToolChoiceMode.NONE),
         )
-        retries = request.retry.max_retries if step.max_retries is None else step.max_retries
         return Request(
             request_id=request.request_id,
             trace_id=request.trace_id,
@@ -267,7 +305,7 @@ class PlanSteps:
             tools=tools,
             rules=request.rules if is_final else (),
             semantic_intent=request.semantic_intent if is_final else "",
-            retry=replace(request.retry, max_retries=retries),
+            retry=self._retry_of(step),
         )
 
     def _before(self, step: Step) -> Progress:
@@ -310,13 +348,14 @@ class PlanSteps:
         effects = self._new_effects(step.name)
         enforced = await effects.enforce(Run(request), Enforce(value.text, is_decoder_enforced=False), step.name)
         found = enforced.enforcement
-        if not found.valid:
+        if not found.valid and step.output.strict_validation:
             failure = found.failure or failure_of(ErrorCode.CONSTRAINT_SCHEMA_INVALID, "validation failed")
             raise _StepFailedError(replace(failure, retryable=False), found.judge_usage)
-        return _Done(replace(value, text=found.output), found.judge_usage, found)
+        warnings = () if found.valid else (ResponseWarning("output_invalid", _NOT_SATISFIED.format(step.name)),)
+        return _Done(replace(value, text=found.output), found.judge_usage, found, warnings)
 
     async def _retrieve(self, step: Step, value: Value) -> _Done:
-        parameters = step.parameters
+        parameters, started_s = step.parameters, self._clock.monotonic_s()
         policy = ContextPolicy(
             retriever=f"RETRIEVER_{parameters.get('retriever', RETRIEVERS[0]).upper()}",
             collection=str(parameters["collection"]),
@@ -325,7 +364,10 @@ class PlanSteps:
         )
         chunks = await self._services.context.retrieve(value.text, policy)
         found = events.ContextRetrieved(policy.collection, len(chunks), 0)
-        await self._recorder.emit(found, layer="context", action="context.retrieved", caused_by=step.name)
+        took_s = self._clock.monotonic_s() - started_s
+        await self._recorder.emit(
+            found, layer="context", action="context.retrieved", duration_s=took_s, caused_by=step.name
+        )
         return _Done(Value(ValueKind.CONTEXT, chunks=chunks))
 
     async def _rerank(self, step: Step, value: Value) -> _Done:
@@ -338,6 +380,13 @@ class PlanSteps:
             return _Done(replace(value, chunks=ranked))
         by_id = {chunk.id: proposal for chunk, proposal in zip(chunks, value.proposals, strict=True)}
         return _Done(replace(value, proposals=tuple(_rescored(by_id[chunk.id], chunk) for chunk in ranked)))
+
+
+def _tool_choice(name: str) -> ToolChoice:
+    """Return the choice that a step's parameter names: a mode, or else a tool."""
+    if name in tuple(ToolChoiceMode):
+        return ToolChoice(mode=ToolChoiceMode(name))
+    return ToolChoice(tool_name=name)
 
 
 def _rescored(proposal: Proposal, chunk: Chunk) -> Proposal:

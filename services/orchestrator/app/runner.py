@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
 
 from pagantic_common.domain.clock import Clock
+from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import Failure
 from pagantic_common.domain.usage import TokenUsage
+from pagantic_common.telemetry.scope import work_scope
 from services.orchestrator.app.effects import Effects
 from services.orchestrator.app.plan_steps import PlanSteps
 from services.orchestrator.app.recorder import Recorder
@@ -40,12 +42,14 @@ class Runner:
         *,
         interrupted: Replay | None = None,
         prices: Mapping[str, Prices] = NO_PRICES,
+        deadline: Callable[[], Deadline] = Deadline,
     ) -> None:
         self._services = services
         self._clock = clock
         self._recorder = recorder
         self._bounds = bounds
         self._prices = prices
+        self._deadline = deadline
         self._new_effects = partial(Effects, services, journal, clock, recorder)
         self._effects = self._new_effects()
         self._steps: PlanSteps | None = None
@@ -74,6 +78,10 @@ class Runner:
             outcome = machine.step(outcome.run, happened)
 
     async def _carry_out(self, outcome: Outcome, progress: Progress) -> Input:
+        with work_scope(deadline=self._deadline()):
+            return await self._carry_out_in_time(outcome, progress)
+
+    async def _carry_out_in_time(self, outcome: Outcome, progress: Progress) -> Input:
         run = outcome.run
         for command in outcome.commands:
             if isinstance(command, RunPlan):

@@ -41,6 +41,9 @@ class Running:
     """An execution that has not ended: its task, who watches, and why it is to stop."""
 
     def __init__(self, recorder: Recorder, fingerprint: str) -> None:
+        self._admitted_for = current_deadline()
+        self._watched_until: list[Deadline] = []
+        self._times_out_at = Deadline()
         self.recorder = recorder
         self.fingerprint = fingerprint
         self.admitted = asyncio.Event()
@@ -51,6 +54,12 @@ class Running:
         self.watchers = 0
         self.stop_failure: Failure | None = None
         self.given_up: PaganticError | None = None
+
+    @property
+    def deadline(self) -> Deadline:
+        """The nearest of the request's timeout and the latest deadline among the callers that wait for it."""
+        callers = max(self._watched_until, default=self._admitted_for)
+        return min(self._times_out_at, callers)
 
     def start(self, job: Job, turns: Turns, registry: Registry) -> None:
         """Run a job in a task of its own; the registry forgets it when it has ended."""
@@ -75,11 +84,14 @@ class Running:
     def watched(self) -> Iterator[None]:
         """Count the caller as a watcher; the last one that leaves a run stops it."""
         since_s = time.monotonic()
+        until = current_deadline()
         self.watchers += 1
+        self._watched_until.append(until)
         try:
             yield
         finally:
             self.watchers -= 1
+            self._watched_until.remove(until)
             if self.watchers == 0 and not self.recorder.is_ended:
                 self.stop(caller_left(time.monotonic() - since_s))
 
@@ -87,13 +99,10 @@ class Running:
         self.is_started = True
         request = job.request
         correlation = CorrelationContext(request_id=request.request_id, session_id=request.session_id)
-        timeout = Deadline.after(time.monotonic(), job.timeout_s)
+        self._times_out_at = Deadline.after(time.monotonic(), job.timeout_s)
         try:
-            # Each caller's own deadline counts where it watches; the run's is the one that its request asks for.
-            with (
-                trace_scope(job.trace_id),
-                work_scope(correlation=correlation, deadline=timeout, is_detached=True),
-            ):
+            # Callers come and go, each with a deadline of its own: every command takes the deadline of its beginning.
+            with trace_scope(job.trace_id), work_scope(correlation=correlation, is_detached=True):
                 failure = self.stop_failure
                 if failure is None and self.given_up is None:
                     failure = await self._drive(job, turns)

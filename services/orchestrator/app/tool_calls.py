@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -20,7 +21,7 @@ from pagantic_common.domain.errors import (
 )
 from pagantic_common.domain.json_text import JsonTextError, parse_json
 from pagantic_common.domain.messages import ToolCall, ToolDefinition
-from pagantic_common.telemetry.scope import work_scope
+from pagantic_common.telemetry.scope import current_deadline, work_scope
 from services.orchestrator.app.failures import failure_from
 from services.orchestrator.app.inferences import Inferences
 from services.orchestrator.app.recorder import Recorder
@@ -132,7 +133,8 @@ class ToolCalls:
 def _given_up(call: ToolCall, took_s: float) -> ToolCallRecord:
     """Return the record of a call that was cancelled, or whose time was up: it may have run."""
     text = f"the call of {call.name!r} was given up before it ended"
-    code = ErrorCode.CANCELLED_SIGNAL
+    is_late = current_deadline().has_passed(time.monotonic())
+    code = ErrorCode.CANCELLED_TIMEOUT if is_late else ErrorCode.CANCELLED_SIGNAL
     return ToolCallRecord(call.id, call.name, call.arguments_json, text, True, code, took_s)
 
 

@@ -19,6 +19,7 @@ from pagantic_common.codec.messages import (
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.json_text import JsonTextError, dump_json, parse_json
 from services.orchestrator.convert.contract import output_from_proto, output_to_proto
+from services.orchestrator.convert.retry import retry_from_proto, retry_to_proto
 from services.orchestrator.core.plan import (
     MAX_STEPS,
     CallResult,
@@ -67,6 +68,7 @@ def _step_to_proto(step: Step) -> plan_pb2.Step:
         depends_on=step.depends_on,
         output=None if step.output.is_empty else output_to_proto(step.output),
         max_retries=step.max_retries,
+        retry=None if step.retry is None else retry_to_proto(step.retry),
     )
     if step.timeout_s:
         encoded.timeout.CopyFrom(duration_to_proto(step.timeout_s))
@@ -132,6 +134,7 @@ def _step_from_proto(step: plan_pb2.Step) -> Step:
         output=output_from_proto(step.output),
         max_retries=step.max_retries if step.HasField("max_retries") else None,
         timeout_s=duration_from_proto(step.timeout) if step.HasField("timeout") else None,
+        retry=retry_from_proto(step.retry) if step.HasField("retry") else None,
     )
 
 

@@ -12,15 +12,14 @@ from pagantic_common.codec.messages import duration_from_proto, message_from_pro
 from pagantic_common.domain.errors import InvalidRequest
 from services.orchestrator.convert.contract import output_from_proto, rule_from_proto
 from services.orchestrator.convert.plan import plan_from_proto
+from services.orchestrator.convert.retry import retry_from_proto
 from services.orchestrator.core.request import (
-    DEFAULT_MAX_RETRIES,
     ContextPolicy,
     Hints,
     Mode,
     Reasoning,
     ReasoningMode,
     Request,
-    RetryPolicy,
     SystemPrompt,
     TemplateCall,
 )
@@ -53,7 +52,7 @@ def request_from_proto(request: execution_pb2.SystemRequest, request_id: str) ->
         context=_context_from_proto(request.context) if request.HasField("context") else None,
         rules=tuple(rule_from_proto(rule) for rule in request.rules),
         semantic_intent=request.semantic_intent,
-        retry=_retry_from_proto(request.retry),
+        retry=retry_from_proto(request.retry),
         voting=_voting_from_proto(request.voting),
         plan=plan_from_proto(request.plan) if request.HasField("plan") else None,
     )
@@ -136,6 +135,8 @@ def _reasoning_from_proto(reasoning: generation_pb2.Reasoning) -> Reasoning:
 
 
 def _context_from_proto(policy: context_service_pb2.ContextPolicy) -> ContextPolicy:
+    if policy.placement not in context_service_pb2.Placement.values():
+        raise InvalidRequest(f"context.placement {policy.placement} is not known")
     if policy.retriever not in context_service_pb2.Retriever.values():
         raise InvalidRequest(f"context.retriever {policy.retriever} is not known")
     return ContextPolicy(
@@ -163,12 +164,4 @@ def _voting_from_proto(voting: execution_pb2.Voting) -> Voting:
         strategy=Strategy.__members__.get(name, Strategy.MAJORITY),
         min_agreement=voting.min_agreement,
         early_stop=voting.early_stop,
-    )
-
-
-def _retry_from_proto(retry: execution_pb2.RetryPolicy) -> RetryPolicy:
-    return RetryPolicy(
-        max_retries=retry.max_retries if retry.HasField("max_retries") else DEFAULT_MAX_RETRIES,
-        backoff_s=duration_from_proto(retry.backoff),
-        is_exponential=retry.kind == execution_pb2.BACKOFF_KIND_EXPONENTIAL,
     )

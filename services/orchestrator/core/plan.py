@@ -20,9 +20,9 @@ from pagantic_common.domain.messages import Message, check_turn
 from pagantic_common.domain.usage import TokenUsage
 from services.orchestrator.core.contract import OutputContract
 from services.orchestrator.core.response_warning import ResponseWarning
+from services.orchestrator.core.retry import MAX_RETRIES, RetryPolicy
 
 MAX_STEPS = 64
-MAX_RETRIES = 10
 STEP_NAME = re.compile(r"[A-Za-z0-9._:-]{1,64}")  # they are part of ids
 
 
@@ -92,6 +92,7 @@ class Step:
     output: OutputContract = field(default_factory=OutputContract)
     max_retries: int | None = None
     timeout_s: float | None = None
+    retry: RetryPolicy | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +161,8 @@ RANGES: Mapping[str, tuple[float, float]] = {
     "max_chunks": (0, 2**31 - 1),
     "top_k": (0, 2**31 - 1),
     "temperature": (0, 2),
+    "top_p": (1e-9, 1),
+    "seed": (0, 2**64 - 1),
     "min_score": (-1e300, 1e300),
 }
 RETRIEVERS = ("bm25", "keyword", "vector", "hybrid")
@@ -167,7 +170,19 @@ _Types = tuple[type, ...]
 _NUMBER: _Types = (int, float)
 # Of each kind: the parameters that it needs, and those that it may have.
 PARAMETERS: dict[StepKind, tuple[Mapping[str, _Types], Mapping[str, _Types]]] = {
-    StepKind.INFER: ({}, {"prompt": (str,), "tools": (list,), "max_tokens": (int,), "temperature": _NUMBER}),
+    StepKind.INFER: (
+        {},
+        {
+            "prompt": (str,),
+            "tools": (list,),
+            "tool_choice": (str,),
+            "model": (str,),
+            "max_tokens": (int,),
+            "temperature": _NUMBER,
+            "top_p": _NUMBER,
+            "seed": (int,),
+        },
+    ),
     StepKind.TOOL: ({"tool": (str,)}, {"arguments": (dict,), "argument": (str,)}),
     StepKind.VALIDATE: ({}, {}),
     StepKind.RETRIEVE: ({"collection": (str,)}, {"max_chunks": (int,), "min_score": _NUMBER, "retriever": (str,)}),
@@ -264,6 +279,8 @@ def _objection_to(step: Step, names: Sequence[str], policy: PlanPolicy) -> str:
 def _objection_to_limits(step: Step) -> str:
     if step.max_retries is not None and not 0 <= step.max_retries <= MAX_RETRIES:
         return f"has max_retries {step.max_retries}: it must be between 0 and {MAX_RETRIES}"
+    if step.retry is not None and (wrong := step.retry.objection):
+        return f"has a retry policy that cannot be: {wrong}"
     if step.timeout_s is not None and step.timeout_s <= 0:
         return f"has a timeout of {step.timeout_s:g} s: it must be positive"
     if not step.output.is_empty and step.kind not in CHECKED:

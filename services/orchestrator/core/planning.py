@@ -110,7 +110,7 @@ def _context_steps(request: Request) -> tuple[Step, ...]:
     wanted = policy.retriever.removeprefix(_RETRIEVER_PREFIX).lower()
     parameters: dict[str, Any] = {
         "collection": policy.collection,
-        "max_chunks": policy.max_chunks,
+        "max_chunks": max(0, policy.max_chunks),  # 0 and less are all
         "retriever": wanted if wanted in RETRIEVERS else RETRIEVERS[0],
     }
     score = {} if policy.min_score is None else {"min_score": policy.min_score}

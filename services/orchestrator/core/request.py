@@ -11,10 +11,10 @@ from pagantic_common.domain.ids import is_trace_id, require_id
 from pagantic_common.domain.json_text import JsonTextError, parse_json
 from pagantic_common.domain.messages import Message, Role, ToolChoice, ToolChoiceMode, check_turn
 from services.orchestrator.core.contract import OutputContract, Rule
-from services.orchestrator.core.plan import MAX_RETRIES, Plan
+from services.orchestrator.core.plan import Plan
+from services.orchestrator.core.retry import RetryPolicy
 from services.orchestrator.core.voting import Voting
 
-DEFAULT_MAX_RETRIES = 2
 DEFAULT_MAX_TOOL_ROUNDS = 20
 MAX_REPLICAS = 16
 MAX_MODEL_CHARS = 200
@@ -128,24 +128,6 @@ class SystemPrompt:
 
 
 @dataclass(frozen=True, slots=True)
-class RetryPolicy:
-    """How often output that fails validation is asked for again."""
-
-    max_retries: int = DEFAULT_MAX_RETRIES
-    backoff_s: float = 0.0
-    is_exponential: bool = False
-
-    def wait_s(self, retry: int, draw: float) -> float:
-        """Wait before retry number `retry`, from 1; 0 for none.
-
-        Exponential waits are shortened by up to a half, by `draw` in [0, 1): many that failed together come back apart.
-        """
-        if retry == 0:
-            return 0.0
-        return self.backoff_s * (2 ** (retry - 1) * (1 - draw / 2) if self.is_exponential else 1)
-
-
-@dataclass(frozen=True, slots=True)
 class Request:
     """One piece of work, ids filled in."""
 
@@ -161,7 +143,7 @@ class Request:
     context: ContextPolicy | None = None
     rules: tuple[Rule, ...] = ()
     semantic_intent: str = ""
-    retry: RetryPolicy = RetryPolicy()
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
     voting: Voting = field(default_factory=Voting)
     plan: Plan | None = None
 
@@ -198,17 +180,46 @@ def check_request(request: Request) -> None:
     _check_hints(request.hints)
     if request.hints.top_logprobs is not None and request.mode in (Mode.PLAN, Mode.REDUNDANT):
         raise InvalidRequest(f"mode {request.mode} reports no log-probabilities: leave hints.top_logprobs unset")
-    if not 0 <= request.retry.max_retries <= MAX_RETRIES:
-        raise InvalidRequest(
-            f"retry.max_retries is {request.retry.max_retries}: it must be between 0 and {MAX_RETRIES}"
-        )
-    policy = request.context
-    if request.mode is Mode.PLAN and policy is not None and (policy.includes_tools or policy.includes_schema):
-        raise InvalidRequest(
-            "mode PLAN lays out no context message: leave context.include_tools and context.include_schema unset"
-        )
+    if wrong := request.retry.objection:
+        raise InvalidRequest(f"retry.{wrong}")
+    if unused := _unused_field(request):
+        raise InvalidRequest(unused)
     if request.mode is Mode.REDUNDANT:
         _check_voting(request)
+
+
+def _unused_field(request: Request) -> str:
+    """Return why a field that is set has no effect in this mode; empty when each has one."""
+    mode, choice = request.mode, request.hints.tool_choice
+    if request.plan is not None and mode is not Mode.PLAN:
+        return f"mode {mode} runs no plan: leave plan unset, or use PLAN"
+    if request.voting != Voting() and mode is not Mode.REDUNDANT:
+        return f"mode {mode} counts no votes: leave voting unset, or use REDUNDANT"
+    if request.retry != RetryPolicy() and mode is Mode.REDUNDANT:
+        return "mode REDUNDANT votes instead of trying again: leave retry unset"
+    if choice.is_enforced and mode is Mode.STRUCTURED and not request.tools:
+        return (
+            "mode STRUCTURED offers only the tools that are named: name them in tools, or leave hints.tool_choice unset"
+        )
+    if mode is Mode.PLAN:
+        return _unused_by_plan(request)
+    return ""
+
+
+def _unused_by_plan(request: Request) -> str:
+    policy = request.context
+    if request.hints.tool_choice.is_enforced:
+        return "mode PLAN takes tool_choice as a parameter of its infer steps: leave hints.tool_choice unset"
+    if policy is None:
+        return ""
+    if request.plan is not None:
+        return "the plan retrieves what it needs: leave context unset, or give the plan a retrieve step"
+    if policy.includes_tools or policy.includes_schema or policy.is_after_system or policy.max_tokens:
+        return (
+            "mode PLAN lays out no context message: leave context.include_tools, include_schema, placement and "
+            "max_tokens unset"
+        )
+    return ""
 
 
 def _check_voting(request: Request) -> None:

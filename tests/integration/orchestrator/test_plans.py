@@ -3,16 +3,19 @@
 import asyncio
 import contextlib
 import json
+import time
 
 import pytest
 
-from pagantic.common.v1 import error_pb2
+from pagantic.common.v1 import error_pb2, message_pb2
 from pagantic.constraint.v1 import contract_pb2
+from pagantic.context.v1 import context_service_pb2
 from pagantic.orchestrator.v1 import execution_pb2, plan_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
-from pagantic_common.domain.errors import ErrorCode, Internal, NotFound, Overloaded, Unavailable
+from pagantic_common.domain.errors import ErrorCode, Internal, InvalidRequest, NotFound, Overloaded, Unavailable
 from pagantic_common.domain.messages import ToolCall
 from pagantic_common.rpc.call import call_unary
+from pagantic_common.telemetry.scope import current_deadline
 from tests.support.orchestrator_app import ended, execute, orchestrator, system_request, timeline
 from tests.support.scripted_services import (
     ScriptedConstraint,
@@ -23,6 +26,8 @@ from tests.support.scripted_services import (
     scripted_services,
 )
 
+POLICY = context_service_pb2.ContextPolicy(collection="handbook")
+REQUIRED = execution_pb2.ExecutionHints(tool_choice=message_pb2.ToolChoice(mode=message_pb2.TOOL_CHOICE_MODE_REQUIRED))
 SCHEMA = contract_pb2.OutputContract(schema_json="{}")
 
 
@@ -175,11 +180,28 @@ async def test_a_step_whose_tools_ran_is_not_run_again(tmp_path):
     assert len(tools.calls) == len(response.tool_calls_made) == 1
 
 
-async def test_a_plan_in_another_mode_means_nothing(tmp_path):
-    request = plan(step("a", "tool"))
-    request.mode = execution_pb2.MODE_CHAT
-    response, _ = await ask(tmp_path, request)
-    assert response.content == "hello"
+@pytest.mark.parametrize(
+    ("mode", "fields", "wrong"),
+    [
+        ("CHAT", {"plan": plan_pb2.ExecutionPlan()}, "mode CHAT runs no plan"),
+        ("CHAT", {"voting": execution_pb2.Voting(n=5)}, "mode CHAT counts no votes"),
+        ("REDUNDANT", {"retry": plan_pb2.RetryPolicy(max_retries=1)}, "leave retry unset"),
+        ("STRUCTURED", {"hints": REQUIRED}, "name them in tools"),
+        ("PLAN", {"hints": REQUIRED}, "parameter of its infer steps"),
+        ("PLAN", {"plan": plan_pb2.ExecutionPlan(), "context": POLICY}, "give the plan a retrieve step"),
+        ("PLAN", {"context": context_service_pb2.ContextPolicy(max_tokens=5)}, "max_tokens unset"),
+        ("PLAN", {"context": context_service_pb2.ContextPolicy(placement=2)}, "placement"),
+        ("CHAT", {"context": context_service_pb2.ContextPolicy(placement=9)}, "context.placement 9 is not known"),
+        ("CHAT", {"retry": plan_pb2.RetryPolicy(kind=9)}, "retry.kind 9 is not known"),
+        ("CHAT", {"retry": plan_pb2.RetryPolicy(backoff={"seconds": 61})}, "retry.backoff is 61 s"),
+        ("PLAN", {"hints": execution_pb2.ExecutionHints(top_logprobs=1)}, "reports no log-probabilities"),
+    ],
+)
+async def test_a_field_that_would_have_no_effect_is_refused(tmp_path, mode, fields, wrong):
+    request = system_request(mode=execution_pb2.Mode.Value(f"MODE_{mode}"), output=SCHEMA, **fields)
+    async with orchestrator(tmp_path) as stub:
+        with pytest.raises(InvalidRequest, match=wrong):
+            await execute(stub, request)
 
 
 async def test_an_unexpected_error_fails_its_step_and_names_itself(tmp_path):
@@ -222,8 +244,9 @@ async def test_a_step_that_takes_too_long_ends_by_its_timeout(tmp_path):
     request = plan(TOOL, step("slow"))
     request.plan.steps[1].timeout.FromMilliseconds(50)
     response, _ = await ask(tmp_path, request, inference=ScriptedInference(None))
-    assert response.error.code == error_pb2.ERROR_CODE_CANCELLED_TIMEOUT
+    assert response.error.code == error_pb2.ERROR_CODE_ORCHESTRATION_STEP_TIMEOUT
     assert "'slow' took more than 0.05 s" in response.error.message
+    assert response.step_results[1].attempts == 3
     assert [result.name for result in response.step_results] == ["time", "slow"]
 
 
@@ -276,10 +299,62 @@ async def test_a_call_that_was_lost_is_made_again_only_when_that_does_no_harm(tm
 @pytest.mark.parametrize("is_idempotent", [True, False])
 async def test_a_tool_that_takes_too_long_is_retryable_when_it_is_idempotent(tmp_path, is_idempotent):
     tools = ScriptedTools(is_idempotent=is_idempotent, is_stuck=True)
-    request = plan(TOOL, retry=execution_pb2.RetryPolicy(max_retries=1))
+    request = plan(TOOL, retry=plan_pb2.RetryPolicy(max_retries=1))
     request.plan.steps[0].timeout.FromMilliseconds(50)
     response, _ = await ask(tmp_path, request, tools=tools)
     assert response.error.code == error_pb2.ERROR_CODE_TOOL_TIMEOUT
     assert response.error.retryable == is_idempotent
     assert response.step_results[0].attempts == 1 + is_idempotent
     assert len({call.id for call in tools.calls}) == len(tools.calls)
+
+
+async def test_a_step_is_tried_again_by_its_own_policy(tmp_path):
+    lost = Unavailable("gone", code=ErrorCode.INFERENCE_MODEL_UNAVAILABLE)
+    request = plan(step("say", retry=plan_pb2.RetryPolicy(max_retries=1, backoff={"nanos": 10_000_000})))
+    response, _ = await ask(tmp_path, request, inference=ScriptedInference(lost, lost, answer("late")))
+    assert response.error.code == error_pb2.ERROR_CODE_INFERENCE_MODEL_UNAVAILABLE
+    assert response.step_results[0].attempts == 2
+
+
+async def test_an_infer_step_takes_the_hints_of_its_parameters(tmp_path):
+    inference = ScriptedInference(answer("x"))
+    parameters = {"model": "other", "seed": 5, "top_p": 0.5, "tools": ["clock"], "tool_choice": "required"}
+    await ask(tmp_path, plan(step("say", parameters=parameters)), inference=inference)
+    assert inference.commands[0].seed == 5
+    assert inference.commands[0].tool_choice.is_enforced
+
+
+async def test_an_unknown_collection_is_a_configuration_failure_and_not_retried(tmp_path):
+    context = ScriptedContext()
+    context.failure = NotFound("no collection is named 'x'")
+    request = plan(step("find", "retrieve", parameters={"collection": "x"}), step("say"))
+    response, _ = await ask(tmp_path, request, context=context)
+    assert response.error.code == error_pb2.ERROR_CODE_CONFIG_INVALID
+    assert response.step_results[0].attempts == 1
+
+
+async def test_a_planner_takes_any_number_of_chunks(tmp_path):
+    policy = context_service_pb2.ContextPolicy(collection="handbook", max_chunks=-1)
+    request = system_request(mode=execution_pb2.MODE_PLAN, context=policy, request_id="p")
+    response, _ = await ask(tmp_path, request)
+    assert not response.HasField("error")
+
+
+async def test_each_hop_of_a_step_gets_what_is_left_of_the_nearest_deadline(tmp_path):
+    left = []
+
+    class Timed(ScriptedInference):
+        async def infer(self, command, hints):
+            left.append(current_deadline().remaining_s(time.monotonic()))
+            async for piece in super().infer(command, hints):
+                yield piece
+
+    request = plan(step("first"), step("second"))
+    request.plan.steps[1].timeout.FromSeconds(2)
+    request.hints.timeout.FromSeconds(5)
+    async with orchestrator(tmp_path, scripted_services(inference=Timed())) as stub:
+        await execute(stub, request, timeout_s=3.0)
+        await execute(stub, system_request(), timeout_s=4.0)
+    assert 2 < left[0] <= 3
+    assert 1 < left[1] <= 2
+    assert 3 < left[2] <= 4

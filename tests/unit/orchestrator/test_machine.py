@@ -9,8 +9,9 @@ from pagantic_common.domain.validation import Enforcement, Guarantee, Stage, Sta
 from services.orchestrator.core import machine
 from services.orchestrator.core.contract import OutputContract
 from services.orchestrator.core.lifecycle import TERMINAL, TRANSITIONS, IllegalTransitionError, State, check_transition
-from services.orchestrator.core.request import Hints, Mode, Request, RetryPolicy
+from services.orchestrator.core.request import Hints, Mode, Request
 from services.orchestrator.core.response import FinishReason, InferenceOutput, ToolCallRecord
+from services.orchestrator.core.retry import RetryPolicy
 from services.orchestrator.core.run import (
     DiscardAttempt,
     Enforce,

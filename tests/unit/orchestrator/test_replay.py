@@ -12,7 +12,8 @@ from services.orchestrator.core.contract import OutputContract
 from services.orchestrator.core.lifecycle import TERMINAL, IllegalTransitionError, State
 from services.orchestrator.core.plan import Plan, PlanPolicy, Step, StepResult, Value, ValueKind
 from services.orchestrator.core.replay import Admitted, CallBegan, CallEnded, Inside, Progress, StepEnded, replay
-from services.orchestrator.core.request import Hints, Mode, RetryPolicy
+from services.orchestrator.core.request import Hints, Mode
+from services.orchestrator.core.retry import RetryPolicy
 from services.orchestrator.core.run import (
     DiscardAttempt,
     Enforce,

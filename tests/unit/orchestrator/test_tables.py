@@ -11,8 +11,9 @@ from services.orchestrator.core import machine
 from services.orchestrator.core.contract import OutputContract, Rule
 from services.orchestrator.core.lifecycle import State
 from services.orchestrator.core.plan import Plan, Step, StepResult, Value, ValueKind
-from services.orchestrator.core.request import Hints, Mode, Request, RetryPolicy
+from services.orchestrator.core.request import Hints, Mode, Request
 from services.orchestrator.core.response import FinishReason, InferenceOutput, ToolCallRecord
+from services.orchestrator.core.retry import RetryPolicy
 from services.orchestrator.core.run import (
     Enforced,
     Failed,

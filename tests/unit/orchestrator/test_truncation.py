@@ -5,8 +5,9 @@ from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement, Guarantee, Stage, StageOutcome, StageReport
 from services.orchestrator.core.contract import OutputContract
 from services.orchestrator.core.lifecycle import State
-from services.orchestrator.core.request import Hints, Mode, RetryPolicy
+from services.orchestrator.core.request import Hints, Mode
 from services.orchestrator.core.response import FinishReason, InferenceOutput
+from services.orchestrator.core.retry import RetryPolicy
 from services.orchestrator.core.run import Enforced, Infer, Inferred, Prepared
 from tests.unit.orchestrator.test_machine import INVALID, VALID, drive, finish_of, path, request
 

@@ -60,30 +60,6 @@ MODE_REDUNDANT: Mode.ValueType  # 4
 """A vote of voting.n samples."""
 Global___Mode: _TypeAlias = Mode  # noqa: Y015
 
-class _BackoffKind:
-    ValueType = _typing.NewType("ValueType", _builtins.int)
-    V: _TypeAlias = ValueType  # noqa: Y015
-
-class _BackoffKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_BackoffKind.ValueType], _builtins.type):
-    DESCRIPTOR: _descriptor.EnumDescriptor
-    BACKOFF_KIND_UNSPECIFIED: _BackoffKind.ValueType  # 0
-    """Not set: FIXED."""
-    BACKOFF_KIND_FIXED: _BackoffKind.ValueType  # 1
-    """The same wait each time."""
-    BACKOFF_KIND_EXPONENTIAL: _BackoffKind.ValueType  # 2
-    """Twice as long each time."""
-
-class BackoffKind(_BackoffKind, metaclass=_BackoffKindEnumTypeWrapper):
-    """How the wait between attempts grows."""
-
-BACKOFF_KIND_UNSPECIFIED: BackoffKind.ValueType  # 0
-"""Not set: FIXED."""
-BACKOFF_KIND_FIXED: BackoffKind.ValueType  # 1
-"""The same wait each time."""
-BACKOFF_KIND_EXPONENTIAL: BackoffKind.ValueType  # 2
-"""Twice as long each time."""
-Global___BackoffKind: _TypeAlias = BackoffKind  # noqa: Y015
-
 class _VotingStrategy:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -266,7 +242,7 @@ class SystemRequest(_message.Message):
         """Validation stage 5."""
 
     @_builtins.property
-    def retry(self) -> Global___RetryPolicy:
+    def retry(self) -> _plan_pb2.RetryPolicy:
         """How often output that fails validation is asked for again."""
 
     def __init__(
@@ -286,7 +262,7 @@ class SystemRequest(_message.Message):
         voting: Global___Voting | None = ...,
         rules: _abc.Iterable[_contract_pb2.Rule] | None = ...,
         semantic_intent: _builtins.str = ...,
-        retry: Global___RetryPolicy | None = ...,
+        retry: _plan_pb2.RetryPolicy | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["context", b"context", "hints", b"hints", "output", b"output", "plan", b"plan", "prompt", b"prompt", "retry", b"retry", "voting", b"voting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -600,40 +576,6 @@ class ExecutionHints(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__top_p) -> _WhichOneofReturnType__top_p | None: ...
 
 Global___ExecutionHints: _TypeAlias = ExecutionHints  # noqa: Y015
-
-@_typing.final
-class RetryPolicy(_message.Message):
-    """How often and how soon something is tried again."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    MAX_RETRIES_FIELD_NUMBER: _builtins.int
-    BACKOFF_FIELD_NUMBER: _builtins.int
-    KIND_FIELD_NUMBER: _builtins.int
-    max_retries: _builtins.int
-    """Attempts beyond the first; unset is 2. At most 10."""
-    kind: Global___BackoffKind.ValueType
-    """How it grows."""
-    @_builtins.property
-    def backoff(self) -> _duration_pb2.Duration:
-        """Wait before the first retry; unset is none."""
-
-    def __init__(
-        self,
-        *,
-        max_retries: _builtins.int | None = ...,
-        backoff: _duration_pb2.Duration | None = ...,
-        kind: Global___BackoffKind.ValueType = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_retries", b"_max_retries", "backoff", b"backoff", "max_retries", b"max_retries"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_retries", b"_max_retries", "backoff", b"backoff", "kind", b"kind", "max_retries", b"max_retries"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__max_retries: _TypeAlias = _typing.Literal["max_retries"]  # noqa: Y015
-    _WhichOneofArgType__max_retries: _TypeAlias = _typing.Literal["_max_retries", b"_max_retries"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_retries) -> _WhichOneofReturnType__max_retries | None: ...
-
-Global___RetryPolicy: _TypeAlias = RetryPolicy  # noqa: Y015
 
 @_typing.final
 class Voting(_message.Message):

@@ -31,37 +31,41 @@ from pagantic.common.v1 import usage_pb2 as pagantic_dot_common_dot_v1_dot_usage
 from pagantic.constraint.v1 import contract_pb2 as pagantic_dot_constraint_dot_v1_dot_contract__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#pagantic/orchestrator/v1/plan.proto\x12\x18pagantic.orchestrator.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1epagantic/common/v1/chunk.proto\x1a\x1epagantic/common/v1/error.proto\x1a pagantic/common/v1/message.proto\x1a\x1epagantic/common/v1/usage.proto\x1a%pagantic/constraint/v1/contract.proto\"\xa8\x01\n\rExecutionPlan\x12-\n\x05steps\x18\x01 \x03(\x0b\x32\x1e.pagantic.orchestrator.v1.Step\x12\x34\n\x06policy\x18\x02 \x01(\x0b\x32$.pagantic.orchestrator.v1.PlanPolicy\x12\x32\n\x05trace\x18\x03 \x01(\x0b\x32#.pagantic.orchestrator.v1.PlanTrace\"\x91\x02\n\x04Step\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x17\n\x0fparameters_json\x18\x03 \x01(\t\x12\x32\n\x05input\x18\x04 \x01(\x0b\x32#.pagantic.orchestrator.v1.StepInput\x12\x12\n\ndepends_on\x18\x05 \x03(\t\x12\x36\n\x06output\x18\x06 \x01(\x0b\x32&.pagantic.constraint.v1.OutputContract\x12\x18\n\x0bmax_retries\x18\x07 \x01(\x05H\x00\x88\x01\x01\x12*\n\x07timeout\x18\x08 \x01(\x0b\x32\x19.google.protobuf.DurationB\x0e\n\x0c_max_retries\"\x88\x01\n\nPlanPolicy\x12\x11\n\tmax_steps\x18\x01 \x01(\x05\x12\x1a\n\x12\x61llowed_step_types\x18\x02 \x03(\t\x12\x16\n\x0erequire_linear\x18\x03 \x01(\x08\x12\x33\n\x10timeout_per_step\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"v\n\tPlanTrace\x12\x12\n\nplanner_id\x18\x01 \x01(\t\x12\x11\n\trationale\x18\x02 \x01(\t\x12.\n\ncreated_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nstep_count\x18\x04 \x01(\x05\"<\n\x0bMessageList\x12-\n\x08messages\x18\x01 \x03(\x0b\x32\x1b.pagantic.common.v1.Message\"h\n\x0b\x43\x61ndidateIR\x12\x0f\n\x07\x63ontent\x18\x01 \x01(\t\x12\x0e\n\x06source\x18\x02 \x01(\t\x12\r\n\x05score\x18\x03 \x01(\x01\x12\x12\n\nscore_kind\x18\x04 \x01(\t\x12\x15\n\rmetadata_json\x18\x05 \x01(\t\"J\n\rCandidateList\x12\x39\n\ncandidates\x18\x01 \x03(\x0b\x32%.pagantic.orchestrator.v1.CandidateIR\"6\n\tContextIR\x12)\n\x06\x63hunks\x18\x01 \x03(\x0b\x32\x19.pagantic.common.v1.Chunk\"@\n\x0cToolCallList\x12\x30\n\ntool_calls\x18\x01 \x03(\x0b\x32\x1c.pagantic.common.v1.ToolCall\"F\n\x0eToolResultList\x12\x34\n\x0ctool_results\x18\x01 \x03(\x0b\x32\x1e.pagantic.common.v1.ToolResult\"\xac\x02\n\tStepInput\x12\x39\n\x08messages\x18\x01 \x01(\x0b\x32%.pagantic.orchestrator.v1.MessageListH\x00\x12=\n\ncandidates\x18\x02 \x01(\x0b\x32\'.pagantic.orchestrator.v1.CandidateListH\x00\x12\x36\n\x07\x63ontext\x18\x03 \x01(\x0b\x32#.pagantic.orchestrator.v1.ContextIRH\x00\x12@\n\x0ctool_results\x18\x04 \x01(\x0b\x32(.pagantic.orchestrator.v1.ToolResultListH\x00\x12\x0e\n\x04text\x18\x05 \x01(\tH\x00\x12\x12\n\x08raw_json\x18\x06 \x01(\tH\x00\x42\x07\n\x05value\"\xe2\x02\n\nStepOutput\x12\x11\n\x07\x63ontent\x18\x01 \x01(\tH\x00\x12=\n\ncandidates\x18\x02 \x01(\x0b\x32\'.pagantic.orchestrator.v1.CandidateListH\x00\x12\x36\n\x07\x63ontext\x18\x03 \x01(\x0b\x32#.pagantic.orchestrator.v1.ContextIRH\x00\x12<\n\ntool_calls\x18\x04 \x01(\x0b\x32&.pagantic.orchestrator.v1.ToolCallListH\x00\x12@\n\x0ctool_results\x18\x05 \x01(\x0b\x32(.pagantic.orchestrator.v1.ToolResultListH\x00\x12\x12\n\x08raw_json\x18\x06 \x01(\tH\x00\x12-\n\x05usage\x18\x07 \x01(\x0b\x32\x1e.pagantic.common.v1.TokenUsageB\x07\n\x05value\"\xab\x02\n\nStepResult\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x34\n\x06output\x18\x03 \x01(\x0b\x32$.pagantic.orchestrator.v1.StepOutput\x12.\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x1f.pagantic.common.v1.SystemError\x12\x10\n\x08\x61ttempts\x18\x05 \x01(\x05\x12+\n\x08\x64uration\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12-\n\x05usage\x18\x07 \x01(\x0b\x32\x1e.pagantic.common.v1.TokenUsage\x12-\n\x08warnings\x18\x08 \x03(\x0b\x32\x1b.pagantic.common.v1.Warningb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#pagantic/orchestrator/v1/plan.proto\x12\x18pagantic.orchestrator.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1epagantic/common/v1/chunk.proto\x1a\x1epagantic/common/v1/error.proto\x1a pagantic/common/v1/message.proto\x1a\x1epagantic/common/v1/usage.proto\x1a%pagantic/constraint/v1/contract.proto\"\xa8\x01\n\rExecutionPlan\x12-\n\x05steps\x18\x01 \x03(\x0b\x32\x1e.pagantic.orchestrator.v1.Step\x12\x34\n\x06policy\x18\x02 \x01(\x0b\x32$.pagantic.orchestrator.v1.PlanPolicy\x12\x32\n\x05trace\x18\x03 \x01(\x0b\x32#.pagantic.orchestrator.v1.PlanTrace\"\xc7\x02\n\x04Step\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x17\n\x0fparameters_json\x18\x03 \x01(\t\x12\x32\n\x05input\x18\x04 \x01(\x0b\x32#.pagantic.orchestrator.v1.StepInput\x12\x12\n\ndepends_on\x18\x05 \x03(\t\x12\x36\n\x06output\x18\x06 \x01(\x0b\x32&.pagantic.constraint.v1.OutputContract\x12\x18\n\x0bmax_retries\x18\x07 \x01(\x05H\x00\x88\x01\x01\x12*\n\x07timeout\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x34\n\x05retry\x18\t \x01(\x0b\x32%.pagantic.orchestrator.v1.RetryPolicyB\x0e\n\x0c_max_retries\"\x98\x01\n\x0bRetryPolicy\x12\x18\n\x0bmax_retries\x18\x01 \x01(\x05H\x00\x88\x01\x01\x12*\n\x07\x62\x61\x63koff\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x33\n\x04kind\x18\x03 \x01(\x0e\x32%.pagantic.orchestrator.v1.BackoffKindB\x0e\n\x0c_max_retries\"\x88\x01\n\nPlanPolicy\x12\x11\n\tmax_steps\x18\x01 \x01(\x05\x12\x1a\n\x12\x61llowed_step_types\x18\x02 \x03(\t\x12\x16\n\x0erequire_linear\x18\x03 \x01(\x08\x12\x33\n\x10timeout_per_step\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"v\n\tPlanTrace\x12\x12\n\nplanner_id\x18\x01 \x01(\t\x12\x11\n\trationale\x18\x02 \x01(\t\x12.\n\ncreated_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nstep_count\x18\x04 \x01(\x05\"<\n\x0bMessageList\x12-\n\x08messages\x18\x01 \x03(\x0b\x32\x1b.pagantic.common.v1.Message\"h\n\x0b\x43\x61ndidateIR\x12\x0f\n\x07\x63ontent\x18\x01 \x01(\t\x12\x0e\n\x06source\x18\x02 \x01(\t\x12\r\n\x05score\x18\x03 \x01(\x01\x12\x12\n\nscore_kind\x18\x04 \x01(\t\x12\x15\n\rmetadata_json\x18\x05 \x01(\t\"J\n\rCandidateList\x12\x39\n\ncandidates\x18\x01 \x03(\x0b\x32%.pagantic.orchestrator.v1.CandidateIR\"6\n\tContextIR\x12)\n\x06\x63hunks\x18\x01 \x03(\x0b\x32\x19.pagantic.common.v1.Chunk\"@\n\x0cToolCallList\x12\x30\n\ntool_calls\x18\x01 \x03(\x0b\x32\x1c.pagantic.common.v1.ToolCall\"F\n\x0eToolResultList\x12\x34\n\x0ctool_results\x18\x01 \x03(\x0b\x32\x1e.pagantic.common.v1.ToolResult\"\xac\x02\n\tStepInput\x12\x39\n\x08messages\x18\x01 \x01(\x0b\x32%.pagantic.orchestrator.v1.MessageListH\x00\x12=\n\ncandidates\x18\x02 \x01(\x0b\x32\'.pagantic.orchestrator.v1.CandidateListH\x00\x12\x36\n\x07\x63ontext\x18\x03 \x01(\x0b\x32#.pagantic.orchestrator.v1.ContextIRH\x00\x12@\n\x0ctool_results\x18\x04 \x01(\x0b\x32(.pagantic.orchestrator.v1.ToolResultListH\x00\x12\x0e\n\x04text\x18\x05 \x01(\tH\x00\x12\x12\n\x08raw_json\x18\x06 \x01(\tH\x00\x42\x07\n\x05value\"\xe2\x02\n\nStepOutput\x12\x11\n\x07\x63ontent\x18\x01 \x01(\tH\x00\x12=\n\ncandidates\x18\x02 \x01(\x0b\x32\'.pagantic.orchestrator.v1.CandidateListH\x00\x12\x36\n\x07\x63ontext\x18\x03 \x01(\x0b\x32#.pagantic.orchestrator.v1.ContextIRH\x00\x12<\n\ntool_calls\x18\x04 \x01(\x0b\x32&.pagantic.orchestrator.v1.ToolCallListH\x00\x12@\n\x0ctool_results\x18\x05 \x01(\x0b\x32(.pagantic.orchestrator.v1.ToolResultListH\x00\x12\x12\n\x08raw_json\x18\x06 \x01(\tH\x00\x12-\n\x05usage\x18\x07 \x01(\x0b\x32\x1e.pagantic.common.v1.TokenUsageB\x07\n\x05value\"\xab\x02\n\nStepResult\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x34\n\x06output\x18\x03 \x01(\x0b\x32$.pagantic.orchestrator.v1.StepOutput\x12.\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x1f.pagantic.common.v1.SystemError\x12\x10\n\x08\x61ttempts\x18\x05 \x01(\x05\x12+\n\x08\x64uration\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12-\n\x05usage\x18\x07 \x01(\x0b\x32\x1e.pagantic.common.v1.TokenUsage\x12-\n\x08warnings\x18\x08 \x03(\x0b\x32\x1b.pagantic.common.v1.Warning*a\n\x0b\x42\x61\x63koffKind\x12\x1c\n\x18\x42\x41\x43KOFF_KIND_UNSPECIFIED\x10\x00\x12\x16\n\x12\x42\x41\x43KOFF_KIND_FIXED\x10\x01\x12\x1c\n\x18\x42\x41\x43KOFF_KIND_EXPONENTIAL\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'pagantic.orchestrator.v1.plan_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_BACKOFFKIND']._serialized_start=2614
+  _globals['_BACKOFFKIND']._serialized_end=2711
   _globals['_EXECUTIONPLAN']._serialized_start=300
   _globals['_EXECUTIONPLAN']._serialized_end=468
   _globals['_STEP']._serialized_start=471
-  _globals['_STEP']._serialized_end=744
-  _globals['_PLANPOLICY']._serialized_start=747
-  _globals['_PLANPOLICY']._serialized_end=883
-  _globals['_PLANTRACE']._serialized_start=885
-  _globals['_PLANTRACE']._serialized_end=1003
-  _globals['_MESSAGELIST']._serialized_start=1005
-  _globals['_MESSAGELIST']._serialized_end=1065
-  _globals['_CANDIDATEIR']._serialized_start=1067
-  _globals['_CANDIDATEIR']._serialized_end=1171
-  _globals['_CANDIDATELIST']._serialized_start=1173
-  _globals['_CANDIDATELIST']._serialized_end=1247
-  _globals['_CONTEXTIR']._serialized_start=1249
-  _globals['_CONTEXTIR']._serialized_end=1303
-  _globals['_TOOLCALLLIST']._serialized_start=1305
-  _globals['_TOOLCALLLIST']._serialized_end=1369
-  _globals['_TOOLRESULTLIST']._serialized_start=1371
-  _globals['_TOOLRESULTLIST']._serialized_end=1441
-  _globals['_STEPINPUT']._serialized_start=1444
-  _globals['_STEPINPUT']._serialized_end=1744
-  _globals['_STEPOUTPUT']._serialized_start=1747
-  _globals['_STEPOUTPUT']._serialized_end=2101
-  _globals['_STEPRESULT']._serialized_start=2104
-  _globals['_STEPRESULT']._serialized_end=2403
+  _globals['_STEP']._serialized_end=798
+  _globals['_RETRYPOLICY']._serialized_start=801
+  _globals['_RETRYPOLICY']._serialized_end=953
+  _globals['_PLANPOLICY']._serialized_start=956
+  _globals['_PLANPOLICY']._serialized_end=1092
+  _globals['_PLANTRACE']._serialized_start=1094
+  _globals['_PLANTRACE']._serialized_end=1212
+  _globals['_MESSAGELIST']._serialized_start=1214
+  _globals['_MESSAGELIST']._serialized_end=1274
+  _globals['_CANDIDATEIR']._serialized_start=1276
+  _globals['_CANDIDATEIR']._serialized_end=1380
+  _globals['_CANDIDATELIST']._serialized_start=1382
+  _globals['_CANDIDATELIST']._serialized_end=1456
+  _globals['_CONTEXTIR']._serialized_start=1458
+  _globals['_CONTEXTIR']._serialized_end=1512
+  _globals['_TOOLCALLLIST']._serialized_start=1514
+  _globals['_TOOLCALLLIST']._serialized_end=1578
+  _globals['_TOOLRESULTLIST']._serialized_start=1580
+  _globals['_TOOLRESULTLIST']._serialized_end=1650
+  _globals['_STEPINPUT']._serialized_start=1653
+  _globals['_STEPINPUT']._serialized_end=1953
+  _globals['_STEPOUTPUT']._serialized_start=1956
+  _globals['_STEPOUTPUT']._serialized_end=2310
+  _globals['_STEPRESULT']._serialized_start=2313
+  _globals['_STEPRESULT']._serialized_end=2612
 # @@protoc_insertion_point(module_scope)

@@ -9,6 +9,7 @@ from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from pagantic.common.v1 import chunk_pb2 as _chunk_pb2
 from pagantic.common.v1 import error_pb2 as _error_pb2
 from pagantic.common.v1 import message_pb2 as _message_pb2
@@ -24,6 +25,30 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _BackoffKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _BackoffKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_BackoffKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    BACKOFF_KIND_UNSPECIFIED: _BackoffKind.ValueType  # 0
+    """Not set: FIXED."""
+    BACKOFF_KIND_FIXED: _BackoffKind.ValueType  # 1
+    """The same wait each time."""
+    BACKOFF_KIND_EXPONENTIAL: _BackoffKind.ValueType  # 2
+    """Twice as long each time."""
+
+class BackoffKind(_BackoffKind, metaclass=_BackoffKindEnumTypeWrapper):
+    """How the wait between attempts grows."""
+
+BACKOFF_KIND_UNSPECIFIED: BackoffKind.ValueType  # 0
+"""Not set: FIXED."""
+BACKOFF_KIND_FIXED: BackoffKind.ValueType  # 1
+"""The same wait each time."""
+BACKOFF_KIND_EXPONENTIAL: BackoffKind.ValueType  # 2
+"""Twice as long each time."""
+Global___BackoffKind: _TypeAlias = BackoffKind  # noqa: Y015
 
 @_typing.final
 class ExecutionPlan(_message.Message):
@@ -77,6 +102,7 @@ class Step(_message.Message):
     OUTPUT_FIELD_NUMBER: _builtins.int
     MAX_RETRIES_FIELD_NUMBER: _builtins.int
     TIMEOUT_FIELD_NUMBER: _builtins.int
+    RETRY_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Unique within the plan; [A-Za-z0-9._:-]{1,64}."""
     kind: _builtins.str
@@ -101,7 +127,11 @@ class Step(_message.Message):
 
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
-        """How long it may take."""
+        """How long it may take; then ORCHESTRATION_STEP_TIMEOUT, or TOOL_TIMEOUT of a tool step."""
+
+    @_builtins.property
+    def retry(self) -> Global___RetryPolicy:
+        """How often and how soon it is tried again; unset is the request's policy. max_retries, where set, wins over its own."""
 
     def __init__(
         self,
@@ -114,16 +144,51 @@ class Step(_message.Message):
         output: _contract_pb2.OutputContract | None = ...,
         max_retries: _builtins.int | None = ...,
         timeout: _duration_pb2.Duration | None = ...,
+        retry: Global___RetryPolicy | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_retries", b"_max_retries", "input", b"input", "max_retries", b"max_retries", "output", b"output", "timeout", b"timeout"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_retries", b"_max_retries", "input", b"input", "max_retries", b"max_retries", "output", b"output", "retry", b"retry", "timeout", b"timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_retries", b"_max_retries", "depends_on", b"depends_on", "input", b"input", "kind", b"kind", "max_retries", b"max_retries", "name", b"name", "output", b"output", "parameters_json", b"parameters_json", "timeout", b"timeout"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_retries", b"_max_retries", "depends_on", b"depends_on", "input", b"input", "kind", b"kind", "max_retries", b"max_retries", "name", b"name", "output", b"output", "parameters_json", b"parameters_json", "retry", b"retry", "timeout", b"timeout"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_retries: _TypeAlias = _typing.Literal["max_retries"]  # noqa: Y015
     _WhichOneofArgType__max_retries: _TypeAlias = _typing.Literal["_max_retries", b"_max_retries"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_retries) -> _WhichOneofReturnType__max_retries | None: ...
 
 Global___Step: _TypeAlias = Step  # noqa: Y015
+
+@_typing.final
+class RetryPolicy(_message.Message):
+    """How often and how soon something is tried again."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MAX_RETRIES_FIELD_NUMBER: _builtins.int
+    BACKOFF_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    max_retries: _builtins.int
+    """Attempts beyond the first; unset is 2. At most 10."""
+    kind: Global___BackoffKind.ValueType
+    """How it grows."""
+    @_builtins.property
+    def backoff(self) -> _duration_pb2.Duration:
+        """Wait before the first retry; unset is none."""
+
+    def __init__(
+        self,
+        *,
+        max_retries: _builtins.int | None = ...,
+        backoff: _duration_pb2.Duration | None = ...,
+        kind: Global___BackoffKind.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_retries", b"_max_retries", "backoff", b"backoff", "max_retries", b"max_retries"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_retries", b"_max_retries", "backoff", b"backoff", "kind", b"kind", "max_retries", b"max_retries"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__max_retries: _TypeAlias = _typing.Literal["max_retries"]  # noqa: Y015
+    _WhichOneofArgType__max_retries: _TypeAlias = _typing.Literal["_max_retries", b"_max_retries"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_retries) -> _WhichOneofReturnType__max_retries | None: ...
+
+Global___RetryPolicy: _TypeAlias = RetryPolicy  # noqa: Y015
 
 @_typing.final
 class PlanPolicy(_message.Message):

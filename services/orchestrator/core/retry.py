@@ -1,0 +1,37 @@
+"""How often and how soon something is tried again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+DEFAULT_MAX_RETRIES = 2
+MAX_RETRIES = 10
+MAX_BACKOFF_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often work is tried again, and how the wait between attempts grows."""
+
+    max_retries: int = DEFAULT_MAX_RETRIES
+    backoff_s: float = 0.0
+    is_exponential: bool = False
+
+    @property
+    def objection(self) -> str:
+        """What is wrong with it; empty when nothing is."""
+        if not 0 <= self.max_retries <= MAX_RETRIES:
+            return f"max_retries is {self.max_retries}: it must be between 0 and {MAX_RETRIES}"
+        if not 0 <= self.backoff_s <= MAX_BACKOFF_S:
+            return f"backoff is {self.backoff_s:g} s: it must be between 0 and {MAX_BACKOFF_S:g} s"
+        return ""
+
+    def wait_s(self, retry: int, draw: float) -> float:
+        """Wait before retry number `retry`, from 1; 0 for none. No wait is longer than MAX_BACKOFF_S.
+
+        Exponential waits are shortened by up to a half, by `draw` in [0, 1): many that failed together come back apart.
+        """
+        if retry == 0:
+            return 0.0
+        growth = 2 ** (retry - 1) * (1 - draw / 2) if self.is_exponential else 1
+        return min(MAX_BACKOFF_S, self.backoff_s * growth)
