@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from pagantic_common.client.async_client import AsyncClient, raise_for_error
-from pagantic_common.client.requests import Hints, chat_request, structured_request, vote_request
+from pagantic_common.client.hints import Hints, Options
+from pagantic_common.client.requests import chat_request, plan_request, plan_step, structured_request, vote_request
 from pagantic_common.client.sync_client import Client
+from pagantic_common.client.typed_output import StructuredResult
 from pagantic_common.domain.json_completion import partial_json
 
 __all__ = [
     "AsyncClient",
     "Client",
     "Hints",
+    "Options",
+    "StructuredResult",
     "chat_request",
     "partial_json",
+    "plan_request",
+    "plan_step",
     "raise_for_error",
     "structured_request",
     "vote_request",

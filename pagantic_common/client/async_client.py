@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+import itertools
+import os
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from types import TracebackType
-from typing import Self, TypeVar, Unpack
+from typing import Any, Literal, Self, Unpack, overload
 
 import grpc
-from pydantic import BaseModel, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
-from pagantic.orchestrator.v1 import event_pb2, execution_pb2
+from pagantic.orchestrator.v1 import event_pb2, execution_pb2, plan_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as rpc
-from pagantic_common.client.requests import Hints, Messages, chat_request, structured_request
+from pagantic_common.client.hints import Options
+from pagantic_common.client.requests import Messages, chat_request, structured_request, vote_request
+from pagantic_common.client.typed_output import (
+    OutputType,
+    StructuredResult,
+    ValueT,
+    refusals_of,
+    refused,
+    with_refusal,
+)
 from pagantic_common.codec.errors import failure_from_proto
-from pagantic_common.domain.errors import ErrorCode, failure_of
+from pagantic_common.codec.messages import duration_from_proto
+from pagantic_common.domain.json_text import dump_json
 from pagantic_common.domain.messages import ToolChoice
 from pagantic_common.rpc.call import call_stream, call_unary
 from pagantic_common.rpc.channel import open_channel
@@ -23,9 +35,9 @@ from pagantic_common.rpc.status import error_of
 DEFAULT_ADDRESS = "127.0.0.1:50051"
 DEFAULT_TIMEOUT_S = 120.0
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
+RESPONSE_GRACE_S = 5.0
+VALIDATION_RETRIES = 2
 _SERVICE = "orchestrator"
-
-ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 def raise_for_error(response: execution_pb2.SystemResponse) -> execution_pb2.SystemResponse:
@@ -39,19 +51,19 @@ class AsyncClient:
     """Talks to one orchestrator. Use it as an async context manager, or close it.
 
     Args:
-        address: host:port of the orchestrator.
+        address: host:port of the orchestrator; None is PAGANTIC_ADDRESS, or else this machine's.
         timeout_s: Longest time for each call, seconds.
         max_message_bytes: Largest message taken or sent.
     """
 
     def __init__(
         self,
-        address: str = DEFAULT_ADDRESS,
+        address: str | None = None,
         *,
         timeout_s: float = DEFAULT_TIMEOUT_S,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
     ) -> None:
-        self.address = address
+        self.address = address or os.environ.get("PAGANTIC_ADDRESS") or DEFAULT_ADDRESS
         self._timeout_s = timeout_s
         self._max_message_bytes = max_message_bytes
         self._channel: grpc.aio.Channel | None = None
@@ -79,35 +91,114 @@ class AsyncClient:
         tools: Sequence[str] | None = None,
         tool_choice: str | ToolChoice | None = None,
         system: str = "",
-        **hints: Unpack[Hints],
+        **options: Unpack[Options],
     ) -> execution_pb2.SystemResponse:
         """Take a chat turn; raises PaganticError when it failed. Arguments are those of `chat_request`."""
         request = chat_request(
-            text_or_messages, session_id=session_id, tools=tools, tool_choice=tool_choice, system=system, **hints
+            text_or_messages, session_id=session_id, tools=tools, tool_choice=tool_choice, system=system, **options
         )
         return raise_for_error(await self.execute(request))
 
+    @overload
     async def structured(
-        self, text_or_messages: Messages, output_type: type[ModelT], *, system: str = "", **hints: Unpack[Hints]
-    ) -> ModelT:
-        """Return an instance of `output_type` made from the text; raises PaganticError when that failed."""
-        request = structured_request(text_or_messages, output_type.model_json_schema(), system=system, **hints)
-        response = raise_for_error(await self.execute(request))
-        try:
-            return output_type.model_validate_json(response.structured_output_json)
-        except ValidationError as error:
-            # The schema held, so this is a validator of the type's own.
-            message = f"the answer satisfies the schema of {output_type.__name__!r} but not its validators"
-            details = {"violations": [problem["msg"] for problem in error.errors(include_input=False)]}
-            raise error_of(failure_of(ErrorCode.CONSTRAINT_SCHEMA_INVALID, message, details=details)) from error
+        self,
+        text_or_messages: Messages,
+        output_type: type[ValueT] | TypeAdapter[ValueT],
+        *,
+        full: Literal[False] = False,
+        validation_retries: int = VALIDATION_RETRIES,
+        tools: Sequence[str] = (),
+        system: str = "",
+        **options: Unpack[Options],
+    ) -> ValueT: ...
+
+    @overload
+    async def structured(
+        self,
+        text_or_messages: Messages,
+        output_type: type[ValueT] | TypeAdapter[ValueT],
+        *,
+        full: Literal[True],
+        validation_retries: int = VALIDATION_RETRIES,
+        tools: Sequence[str] = (),
+        system: str = "",
+        **options: Unpack[Options],
+    ) -> StructuredResult[ValueT]: ...
+
+    async def structured(
+        self,
+        text_or_messages: Messages,
+        output_type: type[ValueT] | TypeAdapter[ValueT],
+        *,
+        full: bool = False,
+        validation_retries: int = VALIDATION_RETRIES,
+        tools: Sequence[str] = (),
+        system: str = "",
+        **options: Unpack[Options],
+    ) -> ValueT | StructuredResult[ValueT]:
+        """Return a value of `output_type` made from the text; raises PaganticError when that failed.
+
+        Args:
+            text_or_messages: The user's words, or messages of which the last is the user's.
+            output_type: A pydantic model, a dataclass, `list[X]`, a union, or a TypeAdapter.
+            full: Return a StructuredResult: the value with its response, usage and guarantee.
+            validation_retries: How often an answer that the type's validators refuse is asked for again, with what
+                they said. Each time is a request of its own.
+            tools: Names the model may call before it answers.
+            system: System prompt.
+            options: See Options.
+        """
+        output = OutputType[ValueT](output_type)
+        request = structured_request(text_or_messages, output.schema(), tools=tools, system=system, **options)
+        first_id = request.request_id
+        for refusals in itertools.count():
+            response = raise_for_error(await self.execute(request))
+            try:
+                value = output.value_of(response)
+            except ValidationError as error:
+                violations = refusals_of(error)
+                if refusals >= validation_retries:
+                    raise refused(output.name, violations) from error
+                messages = with_refusal(request.messages, response.structured_output_json, violations)
+                del request.messages[:]
+                request.messages.extend(messages)
+                request.request_id = f"{first_id}.{refusals + 2}" if first_id else ""
+            else:
+                return StructuredResult(value, response, refusals) if full else value
+        raise AssertionError("the loop returns or raises")
+
+    async def vote(
+        self,
+        text_or_messages: Messages,
+        schema: Mapping[str, Any] | bool | str,
+        *,
+        n: int = 0,
+        strategy: str = "majority",
+        min_agreement: float = 0.0,
+        early_stop: bool = False,
+        system: str = "",
+        **options: Unpack[Options],
+    ) -> execution_pb2.SystemResponse:
+        """Take a vote; raises PaganticError when it failed. Arguments are those of `vote_request`."""
+        request = vote_request(
+            text_or_messages,
+            schema,
+            n=n,
+            strategy=strategy,
+            min_agreement=min_agreement,
+            early_stop=early_stop,
+            system=system,
+            **options,
+        )
+        return raise_for_error(await self.execute(request))
 
     async def execute(self, request: execution_pb2.SystemRequest) -> execution_pb2.SystemResponse:
         """Run a request; a failure of the work is the response's error, only what kept it from running is raised."""
-        return await call_unary(_SERVICE, self._stub().Execute, request, self._timeout_s)
+        return await call_unary(_SERVICE, self._stub().Execute, request, self._time_for(request))
 
     def stream(self, request: execution_pb2.SystemRequest) -> AsyncGenerator[event_pb2.ExecutionEvent, None]:
         """Run a request and yield what happens; the last event is `completed`. Close it when leaving early."""
-        return call_stream(_SERVICE, self._stub().ExecuteStream, request, self._timeout_s)
+        return call_stream(_SERVICE, self._stub().ExecuteStream, request, self._time_for(request))
 
     async def timeline(self, request_id: str) -> list[event_pb2.ExecutionEvent]:
         """Return the stored events of an execution, in sequence."""
@@ -137,6 +228,39 @@ class AsyncClient:
         request = pb.GetUsageRequest(session_id=session_id, model=model)
         return list((await call_unary(_SERVICE, self._stub().GetUsage, request, self._timeout_s)).totals)
 
+    async def list_executions(
+        self,
+        *,
+        session_id: str = "",
+        state: execution_pb2.LifecycleState.ValueType = execution_pb2.LIFECYCLE_STATE_UNSPECIFIED,
+        limit: int = 100,
+    ) -> list[execution_pb2.Execution]:
+        """Return the newest executions without their responses, newest first; empty filters are all."""
+        found: list[execution_pb2.Execution] = []
+        token = ""
+        while len(found) < limit:
+            request = pb.ListExecutionsRequest(
+                page_size=min(100, limit - len(found)), page_token=token, session_id=session_id, state=state
+            )
+            page = await call_unary(_SERVICE, self._stub().ListExecutions, request, self._timeout_s)
+            found += page.executions
+            if not (token := page.next_page_token):
+                break
+        return found
+
+    async def create_plan(self, request: execution_pb2.SystemRequest) -> plan_pb2.ExecutionPlan:
+        """Return the plan that a PLAN request would run, checked, without running it."""
+        made = pb.CreatePlanRequest(request=request)
+        return (await call_unary(_SERVICE, self._stub().CreatePlan, made, self._timeout_s)).plan
+
+    async def update_session(
+        self, session_id: str, values: Mapping[str, Any], *, removed: Sequence[str] = ()
+    ) -> pb.Session:
+        """Keep values for a session, as JSON, and remove others; returns it without its messages."""
+        texts = {key: dump_json(value) for key, value in values.items()}
+        request = pb.UpdateSessionRequest(session_id=session_id, state_json=texts, removed_keys=removed)
+        return (await call_unary(_SERVICE, self._stub().UpdateSession, request, self._timeout_s)).session
+
     async def get_session(self, session_id: str) -> pb.Session:
         """Return a stored conversation; raises NotFound."""
         request = pb.GetSessionRequest(session_id=session_id)
@@ -157,6 +281,11 @@ class AsyncClient:
         """Remove a stored conversation; raises NotFound."""
         request = pb.DeleteSessionRequest(session_id=session_id)
         await call_unary(_SERVICE, self._stub().DeleteSession, request, self._timeout_s)
+
+    def _time_for(self, request: execution_pb2.SystemRequest) -> float:
+        """Return the longest time for a request's call: a little more than its own, so that its response arrives."""
+        timeout_s = duration_from_proto(request.hints.timeout)
+        return timeout_s + RESPONSE_GRACE_S if timeout_s else self._timeout_s
 
     def _stub(self) -> rpc.OrchestratorServiceAsyncStub:
         # The channel belongs to the event loop that first uses the client, so it is not opened before.

@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
 from pagantic.common.v1 import message_pb2
 from pagantic.constraint.v1 import contract_pb2
-from pagantic.orchestrator.v1 import execution_pb2
-from pagantic_common.codec.messages import tool_choice_to_proto
+from pagantic.orchestrator.v1 import execution_pb2, plan_pb2
+from pagantic_common.client.hints import Options, apply_options, one_of
 from pagantic_common.domain.json_text import dump_json
 from pagantic_common.domain.messages import ToolChoice, ToolChoiceMode
 
 Messages = str | Sequence[message_pb2.Message]
 
-
-class Hints(TypedDict, total=False):
-    """ExecutionHints as keywords; what is left out is the system's default. `options` go to the engine unread."""
-
-    max_tokens: int
-    temperature: float
-    top_p: float
-    seed: int
-    max_tool_rounds: int
-    model: str
-    options: Mapping[str, Any]
+STRATEGIES = ("majority", "strict_majority", "unanimity", "field_majority")
 
 
 def chat_request(
@@ -34,7 +24,7 @@ def chat_request(
     tools: Sequence[str] | None = None,
     tool_choice: str | ToolChoice | None = None,
     system: str = "",
-    **hints: Unpack[Hints],
+    **options: Unpack[Options],
 ) -> execution_pb2.SystemRequest:
     """Make a CHAT request.
 
@@ -44,44 +34,57 @@ def chat_request(
         tools: Names the model may call; None is all that are registered, an empty list is none.
         tool_choice: "auto", "required", "none", or the name of the tool that must be called.
         system: System prompt.
-        hints: See Hints.
+        options: See Options.
     """
     if tools is not None and not tools:
         tool_choice = ToolChoice(mode=ToolChoiceMode.NONE)
-    return execution_pb2.SystemRequest(
+    request = execution_pb2.SystemRequest(
         mode=execution_pb2.MODE_CHAT,
         session_id=session_id,
-        messages=_messages_of(text_or_messages),
+        messages=messages_of(text_or_messages),
         prompt=_prompt_of(system),
         tools=tools or (),
-        hints=_hints_of(hints, tool_choice),
     )
+    return apply_options(request, options, tool_choice)
 
 
 def structured_request(
-    text_or_messages: Messages, schema: Mapping[str, Any] | str, *, system: str = "", **hints: Unpack[Hints]
+    text_or_messages: Messages,
+    schema: Mapping[str, Any] | bool | str,
+    *,
+    tools: Sequence[str] = (),
+    system: str = "",
+    **options: Unpack[Options],
 ) -> execution_pb2.SystemRequest:
-    """Make a STRUCTURED request; `schema` is a JSON Schema, as a mapping or as text."""
-    schema_json = schema if isinstance(schema, str) else dump_json(dict(schema))
-    return execution_pb2.SystemRequest(
+    """Make a STRUCTURED request.
+
+    Args:
+        text_or_messages: The user's words, or messages of which the last is the user's.
+        schema: JSON Schema, as a mapping or as text.
+        tools: Names the model may call before it answers.
+        system: System prompt.
+        options: See Options.
+    """
+    request = execution_pb2.SystemRequest(
         mode=execution_pb2.MODE_STRUCTURED,
-        messages=_messages_of(text_or_messages),
+        messages=messages_of(text_or_messages),
         prompt=_prompt_of(system),
-        output=contract_pb2.OutputContract(schema_json=schema_json),
-        hints=_hints_of(hints, None),
+        output=contract_pb2.OutputContract(schema_json=schema if isinstance(schema, str) else dump_json(schema)),
+        tools=tools,
     )
+    return apply_options(request, options)
 
 
 def vote_request(
     text_or_messages: Messages,
-    schema: Mapping[str, Any] | str,
+    schema: Mapping[str, Any] | bool | str,
     *,
     n: int = 0,
     strategy: str = "majority",
     min_agreement: float = 0.0,
     early_stop: bool = False,
     system: str = "",
-    **hints: Unpack[Hints],
+    **options: Unpack[Options],
 ) -> execution_pb2.SystemRequest:
     """Make a REDUNDANT request: a vote of `n` answers, 0 being 3, on JSON that satisfies `schema`.
 
@@ -93,14 +96,15 @@ def vote_request(
         min_agreement: Least fraction of n that the winner needs.
         early_stop: Stop decoding once the winner is certain; confidence is then a lower bound.
         system: System prompt.
-        hints: See Hints.
+        options: See Options.
     """
-    request = structured_request(text_or_messages, schema, system=system, **hints)
+    name = one_of("strategy", strategy, STRATEGIES)
+    request = structured_request(text_or_messages, schema, system=system, **options)
     request.mode = execution_pb2.MODE_REDUNDANT
     request.voting.CopyFrom(
         execution_pb2.Voting(
             n=n,
-            strategy=execution_pb2.VotingStrategy.Value(f"VOTING_STRATEGY_{strategy.upper()}"),
+            strategy=execution_pb2.VotingStrategy.Value(f"VOTING_STRATEGY_{name.upper()}"),
             min_agreement=min_agreement,
             early_stop=early_stop,
         )
@@ -108,7 +112,64 @@ def vote_request(
     return request
 
 
-def _messages_of(text_or_messages: Messages) -> Sequence[message_pb2.Message]:
+def plan_request(
+    text_or_messages: Messages,
+    steps: Sequence[plan_pb2.Step] | None = None,
+    *,
+    tools: Sequence[str] = (),
+    system: str = "",
+    **options: Unpack[Options],
+) -> execution_pb2.SystemRequest:
+    """Make a PLAN request; without steps the planner makes them.
+
+    Args:
+        text_or_messages: The user's words, or messages of which the last is the user's.
+        steps: What `plan_step` makes; in order, unless one names what it depends on.
+        tools: Names that the plan may use; empty is all that are registered.
+        system: System prompt of the infer steps.
+        options: See Options.
+    """
+    request = execution_pb2.SystemRequest(
+        mode=execution_pb2.MODE_PLAN,
+        messages=messages_of(text_or_messages),
+        prompt=_prompt_of(system),
+        plan=None if steps is None else plan_pb2.ExecutionPlan(steps=steps),
+        tools=tools,
+    )
+    return apply_options(request, options)
+
+
+def plan_step(
+    name: str,
+    kind: str,
+    *,
+    depends_on: Sequence[str] = (),
+    schema: Mapping[str, Any] | bool | str | None = None,
+    **parameters: Any,
+) -> plan_pb2.Step:
+    """Make a plan's step.
+
+    Args:
+        name: Unique within the plan.
+        kind: "infer", "tool", "validate", "retrieve", "rerank", or a kind that the deployment registered.
+        depends_on: Names of the steps it needs; when no step names any, each takes what the one before it gave.
+        schema: JSON Schema of its output; of infer and validate steps.
+        parameters: Those of the kind, such as `prompt`, `tool`, `arguments`, `collection`.
+    """
+    contract = None
+    if schema is not None:
+        contract = contract_pb2.OutputContract(schema_json=schema if isinstance(schema, str) else dump_json(schema))
+    return plan_pb2.Step(
+        name=name,
+        kind=kind,
+        parameters_json=dump_json(parameters) if parameters else "",
+        depends_on=depends_on,
+        output=contract,
+    )
+
+
+def messages_of(text_or_messages: Messages) -> Sequence[message_pb2.Message]:
+    """Return messages; a text is the user's."""
     if isinstance(text_or_messages, str):
         return [message_pb2.Message(role=message_pb2.ROLE_USER, content=text_or_messages)]
     return text_or_messages
@@ -116,27 +177,3 @@ def _messages_of(text_or_messages: Messages) -> Sequence[message_pb2.Message]:
 
 def _prompt_of(system: str) -> execution_pb2.SystemPrompt | None:
     return execution_pb2.SystemPrompt(text=system) if system else None
-
-
-def _hints_of(hints: Hints, tool_choice: str | ToolChoice | None) -> execution_pb2.ExecutionHints:
-    options = hints.get("options")
-    encoded = execution_pb2.ExecutionHints(
-        max_tokens=hints.get("max_tokens", 0),
-        temperature=hints.get("temperature"),
-        top_p=hints.get("top_p"),
-        seed=hints.get("seed"),
-        max_tool_rounds=hints.get("max_tool_rounds", 0),
-        model=hints.get("model", ""),
-        options_json=dump_json(dict(options)) if options else "",
-    )
-    if tool_choice:
-        encoded.tool_choice.CopyFrom(tool_choice_to_proto(_choice_of(tool_choice)))
-    return encoded
-
-
-def _choice_of(choice: str | ToolChoice) -> ToolChoice:
-    if isinstance(choice, ToolChoice):
-        return choice
-    if choice in tuple(ToolChoiceMode):
-        return ToolChoice(mode=ToolChoiceMode(choice))
-    return ToolChoice(tool_name=choice)

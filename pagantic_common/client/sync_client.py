@@ -5,21 +5,24 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from collections.abc import Coroutine, Generator, Sequence
+from collections.abc import Coroutine, Generator, Mapping, Sequence
 from contextlib import aclosing
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
-from pagantic.orchestrator.v1 import event_pb2, execution_pb2
+from pydantic import TypeAdapter
+
+from pagantic.orchestrator.v1 import event_pb2, execution_pb2, plan_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.client.async_client import (
-    DEFAULT_ADDRESS,
     DEFAULT_TIMEOUT_S,
     MAX_MESSAGE_BYTES,
+    VALIDATION_RETRIES,
     AsyncClient,
-    ModelT,
 )
-from pagantic_common.client.requests import Hints, Messages
+from pagantic_common.client.hints import Options
+from pagantic_common.client.requests import Messages
+from pagantic_common.client.typed_output import StructuredResult, ValueT
 from pagantic_common.domain.messages import ToolChoice
 
 ResultT = TypeVar("ResultT")
@@ -33,13 +36,13 @@ class Client:
 
     def __init__(
         self,
-        address: str = DEFAULT_ADDRESS,
+        address: str | None = None,
         *,
         timeout_s: float = DEFAULT_TIMEOUT_S,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
     ) -> None:
-        self.address = address
         self._client = AsyncClient(address, timeout_s=timeout_s, max_message_bytes=max_message_bytes)
+        self.address = self._client.address
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="pagantic-client", daemon=True)
         self._thread.start()
@@ -69,20 +72,91 @@ class Client:
         tools: Sequence[str] | None = None,
         tool_choice: str | ToolChoice | None = None,
         system: str = "",
-        **hints: Unpack[Hints],
+        **options: Unpack[Options],
     ) -> execution_pb2.SystemResponse:
         """Take a chat turn; raises PaganticError when it failed. Arguments are those of `chat_request`."""
         return self._run(
             self._client.chat(
-                text_or_messages, session_id=session_id, tools=tools, tool_choice=tool_choice, system=system, **hints
+                text_or_messages, session_id=session_id, tools=tools, tool_choice=tool_choice, system=system, **options
             )
         )
 
+    @overload
     def structured(
-        self, text_or_messages: Messages, output_type: type[ModelT], *, system: str = "", **hints: Unpack[Hints]
-    ) -> ModelT:
-        """Return an instance of `output_type` made from the text; raises PaganticError when that failed."""
-        return self._run(self._client.structured(text_or_messages, output_type, system=system, **hints))
+        self,
+        text_or_messages: Messages,
+        output_type: type[ValueT] | TypeAdapter[ValueT],
+        *,
+        full: Literal[False] = False,
+        validation_retries: int = VALIDATION_RETRIES,
+        tools: Sequence[str] = (),
+        system: str = "",
+        **options: Unpack[Options],
+    ) -> ValueT: ...
+
+    @overload
+    def structured(
+        self,
+        text_or_messages: Messages,
+        output_type: type[ValueT] | TypeAdapter[ValueT],
+        *,
+        full: Literal[True],
+        validation_retries: int = VALIDATION_RETRIES,
+        tools: Sequence[str] = (),
+        system: str = "",
+        **options: Unpack[Options],
+    ) -> StructuredResult[ValueT]: ...
+
+    def structured(
+        self,
+        text_or_messages: Messages,
+        output_type: type[ValueT] | TypeAdapter[ValueT],
+        *,
+        full: bool = False,
+        validation_retries: int = VALIDATION_RETRIES,
+        tools: Sequence[str] = (),
+        system: str = "",
+        **options: Unpack[Options],
+    ) -> ValueT | StructuredResult[ValueT]:
+        """Return a value of `output_type` made from the text; see `AsyncClient.structured`."""
+        made: ValueT | StructuredResult[ValueT] = self._run(
+            self._client.structured(  # type: ignore[call-overload]
+                text_or_messages,
+                output_type,
+                full=full,
+                validation_retries=validation_retries,
+                tools=tools,
+                system=system,
+                **options,
+            )
+        )
+        return made
+
+    def vote(
+        self,
+        text_or_messages: Messages,
+        schema: Mapping[str, Any] | bool | str,
+        *,
+        n: int = 0,
+        strategy: str = "majority",
+        min_agreement: float = 0.0,
+        early_stop: bool = False,
+        system: str = "",
+        **options: Unpack[Options],
+    ) -> execution_pb2.SystemResponse:
+        """Take a vote; raises PaganticError when it failed. Arguments are those of `vote_request`."""
+        return self._run(
+            self._client.vote(
+                text_or_messages,
+                schema,
+                n=n,
+                strategy=strategy,
+                min_agreement=min_agreement,
+                early_stop=early_stop,
+                system=system,
+                **options,
+            )
+        )
 
     def execute(self, request: execution_pb2.SystemRequest) -> execution_pb2.SystemResponse:
         """Run a request; a failure of the work is the response's error, only what kept it from running is raised."""
@@ -132,6 +206,24 @@ class Client:
     def get_usage(self, *, session_id: str = "", model: str = "") -> list[pb.UsageTotal]:
         """Return what ended executions used and cost, by session and model; empty filters are all."""
         return self._run(self._client.get_usage(session_id=session_id, model=model))
+
+    def list_executions(
+        self,
+        *,
+        session_id: str = "",
+        state: execution_pb2.LifecycleState.ValueType = execution_pb2.LIFECYCLE_STATE_UNSPECIFIED,
+        limit: int = 100,
+    ) -> list[execution_pb2.Execution]:
+        """Return the newest executions without their responses, newest first; empty filters are all."""
+        return self._run(self._client.list_executions(session_id=session_id, state=state, limit=limit))
+
+    def create_plan(self, request: execution_pb2.SystemRequest) -> plan_pb2.ExecutionPlan:
+        """Return the plan that a PLAN request would run, checked, without running it."""
+        return self._run(self._client.create_plan(request))
+
+    def update_session(self, session_id: str, values: Mapping[str, Any], *, removed: Sequence[str] = ()) -> pb.Session:
+        """Keep values for a session, as JSON, and remove others; returns it without its messages."""
+        return self._run(self._client.update_session(session_id, values, removed=removed))
 
     def get_session(self, session_id: str) -> pb.Session:
         """Return a stored conversation; raises NotFound."""

@@ -15,10 +15,14 @@ from services.orchestrator.settings import OrchestratorSettings
 
 
 class ScriptedOrchestrator(rpc.OrchestratorServiceServicer):
-    """Answers with `response`, keeps what it was asked, and hangs on the words `hang`."""
+    """Answers with `response`, keeps what it was asked, and hangs on the words `hang`.
+
+    While there are `answers`, the next of them is the response's document.
+    """
 
     def __init__(self):
         self.requests = []
+        self.answers = []
         self.response = execution_pb2.SystemResponse(request_id="r1", content="hello")
         self.cancelled = threading.Event()
 
@@ -26,6 +30,8 @@ class ScriptedOrchestrator(rpc.OrchestratorServiceServicer):
         self.requests.append(request)
         if request.messages[-1].content == "hang":
             await asyncio.sleep(60)
+        if self.answers:
+            self.response.structured_output_json = self.answers.pop(0)
         return self.response
 
     async def ExecuteStream(self, request, _context):

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Literal
 
 import pytest
-from pydantic import BaseModel, field_validator
+from pydantic import BaseModel, TypeAdapter, field_validator
 
 from pagantic.common.v1 import error_pb2, message_pb2
+from pagantic.constraint.v1 import contract_pb2
+from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import execution_pb2
-from pagantic_common.client import AsyncClient, Client, chat_request
+from pagantic_common.client import (
+    AsyncClient,
+    Client,
+    chat_request,
+    plan_request,
+    plan_step,
+    structured_request,
+    vote_request,
+)
 from pagantic_common.domain.errors import (
     DeadlineExceeded,
     ErrorCode,
@@ -103,10 +116,119 @@ def test_structured_sends_the_types_schema_and_returns_an_instance(client, orche
 
 def test_an_answer_that_a_validator_refuses_is_a_schema_failure_without_its_text(client, orchestrator):
     orchestrator.response.structured_output_json = '{"name": "Ulm", "inhabitants": -1}'
-    with pytest.raises(PaganticError, match="not its validators") as raised:
+    with pytest.raises(PaganticError, match="not its validators: inhabitants: Value error") as raised:
         client.structured("Ulm", City)
     assert raised.value.code is ErrorCode.CONSTRAINT_SCHEMA_INVALID
-    assert raised.value.failure.details == {"violations": ["Value error, must not be negative"]}
+    assert raised.value.failure.details == {"violations": ["inhabitants: Value error, must not be negative"]}
+    first, _, last = orchestrator.requests
+    assert len(first.messages) == 1
+    assert len(last.messages) == 5
+    assert "must not be negative" in last.messages[-1].content
+
+
+def test_a_refused_answer_is_asked_for_again_under_an_id_of_its_own(client, orchestrator):
+    answers = ['{"name": "Ulm", "inhabitants": -1}', '{"name": "Ulm", "inhabitants": 1}']
+    orchestrator.answers = answers
+    result = client.structured("Ulm", City, full=True, request_id="r")
+    assert result.value == City(name="Ulm", inhabitants=1)
+    assert result.refusals == 1
+    assert [request.request_id for request in orchestrator.requests] == ["r", "r.2"]
+
+
+@dataclass
+class Point:
+    x: int
+
+
+class Open(BaseModel, extra="allow"):
+    x: int
+
+
+@pytest.mark.parametrize(
+    ("output_type", "answer", "value"),
+    [
+        (list[int], "[1, 2]", [1, 2]),
+        (int | str, '"a"', "a"),
+        (Literal["a", "b"], '"b"', "b"),
+        (dict[str, int], '{"a": 1}', {"a": 1}),
+        (Point, '{"x": 1}', Point(1)),
+        (TypeAdapter(list[City]), '[{"name": "Ulm", "inhabitants": 1}]', [City(name="Ulm", inhabitants=1)]),
+    ],
+)
+def test_any_type_is_an_output(client, orchestrator, output_type, answer, value):
+    orchestrator.response.structured_output_json = answer
+    assert client.structured("?", output_type) == value
+
+
+def sent_schema(orchestrator):
+    return json.loads(orchestrator.requests[-1].output.schema_json)
+
+
+def test_objects_are_sent_closed_unless_the_type_allows_extras(client, orchestrator):
+    orchestrator.response.structured_output_json = '[{"name": "Ulm", "inhabitants": 1}]'
+    client.structured("?", list[City])
+    assert sent_schema(orchestrator)["$defs"]["City"]["additionalProperties"] is False
+    orchestrator.response.structured_output_json = '{"x": 1, "y": 2}'
+    assert client.structured("?", Open).model_extra == {"y": 2}
+    assert sent_schema(orchestrator)["additionalProperties"] is True
+
+
+def test_the_whole_result_has_usage_guarantee_and_id(client, orchestrator):
+    orchestrator.response.structured_output_json = "[1]"
+    orchestrator.response.token_usage.output_tokens = 3
+    orchestrator.response.validation.guarantee = contract_pb2.GUARANTEE_ENFORCED
+    result = client.structured("?", list[int], full=True)
+    assert (result.value, result.usage.output_tokens, result.guarantee) == ([1], 3, "ENFORCED")
+    assert result.request_id == orchestrator.response.request_id
+
+
+@pytest.mark.parametrize(
+    ("keywords", "wrong"),
+    [({"maxtokens": 5}, "did you mean 'max_tokens'"), ({"zzz": 1}, "unexpected keyword 'zzz': there are")],
+)
+def test_a_misspelt_keyword_is_refused(client, keywords, wrong):
+    with pytest.raises(TypeError, match=wrong):
+        client.chat("hi", **keywords)
+
+
+def test_every_option_is_sent():
+    request = structured_request(
+        "hi", {}, request_id="r", context="handbook", rules={"short": "size(output) < 9"}, semantic_intent="kind",
+        max_retries=0, stop=["x"], logit_bias={1: 2.0}, top_k=3, min_p=0.1, top_logprobs=1, priority=-1,
+        timeout_s=1.5, reasoning="off", reasoning_max_tokens=9, tools=["clock"],
+    )  # fmt: skip
+    assert (request.request_id, request.context.collection, request.semantic_intent) == ("r", "handbook", "kind")
+    assert request.rules[0].expression == "size(output) < 9"
+    assert request.retry.max_retries == 0
+    assert request.retry.HasField("max_retries")
+    assert (list(request.hints.stop), request.hints.logit_bias[1], request.hints.top_k) == (["x"], 2.0, 3)
+    assert (request.hints.timeout.seconds, request.hints.timeout.nanos) == (1, 500_000_000)
+    assert (request.hints.reasoning.mode, request.hints.reasoning.max_tokens) == (generation_pb2.REASONING_MODE_OFF, 9)
+    assert list(request.tools) == ["clock"]
+
+
+@pytest.mark.parametrize(
+    ("make", "wrong"),
+    [
+        (lambda: vote_request("?", {}, strategy="best"), "strategy is 'best': it must be one of 'majority'"),
+        (lambda: chat_request("?", reasoning="maybe"), "reasoning is 'maybe': it must be one of 'auto'"),
+    ],
+)
+def test_a_word_that_is_none_of_those_known_is_refused_with_them(make, wrong):
+    with pytest.raises(ValueError, match=wrong):
+        make()
+
+
+def test_the_address_is_the_environments_unless_given(monkeypatch, address, orchestrator):
+    monkeypatch.setenv("PAGANTIC_ADDRESS", address)
+    with Client(timeout_s=10) as client:
+        assert client.chat("hi").content == "hello"
+
+
+def test_a_plan_is_made_of_steps():
+    request = plan_request("go", [plan_step("find", "retrieve", collection="c"), plan_step("say", "infer", schema={})])
+    assert [(step.name, step.kind) for step in request.plan.steps] == [("find", "retrieve"), ("say", "infer")]
+    assert json.loads(request.plan.steps[0].parameters_json) == {"collection": "c"}
 
 
 def test_stream_yields_events_up_to_the_response(client):

@@ -1,0 +1,130 @@
+"""What a caller may say beside the text: ExecutionHints and the other parts of a request, as keywords."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypedDict
+
+from pagantic.constraint.v1 import contract_pb2
+from pagantic.context.v1 import context_service_pb2
+from pagantic.inference.v1 import generation_pb2
+from pagantic.orchestrator.v1 import execution_pb2
+from pagantic_common.codec.messages import duration_to_proto, tool_choice_to_proto
+from pagantic_common.domain.json_text import dump_json
+from pagantic_common.domain.messages import ToolChoice, ToolChoiceMode
+
+REASONING_MODES = ("auto", "on", "off")
+_PLAIN = (
+    "max_tokens", "temperature", "top_p", "seed", "max_tool_rounds", "model", "top_k", "min_p", "repetition_penalty",
+    "presence_penalty", "frequency_penalty", "top_logprobs", "priority",
+)  # fmt: skip
+
+
+class Hints(TypedDict, total=False):
+    """ExecutionHints as keywords; what is left out is the system's default.
+
+    `timeout_s` bounds the work, which then ends with what there is. `reasoning` is "auto", "on" or "off". `options` go
+    to the engine unread.
+    """
+
+    max_tokens: int
+    temperature: float
+    top_p: float
+    seed: int
+    max_tool_rounds: int
+    model: str
+    top_k: int
+    min_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    top_logprobs: int
+    priority: int
+    timeout_s: float
+    stop: Sequence[str]
+    logit_bias: Mapping[int, float]
+    reasoning: str
+    reasoning_max_tokens: int
+    options: Mapping[str, Any]
+
+
+class Options(Hints, total=False):
+    """Hints, and the other parts of a request.
+
+    `context` is the name of a collection or a whole policy; `rules` are CEL expressions by name, or whole rules;
+    `semantic_intent` is what a judging model looks for; `max_retries` bounds the attempts beyond the first.
+    """
+
+    request_id: str
+    context: str | context_service_pb2.ContextPolicy
+    rules: Mapping[str, str] | Sequence[contract_pb2.Rule]
+    semantic_intent: str
+    max_retries: int
+
+
+def apply_options(
+    request: execution_pb2.SystemRequest, options: Options, tool_choice: str | ToolChoice | None = None
+) -> execution_pb2.SystemRequest:
+    """Set what `options` say in a request, and return it; raises TypeError for a keyword that does not exist."""
+    _check_names(options)
+    request.request_id = options.get("request_id", "")
+    request.semantic_intent = options.get("semantic_intent", "")
+    request.rules.extend(_rules_of(options.get("rules", ())))
+    if "max_retries" in options:
+        request.retry.max_retries = options["max_retries"]
+    if context := options.get("context"):
+        if isinstance(context, str):
+            context = context_service_pb2.ContextPolicy(collection=context)
+        request.context.CopyFrom(context)
+    _apply_hints(request.hints, options)
+    if tool_choice:
+        request.hints.tool_choice.CopyFrom(tool_choice_to_proto(_choice_of(tool_choice)))
+    return request
+
+
+def one_of(name: str, value: str, known: Iterable[str]) -> str:
+    """Return a value that is known; raises ValueError with those that are."""
+    names = list(known)
+    if value not in names:
+        raise ValueError(f"{name} is {value!r}: it must be one of {', '.join(map(repr, names))}")
+    return value
+
+
+def _check_names(options: Options) -> None:
+    known = Options.__optional_keys__
+    if unknown := sorted(options.keys() - known):
+        near = difflib.get_close_matches(unknown[0], known, n=1)
+        guess = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(known))}"
+        raise TypeError(f"unexpected keyword {unknown[0]!r}: {guess}")
+
+
+def _apply_hints(hints: execution_pb2.ExecutionHints, options: Options) -> None:
+    for name in _PLAIN:
+        if (value := options.get(name)) is not None:
+            setattr(hints, name, value)
+    hints.stop.extend(options.get("stop", ()))
+    hints.logit_bias.update(options.get("logit_bias", {}))
+    if timeout_s := options.get("timeout_s"):
+        hints.timeout.CopyFrom(duration_to_proto(timeout_s))
+    if engine := options.get("options"):
+        hints.options_json = dump_json(dict(engine))
+    if "reasoning" in options:
+        mode = one_of("reasoning", options["reasoning"], REASONING_MODES)
+        hints.reasoning.mode = generation_pb2.ReasoningMode.Value(f"REASONING_MODE_{mode.upper()}")
+    if "reasoning_max_tokens" in options:
+        hints.reasoning.max_tokens = options["reasoning_max_tokens"]
+
+
+def _rules_of(rules: Mapping[str, str] | Sequence[contract_pb2.Rule]) -> list[contract_pb2.Rule]:
+    if isinstance(rules, Mapping):
+        return [contract_pb2.Rule(name=name, expression=expression) for name, expression in rules.items()]
+    return list(rules)
+
+
+def _choice_of(choice: str | ToolChoice) -> ToolChoice:
+    if isinstance(choice, ToolChoice):
+        return choice
+    if choice in tuple(ToolChoiceMode):
+        return ToolChoice(mode=ToolChoiceMode(choice))
+    return ToolChoice(tool_name=choice)
