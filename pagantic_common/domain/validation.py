@@ -69,6 +69,7 @@ class Enforcement:
     guarantee: Guarantee = Guarantee.UNSPECIFIED
     failure: Failure | None = None
     semantic_score: float | None = None
+    warnings: tuple[str, ...] = ()
 
     @property
     def violations(self) -> tuple[Violation, ...]:

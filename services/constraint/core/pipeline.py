@@ -13,12 +13,13 @@ from dataclasses import replace
 from pagantic_common.domain.errors import ErrorCode, Failure, failure_of
 from pagantic_common.domain.json_text import JsonTextError, parse_json
 from pagantic_common.domain.validation import Enforcement, Guarantee, Stage, StageOutcome, StageReport, Violation
+from pagantic_common.grammar.schema_validator import Validator
 from services.constraint.core.enums import normalize_enums
 from services.constraint.core.json_repair import is_json, repair_json
 from services.constraint.core.judgement import PROMPT_VERSION, Verdict
 from services.constraint.core.model import Contract, RepairStrategy
 from services.constraint.core.rules import CompiledRules
-from services.constraint.core.schema import Validator, find_violations
+from services.constraint.core.schema import find_violations
 
 MAX_DETAILED_VIOLATIONS = 50
 MAX_REASONS = 100
@@ -103,7 +104,7 @@ class Pipeline:
             return StageReport(
                 stage, StageOutcome.PASSED, ("the decoder enforced the schema; it is checked again below",)
             )
-        return _skip(stage, "the decoder did not enforce all of the schema")
+        return _skip(stage, "the output was not decoded under all of this schema: the stages below check it")
 
     def _repair(self) -> StageReport:
         stage = Stage.JSON_REPAIR

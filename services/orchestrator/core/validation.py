@@ -14,11 +14,11 @@ def report_of(request: Request, enforcement: Enforcement, repair_attempts: int) 
     """Sum up the attempt that is delivered."""
     outcomes = [stage.outcome for stage in enforcement.stages]
     guarantee = enforcement.guarantee
-    warnings: tuple[str, ...] = ()
+    warnings = enforcement.warnings
     if not enforcement.valid:
         if request.output.schema_json:
             guarantee = Guarantee.PARTIAL
-        warnings = ("the output does not satisfy its contract",)
+        warnings = (*warnings, "the output does not satisfy its contract")
     return ValidationReport(
         checks_passed=outcomes.count(StageOutcome.PASSED) + outcomes.count(StageOutcome.REPAIRED),
         checks_failed=outcomes.count(StageOutcome.FAILED),

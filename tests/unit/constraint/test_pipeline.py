@@ -8,7 +8,7 @@ from pagantic_common.domain.validation import Guarantee, Stage, StageOutcome
 from services.constraint.core.model import Contract, Rule
 from services.constraint.core.pipeline import Pipeline
 from services.constraint.core.rules import compile_rules
-from services.constraint.core.schema import build_validator
+from services.constraint.core.schema import validator_of
 
 SCHEMA = {"type": "object", "properties": {"c": {"enum": ["red", "blue"]}}, "required": ["c"]}
 P, R, F, S = "PASSED", "REPAIRED", "FAILED", "SKIPPED"
@@ -20,7 +20,7 @@ def enforce(output, schema=SCHEMA, *, rules=(), enforced=False, matches=None, re
         output,
         Contract(schema_json=json.dumps(schema), **switches),
         decoder_enforced=enforced,
-        validator=None if schema is None else build_validator(schema),
+        validator=None if schema is None else validator_of(schema),
         schema=schema,
         rules=compile_rules(rules),
         matches_grammar=matches,
