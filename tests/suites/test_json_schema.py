@@ -33,7 +33,7 @@ def named(schema, draft):
 
 
 async def decide(stub, path, draft, *, ignore_formats):
-    """Yield description, and True where decided as the suite says, False where not, None where it needs a remote one."""
+    """Yield description, and True where decided as the suite says, False where not, None where remote."""
     for group in json.loads(path.read_text()):
         schema_json = json.dumps(named(group["schema"], draft))
         for case in group["tests"]:

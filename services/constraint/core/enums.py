@@ -6,16 +6,14 @@ Only the changed strings of the text are replaced, so number text, key order and
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from services.constraint.core.json_repair import is_json
+from services.constraint.core.lexemes import LEXEME
 from services.constraint.core.paths import format_path, resolve_reference
 
 MAX_SCHEMAS_PER_PLACE = 64
-
-_LEXEME = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{},:]|[^\s\[\]{},:"]+', re.DOTALL)
 
 Path = tuple[str | int, ...]
 Schemas = tuple[dict[str, Any], ...]
@@ -56,7 +54,7 @@ def _declared_form(value: str, schemas: Schemas) -> str | None:
 def _string_values(text: str) -> Iterator[tuple[Path, int, int]]:
     """Yield path and span of every string value of a valid document, in order."""
     path: list[str | int | None] = []  # per open container: the key or index of the member at hand; None: key is next
-    for match in _LEXEME.finditer(text):
+    for match in LEXEME.finditer(text):
         lexeme = match.group()
         if lexeme in "{[":
             path.append(None if lexeme == "{" else 0)

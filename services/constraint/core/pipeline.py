@@ -18,6 +18,8 @@ from services.constraint.core.enums import normalize_enums
 from services.constraint.core.json_repair import is_json, repair_json
 from services.constraint.core.judgement import PROMPT_VERSION, Verdict
 from services.constraint.core.model import Contract, RepairStrategy
+from services.constraint.core.paths import printable
+from services.constraint.core.repeated_keys import without_repeated_keys
 from services.constraint.core.rules import CompiledRules
 from services.constraint.core.schema import find_violations
 
@@ -117,10 +119,12 @@ class Pipeline:
             violation = _not_json(self.output)
             mended = self._mend((violation,), lambda text: not is_json(text))
             return mended or _fail(stage, violation, "no repair makes JSON of the output")
-        if result.level == 0:
+        text, keys = without_repeated_keys(result.text)
+        if result.level == 0 and not keys:
             return StageReport(stage, StageOutcome.PASSED)
-        self.output, self.is_changed = result.text, True
-        return StageReport(stage, StageOutcome.REPAIRED, result.repairs)
+        self.output, self.is_changed = text, True
+        repeated = [f'the key "{printable(key)}" was written more than once: the last value counts' for key in keys]
+        return StageReport(stage, StageOutcome.REPAIRED, (*result.repairs, *repeated)[:MAX_REASONS])
 
     def _mend(self, violations: Sequence[Violation], is_wrong: Callable[[str], bool]) -> StageReport | None:
         """Let the registered strategies try, in order; None when what each gives is wrong still."""
@@ -168,7 +172,7 @@ class Pipeline:
         except JsonTextError as error:
             return _fail(stage, Violation(ErrorCode.CONSTRAINT_JSON_INVALID, f"the output is not JSON: {error}"))
         if violations:
-            mended = self._mend(violations, lambda text: not is_json(text) or bool(find_violations(text, validator)))
+            mended = self._mend(violations, lambda text: bool(self._violations(text)))
             failed = StageReport(stage, StageOutcome.FAILED, (), tuple(violations))
             return replace(mended, stage=stage) if mended else failed
         if self.schema in ({}, True):

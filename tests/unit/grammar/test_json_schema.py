@@ -50,3 +50,9 @@ def test_a_schema_of_the_newest_draft_is_left_as_it_is():
 def test_what_a_reference_may_name_is_rewritten_too():
     schema = {"$schema": DRAFT_7, "types": {"a": {"$ref": "#/types/b", "type": "null"}, "const": {"if": 1}}}
     assert schema_for_engine(schema)["types"] == {"a": {"$ref": "#/types/b"}, "const": {"if": 1}}
+
+
+def test_a_declared_key_is_never_decoded_twice():
+    text = engine_text_of_schema(json.dumps({"type": "object", "properties": {"a": {"type": "integer"}}}))
+    assert derives(text, '{"a": 1, "b": 2}')
+    assert not derives(text, '{"a": 1, "a": 2}')
