@@ -71,6 +71,7 @@ class Enforcement:
     failure: Failure | None = None
     semantic_score: float | None = None
     judge_usage: TokenUsage = TokenUsage()
+    warnings: tuple[str, ...] = ()
 
     @property
     def violations(self) -> tuple[Violation, ...]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from llguidance import LLMatcher, LLTokenizer
 
 from pagantic_common.grammar.gbnf import parse_gbnf
+from pagantic_common.grammar.json_schema import schema_for_engine
 from pagantic_common.grammar.lark import to_lark
 from pagantic_common.grammar.problems import GrammarError, GrammarTooComplexError, Problem
 
@@ -61,7 +62,7 @@ def engine_text_of_schema(schema_json: str, *, lenient: bool = False) -> str:
         "lenient": lenient,
     }
     schema.pop("x-guidance", None)
-    text: str = LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=options)
+    text: str = LLMatcher.grammar_from_json_schema(json.dumps(schema_for_engine(schema)), overrides=options)
     return text
 
 

@@ -35,6 +35,7 @@ RETRIED_METHODS = {
         "RepairJson",
         "NormalizeEnums",
         "ValidateSchema",
+        "CompileRules",
         "ValidateRules",
         "ValidateSemantics",
     ),

@@ -44,6 +44,7 @@ def compiled_to_proto(compiled: Compiled, *, cached: bool) -> rpc.CompileRespons
             contract_pb2.UnsupportedKeyword(keyword=found.keyword, path=found.path) for found in compiled.unsupported
         ],
         cached=cached,
+        warnings=compiled.warnings,
     )
 
 
@@ -84,6 +85,7 @@ def enforcement_to_proto(found: Enforcement) -> rpc.EnforceResponse:
         guarantee=guarantee_to_proto(found.guarantee),
         error=failure_to_proto(found.failure) if found.failure else None,
         semantic_score=found.semantic_score,
+        warnings=found.warnings,
     )
 
 

@@ -66,10 +66,17 @@ class ConstraintServicer(constraint_service_pb2_grpc.ConstraintServiceServicer):
 
     async def ValidateSchema(self, request: rpc.ValidateSchemaRequest, context: Context) -> rpc.ValidateSchemaResponse:
         """Check a document."""
-        violations = await self._constraints.check_schema(
+        found = await self._constraints.check_schema(
             request.document_json, request.schema_json, ignore_formats=request.ignore_formats
         )
-        return rpc.ValidateSchemaResponse(valid=not violations, violations=map(violation_to_proto, violations))
+        return rpc.ValidateSchemaResponse(
+            valid=not found.violations, violations=map(violation_to_proto, found.violations), warnings=found.warnings
+        )
+
+    async def CompileRules(self, request: rpc.CompileRulesRequest, context: Context) -> rpc.CompileRulesResponse:
+        """Check rules alone."""
+        await self._constraints.compile_rules(convert.rules_from_proto(request.rules), request.schema_json)
+        return rpc.CompileRulesResponse()
 
     async def ValidateRules(self, request: rpc.ValidateRulesRequest, context: Context) -> rpc.ValidateRulesResponse:
         """Check rules."""

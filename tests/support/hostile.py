@@ -57,7 +57,7 @@ SCHEMAS = {
     "$ref to nothing": ({"$ref": "#/$defs/none"}, CONFIG),
     "$ref to a file": ({"$ref": "file:///etc/passwd"}, CONFIG),
     "$ref to a server": ({"$ref": "http://127.0.0.1:1/x.json"}, CONFIG),
-    "$schema of a server": ({"$schema": "http://127.0.0.1:1/x.json"}, CONFIG),
+    "$schema of a server": ({"$schema": "http://127.0.0.1:1/x.json"}, OK),
     "$id of a server and a relative $ref": ({"$id": "http://127.0.0.1:1/", "$ref": "x.json"}, CONFIG),
     "pattern (a+)+$": ({"type": "string", "pattern": "^(a+)+$"}, OK),
     "pattern (a|aa)+": ({"type": "string", "pattern": "^(a|aa)+$"}, OK),

@@ -84,18 +84,24 @@ class ScriptedConstraint:
     def __init__(self, *invalid):
         self.invalid = set(invalid)
         self.failure = None
+        self.warnings = ()
 
     async def compile(self, _output):
         if self.failure is not None:
             raise self.failure
         return CompiledConstraint("engine text", is_fully_enforced=True)
 
+    async def compile_rules(self, _request):
+        if self.failure is not None:
+            raise self.failure
+
     async def enforce(self, text, _request, *, is_decoder_enforced):
         valid = text not in self.invalid
         stage = StageReport(Stage.SCHEMA_VALIDATION, StageOutcome.PASSED if valid else StageOutcome.FAILED)
         guarantee = Guarantee.ENFORCED if is_decoder_enforced else Guarantee.VALIDATED
         failure = None if valid else failure_of(ErrorCode.CONSTRAINT_JSON_INVALID, "is no JSON")
-        return Enforcement(valid, text, text, (stage,), guarantee if valid else Guarantee.PARTIAL, failure)
+        guarantee = guarantee if valid else Guarantee.PARTIAL
+        return Enforcement(valid, text, text, (stage,), guarantee, failure, warnings=self.warnings)
 
 
 class ScriptedTools:

@@ -12,7 +12,7 @@ from services.constraint.core.judgement import Verdict
 from services.constraint.core.model import Contract, Rule
 from services.constraint.core.pipeline import with_verdict
 from services.constraint.core.schema import bound_source
-from services.constraint.core.work import EnforceJob, GrammarReport, Work
+from services.constraint.core.work import EnforceJob, GrammarReport, SchemaReport, Work
 from services.constraint.ports import Judge, NamedGrammars, Workers
 
 MAX_INTENT_CHARS = 4000
@@ -98,13 +98,18 @@ class Constraints:
         bound_source(schema_json, self._limits, "schema")
         return await self._workers.run(self._work.normalize_enums, document, schema_json)
 
-    async def check_schema(self, document: str, schema_json: str, *, ignore_formats: bool = False) -> list[Violation]:
+    async def check_schema(self, document: str, schema_json: str, *, ignore_formats: bool = False) -> SchemaReport:
         """Return what of the document does not satisfy the schema; an empty schema allows anything."""
         self._bound_output(document)
         bound_source(schema_json, self._limits, "schema")
         if not schema_json:
-            return []
+            return SchemaReport()
         return await self._workers.run(self._work.check_schema, document, schema_json, ignore_formats)
+
+    async def compile_rules(self, rules: tuple[Rule, ...], schema_json: str) -> None:
+        """Check rules before there is an output; raises InvalidRequest for one that is wrong."""
+        bound_source(schema_json, self._limits, "schema")
+        await self._workers.run(self._work.compile_rules, rules, schema_json)
 
     async def check_rules(self, output: str, rules: tuple[Rule, ...]) -> list[Violation]:
         """Return the rules that do not hold."""

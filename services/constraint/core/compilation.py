@@ -20,8 +20,9 @@ from pagantic_common.grammar.engine_text import (
     engine_text_of_schema,
     engine_text_of_values,
 )
+from pagantic_common.grammar.json_schema import NO_SCHEMAS, SCHEMAS_BY_NAME, Schema, schema_for_engine
 from services.constraint.core.model import Limits
-from services.constraint.core.schema import Schema, bound_source, open_schema
+from services.constraint.core.schema import bound_source, open_schema, warnings_of
 
 MAX_UNSUPPORTED = 200
 _MAX_REASON_CHARS = 100
@@ -67,6 +68,7 @@ class Compiled:
     hash: str
     engine_text: str
     unsupported: tuple[Unsupported, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 def compile_source(source: Source, limits: Limits) -> Compiled:
@@ -98,33 +100,37 @@ def _engine_text(source: Source) -> str:
 
 def _compile_schema(source: Source, limits: Limits) -> Compiled:
     schema, _ = open_schema(source.text, limits)
+    warnings = warnings_of(schema)
     try:
         engine_text = engine_text_of_schema(source.text)
         check_engine_text(engine_text)
     except GrammarError:
         pass
     else:
-        return Compiled(source.hash, engine_text)
+        return Compiled(source.hash, engine_text, warnings=warnings)
     try:
         engine_text = engine_text_of_schema(source.text, lenient=True)
-        warnings = check_engine_text(engine_text)
+        objections = check_engine_text(engine_text)
     except GrammarError as error:
         if str(error).startswith(_UNSATISFIABLE):
             raise InvalidRequest(f"nothing satisfies the schema: {error}") from None
         return _compile_type(source, schema, str(error))
-    found = [place for warning in warnings for place in _places_of(warning, schema)]
-    return Compiled(source.hash, engine_text, tuple(dict.fromkeys(found))[:MAX_UNSUPPORTED])
+    found = [place for objection in objections for place in _places_of(objection, schema_for_engine(schema))]
+    return Compiled(source.hash, engine_text, tuple(dict.fromkeys(found))[:MAX_UNSUPPORTED], warnings)
 
 
 def _compile_type(source: Source, schema: Schema, reason: str) -> Compiled:
     """Compile of a schema only its type: the engine cannot express it, and all the rest is checked after decoding."""
+    warnings = warnings_of(schema)
+    schema = schema_for_engine(schema)
     kept = {"type": schema["type"]} if isinstance(schema, dict) and "type" in schema else {}
     engine_text = engine_text_of_schema(json.dumps(kept))
     check_engine_text(engine_text)
-    return Compiled(source.hash, engine_text, (Unsupported(" ".join(reason.split())[:_MAX_REASON_CHARS], ""),))
+    unsupported = Unsupported(" ".join(reason.split())[:_MAX_REASON_CHARS], "")
+    return Compiled(source.hash, engine_text, (unsupported,), warnings)
 
 
-def _places_of(warning: str, schema: Any) -> list[Unsupported]:
+def _places_of(warning: str, schema: Schema) -> list[Unsupported]:
     """Find what a warning of the engine is about; one that is not understood stands for the whole schema."""
     if match := _UNIMPLEMENTED.match(warning):
         keys = set(json.loads(match.group(1)))
@@ -137,10 +143,6 @@ def _places_of(warning: str, schema: Any) -> list[Unsupported]:
     else:
         found = []
     return found or [Unsupported(warning[:_MAX_REASON_CHARS], "")]
-
-
-_OF_SCHEMAS_BY_NAME = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
-_NO_SCHEMAS = frozenset({"enum", "const", "default", "examples"})
 
 
 def _find(schema: Any, is_wanted: Callable[[str, Any], bool]) -> list[Unsupported]:
@@ -160,9 +162,9 @@ def _keywords(schema: Any) -> Iterator[tuple[str, str, Any]]:
         for key, item in value.items():
             pointer = f"{path}/{_escape(key)}"
             yield pointer, key, item
-            if key in _OF_SCHEMAS_BY_NAME and isinstance(item, dict):
+            if key in SCHEMAS_BY_NAME and isinstance(item, dict):
                 children += [(f"{pointer}/{_escape(name)}", child) for name, child in item.items()]
-            elif key not in _NO_SCHEMAS:
+            elif key not in NO_SCHEMAS:
                 children.append((pointer, item))
         waiting += reversed(children)
 

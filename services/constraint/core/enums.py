@@ -6,16 +6,14 @@ Only the changed strings of the text are replaced, so number text, key order and
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from services.constraint.core.json_repair import is_json
-from services.constraint.core.paths import format_path
+from services.constraint.core.lexemes import LEXEME
+from services.constraint.core.paths import format_path, resolve_reference
 
 MAX_SCHEMAS_PER_PLACE = 64
-
-_LEXEME = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{},:]|[^\s\[\]{},:"]+', re.DOTALL)
 
 Path = tuple[str | int, ...]
 Schemas = tuple[dict[str, Any], ...]
@@ -56,7 +54,7 @@ def _declared_form(value: str, schemas: Schemas) -> str | None:
 def _string_values(text: str) -> Iterator[tuple[Path, int, int]]:
     """Yield path and span of every string value of a valid document, in order."""
     path: list[str | int | None] = []  # per open container: the key or index of the member at hand; None: key is next
-    for match in _LEXEME.finditer(text):
+    for match in LEXEME.finditer(text):
         lexeme = match.group()
         if lexeme in "{[":
             path.append(None if lexeme == "{" else 0)
@@ -107,23 +105,8 @@ class _Places:
                 waiting.extend(options if isinstance(options, list) else [])
             waiting.extend(schema[keyword] for keyword in ("if", "then", "else") if keyword in schema)
             if isinstance(reference := schema.get("$ref"), str):
-                waiting.append(self.resolve(reference))
+                waiting.append(resolve_reference(self.root, reference))
         return tuple(found.values())
-
-    def resolve(self, reference: str) -> Any:
-        """Return what a JSON pointer into the schema names, None for anything else."""
-        if reference != "#" and not reference.startswith("#/"):
-            return None
-        value: Any = self.root
-        for part in reference.split("/")[1:]:
-            key = part.replace("~1", "/").replace("~0", "~")
-            if isinstance(value, list) and key.isascii() and key.isdigit() and int(key) < len(value):
-                value = value[int(key)]
-            elif isinstance(value, dict) and key in value:
-                value = value[key]
-            else:
-                return None
-        return value
 
 
 _MAX_DISTINCT_ITEMS = 64  # items of an array beyond these share one place
@@ -138,8 +121,13 @@ def _children(schemas: Schemas, part: str | int) -> Iterator[Any]:
             else:
                 yield schema.get("additionalProperties")
         else:
-            prefix = schema.get("prefixItems")
-            if isinstance(prefix, list) and 0 <= part < len(prefix):
-                yield prefix[part]
-            else:
-                yield schema.get("items")
+            yield _item_schema(schema, part)
+
+
+def _item_schema(schema: dict[str, Any], index: int) -> Any:
+    """Return what applies to an item; before draft 2020-12, a list of `items` comes before `additionalItems`."""
+    items = schema.get("items")
+    prefix, rest = (items, "additionalItems") if isinstance(items, list) else (schema.get("prefixItems"), "items")
+    if isinstance(prefix, list) and 0 <= index < len(prefix):
+        return prefix[index]
+    return schema.get(rest)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from typing import Any
 
 MAX_CHARS = 200
 _QUOTED = frozenset(".[]\"' ")
@@ -22,6 +23,22 @@ def format_path(parts: Iterable[str | int]) -> str:
         else:
             text += f".{part}" if text else part
     return printable(text)
+
+
+def resolve_reference(root: Any, reference: str) -> Any:
+    """Return what a JSON pointer into the root names, `#` and `#/…`; None for anything else."""
+    if reference != "#" and not reference.startswith("#/"):
+        return None
+    value = root
+    for part in reference.split("/")[1:]:
+        key = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(value, list) and key.isascii() and key.isdigit() and int(key) < len(value):
+            value = value[int(key)]
+        elif isinstance(value, dict) and key in value:
+            value = value[key]
+        else:
+            return None
+    return value
 
 
 def shortened(text: str) -> str:

@@ -13,12 +13,15 @@ from dataclasses import replace
 from pagantic_common.domain.errors import ErrorCode, Failure, failure_of
 from pagantic_common.domain.json_text import JsonTextError, parse_json
 from pagantic_common.domain.validation import Enforcement, Guarantee, Stage, StageOutcome, StageReport, Violation
+from pagantic_common.grammar.schema_validator import Validator
 from services.constraint.core.enums import normalize_enums
 from services.constraint.core.json_repair import is_json, repair_json
 from services.constraint.core.judgement import PROMPT_VERSION, Verdict
 from services.constraint.core.model import Contract, RepairStrategy
+from services.constraint.core.paths import printable
+from services.constraint.core.repeated_keys import without_repeated_keys
 from services.constraint.core.rules import CompiledRules
-from services.constraint.core.schema import Validator, find_violations
+from services.constraint.core.schema import find_violations
 
 MAX_DETAILED_VIOLATIONS = 50
 MAX_REASONS = 100
@@ -103,7 +106,7 @@ class Pipeline:
             return StageReport(
                 stage, StageOutcome.PASSED, ("the decoder enforced the schema; it is checked again below",)
             )
-        return _skip(stage, "the decoder did not enforce all of the schema")
+        return _skip(stage, "the output was not decoded under all of this schema: the stages below check it")
 
     def _repair(self) -> StageReport:
         stage = Stage.JSON_REPAIR
@@ -116,10 +119,12 @@ class Pipeline:
             violation = _not_json(self.output)
             mended = self._mend((violation,), lambda text: not is_json(text))
             return mended or _fail(stage, violation, "no repair makes JSON of the output")
-        if result.level == 0:
+        text, keys = without_repeated_keys(result.text)
+        if result.level == 0 and not keys:
             return StageReport(stage, StageOutcome.PASSED)
-        self.output, self.is_changed = result.text, True
-        return StageReport(stage, StageOutcome.REPAIRED, result.repairs)
+        self.output, self.is_changed = text, True
+        repeated = [f'the key "{printable(key)}" was written more than once: the last value counts' for key in keys]
+        return StageReport(stage, StageOutcome.REPAIRED, (*result.repairs, *repeated)[:MAX_REASONS])
 
     def _mend(self, violations: Sequence[Violation], is_wrong: Callable[[str], bool]) -> StageReport | None:
         """Let the registered strategies try, in order; None when what each gives is wrong still."""
@@ -167,7 +172,7 @@ class Pipeline:
         except JsonTextError as error:
             return _fail(stage, Violation(ErrorCode.CONSTRAINT_JSON_INVALID, f"the output is not JSON: {error}"))
         if violations:
-            mended = self._mend(violations, lambda text: not is_json(text) or bool(find_violations(text, validator)))
+            mended = self._mend(violations, lambda text: bool(self._violations(text)))
             failed = StageReport(stage, StageOutcome.FAILED, (), tuple(violations))
             return replace(mended, stage=stage) if mended else failed
         if self.schema in ({}, True):

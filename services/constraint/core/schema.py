@@ -1,7 +1,4 @@
-"""JSON Schema: is a text a schema, and what of a document does not satisfy it.
-
-Draft 2020-12 unless `$schema` names 2019-09 or draft-07.
-"""
+"""JSON Schema: is a text a schema, and what of a document does not satisfy it."""
 
 from __future__ import annotations
 
@@ -24,22 +21,13 @@ from pagantic_common.grammar.engine_text import (
     check_engine_text,
     engine_text_of_regex,
 )
+from pagantic_common.grammar.json_schema import Schema, read_dialect, shorten
+from pagantic_common.grammar.schema_validator import SchemaError, Validator, build_validator
 from services.constraint.core.model import Limits
 from services.constraint.core.paths import format_path, printable
 
 MAX_VIOLATIONS = 1000
-_MAX_SHOWN_CHARS = 200
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[{]|[\]}]', re.DOTALL)
-_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
-
-Schema = dict[str, Any] | bool
-Validator = jsonschema_rs.Draft202012Validator | jsonschema_rs.Draft201909Validator | jsonschema_rs.Draft7Validator
-
-_DIALECTS: dict[str, type[Validator]] = {
-    "https://json-schema.org/draft/2020-12/schema": jsonschema_rs.Draft202012Validator,
-    "https://json-schema.org/draft/2019-09/schema": jsonschema_rs.Draft201909Validator,
-    "http://json-schema.org/draft-07/schema": jsonschema_rs.Draft7Validator,
-}
 _OPEN_SCHEMAS = 64  # of which a process keeps the validators
 
 
@@ -86,64 +74,39 @@ def depth_of(text: str) -> int:
 
 @lru_cache(maxsize=_OPEN_SCHEMAS)
 def open_schema(schema_json: str, limits: Limits, ignore_formats: bool = False) -> tuple[Schema, Validator]:
-    """Return a schema and its validator; raises what parse_schema and build_validator raise."""
+    """Return a schema and its validator; raises what parse_schema and validator_of raise."""
     schema = parse_schema(schema_json, limits)
-    return schema, build_validator(schema, ignore_formats=ignore_formats)
+    return schema, validator_of(schema, ignore_formats=ignore_formats)
 
 
-def build_validator(schema: Schema, *, ignore_formats: bool = False) -> Validator:
-    """Make a validator; raises InvalidRequest when the schema is not one of its draft or has a remote $ref.
-
-    Patterns run in linear time; one that cannot (look-around, back-references) makes the schema invalid.
-    """
-    make = _dialect_of(schema)
-    refused: list[str] = []
-
-    def refuse(uri: str, /) -> Any:
-        refused.append(uri)
-        raise ValueError(uri)
-
+def validator_of(schema: Schema, *, ignore_formats: bool = False) -> Validator:
+    """Make a validator; raises InvalidRequest when the schema is not one of its draft or has a remote $ref."""
     try:
-        options = jsonschema_rs.RegexOptions()
-        return make(schema, validate_formats=not ignore_formats, pattern_options=options, retriever=refuse)
-    except jsonschema_rs.ValidationError as error:
-        if _is_pattern_too_large(error):
+        return build_validator(schema, ignore_formats=ignore_formats)
+    except SchemaError as error:
+        if error.pattern is not None and _is_too_large(error.pattern):
             raise InvalidRequest(
-                f"a pattern of the schema is too large when it is compiled: {_cut(str(error.instance))!r}",
+                f"a pattern of the schema is too large when it is compiled: {shorten(error.pattern)!r}",
                 code=ErrorCode.CONSTRAINT_TOO_COMPLEX,
             ) from None
-        reason = _cut(error.message)
-        where = "".join(f"/{part}" for part in error.instance_path)
-    except (ValueError, jsonschema_rs.ReferencingError) as error:
-        reason, where = _cut(str(error)), ""
-    if refused and _ADDRESS.match(refused[0]):
-        raise InvalidRequest(f"the schema has a remote $ref, which is refused: {refused[0]!r}")
-    raise InvalidRequest(f"the schema is not valid{f' at {where!r}' if where else ''}: {reason}")
+        raise InvalidRequest(f"the schema {error}") from None
 
 
-def _is_pattern_too_large(error: jsonschema_rs.ValidationError) -> bool:
-    """Tell patterns that are none from those that are beyond the library's limit of size, of which it says the same."""
-    if error.kind.name != "format" or not isinstance(error.instance, str):
-        return False
+def warnings_of(schema: Schema) -> tuple[str, ...]:
+    """Return what whoever gave the schema should know although it is one."""
+    _, warning = read_dialect(schema)
+    return (warning,) if warning else ()
+
+
+def _is_too_large(pattern: str) -> bool:
+    """Tell patterns that are none from those beyond the validator's limit of size, of which it says the same."""
     try:
-        check_engine_text(engine_text_of_regex(error.instance))
+        check_engine_text(engine_text_of_regex(pattern))
     except GrammarTooComplexError:
         return True
     except GrammarError:
         return False
     return True
-
-
-def _dialect_of(schema: Schema) -> type[Validator]:
-    name = schema.get("$schema") if isinstance(schema, dict) else None
-    if name is None:
-        return jsonschema_rs.Draft202012Validator
-    try:
-        return _DIALECTS[str(name).removesuffix("#")]
-    except KeyError:
-        raise InvalidRequest(
-            f"the schema's dialect is not known: $schema is {_cut(str(name))!r}, there are {', '.join(_DIALECTS)}"
-        ) from None
 
 
 def parse_exactly(text: str) -> Any:
@@ -173,7 +136,8 @@ def find_violations(document_json: str, validator: Validator) -> list[Violation]
     try:
         errors = list(islice(validator.iter_errors(document), MAX_VIOLATIONS))
     except ValueError as error:
-        return [Violation(ErrorCode.CONSTRAINT_SCHEMA_INVALID, f"the document cannot be checked: {_cut(str(error))}")]
+        reason = f"the document cannot be checked: {shorten(str(error))}"
+        return [Violation(ErrorCode.CONSTRAINT_SCHEMA_INVALID, reason)]
     order = _DocumentOrder(document)
     errors.sort(key=lambda error: order.key_of(error.instance_path))
     return [violation for error in errors for violation in _violations_of(error, document)][:MAX_VIOLATIONS]
@@ -244,6 +208,7 @@ _LIMIT_TEXTS = {
     "maxProperties": "must have at most {} fields",
 }
 _FIXED_TEXTS = {
+    "additionalItems": "has items beyond those that the schema describes",
     "anyOf": "matches none of the alternatives",
     "contains": "has no item of the kind that is required",
     "falseSchema": "is not allowed",
@@ -253,7 +218,7 @@ _FIXED_TEXTS = {
 }
 _DETAIL_TEXTS: dict[str, Callable[[dict[str, Any]], str]] = {
     "type": lambda details: f"expected type {' or '.join(details['types'])}",
-    "enum": lambda details: f"must be one of [{_cut(' '.join(_show(option) for option in details['options']))}]",
+    "enum": lambda details: f"must be one of [{shorten(' '.join(_show(option) for option in details['options']))}]",
     "const": lambda details: f"must be {_show(details['expected_value'])}",
     "format": lambda details: f"must be a valid {details['format']}",
     "pattern": lambda details: f"must match the pattern {details['pattern']}",
@@ -265,13 +230,9 @@ def _message_of(kind: str, details: dict[str, Any], message: str) -> str:
     if kind in _LIMIT_TEXTS:
         return _LIMIT_TEXTS[kind].format(details["limit"])
     if kind in _DETAIL_TEXTS:
-        return _cut(_DETAIL_TEXTS[kind](details))
-    return _FIXED_TEXTS.get(kind) or f"{kind}: {_cut(message)}"
+        return shorten(_DETAIL_TEXTS[kind](details))
+    return _FIXED_TEXTS.get(kind) or f"{kind}: {shorten(message)}"
 
 
 def _show(value: Any) -> str:
     return value if isinstance(value, str) else dump_json(value)
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _MAX_SHOWN_CHARS else text[:_MAX_SHOWN_CHARS] + "…"

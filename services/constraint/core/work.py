@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.domain.json_text import JsonTextError, parse_json
@@ -17,7 +17,7 @@ from services.constraint.core.grammar_match import derives
 from services.constraint.core.model import Contract, Limits, RepairStrategy, Rule
 from services.constraint.core.pipeline import Pipeline
 from services.constraint.core.rules import compile_rules
-from services.constraint.core.schema import find_violations, open_schema
+from services.constraint.core.schema import find_violations, open_schema, warnings_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,14 @@ class GrammarReport:
     problems: tuple[Problem, ...] = ()
     warnings: tuple[Problem, ...] = ()
     text_matches: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaReport:
+    """What of a document does not satisfy its schema, and what is to be known of the schema."""
+
+    violations: tuple[Violation, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +63,7 @@ class Work:
         """Run stages 1 to 5; without a clock they take no time."""
         schema_json = job.contract.schema_json
         schema, validator = open_schema(schema_json, self.limits) if schema_json else (None, None)
-        return Pipeline(
+        found = Pipeline(
             job.output,
             job.contract,
             decoder_enforced=job.is_decoder_enforced,
@@ -66,6 +74,7 @@ class Work:
             monotonic_s=monotonic_s,
             repairs=self.repairs,
         ).run()
+        return found if schema is None else replace(found, warnings=warnings_of(schema))
 
     def check_grammar(self, grammar: str, text: str | None) -> GrammarReport:
         """Parse and compile a grammar, and match the text."""
@@ -99,13 +108,19 @@ class Work:
         schema, _ = open_schema(schema_json, self.limits)
         return normalize_enums(document, schema)
 
-    def check_schema(self, document: str, schema_json: str, ignore_formats: bool = False) -> list[Violation]:
+    def check_schema(self, document: str, schema_json: str, ignore_formats: bool = False) -> SchemaReport:
         """Return what of the document does not satisfy the schema."""
-        _, validator = open_schema(schema_json, self.limits, ignore_formats)
+        schema, validator = open_schema(schema_json, self.limits, ignore_formats)
         try:
-            return find_violations(document, validator)
+            violations = find_violations(document, validator)
         except JsonTextError as error:
-            return [Violation(ErrorCode.CONSTRAINT_JSON_INVALID, f"the document is not JSON: {error}")]
+            violations = [Violation(ErrorCode.CONSTRAINT_JSON_INVALID, f"the document is not JSON: {error}")]
+        return SchemaReport(tuple(violations), warnings_of(schema))
+
+    def compile_rules(self, rules: tuple[Rule, ...], schema_json: str) -> None:
+        """Check the rules, and that they read no field which the schema forbids."""
+        schema = open_schema(schema_json, self.limits)[0] if schema_json else None
+        compile_rules(rules, schema)
 
     def check_rules(self, output: str, rules: tuple[Rule, ...]) -> list[Violation]:
         """Return the rules that do not hold."""

@@ -38,6 +38,15 @@ class GrpcConstraint:
         compiled = await self._peer.call_unary(self._stub.Compile, request)
         return CompiledConstraint(compiled.engine_text, is_fully_enforced=not has_grammar and not compiled.unsupported)
 
+    async def compile_rules(self, request: Request) -> None:
+        """Have the request's rules checked before there is an output."""
+        await self._peer.call_unary(
+            self._stub.CompileRules,
+            constraint_service_pb2.CompileRulesRequest(
+                rules=[rule_to_proto(rule) for rule in request.rules], schema_json=request.output.schema_json
+            ),
+        )
+
     async def enforce(self, text: str, request: Request, *, is_decoder_enforced: bool) -> Enforcement:
         """Run the pipeline that the request declares."""
         reply = await self._peer.call_unary(
@@ -60,4 +69,5 @@ class GrpcConstraint:
             failure=failure_from_proto(reply.error) if reply.HasField("error") else None,
             semantic_score=reply.semantic_score if reply.HasField("semantic_score") else None,
             judge_usage=usage_from_proto(reply.judge_usage),
+            warnings=tuple(reply.warnings),
         )

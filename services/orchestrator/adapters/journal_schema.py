@@ -9,6 +9,8 @@ import logging
 
 from alembic import command
 from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import (
     BigInteger,
     Column,
@@ -21,8 +23,11 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    inspect,
     text,
 )
+
+from pagantic_common.domain.errors import PreconditionFailed
 
 TABLES = MetaData()
 # SQLite counts rows up only in a column of exactly this type.
@@ -127,10 +132,41 @@ usage_totals = Table(
 )
 
 
+_OTHER_JOURNAL = "name another journal with PAGANTIC_ORCHESTRATOR_JOURNAL_URL, or move this one away"
+
+
 def migrate(connection: Connection) -> None:
-    """Bring a database to this version's tables, in the connection's transaction. One thread of a process at a time."""
+    """Bring a database to this version's tables, in the connection's transaction. One thread of a process at a time.
+
+    Raises PreconditionFailed for a database of a later version, and for one that has other tables of these names.
+    """
     config = Config()
     config.set_main_option("script_location", "services.orchestrator.adapters:migrations")
     config.attributes["connection"] = connection
     logging.getLogger("alembic").setLevel(logging.WARNING)  # it tells at each start what it assumes
+    _refuse_later(connection, ScriptDirectory.from_config(config))
     command.upgrade(config, "head")
+    if missing := _find_missing(connection):
+        names = ", ".join(map(repr, missing))
+        raise PreconditionFailed(f"the journal's database lacks {names}, so it is no journal: {_OTHER_JOURNAL}")
+
+
+def _refuse_later(connection: Connection, scripts: ScriptDirectory) -> None:
+    known = {script.revision for script in scripts.walk_revisions()}
+    for revision in MigrationContext.configure(connection).get_current_heads():
+        if revision not in known:
+            raise PreconditionFailed(
+                f"the journal's database was written by a later version of pagantic (revision {revision!r}): start "
+                f"that version, or {_OTHER_JOURNAL}"
+            )
+
+
+def _find_missing(connection: Connection) -> list[str]:
+    """Return the tables and columns that the database lacks, sorted."""
+    found = inspect(connection).get_multi_columns()
+    columns = {name: {column["name"] for column in listed} for (_, name), listed in found.items()}
+    missing = [name for name in TABLES.tables if name not in columns]
+    for table in TABLES.tables.values():
+        there = columns.get(table.name, set(table.columns.keys()))
+        missing += [f"{table.name}.{column}" for column in set(table.columns.keys()) - there]
+    return sorted(missing)

@@ -51,6 +51,8 @@ class Preparation:
     async def prepare(self, request: Request, plan: Plan | None) -> Prepared:
         """Resolve the system prompt, history, constraint, tools and context; what cannot be raises PaganticError."""
         check_configuration(request)
+        if request.rules:
+            await self._services.constraint.compile_rules(request)
         prompt = request.prompt
         system_prompt = prompt.text if prompt.is_assembled else await self._services.prompts.system_prompt(request)
         history = await self._journal.history(request.session_id) if request.session_id else ()

@@ -16,14 +16,14 @@ def report_of(
     """Sum up the attempt that is delivered; one that a limit cut is PARTIAL, however well it was repaired."""
     outcomes = [stage.outcome for stage in enforcement.stages]
     guarantee = enforcement.guarantee
-    warnings: tuple[str, ...] = ()
+    warnings = enforcement.warnings
     if not enforcement.valid:
         if request.output.schema_json:
             guarantee = Guarantee.PARTIAL
-        warnings = ("the output does not satisfy its contract",)
+        warnings = (*warnings, "the output does not satisfy its contract")
     elif is_cut:
         guarantee = Guarantee.PARTIAL
-        warnings = ("the output was cut at a limit and closed by repair",)
+        warnings = (*warnings, "the output was cut at a limit and closed by repair")
     return ValidationReport(
         checks_passed=outcomes.count(StageOutcome.PASSED) + outcomes.count(StageOutcome.REPAIRED),
         checks_failed=outcomes.count(StageOutcome.FAILED),

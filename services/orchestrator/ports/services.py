@@ -23,7 +23,6 @@ class CompiledConstraint:
 
     engine_text: str
     is_fully_enforced: bool
-    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +106,9 @@ class ConstraintPort(Protocol):
 
     async def compile(self, output: OutputContract) -> CompiledConstraint:
         """Compile the contract's grammar or schema for the decoder."""
+
+    async def compile_rules(self, request: Request) -> None:
+        """Check the request's rules before there is an output; raises InvalidRequest for one that is wrong."""
 
     async def enforce(self, text: str, request: Request, *, is_decoder_enforced: bool) -> Enforcement:
         """Run the pipeline that the request declares."""

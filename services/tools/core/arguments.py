@@ -9,13 +9,10 @@ import jsonschema_rs
 
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.json_text import JsonTextError, parse_json
+from pagantic_common.grammar.schema_validator import SchemaError, build_validator
 
 _MAX_VIOLATIONS = 10
 _MAX_PROBLEM_CHARS = 300
-
-
-def _refuse_remote(uri: str, /) -> Any:
-    raise ValueError(f"it has a remote $ref, which is refused: {uri!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,21 +36,21 @@ class ArgumentChecker:
 
     Args:
         tool_name: For messages.
-        parameters_json: JSON Schema, draft 2020-12, whose type is object; else InvalidRequest.
+        parameters_json: JSON Schema of the draft that its `$schema` names, whose type is object; else InvalidRequest.
     """
 
     def __init__(self, tool_name: str, parameters_json: str) -> None:
         try:
             schema = parse_json(parameters_json)
-            # The mask keeps argument values, which may be secrets, out of messages.
-            self._validator = jsonschema_rs.Draft202012Validator(
-                schema, mask="the value", pattern_options=jsonschema_rs.RegexOptions(), retriever=_refuse_remote
-            )
-        except (JsonTextError, ValueError) as error:
-            problem = str(error).split("\n", 1)[0]
-            raise InvalidRequest(f"the parameters of tool {tool_name!r} are not a JSON Schema: {problem}") from None
+        except JsonTextError as error:
+            raise InvalidRequest(f"the parameters of tool {tool_name!r} are not JSON: {error}") from None
         if not isinstance(schema, dict) or schema.get("type") != "object":
             raise InvalidRequest(f"the parameters of tool {tool_name!r} must be a schema of type 'object'")
+        try:
+            # The mask keeps argument values, which may be secrets, out of messages.
+            self._validator = build_validator(schema, mask="the value")
+        except SchemaError as error:
+            raise InvalidRequest(f"the parameters of tool {tool_name!r} are a schema that {error}") from None
         self._known = tuple(schema.get("properties", {}))
 
     def parse(self, arguments_json: str) -> dict[str, Any]:

@@ -118,3 +118,28 @@ async def test_output_beyond_the_limit_is_refused():
         error = await refusal(stub.RepairJson, rpc.RepairJsonRequest(text="é" * 6))
         assert error.code is ErrorCode.CONSTRAINT_TOO_COMPLEX
         assert "12 bytes, at most 10" in str(error)
+
+
+async def test_a_dialect_that_is_not_known_is_a_warning_of_every_answer(stub):
+    schema_json = '{"$schema": "http://example.com/mine", "type": "integer"}'
+    warning = "$schema 'http://example.com/mine' is not known: the schema was read as draft 2020-12"
+    contract = contract_pb2.OutputContract(schema_json=schema_json)
+    answers = [
+        await stub.Compile(rpc.CompileRequest(schema_json=schema_json)),
+        await stub.Compile(rpc.CompileRequest(schema_json=schema_json)),
+        await stub.Enforce(rpc.EnforceRequest(output="1", contract=contract)),
+        await stub.ValidateSchema(rpc.ValidateSchemaRequest(document_json="1", schema_json=schema_json)),
+    ]
+    assert [[text[: len(warning)] for text in answer.warnings] for answer in answers] == [[warning]] * 4
+    assert not (await stub.Compile(rpc.CompileRequest(schema_json=SCHEMA))).warnings
+
+
+async def test_rules_are_checked_before_there_is_an_output(stub):
+    good = contract_pb2.Rule(name="good", expression="value.c == 'red'")
+    typo = contract_pb2.Rule(name="typo", expression="value.d == 'red'")
+    closed = json.dumps({**json.loads(SCHEMA), "additionalProperties": False})
+    await stub.CompileRules(rpc.CompileRulesRequest(rules=[good, typo], schema_json=SCHEMA))
+    await stub.CompileRules(rpc.CompileRulesRequest(rules=[good], schema_json=closed))
+    error = await refusal(stub.CompileRules, rpc.CompileRulesRequest(rules=[good, typo], schema_json=closed))
+    assert isinstance(error, InvalidRequest)
+    assert str(error) == "rule 'typo': the schema allows no field 'd' there: it declares 'c'"

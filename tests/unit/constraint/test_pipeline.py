@@ -8,7 +8,7 @@ from pagantic_common.domain.validation import Guarantee, Stage, StageOutcome
 from services.constraint.core.model import Contract, Rule
 from services.constraint.core.pipeline import Pipeline
 from services.constraint.core.rules import compile_rules
-from services.constraint.core.schema import build_validator
+from services.constraint.core.schema import validator_of
 
 SCHEMA = {"type": "object", "properties": {"c": {"enum": ["red", "blue"]}}, "required": ["c"]}
 P, R, F, S = "PASSED", "REPAIRED", "FAILED", "SKIPPED"
@@ -20,7 +20,7 @@ def enforce(output, schema=SCHEMA, *, rules=(), enforced=False, matches=None, re
         output,
         Contract(schema_json=json.dumps(schema), **switches),
         decoder_enforced=enforced,
-        validator=None if schema is None else build_validator(schema),
+        validator=None if schema is None else validator_of(schema),
         schema=schema,
         rules=compile_rules(rules),
         matches_grammar=matches,
@@ -131,10 +131,35 @@ def test_a_valid_output_is_never_changed_by_an_enum_that_may_not_apply():
     assert enforce('{"c": "Red"}', {"properties": {"c": {"const": "red"}}}).output == '{"c": "red"}'
 
 
-def test_a_key_that_is_given_twice_is_not_valid():
-    found = enforce('{"c": "bogus", "c": "red"}')
-    assert (found.valid, found.guarantee) == (False, Guarantee.PARTIAL)
+def test_a_key_that_is_written_twice_is_repaired_and_the_last_value_counts():
+    found = enforce('{"c": "red", "n": 1.50, "c": "blue"}')
+    assert found.output == found.structured_output_json == '{"n": 1.50, "c": "blue"}'
+    assert (found.valid, found.guarantee) == (True, Guarantee.REPAIRED)
+    assert outcomes(found) == [S, R, P, P, S, S]
+    assert found.stages[1].reasons == ('the key "c" was written more than once: the last value counts',)
+
+
+def test_a_cut_output_with_a_repeated_key_says_both():
+    found = enforce('{"c": "red", "c": "blue"')
+    assert found.output == '{"c": "blue"}'
+    assert found.stages[1].reasons == (
+        "closed 1 open container",
+        'the key "c" was written more than once: the last value counts',
+    )
+
+
+def test_a_key_that_is_written_twice_is_a_failure_where_repair_is_not_allowed():
+    found = enforce('{"c": "red", "c": "blue"}', repair_allowed=False)
+    assert not found.valid
     assert 'has the key "c" more than once' in found.violations[0].message
+
+
+def test_a_strategy_that_repeats_a_key_did_not_help():
+    def repeat(_output, _violations):
+        return '{"c": "red", "c": "red"}'
+
+    found = enforce('{"c": "x"}', repairs=(repeat,))
+    assert outcomes(found)[3] == F
 
 
 def test_a_grammar_that_decodes_enforces_no_schema():

@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from pagantic_common.domain.errors import InvalidRequest
@@ -47,11 +49,13 @@ def test_expressions_see_text_and_value(expression, output, holds):
 @pytest.mark.parametrize(
     ("expression", "output", "reason"),
     [
-        ("value.b == 1.0", '{"a": 2}', "cannot be evaluated: KeyError"),
+        ("value.b == 1.0", '{"a": 2}', "cannot be evaluated: there is no field 'b'"),
         ("value.a", '{"a": 2}', "gives a float, not true or false"),
         ("value.a == 1.0", "not json", "the output is not JSON"),
-        ("nothing == 1", "", "cannot be evaluated"),
-        ("1 / 0 == 1", "", "cannot be evaluated: ZeroDivisionError"),
+        ("output.lengthh() == 1", "", "cannot be evaluated: there is no function 'lengthh' for these values"),
+        ("value.a + output == 1", '{"a": 2}', "cannot be evaluated: unsupported operation: float + string"),
+        ("value.l[9] == 1.0", '{"l": []}', "cannot be evaluated: index out of bounds: 9"),
+        ("1 / 0 == 1", "", "cannot be evaluated: division by zero"),
         ("value.map(x, value.map(y, value.map(z, x))).size() > 0", "[" + "1," * 99 + "1]", "more than 100000 steps"),
     ],
 )
@@ -104,3 +108,52 @@ def test_a_value_that_is_nested_too_deeply_fails_the_rule():
 def test_a_pattern_that_is_no_text_is_refused():
     with pytest.raises(InvalidRequest, match="not a regular expression"):
         compile_rules((Rule("r", kind="regex", parameters_json='{"pattern": "\\ud800"}'),))
+
+
+CLOSED = {
+    "properties": {"age": {"type": "integer"}, "home": {"$ref": "#/$defs/home"}},
+    "additionalProperties": False,
+    "$defs": {"home": {"properties": {"city": {}}, "additionalProperties": False}},
+}
+
+
+@pytest.mark.parametrize(
+    ("expression", "reason"),
+    [
+        ("value.agee > 18.0", "rule 'r': the schema allows no field 'agee' there: did you mean 'age'?"),
+        ("has(value.home.zip)", "rule 'r': the schema allows no field 'zip' there: it declares 'city'"),
+        ("value . home . citty.size() > 0", "allows no field 'citty' there: did you mean 'city'?"),
+    ],
+)
+def test_a_field_that_the_schema_forbids_is_refused_before_there_is_an_output(expression, reason):
+    with pytest.raises(InvalidRequest, match=re.escape(reason)):
+        compile_rules((Rule("r", expression=expression),), CLOSED)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "value.age > 18.0 && value.home.city.size() > 0",
+        "output != 'value.agee'",
+        "value.age.a > 1.0",
+        "value.size() > 0",
+    ],
+)
+def test_what_the_schema_leaves_open_is_not_refused(expression):
+    assert compile_rules((Rule("r", expression=expression),), CLOSED)
+    assert compile_rules((Rule("r", expression="value.agee > 1.0"),), {"properties": {"age": {}}})
+
+
+@pytest.mark.parametrize(
+    ("expression", "reason"),
+    [
+        ("value.a >", "does not compile: column 10: the expression ends too early"),
+        ("size(output) >* 2", "does not compile: column 15: unexpected '*'"),
+        ("value['a'", "does not compile: column 10: missing ']' at the end"),
+        ("valu.a == 1.0", "reads 'valu': there is only 'output' (text) and 'value' (parsed JSON)"),
+    ],
+)
+def test_an_expression_that_is_none_is_refused_in_short_words(expression, reason):
+    with pytest.raises(InvalidRequest, match=re.escape(reason)) as caught:
+        compile_rules((Rule("r", expression=expression),))
+    assert len(str(caught.value)) < 120

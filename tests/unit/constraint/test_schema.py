@@ -4,14 +4,15 @@ import pytest
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.domain.json_text import JsonTextError
+from pagantic_common.grammar.json_schema import read_dialect
 from services.constraint.core.model import Limits
-from services.constraint.core.schema import build_validator, depth_of, find_violations, parse_schema
+from services.constraint.core.schema import depth_of, find_violations, parse_schema, validator_of
 
 LIMITS = Limits(max_schema_bytes=1000, max_schema_depth=10, max_output_bytes=1000)
 
 
 def messages(document: str, schema) -> list[str]:
-    return [found.message for found in find_violations(document, build_validator(schema))]
+    return [found.message for found in find_violations(document, validator_of(schema))]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +56,7 @@ def test_violations_come_in_document_order():
 
 def test_codes_tell_enums_from_the_rest():
     schema = {"properties": {"a": {"enum": [1]}, "b": {"type": "null"}}}
-    codes = [found.code for found in find_violations('{"a": 2, "b": 2}', build_validator(schema))]
+    codes = [found.code for found in find_violations('{"a": 2, "b": 2}', validator_of(schema))]
     assert codes == [ErrorCode.CONSTRAINT_ENUM_UNRECOGNIZED, ErrorCode.CONSTRAINT_SCHEMA_INVALID]
 
 
@@ -65,25 +66,68 @@ def test_codes_tell_enums_from_the_rest():
         ({"type": "strin"}, "not valid at '/type'"),
         ({"$ref": "https://example.com/x.json"}, "remote $ref, which is refused: 'https://example.com/x.json'"),
         ({"$ref": "#/nowhere"}, "not valid"),
-        ({"pattern": "a(?=b)"}, "not valid at '/pattern'"),
+        ({"pattern": "a(?=b)"}, "has a pattern at '/pattern' with look-around or a back-reference, which the engine"),
+        ({"patternProperties": {r"(a)\1": {}}}, "a back-reference, which the engine does not have"),
+        ({"pattern": "a(?=b"}, 'not valid at \'/pattern\': "a(?=b" is not a "regex"'),
         ({"required": "a"}, "not valid at '/required'"),
     ],
 )
 def test_what_is_no_schema_is_refused_with_a_reason(schema, reason):
     with pytest.raises(InvalidRequest) as caught:
-        build_validator(schema)
+        validator_of(schema)
     assert reason in str(caught.value)
     assert caught.value.code is ErrorCode.CONFIG_INVALID
 
 
-def test_each_draft_is_read_as_it_says():
-    tuple_of_null = {"items": [{"type": "null"}]}  # a schema in draft-07 only
-    assert messages("[1]", {"$schema": "http://json-schema.org/draft-07/schema#", **tuple_of_null}) != []
+DRAFT_4 = "http://json-schema.org/draft-04/schema#"
+DRAFT_7 = "http://json-schema.org/draft-07/schema#"
+
+
+@pytest.mark.parametrize("draft", ["4", "6", "7"])
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@pytest.mark.parametrize("end", ["", "#"])
+def test_a_draft_is_known_by_either_scheme_and_with_or_without_a_fragment(draft, scheme, end):
+    dialect = f"{scheme}://json-schema.org/draft-0{draft}/schema{end}"
+    assert messages("[1]", {"$schema": dialect, "items": [{"type": "null"}]}) == ['field "[0]": expected type null']
+
+
+@pytest.mark.parametrize(
+    ("document", "schema", "expected"),
+    [
+        ("1", {"minimum": 1, "exclusiveMinimum": True}, ["must be greater than 1"]),
+        ("1", {"minimum": 1, "exclusiveMinimum": False}, []),
+        ("1", {"maximum": 1, "exclusiveMaximum": True}, ["must be less than 1"]),
+        ("[1,2]", {"items": [{}], "additionalItems": False}, ["has items beyond those that the schema describes"]),
+        ('{"a":1}', {"dependencies": {"a": ["b"]}}, ['missing required field "b"']),
+        ('{"a":1}', {"$ref": "#/definitions/o", "definitions": {"o": {"required": ["b"]}}},
+         ['missing required field "b"']),
+        ('"x"', {"$ref": "#/definitions/s", "type": "null", "definitions": {"s": {"type": "string"}}}, []),
+        ("1.0", {"type": "integer"}, ["expected type integer"]),
+        ('{"id":1}', {"properties": {"id": {"type": "integer"}}}, []),
+        ('{"b":"x"}', {"id": "http://example.com/r", "properties": {"b": {"$ref": "#n"}},
+                       "definitions": {"n": {"id": "#n", "type": "null"}}}, ['field "b": expected type null']),
+        ("1", {"const": 2}, []),
+    ],
+)  # fmt: skip
+def test_draft_04_means_what_it_meant(document, schema, expected):
+    assert messages(document, {"$schema": DRAFT_4, **schema}) == expected
+
+
+def test_a_later_draft_has_other_keywords():
+    tuple_of_null = {"items": [{"type": "null"}]}
     assert messages("[1]", {"$schema": "https://json-schema.org/draft/2019-09/schema", **tuple_of_null}) != []
     with pytest.raises(InvalidRequest, match="not valid at '/items'"):
-        build_validator(tuple_of_null)
-    with pytest.raises(InvalidRequest, match=r"dialect is not known: \$schema is 'http://example\.com/mine'"):
-        build_validator({"$schema": "http://example.com/mine"})
+        validator_of(tuple_of_null)
+    with pytest.raises(InvalidRequest, match="not valid at '/exclusiveMinimum'"):
+        validator_of({"$schema": DRAFT_7, "minimum": 1, "exclusiveMinimum": True})
+
+
+@pytest.mark.parametrize("name", ["http://example.com/mine", "http://json-schema.org/draft-03/schema#", 7, None])
+def test_a_dialect_that_is_not_known_is_read_as_the_newest_with_a_warning(name):
+    schema = {"$schema": name, "prefixItems": [{"type": "null"}]}
+    assert messages("[1]", schema) == ['field "[0]": expected type null']
+    _, warning = read_dialect(schema)
+    assert f"$schema {str(name)!r} is not known: the schema was read as draft 2020-12" in warning
 
 
 @pytest.mark.parametrize(
@@ -111,26 +155,26 @@ def test_hostile_pattern_is_linear():
 
 def test_document_that_is_no_json_is_an_error():
     with pytest.raises(JsonTextError):
-        find_violations("{", build_validator({}))
+        find_violations("{", validator_of({}))
 
 
 @pytest.mark.parametrize("document", [r'{"\ud800": 1}', r'{"a": "\udc00"}', r'"\ud800"'])
 def test_lone_surrogates_never_leave(document):
     schema = {"type": "object", "properties": {"a": {"type": "null"}}, "additionalProperties": False}
-    for found in find_violations(document, build_validator(schema)):
+    for found in find_violations(document, validator_of(schema)):
         assert (found.message + found.path).encode()
 
 
 def test_names_and_paths_of_any_length_are_shown_short():
     document = json.dumps({"k" * 20_000: [1] * 1000})
-    found = find_violations(document, build_validator({"additionalProperties": {"items": {"type": "string"}}}))
+    found = find_violations(document, validator_of({"additionalProperties": {"items": {"type": "string"}}}))
     assert len(found) == 1000
     assert max(len(one.path) + len(one.message) for one in found) < 1000
-    (missing,) = find_violations("{}", build_validator({"required": ["r" * 20_000]}))
+    (missing,) = find_violations("{}", validator_of({"required": ["r" * 20_000]}))
     assert len(missing.message) < 300
 
 
 def test_the_text_of_a_pattern_does_not_decide_the_code():
     with pytest.raises(InvalidRequest) as caught:
-        build_validator({"pattern": "(limit"})
+        validator_of({"pattern": "(limit"})
     assert caught.value.code is ErrorCode.CONFIG_INVALID

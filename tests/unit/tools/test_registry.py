@@ -64,6 +64,40 @@ def test_parameters_that_are_no_object_schema_are_refused_at_registration(parame
         ToolRegistry([named("a", parameters_json)])
 
 
+TUPLE = {"type": "object", "properties": {"at": {"items": [{"type": "number"}], "additionalItems": False}}}
+BOUND = {"type": "object", "properties": {"at": {"minimum": 0, "exclusiveMinimum": True}}}
+
+
+@pytest.mark.parametrize(
+    ("draft", "schema", "wrong", "right"),
+    [
+        ("http://json-schema.org/draft-07/schema#", TUPLE, '{"at": [1, 2]}', '{"at": [1]}'),
+        ("http://json-schema.org/draft-06/schema", TUPLE, '{"at": ["x"]}', '{"at": []}'),
+        ("https://json-schema.org/draft-04/schema#", BOUND, '{"at": 0}', '{"at": 1}'),
+    ],
+)
+def test_parameters_are_read_by_their_own_draft(draft, schema, wrong, right):
+    checker = ArgumentChecker("map", json.dumps({"$schema": draft, **schema}))
+    assert checker.parse(right) == json.loads(right)
+    with pytest.raises(InvalidArguments, match="'at"):
+        checker.parse(wrong)
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ({"$ref": "https://example.com/x"}, "has a remote \\$ref, which is refused"),
+        (
+            {"properties": {"a": {"pattern": "(?!x)"}}},
+            "look-around or a back-reference, which the engine",
+        ),
+    ],
+)
+def test_parameters_that_cannot_be_checked_say_why(schema, reason):
+    with pytest.raises(InvalidRequest, match=reason):
+        ArgumentChecker("map", json.dumps({"type": "object", **schema}))
+
+
 def test_tools_are_listed_by_name():
     registry = ToolRegistry([named("b"), named("a"), named("c")])
     assert [tool.definition.name for tool in registry.list_named()] == ["a", "b", "c"]

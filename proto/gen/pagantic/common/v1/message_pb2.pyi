@@ -208,7 +208,7 @@ class ToolDefinition(_message.Message):
     description: _builtins.str
     """What the tool does and when to use it; shown to the model."""
     parameters_json: _builtins.str
-    """JSON Schema (draft 2020-12) of the arguments; its type is object."""
+    """JSON Schema of the arguments, of the draft that its $schema names (2020-12 without one); its type is object."""
     safety: Global___ToolSafety.ValueType
     """What the tool may touch."""
     idempotent: _builtins.bool

@@ -33,7 +33,7 @@ class CompileRequest(_message.Message):
     REGEX_FIELD_NUMBER: _builtins.int
     ENUM_LIST_FIELD_NUMBER: _builtins.int
     schema_json: _builtins.str
-    """JSON Schema: draft 2020-12, or 2019-09 or draft-07 if its $schema says so."""
+    """JSON Schema of draft 4, 6, 7, 2019-09 or 2020-12, as its $schema says; without one it is 2020-12."""
     grammar: _builtins.str
     """GBNF text."""
     grammar_name: _builtins.str
@@ -97,6 +97,7 @@ class CompileResponse(_message.Message):
     ENGINE_TEXT_FIELD_NUMBER: _builtins.int
     UNSUPPORTED_FIELD_NUMBER: _builtins.int
     CACHED_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
     hash: _builtins.str
     """SHA-256 of the source, hex; equal sources give equal hashes."""
     engine_text: _builtins.str
@@ -107,6 +108,10 @@ class CompileResponse(_message.Message):
     def unsupported(self) -> _containers.RepeatedCompositeFieldContainer[_contract_pb2.UnsupportedKeyword]:
         """Parts of a schema that decoding cannot enforce; when not empty the guarantee can be VALIDATED at best."""
 
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What the caller should know although the source compiles: a $schema that is not known was read as 2020-12."""
+
     def __init__(
         self,
         *,
@@ -114,10 +119,11 @@ class CompileResponse(_message.Message):
         engine_text: _builtins.str = ...,
         unsupported: _abc.Iterable[_contract_pb2.UnsupportedKeyword] | None = ...,
         cached: _builtins.bool = ...,
+        warnings: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached", b"cached", "engine_text", b"engine_text", "hash", b"hash", "unsupported", b"unsupported"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached", b"cached", "engine_text", b"engine_text", "hash", b"hash", "unsupported", b"unsupported", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -182,6 +188,7 @@ class EnforceResponse(_message.Message):
     GUARANTEE_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     SEMANTIC_SCORE_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
     JUDGE_USAGE_FIELD_NUMBER: _builtins.int
     valid: _builtins.bool
     """True when no stage failed."""
@@ -202,6 +209,10 @@ class EnforceResponse(_message.Message):
         """The failure that stands for all when not valid: the last stage's."""
 
     @_builtins.property
+    def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What the caller should know of the contract, whether or not the output is valid: as in CompileResponse."""
+
+    @_builtins.property
     def judge_usage(self) -> _usage_pb2.TokenUsage:
         """What the judge's inference cost; unset when none ran."""
 
@@ -215,11 +226,12 @@ class EnforceResponse(_message.Message):
         guarantee: _contract_pb2.Guarantee.ValueType = ...,
         error: _error_pb2.SystemError | None = ...,
         semantic_score: _builtins.float | None = ...,
+        warnings: _abc.Iterable[_builtins.str] | None = ...,
         judge_usage: _usage_pb2.TokenUsage | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_semantic_score", b"_semantic_score", "error", b"error", "judge_usage", b"judge_usage", "semantic_score", b"semantic_score"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_semantic_score", b"_semantic_score", "error", b"error", "guarantee", b"guarantee", "judge_usage", b"judge_usage", "output", b"output", "semantic_score", b"semantic_score", "stages", b"stages", "structured_output_json", b"structured_output_json", "valid", b"valid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_semantic_score", b"_semantic_score", "error", b"error", "guarantee", b"guarantee", "judge_usage", b"judge_usage", "output", b"output", "semantic_score", b"semantic_score", "stages", b"stages", "structured_output_json", b"structured_output_json", "valid", b"valid", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__semantic_score: _TypeAlias = _typing.Literal["semantic_score"]  # noqa: Y015
     _WhichOneofArgType__semantic_score: _TypeAlias = _typing.Literal["_semantic_score", b"_semantic_score"]  # noqa: Y015
@@ -523,25 +535,76 @@ class ValidateSchemaResponse(_message.Message):
 
     VALID_FIELD_NUMBER: _builtins.int
     VIOLATIONS_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
     valid: _builtins.bool
     """True when there are no violations."""
     @_builtins.property
     def violations(self) -> _containers.RepeatedCompositeFieldContainer[_contract_pb2.Violation]:
         """Every violation, in document order."""
 
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What the caller should know of the schema, as in CompileResponse."""
+
     def __init__(
         self,
         *,
         valid: _builtins.bool = ...,
         violations: _abc.Iterable[_contract_pb2.Violation] | None = ...,
+        warnings: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["valid", b"valid", "violations", b"violations"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["valid", b"valid", "violations", b"violations", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ValidateSchemaResponse: _TypeAlias = ValidateSchemaResponse  # noqa: Y015
+
+@_typing.final
+class CompileRulesRequest(_message.Message):
+    """Rules, and the schema of the outputs that they are for."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RULES_FIELD_NUMBER: _builtins.int
+    SCHEMA_JSON_FIELD_NUMBER: _builtins.int
+    schema_json: _builtins.str
+    """JSON Schema of the output; empty is none."""
+    @_builtins.property
+    def rules(self) -> _containers.RepeatedCompositeFieldContainer[_contract_pb2.Rule]:
+        """The rules."""
+
+    def __init__(
+        self,
+        *,
+        rules: _abc.Iterable[_contract_pb2.Rule] | None = ...,
+        schema_json: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["rules", b"rules", "schema_json", b"schema_json"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CompileRulesRequest: _TypeAlias = CompileRulesRequest  # noqa: Y015
+
+@_typing.final
+class CompileRulesResponse(_message.Message):
+    """The rules compile."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CompileRulesResponse: _TypeAlias = CompileRulesResponse  # noqa: Y015
 
 @_typing.final
 class ValidateRulesRequest(_message.Message):

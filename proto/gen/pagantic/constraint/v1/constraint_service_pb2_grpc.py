@@ -71,6 +71,11 @@ class ConstraintServiceStub:
                 request_serializer=pagantic_dot_constraint_dot_v1_dot_constraint__service__pb2.ValidateSchemaRequest.SerializeToString,
                 response_deserializer=pagantic_dot_constraint_dot_v1_dot_constraint__service__pb2.ValidateSchemaResponse.FromString,
                 _registered_method=True)
+        self.CompileRules = channel.unary_unary(
+                '/pagantic.constraint.v1.ConstraintService/CompileRules',
+                request_serializer=pagantic_dot_constraint_dot_v1_dot_constraint__service__pb2.CompileRulesRequest.SerializeToString,
+                response_deserializer=pagantic_dot_constraint_dot_v1_dot_constraint__service__pb2.CompileRulesResponse.FromString,
+                _registered_method=True)
         self.ValidateRules = channel.unary_unary(
                 '/pagantic.constraint.v1.ConstraintService/ValidateRules',
                 request_serializer=pagantic_dot_constraint_dot_v1_dot_constraint__service__pb2.ValidateRulesRequest.SerializeToString,
@@ -137,6 +142,14 @@ class ConstraintServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CompileRules(self, request, context):
+        """Checks rules before there is an output: one that does not compile, or that reads a field which the schema forbids,
+        is INVALID_ARGUMENT naming it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ValidateRules(self, request, context):
         """Checks an output against rules.
         """
@@ -188,6 +201,11 @@ def add_ConstraintServiceServicer_to_server(servicer, server):
                     servicer.ValidateSchema,
                     request_deserializer=pagantic_dot_constraint_dot_v1_dot_constraint__service__pb2.ValidateSchemaRequest.FromString,
                     response_serializer=pagantic_dot_constraint_dot_v1_dot_constraint__service__pb2.ValidateSchemaResponse.SerializeToString,
+            ),
+            'CompileRules': grpc.unary_unary_rpc_method_handler(
+                    servicer.CompileRules,
+                    request_deserializer=pagantic_dot_constraint_dot_v1_dot_constraint__service__pb2.CompileRulesRequest.FromString,
+                    response_serializer=pagantic_dot_constraint_dot_v1_dot_constraint__service__pb2.CompileRulesResponse.SerializeToString,
             ),
             'ValidateRules': grpc.unary_unary_rpc_method_handler(
                     servicer.ValidateRules,
@@ -391,6 +409,33 @@ class ConstraintService:
             '/pagantic.constraint.v1.ConstraintService/ValidateSchema',
             pagantic_dot_constraint_dot_v1_dot_constraint__service__pb2.ValidateSchemaRequest.SerializeToString,
             pagantic_dot_constraint_dot_v1_dot_constraint__service__pb2.ValidateSchemaResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CompileRules(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagantic.constraint.v1.ConstraintService/CompileRules',
+            pagantic_dot_constraint_dot_v1_dot_constraint__service__pb2.CompileRulesRequest.SerializeToString,
+            pagantic_dot_constraint_dot_v1_dot_constraint__service__pb2.CompileRulesResponse.FromString,
             options,
             channel_credentials,
             insecure,

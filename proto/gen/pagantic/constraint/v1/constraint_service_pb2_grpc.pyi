@@ -49,6 +49,10 @@ class ConstraintServiceStub:
     """Gives enum values that differ only in case their declared form."""
     ValidateSchema: _grpc.UnaryUnaryMultiCallable[_constraint_service_pb2.ValidateSchemaRequest, _constraint_service_pb2.ValidateSchemaResponse]
     """Checks a JSON document against a JSON Schema and names every violation by path."""
+    CompileRules: _grpc.UnaryUnaryMultiCallable[_constraint_service_pb2.CompileRulesRequest, _constraint_service_pb2.CompileRulesResponse]
+    """Checks rules before there is an output: one that does not compile, or that reads a field which the schema forbids,
+    is INVALID_ARGUMENT naming it.
+    """
     ValidateRules: _grpc.UnaryUnaryMultiCallable[_constraint_service_pb2.ValidateRulesRequest, _constraint_service_pb2.ValidateRulesResponse]
     """Checks an output against rules."""
     ValidateSemantics: _grpc.UnaryUnaryMultiCallable[_constraint_service_pb2.ValidateSemanticsRequest, _constraint_service_pb2.ValidateSemanticsResponse]
@@ -75,6 +79,10 @@ class ConstraintServiceAsyncStub(ConstraintServiceStub):
     """Gives enum values that differ only in case their declared form."""
     ValidateSchema: _aio.UnaryUnaryMultiCallable[_constraint_service_pb2.ValidateSchemaRequest, _constraint_service_pb2.ValidateSchemaResponse]  # type: ignore[assignment]
     """Checks a JSON document against a JSON Schema and names every violation by path."""
+    CompileRules: _aio.UnaryUnaryMultiCallable[_constraint_service_pb2.CompileRulesRequest, _constraint_service_pb2.CompileRulesResponse]  # type: ignore[assignment]
+    """Checks rules before there is an output: one that does not compile, or that reads a field which the schema forbids,
+    is INVALID_ARGUMENT naming it.
+    """
     ValidateRules: _aio.UnaryUnaryMultiCallable[_constraint_service_pb2.ValidateRulesRequest, _constraint_service_pb2.ValidateRulesResponse]  # type: ignore[assignment]
     """Checks an output against rules."""
     ValidateSemantics: _aio.UnaryUnaryMultiCallable[_constraint_service_pb2.ValidateSemanticsRequest, _constraint_service_pb2.ValidateSemanticsResponse]  # type: ignore[assignment]
@@ -140,6 +148,16 @@ class ConstraintServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_constraint_service_pb2.ValidateSchemaResponse, _abc.Awaitable[_constraint_service_pb2.ValidateSchemaResponse]]:
         """Checks a JSON document against a JSON Schema and names every violation by path."""
+
+    @_abc_1.abstractmethod
+    def CompileRules(
+        self,
+        request: _constraint_service_pb2.CompileRulesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_constraint_service_pb2.CompileRulesResponse, _abc.Awaitable[_constraint_service_pb2.CompileRulesResponse]]:
+        """Checks rules before there is an output: one that does not compile, or that reads a field which the schema forbids,
+        is INVALID_ARGUMENT naming it.
+        """
 
     @_abc_1.abstractmethod
     def ValidateRules(

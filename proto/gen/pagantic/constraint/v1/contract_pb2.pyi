@@ -163,7 +163,9 @@ class OutputContract(_message.Message):
     STRICT_VALIDATION_FIELD_NUMBER: _builtins.int
     SCHEMA_IN_PROMPT_FIELD_NUMBER: _builtins.int
     schema_json: _builtins.str
-    """JSON Schema of the output, as text; empty is no schema. Draft 2020-12, or 2019-09 or draft-07 if $schema says so."""
+    """JSON Schema of the output, as text; empty is no schema. Draft 4, 6, 7, 2019-09 or 2020-12, as its $schema says;
+    without one it is 2020-12, and one that is not known is read as 2020-12 with a warning.
+    """
     grammar: _builtins.str
     """GBNF text."""
     grammar_name: _builtins.str

@@ -266,7 +266,7 @@ class DecoderConstraint(_message.Message):
     REGEX_FIELD_NUMBER: _builtins.int
     ENGINE_TEXT_FIELD_NUMBER: _builtins.int
     schema_json: _builtins.str
-    """JSON Schema, draft 2020-12."""
+    """JSON Schema of the draft that its $schema names, 2020-12 without one."""
     gbnf: _builtins.str
     """GBNF, the grammar format of llama.cpp."""
     regex: _builtins.str

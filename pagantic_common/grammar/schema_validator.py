@@ -1,0 +1,96 @@
+"""The validator of a schema, by its draft. Patterns match in linear time; references stay local."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import jsonschema_rs
+
+from pagantic_common.grammar.json_schema import Dialect, Schema, read_dialect, shorten
+
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_BACKTRACKING = re.compile(r"\(\?<?[=!]|\\[1-9]|\\k")
+
+Validator = (
+    jsonschema_rs.Draft202012Validator
+    | jsonschema_rs.Draft201909Validator
+    | jsonschema_rs.Draft7Validator
+    | jsonschema_rs.Draft6Validator
+    | jsonschema_rs.Draft4Validator
+)
+_VALIDATORS: dict[Dialect, type[Validator]] = {
+    Dialect.DRAFT_4: jsonschema_rs.Draft4Validator,
+    Dialect.DRAFT_6: jsonschema_rs.Draft6Validator,
+    Dialect.DRAFT_7: jsonschema_rs.Draft7Validator,
+    Dialect.DRAFT_2019_09: jsonschema_rs.Draft201909Validator,
+    Dialect.DRAFT_2020_12: jsonschema_rs.Draft202012Validator,
+}
+
+
+class SchemaError(ValueError):
+    """The schema is not one of its draft, or has a remote `$ref`; the message continues "the schema …".
+
+    `pattern` is the pattern of the schema that is at fault, if one is.
+    """
+
+    def __init__(self, message: str, pattern: str | None = None) -> None:
+        super().__init__(message)
+        self.pattern = pattern
+
+
+def build_validator(schema: Schema, *, ignore_formats: bool = False, mask: str | None = None) -> Validator:
+    """Make a validator of the schema's draft; `mask` stands for values in its messages. Raises SchemaError."""
+    make = _VALIDATORS[read_dialect(schema)[0]]
+    refused: list[str] = []
+
+    def refuse(uri: str, /) -> Any:
+        refused.append(uri)
+        raise ValueError(uri)
+
+    try:
+        options = jsonschema_rs.RegexOptions()
+        return make(
+            _without_unknown_dialect(schema),
+            validate_formats=not ignore_formats,
+            pattern_options=options,
+            retriever=refuse,
+            mask=mask,
+        )
+    except (ValueError, jsonschema_rs.ReferencingError) as error:
+        if refused and _ADDRESS.match(refused[0]):
+            raise SchemaError(f"has a remote $ref, which is refused: {refused[0]!r}") from None
+        if isinstance(error, jsonschema_rs.ValidationError):
+            raise _error_of(error) from None
+        raise SchemaError(f"is not valid: {shorten(str(error))}") from None
+
+
+def _without_unknown_dialect(schema: Schema) -> Schema:
+    if isinstance(schema, bool) or not read_dialect(schema)[1]:
+        return schema
+    return {key: value for key, value in schema.items() if key != "$schema"}
+
+
+def _error_of(error: jsonschema_rs.ValidationError) -> SchemaError:
+    where = "".join(f"/{part}" for part in error.instance_path)
+    at = f" at {where!r}" if where else ""
+    if error.kind.name != "format" or not isinstance(error.instance, str):
+        return SchemaError(f"is not valid{at}: {shorten(error.message)}")
+    pattern = error.instance
+    if _needs_backtracking(pattern):
+        return SchemaError(
+            f"has a pattern{at} with look-around or a back-reference, which the engine does not have because patterns "
+            f"match in linear time: {shorten(pattern)!r}; write it without them"
+        )
+    return SchemaError(f"is not valid{at}: {shorten(error.message)}", pattern)
+
+
+def _needs_backtracking(pattern: str) -> bool:
+    """Whether this is a regular expression, only one that does not match in linear time."""
+    if not _BACKTRACKING.search(pattern):
+        return False
+    try:
+        jsonschema_rs.Draft202012Validator({"pattern": pattern}, pattern_options=jsonschema_rs.FancyRegexOptions())
+    except ValueError:
+        return False
+    return True
