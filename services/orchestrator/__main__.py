@@ -54,11 +54,12 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
             )
         ]
         inference, constraint, context, rerank, tools = channels
+        patience_s = settings.connect_patience_s
         services = Services(
-            inference=GrpcInference(inference),
-            constraint=GrpcConstraint(constraint),
-            tools=GrpcTools(tools),
-            context=GrpcContext(context, rerank),
+            inference=GrpcInference(inference, patience_s),
+            constraint=GrpcConstraint(constraint, patience_s),
+            tools=GrpcTools(tools, patience_s),
+            context=GrpcContext(context, rerank, patience_s),
             prompts=prompts,
             summaries=journal,
             planner=settings.planner,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
+from typing import TypeVar
 
 import grpc
 
@@ -19,6 +20,8 @@ from pagantic_common.domain.errors import ErrorCode, Internal
 from pagantic_common.domain.messages import Message, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.rpc.peer import Peer
+from pagantic_common.rpc.service_config import MAX_ATTEMPTS
+from pagantic_common.rpc.status import Unreachable
 from services.orchestrator.convert.event import finish_reason_from_proto
 from services.orchestrator.core.request import Hints
 from services.orchestrator.core.response import CandidateOutput, InferenceOutput
@@ -27,15 +30,17 @@ from services.orchestrator.ports.services import TokenCount
 
 COUNT_TIMEOUT_S = 10.0
 
+T = TypeVar("T")
+
 
 class GrpcInference:
     """The inference service behind a channel."""
 
-    def __init__(self, channel: grpc.aio.Channel) -> None:
+    def __init__(self, channel: grpc.aio.Channel, patience_s: float) -> None:
         self._stub: inference_service_pb2_grpc.InferenceServiceAsyncStub = (
             inference_service_pb2_grpc.InferenceServiceStub(channel)
         )
-        self._peer = Peer("inference")
+        self._peer = Peer("inference", channel, patience_s=patience_s)
         self._windows: dict[str, int] = {}
 
     async def count_tokens(
@@ -54,8 +59,15 @@ class GrpcInference:
         """Return the context window that the model had when it was last heard of; 0 when it was not."""
         return self._windows.get(model, 0)
 
-    async def infer(self, command: Infer, hints: Hints) -> AsyncGenerator[str | InferenceOutput, None]:
-        """Stream the answer's text, then the whole output."""
+    def infer(self, command: Infer, hints: Hints) -> AsyncGenerator[str | InferenceOutput, None]:
+        """Stream the answer's text, if the command says so, then the whole output."""
+        return _until_told(lambda: self._infer(command, hints))
+
+    def sample(self, command: Sample, hints: Hints) -> AsyncGenerator[CandidateOutput | TokenUsage, None]:
+        """Stream each candidate as it ends, then the usage of all."""
+        return _until_told(lambda: self._sample(command, hints))
+
+    async def _infer(self, command: Infer, hints: Hints) -> AsyncGenerator[str | InferenceOutput, None]:
         texts: list[str] = []
         end: inference_service_pb2.CandidateEnd | None = None
         async with aclosing(self._peer.call_stream(self._stub.Infer, _request(command, hints))) as responses:
@@ -65,7 +77,8 @@ class GrpcInference:
                         self._windows[hints.model] = response.started.model.context_window
                     case "delta" if response.delta.content:
                         texts.append(response.delta.content)
-                        yield response.delta.content
+                        if command.is_streamed:
+                            yield response.delta.content
                     case "candidate_end":
                         end = response.candidate_end
                     case "completed" if end is not None:
@@ -79,8 +92,7 @@ class GrpcInference:
                         return
         raise Internal("the inference stream ended early", code=ErrorCode.INFERENCE_MALFORMED_RESPONSE)
 
-    async def sample(self, command: Sample, hints: Hints) -> AsyncGenerator[CandidateOutput | TokenUsage, None]:
-        """Stream each candidate as it ends, then the usage of all."""
+    async def _sample(self, command: Sample, hints: Hints) -> AsyncGenerator[CandidateOutput | TokenUsage, None]:
         texts: dict[int, list[str]] = {}
         prompt = TokenUsage()
         request = _sample_request(command, hints)
@@ -110,6 +122,22 @@ class GrpcInference:
                         yield usage_from_proto(response.completed.usage)
                         return
         raise Internal("the inference stream ended early", code=ErrorCode.INFERENCE_MALFORMED_RESPONSE)
+
+
+async def _until_told(open_stream: Callable[[], AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
+    """Stream, and begin again when the service is lost before anyone was told anything: an inference changes nothing."""
+    for attempts_left in reversed(range(MAX_ATTEMPTS)):
+        is_told = False
+        try:
+            async with aclosing(open_stream()) as stream:
+                async for piece in stream:
+                    is_told = True
+                    yield piece
+        except Unreachable:
+            if is_told or not attempts_left:
+                raise
+        else:
+            return
 
 
 def _request(command: Infer, hints: Hints) -> inference_service_pb2.InferRequest:
