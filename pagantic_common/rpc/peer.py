@@ -1,9 +1,9 @@
 """A service that another calls: waits for one that starts or restarts, and does not call one that is gone.
 
-What is tried again at once is gRPC's to decide (`service_config`). This is about longer: a call is made when a connection
-says that the service serves, and waits for that within its caller's deadline and its peer's patience. A call that was
-made and not answered is made again after such a wait only where it changes nothing. Once a wait was in vain, later calls
-wait only as long as a reconnect takes, until the service is back.
+What is tried again at once is gRPC's to decide (`service_config`). This is about longer: a call is made when a
+connection says that the service serves, and waits for that within its caller's deadline and its peer's patience. A call
+that was made and not answered is made again after such a wait only where it changes nothing. Once a wait was in vain,
+later calls wait only as long as a reconnect takes, until the service is back.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ RETRIED_METHODS = {
         "ListModels",
         "GetLoad",
         "DescribeEngine",
+        "TuneEngine",
     ),
     "pagantic.constraint.v1.ConstraintService": (
         "Compile",
@@ -43,7 +44,9 @@ RETRIED_METHODS = {
     "pagantic.tools.v1.ToolService": ("ListTools",),
 }
 
-_RETRIED_PATHS = frozenset(f"/{service}/{name}".encode() for service, names in RETRIED_METHODS.items() for name in names)
+_RETRIED_PATHS = frozenset(
+    f"/{service}/{name}".encode() for service, names in RETRIED_METHODS.items() for name in names
+)
 
 _RETRY_POLICY = {
     "maxAttempts": MAX_ATTEMPTS,

@@ -125,7 +125,7 @@ class GrpcInference:
 
 
 async def _until_told(open_stream: Callable[[], AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
-    """Stream, and begin again when the service is lost before anyone was told anything: an inference changes nothing."""
+    """Stream, and begin again when the service is lost before anything was told: an inference changes nothing."""
     for attempts_left in reversed(range(MAX_ATTEMPTS)):
         is_told = False
         try:

@@ -1,4 +1,4 @@
-"""Whether a request that comes now would be answered: the journal takes writes, and the services of every request serve.
+"""Whether a request that comes now would be answered: the journal takes writes, and what every request needs serves.
 
 Context, rerank and tools are not waited for: most requests need none of them, and a chat goes on without.
 """
