@@ -11,15 +11,17 @@ import psutil
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from deploy.local.areas import Area
+from pagantic_common.rpc.server import READINESS
 
 HEALTH_TIMEOUT_S = 1.0
 
 
-def probe_health(address: str) -> str:
-    """Return SERVING, NOT_SERVING, UNKNOWN, or UNREACHABLE when nothing answers within a second."""
+def probe_health(address: str, name: str = READINESS) -> str:
+    """Return SERVING, NOT_SERVING, or UNREACHABLE when nothing answers within a second; by default of the readiness."""
+    request = health_pb2.HealthCheckRequest(service=name)
     with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
         try:
-            reply = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=HEALTH_TIMEOUT_S)
+            reply = health_pb2_grpc.HealthStub(channel).Check(request, timeout=HEALTH_TIMEOUT_S)
         except grpc.RpcError:
             return "UNREACHABLE"
     return str(health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status))

@@ -12,6 +12,8 @@ from opentelemetry.instrumentation.grpc import aio_client_interceptors
 from pagantic_common.rpc.service_config import service_config
 from pagantic_common.telemetry.tracing import is_recording
 
+MAX_RECONNECT_S = 1.0
+
 
 class CancelUnary(grpc.aio.UnaryUnaryClientInterceptor):
     """Passes a cancellation on to the call.
@@ -47,7 +49,7 @@ def channel_options(max_message_bytes: int) -> list[tuple[str, Any]]:
         ("grpc.keepalive_time_ms", 60_000),
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.min_reconnect_backoff_ms", 100),
-        ("grpc.max_reconnect_backoff_ms", 1_000),
+        ("grpc.max_reconnect_backoff_ms", round(MAX_RECONNECT_S * 1000)),
         ("grpc.dns_min_time_between_resolutions_ms", 2_000),
     ]
 

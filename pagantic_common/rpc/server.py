@@ -1,4 +1,8 @@
-"""One way to start a server: health, reflection, channelz, tracing, and a graceful drain on SIGTERM."""
+"""One way to start a server: health, reflection, channelz, tracing, and a graceful drain on SIGTERM.
+
+Health has two names besides those of the services: `liveness` says that this process works, whatever it depends on, and
+so do the empty name and each service's; `readiness` says that a request that comes now would be answered.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +29,11 @@ from pagantic_common.telemetry.tracing import is_recording, set_up_tracing, shut
 
 LAST_WORDS_S = 1.0
 MAX_CONNECTION_AGE_MS = 120_000
+READINESS_INTERVAL_S = 0.25
+LIVENESS = "liveness"
+READINESS = "readiness"
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 EXIT_START_FAILED = 69  # EX_UNAVAILABLE of sysexits.h
 
 log = get_logger(__name__)
@@ -36,12 +45,15 @@ class Registration:
 
     `drain` ends what still runs shortly before the drain's time is up, so that callers get an answer, not a cut line.
     `wait_until_broken` returns the reason when the service can serve no more; its health says so from then on.
+    `why_not_ready` returns what the service still waits for, empty when it is ready; without it a service that listens
+    is ready.
     """
 
     service_name: str
     add_to: Callable[[grpc.aio.Server], None]
     drain: Callable[[], Awaitable[None]] | None = None
     wait_until_broken: Callable[[], Awaitable[str]] | None = None
+    why_not_ready: Callable[[], Awaitable[str]] | None = None
 
 
 OpenApp = Callable[[], AbstractAsyncContextManager[Sequence[Registration]]]
@@ -84,8 +96,10 @@ async def start_server(
         raise PortInUse(
             f"cannot listen on {address}: the port is in use or the address is not this machine's"
         ) from None
-    for name in ("", *names):
-        await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
+    for name in ("", LIVENESS, *names):
+        await health_servicer.set(name, SERVING)
+    is_ready = all(registration.why_not_ready is None for registration in registrations)
+    await health_servicer.set(READINESS, SERVING if is_ready else NOT_SERVING)
     await server.start()
     return server, health_servicer, port
 
@@ -95,8 +109,23 @@ async def _watch(registration: Registration, health_servicer: health.aio.HealthS
         return
     reason = await registration.wait_until_broken()
     log.error("not serving", reason=reason)
-    for name in ("", registration.service_name):
-        await health_servicer.set(name, health_pb2.HealthCheckResponse.NOT_SERVING)
+    for name in ("", LIVENESS, READINESS, registration.service_name):
+        await health_servicer.set(name, NOT_SERVING)
+
+
+async def _watch_readiness(registrations: Sequence[Registration], health_servicer: health.aio.HealthServicer) -> None:
+    """Keep the readiness what the services say; once the process is broken it stays so."""
+    checks = [one.why_not_ready for one in registrations if one.why_not_ready is not None]
+    told: str | None = None
+    while checks:
+        reason = "; ".join(filter(None, [await check() for check in checks]))
+        if reason != told:
+            told = reason
+            log.info("waiting" if reason else "ready", **({"reason": reason} if reason else {}))
+            live = await health_servicer.Check(health_pb2.HealthCheckRequest(service=LIVENESS), None)
+            is_ready = not reason and live.status == SERVING
+            await health_servicer.set(READINESS, SERVING if is_ready else NOT_SERVING)
+        await asyncio.sleep(READINESS_INTERVAL_S)
 
 
 async def _serve(area: str, settings: ServiceSettings, open_app: OpenApp) -> None:
@@ -109,6 +138,7 @@ async def _serve(area: str, settings: ServiceSettings, open_app: OpenApp) -> Non
         _spare_the_collector()
         log.info("listening", address=f"{settings.host}:{port}")
         watching = [asyncio.create_task(_watch(one, health_servicer)) for one in registrations]
+        watching.append(asyncio.create_task(_watch_readiness(registrations, health_servicer)))
         await stop.wait()
         for watch in watching:
             watch.cancel()

@@ -26,6 +26,7 @@ RETRIED_METHODS = {
         "ListModels",
         "GetLoad",
         "DescribeEngine",
+        "TuneEngine",
     ),
     "pagantic.constraint.v1.ConstraintService": (
         "Compile",
@@ -44,6 +45,10 @@ RETRIED_METHODS = {
     "pagantic.tools.v1.ToolService": ("ListTools",),
 }
 
+_RETRIED_PATHS = frozenset(
+    f"/{service}/{name}".encode() for service, names in RETRIED_METHODS.items() for name in names
+)
+
 _RETRY_POLICY = {
     "maxAttempts": MAX_ATTEMPTS,
     "initialBackoff": "0.1s",
@@ -51,6 +56,11 @@ _RETRY_POLICY = {
     "backoffMultiplier": 2,  # with gRPC's own jitter
     "retryableStatusCodes": ["UNAVAILABLE", "RESOURCE_EXHAUSTED"],
 }
+
+
+def is_retried(method: object) -> bool:
+    """Tell whether a stub's method is one that may be made again."""
+    return getattr(method, "_method", b"") in _RETRIED_PATHS  # gRPC gives a method's path no public name
 
 
 def service_config() -> str:

@@ -39,6 +39,18 @@ class ServiceSettings(BaseSettings):
     metrics_port: int = Field(0, ge=0, le=65535, description="port where Prometheus reads metrics; 0 is none")
 
 
+class CallerSettings(ServiceSettings):
+    """What every service has that calls others."""
+
+    connect_patience_s: float = Field(
+        10.0,
+        ge=0,
+        le=3600,
+        allow_inf_nan=False,
+        description="how long a call waits for a service that starts or restarts, within its deadline",
+    )
+
+
 def state_folder() -> Path:
     """Folder for state that services keep when no path is set: PAGANTIC_STATE, or .pagantic where they run."""
     return Path(os.environ.get("PAGANTIC_STATE") or ".pagantic")

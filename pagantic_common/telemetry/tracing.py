@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from opentelemetry import context, trace
 from opentelemetry.sdk.resources import Resource
@@ -80,7 +80,10 @@ def _inside(trace_id: int, flags: trace.TraceFlags, *, is_remote: bool) -> Itera
     try:
         yield
     finally:
-        context.detach(token)
+        # An async generator may be finalized in another context, where its token means nothing; `context.detach` would
+        # log that as an error with a traceback.
+        with suppress(ValueError):
+            token.var.reset(token)
 
 
 def shut_down_tracing() -> None:

@@ -39,7 +39,7 @@ async def open_app(settings: ConstraintSettings) -> AsyncIterator[Sequence[Regis
             workers,
             cache_entries=settings.compile_cache_entries,
             grammars=grammars,
-            judge=InferenceJudge(channel, settings.judge_timeout_s),
+            judge=InferenceJudge(channel, settings.judge_timeout_s, settings.connect_patience_s),
             clock=SystemClock(),
         )
         servicer = ConstraintServicer(constraints)

@@ -8,10 +8,10 @@ from pathlib import Path
 from pydantic import Field, ImportString
 from pydantic_settings import SettingsConfigDict
 
-from pagantic_common.settings import ServiceSettings
+from pagantic_common.settings import CallerSettings
 
 
-class ConstraintSettings(ServiceSettings):
+class ConstraintSettings(CallerSettings):
     """Read from PAGANTIC_CONSTRAINT_<NAME>."""
 
     model_config = SettingsConfigDict(env_prefix="PAGANTIC_CONSTRAINT_", frozen=True, extra="ignore")

@@ -30,7 +30,7 @@ async def open_app(settings: ContextSettings) -> AsyncIterator[Sequence[Registra
             bounds = IngestBounds(settings.max_documents_per_ingest, settings.max_document_chars)
             library = Library(store, bounds, settings.chunk_chars, settings.overlap_chars)
             retrieval = Retrieval(store, settings.max_indexes)
-            counter = InferenceTokenCounter(channel, settings.inference_timeout_s)
+            counter = InferenceTokenCounter(channel, settings.inference_timeout_s, settings.connect_patience_s)
             building = ContextBuilding(retrieval, counter, settings.default_max_tokens)
             servicer = ContextServicer(library, retrieval, building)
             add_to = partial(pb_grpc.add_ContextServiceServicer_to_server, servicer)

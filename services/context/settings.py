@@ -8,10 +8,10 @@ from typing import Self
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from pagantic_common.settings import ServiceSettings, state_folder
+from pagantic_common.settings import CallerSettings, state_folder
 
 
-class ContextSettings(ServiceSettings):
+class ContextSettings(CallerSettings):
     """What the context service can be told."""
 
     model_config = SettingsConfigDict(env_prefix="PAGANTIC_CONTEXT_", frozen=True, extra="ignore")

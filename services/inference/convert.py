@@ -18,6 +18,7 @@ from pagantic_common.domain.json_text import JsonTextError, parse_json
 from pagantic_common.domain.messages import check_message
 from pagantic_common.domain.usage import TokenUsage
 from services.inference.app.scoring import Score
+from services.inference.app.tuning import Tuner
 from services.inference.core.embedding import Vectors
 from services.inference.core.generation import (
     CandidateEnd,
@@ -226,6 +227,21 @@ def _logprob_to_proto(logprob: TokenLogprob) -> generation_pb2.TokenLogprob:
         logprob=logprob.logprob,
         top=[_logprob_to_proto(other) for other in logprob.top],
     )
+
+
+def tuner_to_proto(tuner: Tuner | None, loaded: Sequence[str]) -> inference_service_pb2.DescribeEngineResponse:
+    """Encode how the engine runs."""
+    reply = inference_service_pb2.DescribeEngineResponse(loaded_models=loaded)
+    if tuner is None:
+        return reply
+    for choice in tuner.tuning.choices:
+        reply.choices.add(name=choice.name, value=choice.value, reason=choice.reason)
+    reply.state = inference_service_pb2.TuningState.Value(f"TUNING_STATE_{tuner.state.name}")
+    reply.note = tuner.note
+    if tuner.tuning.measured_at:
+        reply.measured_at.FromJsonString(tuner.tuning.measured_at)
+        reply.other_load_cores = tuner.tuning.others_cores
+    return reply
 
 
 def score_response_to_proto(scores: Sequence[Score], usage: TokenUsage) -> inference_service_pb2.ScoreResponse:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Protocol
 
 from pagantic_common.domain.messages import ModelInfo
@@ -11,10 +11,32 @@ from services.inference.core.embedding import Vectors
 from services.inference.core.generation import Constraint
 from services.inference.core.output import Matcher, Vocabulary
 from services.inference.core.sampling import Logits
+from services.inference.core.tuning import Round, Tuning
 
 
 class KvCacheFullError(Exception):
     """The cache has no room for a batch, and nothing of it was computed."""
+
+
+class MeasuringFailed(Exception):
+    """How the engine runs best could not be measured; the message says why."""
+
+
+class Prober(Protocol):
+    """Measures how the engine runs, beside the engine that serves."""
+
+    async def why_not(self) -> str:
+        """Return why measuring would be in vain now; empty when it would not."""
+
+    def rounds(self) -> AsyncGenerator[Round, None]:
+        """Yield rounds until closed, which ends the measuring at once. Raises MeasuringFailed."""
+
+
+class TuningStore(Protocol):
+    """Keeps what was measured for the next start."""
+
+    def save(self, tuning: Tuning | None) -> str:
+        """Keep a tuning, or that there is none; returns why that cannot be, empty when it was kept."""
 
 
 class Tokenizer(Protocol):

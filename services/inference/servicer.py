@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable
 from contextlib import aclosing
 from typing import Any
 
@@ -12,9 +12,10 @@ import grpc
 from pagantic.inference.v1 import inference_service_pb2 as pb
 from pagantic.inference.v1 import inference_service_pb2_grpc as rpc
 from pagantic_common.codec.messages import model_info_to_proto
-from pagantic_common.domain.errors import NotFound
+from pagantic_common.domain.errors import NotFound, PreconditionFailed
 from services.inference.app.models import Models
 from services.inference.app.scoring import score_continuations
+from services.inference.app.tuning import Tuner
 from services.inference.convert import (
     chat_prompt_from_proto,
     embed_response_to_proto,
@@ -22,8 +23,8 @@ from services.inference.convert import (
     prompt_from_proto,
     request_from_proto,
     score_response_to_proto,
+    tuner_to_proto,
 )
-from services.inference.core.tuning import Choice
 from services.inference.ports import Tokenizer
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -34,9 +35,9 @@ SERVICE_NAME = pb.DESCRIPTOR.services_by_name["InferenceService"].full_name
 class InferenceServicer(rpc.InferenceServiceServicer):
     """See the service's proto for what each rpc promises."""
 
-    def __init__(self, models: Models, choices: Sequence[Choice] = ()) -> None:
+    def __init__(self, models: Models, tuner: Tuner | None = None) -> None:
         self._models = models
-        self._choices = choices
+        self._tuner = tuner
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Add this servicer to a server."""
@@ -106,11 +107,14 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         )
 
     async def DescribeEngine(self, request: pb.DescribeEngineRequest, context: Context) -> pb.DescribeEngineResponse:
-        return pb.DescribeEngineResponse(
-            choices=[
-                pb.EngineChoice(name=choice.name, value=choice.value, reason=choice.reason) for choice in self._choices
-            ]
-        )
+        loaded = [served.info.name for served in self._models.loaded]
+        return tuner_to_proto(self._tuner, loaded)
+
+    async def TuneEngine(self, request: pb.TuneEngineRequest, context: Context) -> pb.TuneEngineResponse:
+        if self._tuner is None:
+            raise PreconditionFailed("nothing is measured here")
+        self._tuner.ask()
+        return pb.TuneEngineResponse()
 
 
 def _count_tokens(tokenizer: Tokenizer, texts: Iterable[str]) -> list[int]:

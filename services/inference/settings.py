@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from pydantic_settings import SettingsConfigDict
 
 from pagantic_common.settings import ServiceSettings
 
 AUTO: Literal["auto"] = "auto"
+ExpandedPath = Annotated[str, AfterValidator(os.path.expanduser)]  # quoting and .env files keep a shell from it
 
 
 class InferenceSettings(ServiceSettings):
@@ -18,9 +20,9 @@ class InferenceSettings(ServiceSettings):
     model_config = SettingsConfigDict(frozen=True, extra="ignore", env_prefix="PAGANTIC_INFERENCE_")
 
     port: int = Field(50052, ge=0, le=65535, description="port to listen on")
-    model_path: str = Field("", description="GGUF file; empty is the bundled SmolLM2-135M-Instruct")
+    model_path: ExpandedPath = Field("", description="GGUF file; empty is the bundled SmolLM2-135M-Instruct")
     model_name: str = Field("", description="alias of the model; empty takes its file's name")
-    models: dict[str, str] = Field(
+    models: dict[str, ExpandedPath] = Field(
         default_factory=dict, description="more models, a JSON object of alias to GGUF file; loaded when first used"
     )
     memory_limit_mib: int = Field(
@@ -35,11 +37,11 @@ class InferenceSettings(ServiceSettings):
     max_running: int = Field(16, ge=1, le=128, description="requests and candidates decoded at the same time")
     drafting: bool = Field(True, description="guess tokens that repeat the prompt, while that pays (prompt lookup)")
     tuning: bool = Field(
-        True, description="measure at the first start what is best where a setting says auto, and remember it"
+        True, description="measure in idle moments what is best where a setting says auto, and remember it"
     )
     threads: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(AUTO, description="threads that decode")
     spin_count: Annotated[int, Field(ge=0)] | Literal["auto"] = Field(
-        AUTO, description="how long idle threads spin before they sleep; long is slow beside busy processes"
+        AUTO, description="how long idle threads spin before they sleep (300); long is slow beside busy processes"
     )
     flash_attention: bool | Literal["auto"] = Field(
         AUTO, description="on a CPU it helps many short sequences and slows long ones"
@@ -57,5 +59,5 @@ class InferenceSettings(ServiceSettings):
         120.0, gt=0, description="a step that takes longer fails the service's health and ends its streams"
     )
     self_check: bool = Field(
-        True, description="without tuning, decode in a child process first, to find a CPU that the build dies on"
+        True, description="at the first start, decode in a child process too, to find a CPU that the build dies on"
     )

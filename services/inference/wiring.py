@@ -5,39 +5,54 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Sequence
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from pagantic_common.domain.messages import ModelInfo
 from pagantic_common.grammar.engine_text import STACK_BYTES
 from pagantic_common.rpc.server import Registration
 from pagantic_common.telemetry import names
 from pagantic_common.telemetry.clock import SystemClock
+from pagantic_common.telemetry.logging import get_logger
 from pagantic_common.telemetry.metrics import add_counter, add_gauge
 from services.inference.adapters.jinja_chat_template import JinjaChatTemplate
 from services.inference.adapters.llama_cpp_embedder import EmbedderOptions, LlamaCppEmbedder
 from services.inference.adapters.llama_cpp_engine import MAX_SEQUENCES, EngineOptions, LlamaCppEngine
 from services.inference.adapters.llguidance_constraints import LlguidanceCompiler
 from services.inference.adapters.model_file import describe_model
+from services.inference.adapters.tuning import ChildProber, Machine, TuningFile, cache_folder, check_engine
 from services.inference.app.embedding import Embedding
 from services.inference.app.engine_loop import EngineLoop
 from services.inference.app.generation import Generation
 from services.inference.app.models import Models, ModelSpec, ServedModel
+from services.inference.app.tuning import Tuner
 from services.inference.app.watchdog import wait_until_broken
 from services.inference.core.batching import Limits
 from services.inference.core.embedding import CAPABILITY
-from services.inference.core.tuning import Tuning
+from services.inference.core.tuning import NAMES, Tuning, untuned
 from services.inference.servicer import SERVICE_NAME, InferenceServicer
-from services.inference.settings import InferenceSettings
+from services.inference.settings import AUTO, InferenceSettings
 
 IDLE_SEQUENCES = 96  # ids for finished sequences whose tokens may be shared
 MEMO_ROWS = 64  # rows of logits kept for prompts and first tokens that come again
 MIB = 1024 * 1024
 
+log = get_logger(__name__)
+
+
+@dataclass
+class _Running:
+    """How engines run now; those that are loaded later run so too."""
+
+    options: EngineOptions
+
 
 @asynccontextmanager
-async def open_app(settings: InferenceSettings, default: Path, tuning: Tuning) -> AsyncIterator[Sequence[Registration]]:
+async def open_app(settings: InferenceSettings, default: Path) -> AsyncIterator[Sequence[Registration]]:
     """Load the default model and give what the server needs; everything is closed at the end."""
     threading.stack_size(STACK_BYTES)  # of threads that are started from here on
     paths = {settings.model_name or default.stem: default}
@@ -46,27 +61,111 @@ async def open_app(settings: InferenceSettings, default: Path, tuning: Tuning) -
         ModelSpec(describe_model(path, alias=alias, context_tokens=settings.context_tokens), path.stat().st_size)
         for alias, path in paths.items()
     ]
-    options = _engine_options(settings, tuning)
+    file = TuningFile(Machine(default, settings.gpu_layers), cache_folder() / "tuning")
+    kept = await asyncio.to_thread(file.load)
+    if kept is not None:
+        file.use_extra_bufts = kept.use_extra_bufts
+    running = _Running(EngineOptions())
     models = Models(
         specs,
-        lambda spec: _load_model(spec, paths[spec.info.name], settings, options),
+        lambda spec: _load_model(spec, paths[spec.info.name], settings, running.options),
         memory_limit_bytes=settings.memory_limit_mib * MIB,
     )
+    tuner = _make_tuner(settings, file, kept.tuning if kept is not None else None, models, running)
+    running.options = _engine_options(settings, tuner.tuning, use_extra_bufts=file.use_extra_bufts)
     _report_load(models)
     try:
-        async with models.use(""):  # a service that listens can answer
-            pass
+        checks = settings.self_check and kept is None
+        await _load_default(specs[0], models, file, running, checks=checks)
+        tuning = asyncio.create_task(_keep_tuning(tuner))
         yield [
             Registration(
                 SERVICE_NAME,
-                InferenceServicer(models, tuning.choices).add_to,
+                InferenceServicer(models, tuner).add_to,
                 wait_until_broken=lambda: wait_until_broken(
                     models, step_timeout_s=settings.step_timeout_s, clock=SystemClock()
                 ),
             )
         ]
+        tuning.cancel()
+        await asyncio.wait([tuning])
     finally:
         await models.close()
+
+
+async def _load_default(spec: ModelSpec, models: Models, file: TuningFile, running: _Running, *, checks: bool) -> None:
+    """Load the default model; meanwhile a child process tries whether the build runs on this CPU, where that is new."""
+    machine = file.machine
+    log.info("loading model", model=machine.model_path.name, size_mb=round(spec.memory_bytes / 1e6))
+    started_s = time.monotonic()
+    checking = asyncio.create_task(check_engine(machine)) if checks else None
+    try:
+        async with models.use(""):
+            pass
+        if checking is not None and not checking.done():
+            log.info("trying the engine on this CPU")
+        if checking is not None and not await checking:
+            await models.close()  # before anything was decoded with it
+            file.use_extra_bufts = False
+            running.options = replace(running.options, use_extra_bufts=False)
+            async with models.use(""):
+                pass
+        if checking is not None:
+            await asyncio.to_thread(file.save, None)
+    finally:
+        if checking is not None:
+            checking.cancel()
+            await asyncio.wait([checking])
+    log.info("model loaded", seconds=round(time.monotonic() - started_s, 1))
+
+
+async def _keep_tuning(tuner: Tuner) -> None:
+    try:
+        await tuner.run()
+    except Exception:
+        log.exception("measuring has ended")
+
+
+def _why_not_measured(settings: InferenceSettings, model: ModelInfo, given: Mapping[str, object]) -> str:
+    if not settings.tuning:
+        return "PAGANTIC_INFERENCE_TUNING is false"
+    if CAPABILITY in model.capabilities:
+        return "the model decodes no text"
+    if settings.gpu_layers:
+        return "layers are on a GPU, which may have no room to measure beside"
+    return "every setting is set" if set(NAMES) - {"spin_count"} <= set(given) else ""
+
+
+def _make_tuner(
+    settings: InferenceSettings, file: TuningFile, measured: Tuning | None, models: Models, running: _Running
+) -> Tuner:
+    machine = file.machine
+    given = {name: value for name in NAMES if (value := getattr(settings, name)) != AUTO}
+    note = _why_not_measured(settings, models.infos[0], given)
+
+    async def apply(tuning: Tuning) -> None:
+        running.options = _engine_options(settings, tuning, use_extra_bufts=file.use_extra_bufts)
+        changes = {
+            "threads": tuning.threads,
+            "flash_attention": tuning.flash_attention,
+            "batch_tokens": tuning.step_tokens,
+        }
+        for served in models.loaded:
+            if served.generation is not None and isinstance(served.tokenizer, LlamaCppEngine):
+                change = partial(served.tokenizer.retune, **changes)
+                await asyncio.wrap_future(served.generation.loop.when_idle(change))
+
+    return Tuner(
+        untuned(machine.cores, is_on_gpu=bool(settings.gpu_layers)),
+        given=given,
+        prober=None if note else ChildProber(machine, lambda: file.use_extra_bufts),
+        store=file,
+        in_use=models.in_use,
+        apply=apply,
+        clock=SystemClock(),
+        measured=None if note else measured,
+        note=note,
+    )
 
 
 def _read_load(models: Models, attribute: str) -> float:
@@ -89,7 +188,7 @@ def _report_load(models: Models) -> None:
         add_counter(name, description, partial(_read_load, models, attribute))
 
 
-def _engine_options(settings: InferenceSettings, tuning: Tuning) -> EngineOptions:
+def _engine_options(settings: InferenceSettings, tuning: Tuning, *, use_extra_bufts: bool) -> EngineOptions:
     return EngineOptions(
         context_tokens=settings.context_tokens,
         kv_tokens=settings.kv_tokens or 2 * settings.context_tokens,
@@ -98,7 +197,7 @@ def _engine_options(settings: InferenceSettings, tuning: Tuning) -> EngineOption
         threads=tuning.threads,
         gpu_layers=settings.gpu_layers,
         flash_attention=tuning.flash_attention,
-        use_extra_bufts=tuning.use_extra_bufts,
+        use_extra_bufts=use_extra_bufts,
     )
 
 

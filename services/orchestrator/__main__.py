@@ -18,6 +18,7 @@ from services.orchestrator.adapters.grpc_context import GrpcContext
 from services.orchestrator.adapters.grpc_inference import GrpcInference
 from services.orchestrator.adapters.grpc_tools import GrpcTools
 from services.orchestrator.adapters.prompt_folder import PromptFolder
+from services.orchestrator.adapters.readiness import Readiness
 from services.orchestrator.adapters.sql_journal import SqlJournal
 from services.orchestrator.app.executions import Executions, Limits
 from services.orchestrator.app.presence import Presence
@@ -54,11 +55,12 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
             )
         ]
         inference, constraint, context, rerank, tools = channels
+        patience_s = settings.connect_patience_s
         services = Services(
-            inference=GrpcInference(inference),
-            constraint=GrpcConstraint(constraint),
-            tools=GrpcTools(tools),
-            context=GrpcContext(context, rerank),
+            inference=GrpcInference(inference, patience_s),
+            constraint=GrpcConstraint(constraint, patience_s),
+            tools=GrpcTools(tools, patience_s),
+            context=GrpcContext(context, rerank, patience_s),
             prompts=prompts,
             summaries=journal,
             planner=settings.planner,
@@ -82,7 +84,9 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
             await presence.stop()  # it would take up again what is given up
             await executions.close()
 
-        yield [Registration(SERVICE_NAME, OrchestratorServicer(executions).add_to, drain=drain)]
+        readiness = Readiness({"inference": inference, "constraint": constraint}, lambda: presence.is_beating)
+        servicer = OrchestratorServicer(executions)
+        yield [Registration(SERVICE_NAME, servicer.add_to, drain=drain, why_not_ready=readiness.why_not)]
 
 
 async def _wait_until_ready(channels: Sequence[grpc.aio.Channel]) -> None:

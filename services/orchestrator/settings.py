@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field, field_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
-from pagantic_common.settings import ServiceSettings, state_folder
+from pagantic_common.settings import CallerSettings, state_folder
 from services.orchestrator.app.turns import ConcurrentTurns
 from services.orchestrator.core.cost import Prices, parse_prices
 from services.orchestrator.core.memory import Eviction
@@ -17,7 +17,7 @@ from services.orchestrator.core.planning import Planner
 from services.orchestrator.ports.journal import Durability
 
 
-class OrchestratorSettings(ServiceSettings):
+class OrchestratorSettings(CallerSettings):
     """What can be set."""
 
     model_config = SettingsConfigDict(frozen=True, extra="ignore", env_prefix="PAGANTIC_ORCHESTRATOR_")

@@ -1,38 +1,129 @@
-"""Tuning with the real engine: measured once, remembered, and alive where a build may die."""
+"""Tuning with the real engine: measured in a child process that goes when it is told to, applied, and kept."""
 
-import json
+import asyncio
+import time
+from contextlib import aclosing
 
+import psutil
 import pytest
 
 from pagantic_common.domain.errors import PreconditionFailed
+from pagantic_common.domain.messages import ModelInfo
 from services.inference.adapters import tuning
 from services.inference.adapters.default_model import find_default_model
-from services.inference.adapters.tuning import Machine, tune
+from services.inference.adapters.llama_cpp_engine import EngineOptions, LlamaCppEngine
+from services.inference.adapters.tuning import ChildProber, Machine, TuningFile, check_engine
+from services.inference.core.generation import Delta, InferenceRequest
+from services.inference.core.tuning import choose, untuned
+from services.inference.ports import MeasuringFailed
+from tests.support.inference_app import generation_over
 
 
-def test_a_machine_is_measured_once_and_remembered(tmp_path, monkeypatch):
-    monkeypatch.setattr(tuning, "OTHER_SPIN_COUNTS", (0,))
-    monkeypatch.setattr(tuning, "STEP_SIZES", (32,))
-    machine = Machine(find_default_model(), gpu_layers=0)
-    measured = tune(machine, tmp_path)
-    assert measured.threads in {machine.cores, machine.cores // 2}
-    assert measured.step_tokens == 32
-    assert all("ms" in choice.reason or "tokens/s" in choice.reason for choice in measured.choices)
+@pytest.fixture
+def machine():
+    return Machine(find_default_model(), gpu_layers=0)
+
+
+def children():
+    return [child for child in psutil.Process().children() if tuning.PROBE in child.cmdline()]
+
+
+async def test_rounds_measure_every_candidate_and_closing_kills_the_child(machine, monkeypatch):
+    monkeypatch.setattr(tuning, "STEP_SIZES", (32, 64))
+    async with aclosing(ChildProber(machine, lambda: True).rounds()) as rounds:
+        one = await anext(rounds)
+        assert len(children()) == 1
+    assert not children()
+    measured = one.measured
+    assert set(measured.threads_ms) == {machine.cores, machine.cores // 2} - {0}
+    assert {is_on: len(row) for is_on, row in measured.flash_ms.items()} == {False: 3, True: 3}
+    assert set(measured.prompt_rates) == {32, 64}
+    assert min(measured.values().values()) > 0
+    assert one.others_cores >= 0
+    assert choose(measured, untuned(machine.cores)).step_tokens in {32, 64}
+
+
+async def test_a_request_that_comes_while_a_round_runs_does_not_wait_for_it(machine):
+    rounds = ChildProber(machine, lambda: True).rounds()
+    reading = asyncio.create_task(anext(rounds))
+    async with asyncio.timeout(10):
+        while not children():  # noqa: ASYNC110 - another process has no event to wait for
+            await asyncio.sleep(0.01)
+    started_s = time.monotonic()
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    assert time.monotonic() - started_s < 0.5
+    assert not children()
+
+
+async def test_a_child_that_cannot_measure_is_told_of(machine, monkeypatch):
     monkeypatch.setattr(tuning, "PROBE", "no.such.module")
-    assert tune(machine, tmp_path) == measured
-    (kept,) = tmp_path.iterdir()
-    kept.write_text("{")
-    assert (
-        tune(machine, tmp_path).choices[0].reason.startswith("there was nothing to measure")
-    )  # a child that cannot measure
+    with pytest.raises(MeasuringFailed, match="ended with 1"):
+        await anext(ChildProber(machine, lambda: True).rounds())
 
 
-def test_an_engine_that_dies_only_with_extra_buffers_goes_without(monkeypatch):
-    def run(self, _options, _spin_count, _sizes):
-        return (-11, "") if self.use_extra_bufts else (0, json.dumps({}))
+async def test_nothing_is_measured_where_memory_is_short(machine, monkeypatch):
+    monkeypatch.setattr(tuning, "free_memory_bytes", lambda: 100 * 2**20)
+    assert (await ChildProber(machine, lambda: True).why_not()).startswith("100 MiB of memory are free")
 
-    monkeypatch.setattr(tuning._Prober, "_run", run)
-    assert tuning.check(Machine(find_default_model(), 0)) is False
-    monkeypatch.setattr(tuning._Prober, "_run", lambda *_args: (-11, ""))
+
+def test_what_was_measured_is_kept_with_what_the_engine_runs_with(machine, tmp_path):
+    file = TuningFile(machine, tmp_path / "tuning")
+    assert file.load() is None
+    file.use_extra_bufts = False
+    assert file.save(None) == ""
+    assert file.load() == tuning.Kept(use_extra_bufts=False)
+    kept = untuned(2)
+    file.save(kept)
+    assert file.load() == tuning.Kept(use_extra_bufts=False, tuning=kept)
+    (path,) = (tmp_path / "tuning").iterdir()
+    path.write_text("{")
+    assert file.load() is None
+
+
+def test_a_folder_that_cannot_be_written_is_named(machine, tmp_path):
+    (tmp_path / "file").write_text("")
+    assert "file/tuning cannot be written" in TuningFile(machine, tmp_path / "file" / "tuning").save(None)
+
+
+async def test_an_engine_that_dies_only_with_extra_buffers_goes_without(machine, monkeypatch):
+    async def check(_machine, *, use_extra_bufts):
+        return -11 if use_extra_bufts or dies_always else 0
+
+    dies_always = False
+    monkeypatch.setattr(tuning, "_check", check)
+    assert await check_engine(machine) is False
+    dies_always = True
     with pytest.raises(PreconditionFailed, match="dies on this machine"):
-        tuning.check(Machine(find_default_model(), 0))
+        await check_engine(machine)
+
+
+async def test_the_real_engine_lives_on_this_cpu(machine):
+    assert await check_engine(machine) is True
+
+
+async def test_the_real_engine_changes_between_requests_and_answers_as_before():
+    options = EngineOptions(context_tokens=256, kv_tokens=512, max_sequences=16, batch_tokens=32, threads=1)
+    engine = LlamaCppEngine(find_default_model(), ModelInfo("real", 256), options)
+    generation = generation_over(engine)
+
+    async def text():
+        request = InferenceRequest(prompt="The capital of France is", max_tokens=12)
+        return "".join([event.content async for event in generation.infer(request) if isinstance(event, Delta)])
+
+    before = await text()
+    changes = {"threads": 2, "flash_attention": True, "batch_tokens": 64}
+    running = [asyncio.create_task(text()) for _ in range(3)]
+    change = generation.loop.when_idle(lambda: engine.retune(**changes))
+    running += [asyncio.create_task(text()) for _ in range(3)]
+    texts = await asyncio.gather(*running)
+    await asyncio.wrap_future(change)
+    assert engine.max_batch_tokens == generation.loop.scheduler.limits.step_tokens == 64
+    assert all(texts)
+    assert await text()
+    back = {"threads": 1, "flash_attention": False, "batch_tokens": 32}
+    await asyncio.wrap_future(generation.loop.when_idle(lambda: engine.retune(**back)))
+    assert await text() == before
+    await generation.close()
+    engine.close()

@@ -30,9 +30,9 @@ class InferenceJudge:
     It decodes without randomness and under the schema of a verdict, so an answer that ends is always one.
     """
 
-    def __init__(self, channel: grpc.aio.Channel, timeout_s: float) -> None:
+    def __init__(self, channel: grpc.aio.Channel, timeout_s: float, patience_s: float) -> None:
         self._stub: pb_grpc.InferenceServiceAsyncStub = pb_grpc.InferenceServiceStub(channel)
-        self._peer = Peer("inference")
+        self._peer = Peer("inference", channel, patience_s=patience_s)
         self._timeout_s = timeout_s
         self._engine_text = engine_text_of_schema(VERDICT_SCHEMA)
 

@@ -14,9 +14,9 @@ from pagantic_common.rpc.peer import Peer
 class InferenceTokenCounter:
     """Implements TokenCounter; raises what the inference service raises, Unavailable when it cannot be reached."""
 
-    def __init__(self, channel: grpc.aio.Channel, timeout_s: float) -> None:
+    def __init__(self, channel: grpc.aio.Channel, timeout_s: float, patience_s: float) -> None:
         self._stub: pb_grpc.InferenceServiceAsyncStub = pb_grpc.InferenceServiceStub(channel)
-        self._peer = Peer("inference")
+        self._peer = Peer("inference", channel, patience_s=patience_s)
         self._timeout_s = timeout_s
 
     async def count(self, model: str, texts: Sequence[str]) -> list[int]:

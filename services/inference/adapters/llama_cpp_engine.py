@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import llama_cpp
 import numpy as np
@@ -38,16 +39,6 @@ class EngineOptions:
     gpu_layers: int = 0
     flash_attention: bool = False
     use_extra_bufts: bool = True
-
-    def sized(self, *, batch_tokens: int, context_tokens: int, sequences: int) -> EngineOptions:
-        """Return these options for so many sequences of another size."""
-        return replace(
-            self,
-            batch_tokens=batch_tokens,
-            context_tokens=context_tokens,
-            kv_tokens=context_tokens * sequences,
-            max_sequences=sequences,
-        )
 
 
 class TokenBatch:
@@ -93,12 +84,52 @@ class TokenBatch:
 class LlamaCppEngine:
     """A loaded GGUF model; close it to free its memory."""
 
-    def __init__(self, path: Path, info: ModelInfo, options: EngineOptions) -> None:
-        self._model = load_model(path, gpu_layers=options.gpu_layers, use_extra_bufts=options.use_extra_bufts)
+    def __init__(
+        self, path: Path, info: ModelInfo, options: EngineOptions, *, weights: llama_cpp.llama_model_p | None = None
+    ) -> None:
+        self._owns_model = weights is None
+        self._model = weights or load_model(
+            path, gpu_layers=options.gpu_layers, use_extra_bufts=options.use_extra_bufts
+        )
+        self._path = path
+        self._window = min(options.context_tokens, llama_cpp.llama_model_n_ctx_train(self._model))
+        self._info = replace(info, context_window=self._window)
+        self._parked: dict[int, NDArray[np.uint8]] = {}
+        try:
+            self._open_context(options)
+        except PreconditionFailed:
+            self._free_model()
+            raise
+        self.vocab = llama_cpp.llama_model_get_vocab(self._model)
+        self._tokenizer = LlamaTokenizer(self.vocab)
+        self._vocabulary = LlamaVocabulary(self._tokenizer)
+
+    def beside(self, options: EngineOptions) -> LlamaCppEngine:
+        """Return another context over the same weights, which must be closed first."""
+        return LlamaCppEngine(self._path, self._info, options, weights=self._model)
+
+    def retune(self, **changes: Any) -> None:
+        """Run with other options from now on; what the cache holds is lost. Only while nothing is decoded.
+
+        Raises PreconditionFailed when there is no memory for that, and then runs as before.
+        """
+        before = self._options
+        llama_cpp.llama_free(self._context)
+        self._parked.clear()
+        try:
+            self._open_context(replace(before, **changes))
+        except PreconditionFailed:
+            self._open_context(before)
+            raise
+
+    def set_threads(self, threads: int) -> None:
+        """Decode with so many threads from the next step on."""
+        llama_cpp.llama_set_n_threads(self._context, threads, threads)
+
+    def _open_context(self, options: EngineOptions) -> None:
         threads = options.threads or os.cpu_count() or 1
-        window = min(options.context_tokens, llama_cpp.llama_model_n_ctx_train(self._model))
         params = llama_cpp.llama_context_default_params()
-        params.n_ctx = max(window, options.kv_tokens)
+        params.n_ctx = max(self._window, options.kv_tokens)
         params.n_batch = params.n_ubatch = min(options.batch_tokens, params.n_ctx)
         params.n_seq_max = options.max_sequences
         params.n_outputs_max = max(params.n_batch, params.n_seq_max)  # it reserves a row for each sequence
@@ -112,21 +143,17 @@ class LlamaCppEngine:
         params.no_perf = True
         self._context = llama_cpp.llama_init_from_model(self._model, params)
         if not self._context:
-            llama_cpp.llama_model_free(self._model)
             raise PreconditionFailed(
-                f"no KV cache of {params.n_ctx} tokens could be made for {str(path)!r}: lower kv_tokens or free memory",
+                f"no KV cache of {params.n_ctx} tokens could be made for {str(self._path)!r}: lower kv_tokens or free "
+                "memory",
                 code=ErrorCode.CONFIG_NO_ENGINE,
             )
-        self.vocab = llama_cpp.llama_model_get_vocab(self._model)
-        self._tokenizer = LlamaTokenizer(self.vocab)
-        self._vocabulary = LlamaVocabulary(self._tokenizer)
+        self._options = options
         self._memory = llama_cpp.llama_get_memory(self._context)
         self._max_batch_tokens = int(params.n_batch)
         self._kv_capacity_tokens = int(llama_cpp.llama_n_ctx(self._context))
         self._max_sequences = options.max_sequences
-        self._parked: dict[int, NDArray[np.uint8]] = {}
         self._batch = TokenBatch(self._max_batch_tokens)
-        self._info = replace(info, context_window=window)
 
     @property
     def model(self) -> ModelInfo:
@@ -239,4 +266,8 @@ class LlamaCppEngine:
     def close(self) -> None:
         """Free the model. Nothing may be called afterwards."""
         llama_cpp.llama_free(self._context)
-        llama_cpp.llama_model_free(self._model)
+        self._free_model()
+
+    def _free_model(self) -> None:
+        if self._owns_model:
+            llama_cpp.llama_model_free(self._model)

@@ -1,37 +1,35 @@
-"""Finds out by measurement how to run a model on this machine, and remembers it. Does not load the engine itself."""
+"""Measures how to run a model in a child process, and keeps what was found. Does not load the engine itself."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
 import importlib.metadata
 import json
 import os
-import platform
-import subprocess
 import sys
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from pagantic_common.domain.errors import ErrorCode, PreconditionFailed
 from pagantic_common.telemetry.logging import get_logger
-from services.inference.core.tuning import (
-    DEFAULT_SPIN_COUNT,
-    Choice,
-    Measurements,
-    Tuning,
-    choose,
-    is_flash_faster,
-    untuned,
-)
+from services.inference.adapters.machine import CpuClock, core_count, cpu_name, free_memory_bytes, spare_cores
+from services.inference.core.tuning import Choice, Measurements, Round, Tuning
+from services.inference.ports import MeasuringFailed
 
 PROBE = "services.inference.adapters.tuning_probe"
-PROBE_TIMEOUT_S = 300.0
-OTHER_SPIN_COUNTS = (0, 100)  # longer spins are a little faster on an idle machine, and collapse beside other work
-WHAT_IS_MEASURED = "2"  # raised when probes change, so that what older ones found is not used
+CHECK_TIMEOUT_S = 300.0
+ROUND_TIMEOUT_S = 120.0
+LOOK_S = 1.0
+WHAT_IS_MEASURED = "3"  # raised when probes change, so that what older ones found is not used
 STEP_SIZES = (64, 128, 256)
 HASHED_BYTES = 1024 * 1024
+NICENESS = 10
+WEIGHTS_FACTOR = 1.2  # some weights are repacked for the processor
+PROBE_BYTES = 512 * 1024 * 1024  # two small contexts and an interpreter
 
 log = get_logger(__name__)
 
@@ -45,8 +43,8 @@ class Machine:
 
     @property
     def cores(self) -> int:
-        """Cores that this process may use."""
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        """Physical cores that this process may use."""
+        return core_count()
 
     def key(self) -> str:
         """Return a name for this machine, model and engine."""
@@ -55,7 +53,7 @@ class Machine:
         parts = (
             WHAT_IS_MEASURED,
             importlib.metadata.version("llama-cpp-python"),
-            _cpu_name(),
+            cpu_name(),
             str(self.cores),
             str(self.gpu_layers),
             str(self.model_path.stat().st_size),
@@ -64,56 +62,93 @@ class Machine:
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
 
-def tune(machine: Machine, folder: Path) -> Tuning:
-    """Return what was measured here before, or measure it: some seconds with a small model, minutes with a large one.
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is known of a model on this machine: whether it runs with extra buffer types, and what was measured."""
 
-    Raises PreconditionFailed when the engine dies while it decodes.
-    """
-    file = folder / f"{machine.key()}.json"
-    try:
-        return _read(json.loads(file.read_text()))
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
-    log.info("measuring how the engine runs best on this machine", model=machine.model_path.name)
-    prober = _Prober(machine)
-    if not prober.loads:
-        return untuned(machine.cores, "there was nothing to measure: the model does not decode text")
-    tuning = _measure(machine, prober)
-    for choice in tuning.choices:
-        log.info("measured", setting=choice.name, value=choice.value, reason=choice.reason)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        partial = file.with_suffix(f".{os.getpid()}.tmp")
-        partial.write_text(json.dumps(asdict(tuning), indent=1))
-        partial.replace(file)
-    except OSError as error:
-        log.warning("what was measured cannot be remembered", error=str(error))
-    return tuning
+    use_extra_bufts: bool
+    tuning: Tuning | None = None
 
 
-def check(machine: Machine) -> bool:
+class TuningFile:
+    """Keeps what is known of one model on this machine; `use_extra_bufts` is kept with every tuning."""
+
+    def __init__(self, machine: Machine, folder: Path) -> None:
+        self.machine = machine
+        self.folder = folder
+        self.use_extra_bufts = True
+        self._file = folder / f"{machine.key()}.json"
+
+    def load(self) -> Kept | None:
+        """Return what was kept, None when nothing was that can be read."""
+        try:
+            stored = json.loads(self._file.read_text(encoding="utf-8"))
+            tuning = stored["tuning"]
+            if tuning is not None:
+                tuning = Tuning(**{**tuning, "choices": tuple(Choice(**choice) for choice in tuning["choices"])})
+            return Kept(stored["use_extra_bufts"], tuning)
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def save(self, tuning: Tuning | None) -> str:
+        """Keep a tuning, or that there is none; returns why that cannot be, empty when it was kept."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            partial = self._file.with_suffix(f".{os.getpid()}.tmp")
+            kept = asdict(Kept(self.use_extra_bufts, tuning))
+            partial.write_text(json.dumps(kept, indent=1), encoding="utf-8")
+            partial.replace(self._file)
+        except OSError as error:
+            return f"{self.folder} cannot be written ({(error.strerror or str(error)).lower()})"
+        return ""
+
+
+class ChildProber:
+    """Measures rounds in a child process, as long as the generator is read; implements Prober."""
+
+    def __init__(self, machine: Machine, use_extra_bufts: Callable[[], bool]) -> None:
+        self._machine = machine
+        self._use_extra_bufts = use_extra_bufts
+
+    async def why_not(self) -> str:
+        """Return why measuring would be in vain now: too little memory, or a busy machine."""
+        needed = int(self._machine.model_path.stat().st_size * WEIGHTS_FACTOR) + PROBE_BYTES
+        if (free := free_memory_bytes()) < needed:
+            return f"{free // 2**20} MiB of memory are free, measuring takes {needed // 2**20} MiB"
+        clock = CpuClock.read()
+        await asyncio.sleep(LOOK_S)
+        look = Round(Measurements({}, {}, {}), clock.others_cores(), spare_cores(self._machine.cores))
+        return "" if look.is_quiet else f"the machine is busy: other processes use {look.others_cores:.1f} cores"
+
+    async def rounds(self) -> AsyncGenerator[Round, None]:
+        """Yield rounds; closing the generator ends the child at once. Raises MeasuringFailed when it dies."""
+        cores = self._machine.cores
+        threads = (cores, *({cores // 2} - {0, cores}))
+        child = await _start(self._machine, self._use_extra_bufts(), threads=threads)
+        try:
+            while line := await _read_line(child):
+                yield _round_of(json.loads(line))
+            raise MeasuringFailed(f"the measuring process ended with {await child.wait()}")
+        finally:
+            await _end(child)
+
+
+async def check_engine(machine: Machine) -> bool:
     """Return whether the engine decodes here with its extra buffer types; it does without them if False.
 
     Raises PreconditionFailed when it dies either way.
     """
-    return _Prober(machine).use_extra_bufts
-
-
-def _measure(machine: Machine, prober: _Prober) -> Tuning:
-    flash = {is_on: prober.probe(flash_attention=is_on, sizes=STEP_SIZES) for is_on in (False, True)}
-    flash_ms = {is_on: (float(probe["batch_ms"]), float(probe["shared_ms"])) for is_on, probe in flash.items()}
-    is_on = is_flash_faster(flash_ms)
-    usual = flash[is_on]
-    spin_ms = {DEFAULT_SPIN_COUNT: usual["row_ms"]} | {
-        count: prober.probe(spin_count=count, flash_attention=is_on)["row_ms"] for count in OTHER_SPIN_COUNTS
-    }
-    threads_ms = {machine.cores: usual["batch_ms"]} | {
-        count: prober.probe(threads=count, flash_attention=is_on)["batch_ms"]
-        for count in {machine.cores // 2} - {0, machine.cores}
-    }
-    rates = {int(size): float(rate) for size, rate in usual["prompt_rates"].items()}
-    tuning = choose(Measurements(threads_ms, spin_ms, flash_ms, rates))
-    return replace(tuning, use_extra_bufts=prober.use_extra_bufts)
+    code = await _check(machine, use_extra_bufts=True)
+    if code >= 0:  # it lived; a model that does not load is told of by the service, in the engine's words
+        return True
+    if await _check(machine, use_extra_bufts=False) != 0:
+        raise PreconditionFailed(
+            f"the engine dies on this machine (exit {code}) while it decodes {machine.model_path.name!r}: rebuild "
+            "it with `make clean setup`, or use another model",
+            code=ErrorCode.CONFIG_NO_ENGINE,
+        )
+    log.warning("the engine dies with its extra buffer types: going on without them", exit_code=code)
+    return False
 
 
 def cache_folder() -> Path:
@@ -121,77 +156,58 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pagantic"
 
 
-class _Prober:
-    """Runs probes, without extra buffer types if only so the engine lives."""
-
-    def __init__(self, machine: Machine) -> None:
-        self._machine = machine
-        self.use_extra_bufts = True
-        code, _ = self._run({}, DEFAULT_SPIN_COUNT, ())
-        self.loads = code == 0
-        if code >= 0:  # it lived; a model that does not load is told of by the service, in the engine's words
-            return
-        self.use_extra_bufts = False
-        reduced, _ = self._run({}, DEFAULT_SPIN_COUNT, ())
-        self.loads = reduced == 0
-        if reduced != 0:
-            raise PreconditionFailed(
-                f"the engine dies on this machine (exit {code}) while it decodes {machine.model_path.name!r}: rebuild "
-                "it with `make clean setup`, or use another model",
-                code=ErrorCode.CONFIG_NO_ENGINE,
-            )
-        log.warning("the engine dies with its extra buffer types: going on without them", exit_code=code)
-
-    def probe(
-        self,
-        *,
-        spin_count: int = DEFAULT_SPIN_COUNT,
-        threads: int = 0,
-        flash_attention: bool = False,
-        sizes: tuple[int, ...] = (),
-    ) -> dict[str, Any]:
-        """Return what a probe measured; raises PreconditionFailed when it dies."""
-        options = {"threads": threads or self._machine.cores, "flash_attention": flash_attention}
-        code, output = self._run(options, spin_count, sizes)
-        if code != 0:
-            raise PreconditionFailed(
-                f"the engine died (exit {code}) while it was measured: set PAGANTIC_INFERENCE_TUNING=false",
-                code=ErrorCode.CONFIG_NO_ENGINE,
-            )
-        result: dict[str, Any] = json.loads(output.splitlines()[-1])
-        return result
-
-    def _run(self, options: Mapping[str, object], spin_count: int, sizes: tuple[int, ...]) -> tuple[int, str]:
-        order = {
-            "path": str(self._machine.model_path),
-            "options": {
-                **options,
-                "gpu_layers": self._machine.gpu_layers,
-                "use_extra_bufts": self.use_extra_bufts,
-            },
-            "sizes": sizes,
-        }
-        try:
-            done = subprocess.run(
-                [sys.executable, "-m", PROBE, json.dumps(order)],
-                env={**os.environ, "GOMP_SPINCOUNT": str(spin_count)},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                timeout=PROBE_TIMEOUT_S,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            return -1, ""
-        return done.returncode, done.stdout.decode("utf-8", "replace")
-
-
-def _read(stored: dict[str, Any]) -> Tuning:
-    return Tuning(**{**stored, "choices": tuple(Choice(**choice) for choice in stored["choices"])})
-
-
-def _cpu_name() -> str:
+async def _check(machine: Machine, *, use_extra_bufts: bool) -> int:
+    child = await _start(machine, use_extra_bufts)
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+        async with asyncio.timeout(CHECK_TIMEOUT_S):
+            return await child.wait()
+    except TimeoutError:
+        return -1
+    finally:
+        await _end(child)
+
+
+async def _start(
+    machine: Machine, use_extra_bufts: bool, *, threads: tuple[int, ...] = ()
+) -> asyncio.subprocess.Process:
+    order = {
+        "path": str(machine.model_path),
+        "options": {"gpu_layers": machine.gpu_layers, "use_extra_bufts": use_extra_bufts, "threads": machine.cores},
+        "threads": threads,
+        "sizes": STEP_SIZES,
+        "parent": os.getpid(),
+        "nice": NICENESS if threads else 0,
+    }
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        PROBE,
+        json.dumps(order),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+
+
+async def _read_line(child: asyncio.subprocess.Process) -> bytes:
+    assert child.stdout is not None  # noqa: S101 - it was asked for
+    try:
+        async with asyncio.timeout(ROUND_TIMEOUT_S):
+            return await child.stdout.readline()
+    except TimeoutError:
+        raise MeasuringFailed(f"a round takes longer than {ROUND_TIMEOUT_S:.0f} s") from None
+
+
+async def _end(child: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        child.kill()
+    await child.wait()
+
+
+def _round_of(read: Mapping[str, Any]) -> Round:
+    measured = Measurements(
+        {int(count): float(ms) for count, ms in read["threads_ms"].items()},
+        {bool(int(is_on)): tuple(map(float, row)) for is_on, row in read["flash_ms"].items()},
+        {int(size): float(rate) for size, rate in read["prompt_rates"].items()},
+    )
+    return Round(measured, float(read["others_cores"]), float(read["spare_cores"]))

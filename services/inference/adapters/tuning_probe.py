@@ -1,119 +1,173 @@
-"""Measures one way to run a model, and prints a JSON object.
+"""Measures ways to run a model, and prints a JSON object for each round; or only tries the engine on this CPU.
 
-It is a process of its own, since the OpenMP library reads its settings once, and since a build that this CPU cannot run
-dies on the first large batch.
+It is a process of its own: it is killed when a request comes, and a build that this CPU cannot run dies here.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
+import signal
 import sys
 import time
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from pagantic_common.domain.messages import ModelInfo
 from services.inference.adapters.llama_cpp_embedder import EmbedderOptions, LlamaCppEmbedder
 from services.inference.adapters.llama_cpp_engine import EngineOptions, LlamaCppEngine
+from services.inference.adapters.machine import CpuClock, spare_cores
 from services.inference.adapters.model_file import describe_model
 from services.inference.core.batch import Slice
 from services.inference.core.embedding import CAPABILITY
+from services.inference.core.tuning import MAX_ROUNDS
 
-PROMPT_TOKENS = 192
 CHECKED_TOKENS = 64
 SEQUENCES = 8
-DECODED_STEPS = 16
-SHARED_TOKENS = 512
-CONTEXT_TOKENS = SHARED_TOKENS + DECODED_STEPS
-LONG_ENOUGH_S = 1.0
+STEPS = 6
+SHORT_TOKENS = 128
+LONG_TOKENS = 512
+CONTEXT_TOKENS = LONG_TOKENS + STEPS
+KV_TOKENS = LONG_TOKENS + SEQUENCES * (SHORT_TOKENS + STEPS)
+LONG_ENOUGH_S = 0.5
+LONGEST_STEP_S = 1.0
 LONGEST_PROMPT_S = 8.0
+_PR_SET_PDEATHSIG = 1
 _MS = 1000.0
 _KEY = 1
 
 
-def measure(path: Path, options: EngineOptions, *, sizes: tuple[int, ...]) -> dict[str, object]:
-    """Return `row_ms` and `batch_ms`, of steps with one and with 8 short sequences, and `prompt_rates` in tokens/s.
+class _Bench:
+    """A context with a long prompt in host memory, whose steps are measured at different lengths and widths."""
 
-    With sizes also `shared_ms`, of steps with 8 sequences of one long prompt, as long as the machine computes soon.
-    """
-    largest = max((*sizes, CHECKED_TOKENS))
-    options = options.sized(batch_tokens=largest, context_tokens=CONTEXT_TOKENS, sequences=SEQUENCES)
-    engine = LlamaCppEngine(path, ModelInfo("probe", CONTEXT_TOKENS), options)
-    try:
-        _compute_prompt(engine, PROMPT_TOKENS)
-        engine.park(0, _KEY)
-        row_ms = _step_ms(engine, 1)
+    def __init__(self, engine: LlamaCppEngine) -> None:
+        self._engine = engine
+        self._long_tokens = 0
+
+    def prepare(self, *, batch_tokens: int) -> None:
+        """Compute the prompt, shorter where that would take too long."""
+        started_s, size = time.perf_counter(), 0
+        while size < LONG_TOKENS and (size < SHORT_TOKENS or time.perf_counter() - started_s < LONGEST_PROMPT_S):
+            self._engine.decode([Slice(0, [1] * batch_tokens, size, 1)])
+            size += batch_tokens
+        self._long_tokens = size
+        self._engine.park(0, _KEY)
+
+    def short_ms(self, threads: int) -> float:
+        """Return the time of a step of 8 sequences that share nothing."""
+        self._clear()
+        for sequence in range(SEQUENCES):
+            self._engine.unpark(_KEY, sequence, SHORT_TOKENS)
+        return self._step_ms(threads, SEQUENCES, SHORT_TOKENS)
+
+    def long_ms(self, threads: int) -> tuple[float, float]:
+        """Return the times of a step of 8 sequences that share a long prompt, and of one sequence."""
+        self._clear()
+        self._engine.unpark(_KEY, 0, self._long_tokens)
+        one_ms = self._step_ms(threads, 1, self._long_tokens)
         for sequence in range(1, SEQUENCES):
-            engine.unpark(_KEY, sequence, PROMPT_TOKENS)
-        batch_ms = _step_ms(engine, SEQUENCES)
-        _clear(engine)
-        result: dict[str, object] = {"row_ms": row_ms, "batch_ms": batch_ms}
-        if sizes:
-            rates = {size: _prompt_rate(engine, size) for size in sizes}
-            result |= {"prompt_rates": rates, "shared_ms": _shared_ms(engine, max(rates.values()))}
-        return result
-    finally:
-        engine.close()
+            self._engine.copy_prefix(0, sequence, self._long_tokens)
+        return self._step_ms(threads, SEQUENCES, self._long_tokens), one_ms
+
+    def rate(self, threads: int, size: int) -> float:
+        """Return the speed of a prompt's step of this size, tokens per second."""
+        self._clear()
+        self._engine.set_threads(threads)
+        started_s = time.perf_counter()
+        self._engine.decode([Slice(0, [1] * size, 0, 1)])
+        return size / (time.perf_counter() - started_s)
+
+    def _step_ms(self, threads: int, sequences: int, length: int) -> float:
+        self._engine.set_threads(threads)
+        times_s: list[float] = []
+        for step in range(STEPS):
+            if sum(times_s) > LONG_ENOUGH_S:
+                break
+            started_s = time.perf_counter()
+            self._engine.decode([Slice(sequence, [1], length + step, 1) for sequence in range(sequences)])
+            times_s.append(time.perf_counter() - started_s)
+        for sequence in range(sequences):
+            self._engine.truncate(sequence, length)
+        return min(times_s) * _MS  # what others do on the machine only makes steps slower
+
+    def _clear(self) -> None:
+        for sequence in range(SEQUENCES):
+            self._engine.truncate(sequence, 0)
 
 
-def _compute_prompt(engine: LlamaCppEngine, size: int) -> None:
-    for start in range(0, size, CHECKED_TOKENS):
-        engine.decode([Slice(0, [1] * CHECKED_TOKENS, start, 1)])
+def measure(path: Path, options: EngineOptions, *, threads: tuple[int, ...], sizes: tuple[int, ...]) -> None:
+    """Print rounds; the first of `threads` is the one that the others are compared with."""
+    options = replace(
+        options,
+        threads=threads[0],
+        batch_tokens=max(sizes),
+        context_tokens=CONTEXT_TOKENS,
+        kv_tokens=KV_TOKENS,
+        max_sequences=SEQUENCES,
+    )
+    plain = LlamaCppEngine(path, ModelInfo("probe", CONTEXT_TOKENS), options)
+    flash = plain.beside(replace(options, flash_attention=True))
+    benches = {False: _Bench(plain), True: _Bench(flash)}
+    for bench in benches.values():
+        bench.prepare(batch_tokens=CHECKED_TOKENS)
+    smallest_s = min(sizes) / benches[False].rate(threads[0], min(sizes))
+    sizes = tuple(size for size in sizes if size == min(sizes) or smallest_s * size / min(sizes) < LONGEST_STEP_S)
+    for _ in range(2 * MAX_ROUNDS):
+        print(json.dumps(_round(benches, threads, sizes)), flush=True)  # noqa: T201 - its output
 
 
-def _clear(engine: LlamaCppEngine) -> None:
-    for sequence in range(SEQUENCES):
-        engine.truncate(sequence, 0)
+def _round(benches: Mapping[bool, _Bench], threads: tuple[int, ...], sizes: tuple[int, ...]) -> dict[str, Any]:
+    clock, usual = CpuClock.read(), threads[0]
+    flash_ms: dict[bool, tuple[float, ...]] = {}
+    for is_on, bench in benches.items():
+        flash_ms[is_on] = (bench.short_ms(usual), *bench.long_ms(usual))
+    threads_ms = {usual: flash_ms[False][0]} | {count: benches[False].short_ms(count) for count in threads[1:]}
+    rates = {size: benches[False].rate(usual, size) for size in sizes}
+    return {
+        "threads_ms": threads_ms,
+        "flash_ms": {int(is_on): row for is_on, row in flash_ms.items()},
+        "prompt_rates": rates,
+        "others_cores": clock.others_cores(),
+        "spare_cores": spare_cores(usual),
+    }
 
 
-def _shared_ms(engine: LlamaCppEngine, prompt_rate: float) -> float:
-    size = SHARED_TOKENS if prompt_rate * LONGEST_PROMPT_S > SHARED_TOKENS else PROMPT_TOKENS
-    _compute_prompt(engine, size)
-    for sequence in range(1, SEQUENCES):
-        engine.copy_prefix(0, sequence, size)
-    shared_ms = _step_ms(engine, SEQUENCES, size)
-    _clear(engine)
-    return shared_ms
+def check(path: Path, options: EngineOptions) -> None:
+    """Decode one batch; a build that does not fit this CPU dies here."""
+    info = describe_model(path, alias="probe", context_tokens=CONTEXT_TOKENS)
+    if CAPABILITY in info.capabilities:
+        embedder = LlamaCppEmbedder(path, info, EmbedderOptions.like(options))
+        embedder.embed([[1] * min(CHECKED_TOKENS, info.context_window)])
+        embedder.close()
+        return
+    options = replace(
+        options, batch_tokens=CHECKED_TOKENS, context_tokens=CHECKED_TOKENS, kv_tokens=CHECKED_TOKENS, max_sequences=1
+    )
+    engine = LlamaCppEngine(path, info, options)
+    engine.decode([Slice(0, [1] * CHECKED_TOKENS, 0, 1)])
+    engine.close()
 
 
-def _step_ms(engine: LlamaCppEngine, sequences: int, length: int = PROMPT_TOKENS) -> float:
-    times: list[float] = []
-    for step in range(DECODED_STEPS):
-        if sum(times) > LONG_ENOUGH_S:
-            break
-        started = time.perf_counter()
-        engine.decode([Slice(sequence, [1], length + step, 1) for sequence in range(sequences)])
-        times.append(time.perf_counter() - started)
-    for sequence in range(sequences):
-        engine.truncate(sequence, length)
-    return sorted(times)[len(times) // 4] * _MS  # what others do on the machine only makes steps slower
-
-
-def _prompt_rate(engine: LlamaCppEngine, size: int) -> float:
-    best = 0.0
-    for _ in range(2):
-        started = time.perf_counter()
-        engine.decode([Slice(0, [1] * size, 0, 1)])
-        best = max(best, size / (time.perf_counter() - started))
-        engine.truncate(0, 0)
-    return best
-
-
-def _check_embedder(path: Path, info: ModelInfo, options: EngineOptions) -> None:
-    """Compute one batch; a build that does not fit this CPU dies here."""
-    embedder = LlamaCppEmbedder(path, info, EmbedderOptions.like(options))
-    embedder.embed([[1] * min(CHECKED_TOKENS, info.context_window)])
-    embedder.close()
+def _end_with_parent(parent: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit("the service that asked is gone")
 
 
 def main() -> None:
-    """Measure what the one argument, a JSON object, asks for."""
+    """Do what the one argument, a JSON object, asks for."""
     order = json.loads(sys.argv[1])
-    options = EngineOptions(**order["options"])
-    info = describe_model(Path(order["path"]), alias="probe", context_tokens=CONTEXT_TOKENS)
-    if CAPABILITY in info.capabilities:
-        _check_embedder(Path(order["path"]), info, options)
-        sys.exit("there is nothing to measure: the model decodes no text")
-    print(json.dumps(measure(Path(order["path"]), options, sizes=tuple(order["sizes"]))))  # noqa: T201 - its output
+    _end_with_parent(order["parent"])
+    os.nice(order["nice"])
+    path, options = Path(order["path"]), EngineOptions(**order["options"])
+    if order["threads"]:
+        measure(path, options, threads=tuple(order["threads"]), sizes=tuple(order["sizes"]))
+    else:
+        check(path, options)
 
 
 if __name__ == "__main__":

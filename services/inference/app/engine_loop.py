@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from functools import partial
 
 from pagantic_common.domain.clock import Clock
@@ -46,13 +47,9 @@ class EngineLoop:
         stream_interval_s: float = 0.0,
     ) -> None:
         self.engine = engine
-        tree = PrefixTree(
-            capacity_tokens=engine.kv_capacity_tokens,
-            max_sequences=engine.max_sequences,
-            max_idle_tokens=max_idle_tokens,
-            max_parked_tokens=max_parked_bytes // engine.kv_bytes_per_token,
-        )
-        self.scheduler = Scheduler(tree, limits)
+        self._max_idle_tokens = max_idle_tokens
+        self._max_parked_tokens = max_parked_bytes // engine.kv_bytes_per_token
+        self.scheduler = Scheduler(self._empty_tree(), limits)
         self.broken_because = ""
         self._clock = clock
         self._post = post
@@ -62,6 +59,7 @@ class EngineLoop:
         self._deliver: dict[int, Deliver] = {}
         self._changed = threading.Condition()
         self._is_closing = False
+        self._change: tuple[Callable[[], None], Future[None]] | None = None
         self._step_started_s: float | None = None
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
@@ -96,6 +94,20 @@ class EngineLoop:
         with self._changed:
             self.scheduler.cancel_candidate(number, index)
 
+    def when_idle(self, change: Callable[[], None]) -> Future[None]:
+        """Run what changes the engine on its thread, once nothing is decoded; afterwards the engine's cache is empty.
+
+        Requests that come meanwhile wait. One change at a time; it fails with what it raises, or when the loop closes.
+        """
+        done: Future[None] = Future()
+        with self._changed:
+            if self._change is not None or self._is_closing or self.broken_because:
+                done.set_exception(Unavailable("the engine cannot be changed now: it closes, or is changed already"))
+            else:
+                self._change = (change, done)
+                self._changed.notify()
+        return done
+
     def stuck_for_s(self, now_s: float) -> float:
         """Return how long the present step has been running."""
         started_s = self._step_started_s
@@ -128,24 +140,52 @@ class EngineLoop:
 
     def _run(self) -> None:
         try:
-            while (plan := self._next_plan()) is not None:
-                self._carry_out(plan)
+            while (work := self._next_work()) is not None:
+                work()
         except BaseException as error:
             log.exception("the engine's thread died")
             self.give_up(f"its thread died of {type(error).__name__}")
 
-    def _next_plan(self) -> Plan | None:
+    def _next_work(self) -> Callable[[], None] | None:
         with self._changed:
             while not self._is_closing and (self.broken_because or not self.scheduler.has_work):
+                if self._change is not None:
+                    return self._carry_out_change
                 self._changed.wait()
             if self._is_closing:
+                if self._change is not None:
+                    self._change[1].set_exception(Unavailable("the engine closes"))
                 self._hand_out(self.scheduler.fail(None, "the service stops", FailureCause.CANCELLED))
                 return None
             plan = self.scheduler.decide(self._clock.monotonic_s())
             self._hand_out(plan.events)
             if not (plan.slices or plan.operations or plan.events):
                 self._changed.wait(_STUCK_RETRY_S)
-            return plan
+            return partial(self._carry_out, plan)
+
+    def _carry_out_change(self) -> None:
+        assert self._change is not None  # noqa: S101 - only this thread takes it
+        change, done = self._change
+        error: Exception | None = None
+        try:
+            change()
+        except Exception as raised:  # noqa: BLE001 - whoever asked is told
+            error = raised
+        with self._changed:
+            self._change = None
+            self.scheduler.renew(self._empty_tree(), self.engine.max_batch_tokens)
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
+
+    def _empty_tree(self) -> PrefixTree:
+        return PrefixTree(
+            capacity_tokens=self.engine.kv_capacity_tokens,
+            max_sequences=self.engine.max_sequences,
+            max_idle_tokens=self._max_idle_tokens,
+            max_parked_tokens=self._max_parked_tokens,
+        )
 
     def _carry_out(self, plan: Plan) -> None:
         self._step_started_s = self._clock.monotonic_s()

@@ -82,6 +82,9 @@ class Models:
         specs: At least one, with distinct aliases.
         load: Loads a model.
         memory_limit_bytes: What loaded models may take together; 0 is no limit.
+
+    Attributes:
+        in_use: Set while anything uses a model.
     """
 
     def __init__(
@@ -95,6 +98,7 @@ class Models:
         self._default = specs[0].info.name
         self._load_model = load
         self._memory_limit_bytes = memory_limit_bytes
+        self.in_use = asyncio.Event()
         self._uses = 0
         self._changing = asyncio.Lock()
 
@@ -160,12 +164,15 @@ class Models:
                 f"no engine serves model {alias!r}: this service has {known}", code=ErrorCode.CONFIG_NO_ENGINE
             )
         entry.users += 1
+        self.in_use.set()
         self._uses += 1
         entry.last_used = self._uses
         try:
             yield await self._loaded(entry)
         finally:
             entry.users -= 1
+            if not any(other.users for other in self._entries.values()):
+                self.in_use.clear()
 
     async def close(self) -> None:
         """Unload everything."""

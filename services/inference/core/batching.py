@@ -20,7 +20,7 @@ Invariants:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -194,6 +194,13 @@ class Scheduler:
         self.tree.clear()
         self._memo.clear()
         return events
+
+    def renew(self, tree: PrefixTree, step_tokens: int) -> None:
+        """Go on with an empty cache and steps of another size; only while no sequence is decoded."""
+        self.tree = tree
+        self.limits = replace(self.limits, step_tokens=step_tokens)
+        self.costs = StepCosts()
+        self._memo.clear()
 
     # ---- what ends before a step ------------------------------------------------------------------------------
 

@@ -1,14 +1,26 @@
-"""Chooses how an engine runs on a machine from what was measured there, and says why."""
+"""Chooses how an engine runs on a machine from what was measured there, and says why.
+
+A measurement is made of rounds; each round measures every candidate once, so that what disturbs the machine disturbs
+all. A round counts when the machine was quiet, and rounds count together when they agree. What beats the defaults only
+by as much as noise does is not chosen.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import Any
 
-CLOSE = 1.08  # a slower measurement within this factor of the fastest is as good: noise is as large
+CLOSE = 1.08  # a measurement within this factor of another is as good: noise is as large
+SPREAD = 0.15  # how far a round may be from the median of all, as a share of it
+MIN_ROUNDS = 3
+MAX_ROUNDS = 9
+BUSY_CORES = 0.2  # of others, beyond what the engine leaves free
 DEFAULT_SPIN_COUNT = 300
 DEFAULT_STEP_TOKENS = 64
+FREE_S = 60.0
+IDLE_SHARE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,15 +29,33 @@ class Measurements:
 
     Args:
         threads_ms: Of a step of 8 sequences, by number of threads.
-        spin_ms: Of a step of one sequence, by how long idle threads spin.
-        flash_ms: Of a step of 8 sequences, by flash attention: short ones, and ones that share a long prompt.
+        flash_ms: By flash attention: of a step of 8 short sequences, of 8 that share a long prompt, and of a long one.
         prompt_rates: By tokens in a step.
     """
 
     threads_ms: Mapping[int, float]
-    spin_ms: Mapping[int, float]
-    flash_ms: Mapping[bool, tuple[float, float]]
+    flash_ms: Mapping[bool, tuple[float, ...]]
     prompt_rates: Mapping[int, float]
+
+    def values(self) -> dict[tuple[str, int, int], float]:
+        """Return every number by what it measures."""
+        flash = {("flash", int(is_on), at): ms for is_on, row in self.flash_ms.items() for at, ms in enumerate(row)}
+        threads = {("threads", count, 0): ms for count, ms in self.threads_ms.items()}
+        return threads | flash | {("rate", size, 0): rate for size, rate in self.prompt_rates.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Every candidate measured once, the cores that other processes used meanwhile, and those that nobody needs."""
+
+    measured: Measurements
+    others_cores: float = 0.0
+    spare_cores: float = 0.0
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether other processes left the cores that the engine wants."""
+        return self.others_cores <= self.spare_cores + BUSY_CORES
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,22 +69,31 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """How an engine runs, and why. Without extra buffer types where the build lives on this CPU only so."""
+    """How an engine runs, why, and when that was measured; an empty time says that it was not."""
 
     threads: int
     spin_count: int = DEFAULT_SPIN_COUNT
     flash_attention: bool = False
     step_tokens: int = DEFAULT_STEP_TOKENS
-    use_extra_bufts: bool = True
     choices: tuple[Choice, ...] = ()
+    measured_at: str = ""
+    others_cores: float = 0.0
 
 
 NAMES = ("threads", "spin_count", "flash_attention", "step_tokens")
+_SPIN_REASON = "longer is a little faster alone, and far slower beside other work"
 
 
-def untuned(threads: int, reason: str) -> Tuning:
-    """Return what is used where nothing was measured."""
-    return _explained(Tuning(threads), dict.fromkeys(NAMES, reason))
+def untuned(threads: int, *, is_on_gpu: bool = False) -> Tuning:
+    """Return what is used where nothing was measured: `threads` is the number of cores."""
+    tuning = Tuning(threads, flash_attention=is_on_gpu)
+    reasons = {
+        "threads": "default: the cores that this process may use",
+        "spin_count": f"default: {_SPIN_REASON}",
+        "flash_attention": f"default on a {'GPU' if is_on_gpu else 'CPU'}",
+        "step_tokens": "default: short steps, so that a cancel and a new request do not wait",
+    }
+    return _explained(tuning, reasons)
 
 
 def with_given(tuning: Tuning, given: Mapping[str, Any]) -> Tuning:
@@ -63,36 +102,70 @@ def with_given(tuning: Tuning, given: Mapping[str, Any]) -> Tuning:
     return _explained(replace(tuning, **given), {**reasons, **dict.fromkeys(given, "set")})
 
 
-def _explained(tuning: Tuning, reasons: Mapping[str, str]) -> Tuning:
-    choices = tuple(Choice(name, str(getattr(tuning, name)).lower(), reasons[name]) for name in NAMES)
-    return replace(tuning, choices=choices)
+def agreed(rounds: Sequence[Round]) -> Measurements | None:
+    """Return the medians of the quiet rounds that agree, when these are enough and most; else None."""
+    quiet = [one.measured for one in rounds if one.is_quiet]
+    if len(quiet) < MIN_ROUNDS:
+        return None
+    middle = _medians(quiet)
+    close = [one for one in quiet if _distance(one, middle) <= SPREAD]
+    return _medians(close) if len(close) >= MIN_ROUNDS and 2 * len(close) > len(quiet) else None
 
 
-def choose(measured: Measurements) -> Tuning:
-    """Return the fastest way to run; of those that are as good, the one with fewer threads, shorter spins and steps.
+def may_measure(spent_s: float, idle_s: float) -> bool:
+    """Tell whether one more measurement may begin: in the long run they get a small share of the idle time."""
+    return spent_s <= FREE_S + IDLE_SHARE * idle_s
 
-    Threads that spin long are slow beside other processes, and a step is how long a cancel and a neighbour wait.
+
+def choose(measured: Measurements, defaults: Tuning) -> Tuning:
+    """Return the defaults, but for what is clearly faster; of step sizes that are as good, the smallest.
+
+    A step is how long a cancel and a neighbour wait.
     """
-    tuning = Tuning(
-        threads=_smallest_close(measured.threads_ms),
-        spin_count=_smallest_close(measured.spin_ms),
-        flash_attention=is_flash_faster(measured.flash_ms),
+    tuning = replace(
+        defaults,
+        threads=_clearly_fastest(measured.threads_ms, defaults.threads),
+        flash_attention=_clearly_fastest(
+            {is_on: sum(row) for is_on, row in measured.flash_ms.items()}, defaults.flash_attention
+        ),
         step_tokens=_smallest_close({size: 1000 / rate for size, rate in measured.prompt_rates.items()}),
     )
     flash = (("with", measured.flash_ms[True]), ("without", measured.flash_ms[False]))
     reasons = {
         "threads": f"a step of 8 sequences took {_listed(measured.threads_ms, 'ms')}",
-        "spin_count": f"a step took {_listed(measured.spin_ms, 'ms')}",
-        "flash_attention": "a step of 8 short sequences and one of 8 that share a long prompt took "
-        + ", ".join(f"{short:.1f} + {shared:.1f} ms {word}" for word, (short, shared) in flash),
+        "spin_count": f"default: {_SPIN_REASON}",
+        "flash_attention": "steps of 8 short sequences, of 8 that share a long prompt and of a long one took "
+        + ", ".join(f"{' + '.join(f'{ms:.1f}' for ms in row)} ms {word}" for word, row in flash),
         "step_tokens": f"prompts ran at {_listed(measured.prompt_rates, 'tokens/s')}",
     }
     return _explained(tuning, reasons)
 
 
-def is_flash_faster(flash_ms: Mapping[bool, tuple[float, float]]) -> bool:
-    """Tell whether flash attention pays: it gains where sequences are many and loses where they share much."""
-    return sum(flash_ms[True]) < sum(flash_ms[False])
+def _medians(measured: Sequence[Measurements]) -> Measurements:
+    first = measured[0]
+    return Measurements(
+        {count: median(one.threads_ms[count] for one in measured) for count in first.threads_ms},
+        {
+            is_on: tuple(median(one.flash_ms[is_on][at] for one in measured) for at in range(len(row)))
+            for is_on, row in first.flash_ms.items()
+        },
+        {size: median(one.prompt_rates[size] for one in measured) for size in first.prompt_rates},
+    )
+
+
+def _distance(measured: Measurements, middle: Measurements) -> float:
+    centre = middle.values()
+    return max(abs(value / centre[key] - 1) for key, value in measured.values().items())
+
+
+def _explained(tuning: Tuning, reasons: Mapping[str, str]) -> Tuning:
+    choices = tuple(Choice(name, str(getattr(tuning, name)).lower(), reasons[name]) for name in NAMES)
+    return replace(tuning, choices=choices)
+
+
+def _clearly_fastest(costs: Mapping[Any, float], default: Any) -> Any:
+    best = min(costs, key=lambda value: costs[value])
+    return best if costs[best] * CLOSE < costs.get(default, float("inf")) else default
 
 
 def _smallest_close(costs: Mapping[int, float]) -> int:

@@ -19,11 +19,11 @@ from services.orchestrator.ports.services import CompiledConstraint
 class GrpcConstraint:
     """The constraint service behind a channel."""
 
-    def __init__(self, channel: grpc.aio.Channel) -> None:
+    def __init__(self, channel: grpc.aio.Channel, patience_s: float) -> None:
         self._stub: constraint_service_pb2_grpc.ConstraintServiceAsyncStub = (
             constraint_service_pb2_grpc.ConstraintServiceStub(channel)
         )
-        self._peer = Peer("constraint")
+        self._peer = Peer("constraint", channel, patience_s=patience_s)
 
     async def compile(self, output: OutputContract) -> CompiledConstraint:
         """Compile the contract's grammar, or else its schema; with both, the grammar decodes and the schema checks."""

@@ -21,12 +21,13 @@ from services.orchestrator.ports.services import BuiltContext, Ranking
 class GrpcContext:
     """The context and rerank services behind their channels."""
 
-    def __init__(self, context: grpc.aio.Channel, rerank: grpc.aio.Channel) -> None:
+    def __init__(self, context: grpc.aio.Channel, rerank: grpc.aio.Channel, patience_s: float) -> None:
         self._context: context_service_pb2_grpc.ContextServiceAsyncStub = context_service_pb2_grpc.ContextServiceStub(
             context
         )
         self._rerank: rerank_service_pb2_grpc.RerankServiceAsyncStub = rerank_service_pb2_grpc.RerankServiceStub(rerank)
-        self._context_peer, self._rerank_peer = Peer("context"), Peer("rerank")
+        self._context_peer = Peer("context", context, patience_s=patience_s)
+        self._rerank_peer = Peer("rerank", rerank, patience_s=patience_s)
 
     async def build(self, query: str, policy: ContextPolicy, model: str) -> BuiltContext:
         """Retrieve, rerank where the policy says so, and lay out."""

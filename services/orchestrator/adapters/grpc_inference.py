@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import grpc
 
@@ -20,6 +21,8 @@ from pagantic_common.domain.errors import ErrorCode, Internal
 from pagantic_common.domain.messages import Message, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.rpc.peer import Peer
+from pagantic_common.rpc.service_config import MAX_ATTEMPTS
+from pagantic_common.rpc.status import Unreachable
 from services.orchestrator.convert.inference import finish_reason_from_proto, logprob_from_proto, reasoning_to_proto
 from services.orchestrator.core.request import Hints
 from services.orchestrator.core.response import CandidateOutput, InferenceDelta, InferenceOutput, TokenLogprob
@@ -27,6 +30,8 @@ from services.orchestrator.core.run import Infer, Sample
 from services.orchestrator.ports.services import TokenCount
 
 COUNT_TIMEOUT_S = 10.0
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -77,11 +82,11 @@ class _Answer:
 class GrpcInference:
     """The inference service behind a channel."""
 
-    def __init__(self, channel: grpc.aio.Channel) -> None:
+    def __init__(self, channel: grpc.aio.Channel, patience_s: float) -> None:
         self._stub: inference_service_pb2_grpc.InferenceServiceAsyncStub = (
             inference_service_pb2_grpc.InferenceServiceStub(channel)
         )
-        self._peer = Peer("inference")
+        self._peer = Peer("inference", channel, patience_s=patience_s)
         self._windows: dict[str, int] = {}
 
     async def count_tokens(
@@ -118,8 +123,11 @@ class GrpcInference:
                         return
         raise Internal("the inference stream ended early", code=ErrorCode.INFERENCE_MALFORMED_RESPONSE)
 
-    async def sample(self, command: Sample, hints: Hints) -> AsyncGenerator[CandidateOutput | TokenUsage, None]:
+    def sample(self, command: Sample, hints: Hints) -> AsyncGenerator[CandidateOutput | TokenUsage, None]:
         """Stream each candidate as it ends, then the usage of all."""
+        return _until_told(lambda: self._sample(command, hints))
+
+    async def _sample(self, command: Sample, hints: Hints) -> AsyncGenerator[CandidateOutput | TokenUsage, None]:
         answers: dict[int, _Answer] = {}
         first, prompt = _Answer(), TokenUsage()
         request = _sample_request(command, hints)
@@ -144,6 +152,22 @@ class GrpcInference:
                         yield usage_from_proto(response.completed.usage)
                         return
         raise Internal("the inference stream ended early", code=ErrorCode.INFERENCE_MALFORMED_RESPONSE)
+
+
+async def _until_told(open_stream: Callable[[], AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
+    """Stream, and begin again when the service is lost before anything was told: an inference changes nothing."""
+    for attempts_left in reversed(range(MAX_ATTEMPTS)):
+        is_told = False
+        try:
+            async with aclosing(open_stream()) as stream:
+                async for piece in stream:
+                    is_told = True
+                    yield piece
+        except Unreachable:
+            if is_told or not attempts_left:
+                raise
+        else:
+            return
 
 
 def _request(command: Infer, hints: Hints) -> inference_service_pb2.InferRequest:

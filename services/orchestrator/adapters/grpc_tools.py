@@ -18,9 +18,9 @@ from services.orchestrator.ports.services import OfferedTool
 class GrpcTools:
     """The tools service behind a channel."""
 
-    def __init__(self, channel: grpc.aio.Channel) -> None:
+    def __init__(self, channel: grpc.aio.Channel, patience_s: float) -> None:
         self._stub: tools_service_pb2_grpc.ToolServiceAsyncStub = tools_service_pb2_grpc.ToolServiceStub(channel)
-        self._peer = Peer("tools")
+        self._peer = Peer("tools", channel, patience_s=patience_s)
 
     async def list_tools(self, names: Sequence[str]) -> list[OfferedTool]:
         """List the named tools, or all."""

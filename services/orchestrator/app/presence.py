@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 
 from pagantic_common.domain.clock import Clock
@@ -45,14 +46,21 @@ class Presence:
         self._resumes_plans = resumes_plans
         self._wait_until_ready = wait_until_ready
         self._beat_s = beat_s
+        self._lease_s = lease_s
         self._tasks: list[asyncio.Task[None]] = []
         self._resuming: asyncio.Task[None] | None = None
         self._is_ready = False
+        self._beaten_s = -math.inf
         self._left_alone: set[str] = set()
 
     def start(self) -> None:
         """Beat from now on, and take up what plans are interrupted once the other services are ready."""
         self._tasks = [asyncio.create_task(self._live()), asyncio.create_task(self._wait())]
+
+    @property
+    def is_beating(self) -> bool:
+        """Whether the journal took a beat not long ago, so that it takes writes."""
+        return self._clock.monotonic_s() - self._beaten_s < self._lease_s / 2
 
     async def stop(self) -> None:
         """Beat no more."""
@@ -82,6 +90,7 @@ class Presence:
     async def look(self) -> None:
         """Beat once, stop what is to be stopped, and take over from who is dead."""
         pulse = await self._journal.beat()
+        self._beaten_s = self._clock.monotonic_s()
         running = self._executions.running
         for request_id in pulse.to_cancel:
             if (found := await running.get(request_id)) is not None:

@@ -1,6 +1,7 @@
 """The breaker on calls to another service, over real sockets."""
 
 import asyncio
+import time
 from contextlib import aclosing, asynccontextmanager
 
 import grpc
@@ -21,7 +22,7 @@ from pagantic_common.testing.server import serving
 from tests.support.scripted_peers import ScriptedInference, ScriptedTools, served
 
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
-REFUSED = "the tools service cannot be reached; it is tried again in"
+REFUSED = "the tools service cannot be reached: it is tried again in"
 
 
 class Gone(rpc.ToolServiceServicer):
@@ -55,6 +56,10 @@ async def behind_a_proxy(service):
         await server.stop(grace=0)
 
 
+def peer_of(channel, name="tools", *, now_s=time.monotonic, patience_s=0.0):
+    return Peer(name, channel, patience_s=patience_s, now_s=now_s)
+
+
 def execute(peer, channel, timeout_s=20.0):
     return peer.call_unary(rpc.ToolServiceStub(channel).ExecuteTool, pb.ExecuteToolRequest(), timeout_s)
 
@@ -80,8 +85,8 @@ async def until_answered(call, *args):
 
 async def test_a_service_that_does_not_answer_is_called_no_more_until_a_probe_is_answered():
     service, clock = Gone(), FakeClock()
-    peer = Peer("tools", clock.monotonic_s)
     async with behind_a_proxy(service) as channel:
+        peer = peer_of(channel, now_s=clock.monotonic_s)
         await fail(execute, peer, channel)
         with pytest.raises(Unreachable, match=REFUSED) as caught:
             await execute(peer, channel)
@@ -112,10 +117,10 @@ async def test_a_service_that_does_not_answer_is_called_no_more_until_a_probe_is
 
 async def test_opening_and_closing_are_logged_once_each():
     service, clock = Gone(), FakeClock()
-    peer = Peer("tools", clock.monotonic_s)
     service.release.set()
     with structlog.testing.capture_logs() as lines:
         async with behind_a_proxy(service) as channel:
+            peer = peer_of(channel, now_s=clock.monotonic_s)
             await fail(execute, peer, channel, times=THRESHOLD + 3)
             clock.advance(FIRST_OPEN_S)
             await fail(execute, peer, channel, times=2)
@@ -150,8 +155,9 @@ async def broken(_call):
     [(unavailable, 20.0, Unavailable), (broken, 20.0, Internal), (never, 0.05, DeadlineExceeded)],
 )
 async def test_what_a_service_answers_and_what_the_caller_ends_opens_nothing(behave, timeout_s, error):
-    service, peer = ScriptedTools(behave), Peer("tools")
+    service = ScriptedTools(behave)
     async with serving([service.registration()]) as (channel, _):
+        peer = peer_of(channel)
         await fail(execute, peer, channel, timeout_s, times=2 * THRESHOLD, error=error)
         service.behave = answer
         await execute(peer, channel)
@@ -159,8 +165,8 @@ async def test_what_a_service_answers_and_what_the_caller_ends_opens_nothing(beh
 
 async def test_a_deadline_says_nothing_of_the_service():
     service, clock = Gone(), FakeClock()
-    peer = Peer("tools", clock.monotonic_s)
     async with behind_a_proxy(service) as channel:
+        peer = peer_of(channel, now_s=clock.monotonic_s)
         await fail(execute, peer, channel, times=THRESHOLD - 1)
         service.is_back = True
         await fail(execute, peer, channel, 0.05, times=1, error=DeadlineExceeded)
@@ -180,13 +186,14 @@ def infer(peer, channel):
 
 
 async def test_the_first_message_of_a_stream_ends_a_row_of_failures():
-    service, peer = ScriptedInference(one_message), Peer("inference")
+    service = ScriptedInference(one_message)
     async with served() as (_, closed_port):
         pass
     async with (
         open_channel(f"127.0.0.1:{closed_port}", max_message_bytes=MAX_MESSAGE_BYTES) as nowhere,
         serving([service.registration()]) as (channel, _),
     ):
+        peer = peer_of(nowhere, "inference")
         for _ in range(2):
             for _ in range(THRESHOLD - 1):
                 with pytest.raises(Unreachable, match="connect"):
@@ -196,10 +203,10 @@ async def test_the_first_message_of_a_stream_ends_a_row_of_failures():
 
 
 async def test_streams_of_a_service_that_does_not_answer_are_refused():
-    peer = Peer("inference", FakeClock().monotonic_s)
     async with served() as (_, closed_port):
         pass
     async with open_channel(f"127.0.0.1:{closed_port}", max_message_bytes=MAX_MESSAGE_BYTES) as nowhere:
+        peer = peer_of(nowhere, "inference", now_s=FakeClock().monotonic_s)
         for _ in range(THRESHOLD):
             with pytest.raises(Unreachable, match="connect"):
                 await anext(infer(peer, nowhere))
@@ -208,12 +215,13 @@ async def test_streams_of_a_service_that_does_not_answer_are_refused():
 
 
 async def test_streams_that_are_cut_after_their_first_message_open_nothing():
-    services, peer = (ScriptedInference(one_message), ScriptedInference(one_message)), Peer("inference")
+    services = ScriptedInference(one_message), ScriptedInference(one_message)
     async with (
         served(services[0]) as (server, port),
         open_channel(f"127.0.0.1:{port}", max_message_bytes=MAX_MESSAGE_BYTES) as channel,
         serving([services[1].registration()]) as (other, _),
     ):
+        peer = peer_of(channel, "inference")
         streams = [infer(peer, channel) for _ in range(2 * THRESHOLD)]
         for stream in streams:
             await anext(stream)
@@ -226,11 +234,12 @@ async def test_streams_that_are_cut_after_their_first_message_open_nothing():
 
 
 async def test_a_service_that_comes_back_on_its_port_is_used_again():
-    peer, again = Peer("tools"), ScriptedTools(answer)
+    again = ScriptedTools(answer)
     async with (
         served(ScriptedTools(answer)) as (server, port),
         open_channel(f"127.0.0.1:{port}", max_message_bytes=MAX_MESSAGE_BYTES) as channel,
     ):
+        peer = peer_of(channel)
         await list_tools(peer, channel)
         await server.stop(grace=0)
         await fail(list_tools, peer, channel, times=THRESHOLD + 1)

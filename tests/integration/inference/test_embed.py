@@ -1,6 +1,7 @@
 """Embed over a real socket with a scripted embedder, and once with a tiny encoder in llama.cpp."""
 
 import asyncio
+import json
 import threading
 from dataclasses import replace
 
@@ -17,6 +18,7 @@ from pagantic_common.domain.errors import (
     Internal,
     InvalidRequest,
     Overloaded,
+    PreconditionFailed,
     Unavailable,
 )
 from pagantic_common.rpc.call import call_unary
@@ -27,11 +29,9 @@ from pagantic_common.testing.clock import FakeClock
 from pagantic_common.testing.scripted_embedder import ScriptedEmbedder
 from pagantic_common.testing.scripted_engine import ScriptedEngine
 from pagantic_common.testing.server import serving
-from services.inference.adapters.tuning import Machine, tune
 from services.inference.app.embedding import Embedding
 from services.inference.app.models import Models, ModelSpec, ServedModel
 from services.inference.app.watchdog import wait_until_broken
-from services.inference.core.tuning import untuned
 from services.inference.servicer import SERVICE_NAME, InferenceServicer
 from services.inference.settings import InferenceSettings
 from services.inference.wiring import open_app
@@ -81,7 +81,7 @@ async def stub_of():
     opened = []
 
     async def serve(models):
-        context = serving([Registration(SERVICE_NAME, InferenceServicer(models, ()).add_to)])
+        context = serving([Registration(SERVICE_NAME, InferenceServicer(models).add_to)])
         channel, _address = await context.__aenter__()
         opened.append((context, models))
         return rpc.InferenceServiceStub(channel)
@@ -268,10 +268,11 @@ async def test_a_stuck_batch_ends_its_requests_and_is_told_to_health():
     await models.close()
 
 
-async def test_the_service_embeds_with_a_real_encoder(tmp_path):
+async def test_the_service_embeds_with_a_real_encoder(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     path = write_tiny_bert(tmp_path / "tiny.gguf")
     settings = InferenceSettings(model_path=str(path))
-    async with open_app(settings, path, untuned(1, "a test")) as registrations, serving(registrations) as (channel, _):
+    async with open_app(settings, path) as registrations, serving(registrations) as (channel, _):
         stub = rpc.InferenceServiceStub(channel)
         reply = await embed(stub, "red cars", "", "green")
         assert np.linalg.norm(vectors_of(reply), axis=1) == pytest.approx(1, abs=1e-5)
@@ -283,8 +284,9 @@ async def test_the_service_embeds_with_a_real_encoder(tmp_path):
             await call_unary("inference", stub.Score, pb.ScoreRequest(text="x", continuations=["y"]))
         tokens = await call_unary("inference", stub.Tokenize, pb.TokenizeRequest(text="red", add_special=True))
         assert len(tokens.tokens) == 3
-
-
-def test_an_embedding_model_may_be_the_default_one_of_a_machine_that_is_measured(tmp_path):
-    machine = Machine(write_tiny_bert(tmp_path / "tiny.gguf"), gpu_layers=0)
-    assert tune(machine, tmp_path).use_extra_bufts
+        engine = await call_unary("inference", stub.DescribeEngine, pb.DescribeEngineRequest())
+        assert (engine.state, engine.note) == (pb.TUNING_STATE_DEFAULTS, "the model decodes no text")
+        with pytest.raises(PreconditionFailed, match="the model decodes no text"):
+            await call_unary("inference", stub.TuneEngine, pb.TuneEngineRequest())
+    (kept,) = (tmp_path / "pagantic" / "tuning").iterdir()
+    assert json.loads(kept.read_text()) == {"use_extra_bufts": True, "tuning": None}  # so this CPU is not tried again

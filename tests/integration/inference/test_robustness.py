@@ -116,3 +116,35 @@ async def test_thousands_of_requests_leave_nothing_behind():
     assert not generation._running
     assert engine.kv_used_tokens == generation.loop.scheduler.tree.used_tokens <= 256
     await generation.close()
+
+
+async def test_a_change_waits_for_who_is_decoded_and_who_comes_meanwhile_waits_for_it():
+    reached, release, order = threading.Event(), threading.Event(), []
+
+    def decode(_slices):
+        order.append("step")
+        reached.set()
+        release.wait(5)
+
+    def change(then=lambda: None):
+        order.append("change")
+        for sequence_id in range(engine.max_sequences):
+            engine.truncate(sequence_id, 0)
+        then()
+
+    engine = ScriptedEngine("abc", on_decode=decode)
+    generation = generation_over(engine)
+    first = asyncio.create_task(collect_events(generation))
+    await asyncio.to_thread(reached.wait, 5)
+    changed = generation.loop.when_idle(change)
+    release.set()
+    await first
+    await asyncio.wrap_future(changed)
+    assert order.index("change") == len(order) - 1
+    await collect_events(generation)
+    with pytest.raises(ZeroDivisionError):
+        await asyncio.wrap_future(generation.loop.when_idle(lambda: change(lambda: 1 // 0)))
+    await collect_events(generation)
+    await generation.close()
+    with pytest.raises(Unavailable):
+        await asyncio.wrap_future(generation.loop.when_idle(change))

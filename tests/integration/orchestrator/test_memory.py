@@ -274,7 +274,7 @@ async def test_the_inference_service_counts_and_its_window_is_learned_from_what_
     models = Models([ModelSpec(engine.model, 0)], lambda _spec: served(generation))
     try:
         async with serving([Registration(SERVICE_NAME, InferenceServicer(models).add_to)]) as (channel, _):
-            first, second = GrpcInference(channel), GrpcInference(channel)
+            first, second = GrpcInference(channel, 0), GrpcInference(channel, 0)
             messages = (Message(Role.USER, "hi"),)
             count = await first.count_tokens(messages, (), ["abc", ""], "")
             assert count.texts == (3, 0)

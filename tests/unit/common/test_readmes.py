@@ -17,7 +17,7 @@ def own_settings(area):
     (cls,) = [
         value
         for value in vars(module).values()
-        if isinstance(value, type) and issubclass(value, ServiceSettings) and value is not ServiceSettings
+        if isinstance(value, type) and issubclass(value, ServiceSettings) and value.__module__ == module.__name__
     ]
     return cls
 

@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from deploy.local.areas import DEFAULT_PORTS
+from pagantic_common.rpc.server import LIVENESS, READINESS
 from pagantic_common.settings import ServiceSettings
 
 FOLDER = Path(__file__).parents[3] / "deploy" / "kubernetes"
@@ -39,7 +40,7 @@ def settings_of(area):
     (cls,) = (
         value
         for value in vars(module).values()
-        if isinstance(value, type) and issubclass(value, ServiceSettings) and value is not ServiceSettings
+        if isinstance(value, type) and issubclass(value, ServiceSettings) and value.__module__ == module.__name__
     )
     return cls
 
@@ -114,9 +115,11 @@ def test_containers_have_requests_and_limits_and_run_their_own_service(area):
 
 
 @pytest.mark.parametrize("area", AREAS)
-@pytest.mark.parametrize("probe", ["startupProbe", "readinessProbe", "livenessProbe"])
-def test_containers_are_probed_over_grpc(area, probe):
-    assert container_of(area)[probe]["grpc"] == {"port": DEFAULT_PORTS[area]}
+@pytest.mark.parametrize(
+    ("probe", "health"), [("startupProbe", LIVENESS), ("readinessProbe", READINESS), ("livenessProbe", LIVENESS)]
+)
+def test_containers_are_probed_over_grpc_by_the_health_that_each_probe_is_about(area, probe, health):
+    assert container_of(area)[probe]["grpc"] == {"port": DEFAULT_PORTS[area], "service": health}
 
 
 @pytest.mark.parametrize("area", AREAS)

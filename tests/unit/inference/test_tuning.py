@@ -1,41 +1,104 @@
+"""What is chosen from measurements, and which measurements count."""
+
+from dataclasses import replace
+
 import hypothesis.strategies as st
 from hypothesis import given
 
-from services.inference.core.tuning import CLOSE, NAMES, Measurements, choose, untuned, with_given
+from services.inference.core.tuning import (
+    BUSY_CORES,
+    CLOSE,
+    FREE_S,
+    IDLE_SHARE,
+    MIN_ROUNDS,
+    NAMES,
+    SPREAD,
+    Measurements,
+    Round,
+    agreed,
+    choose,
+    may_measure,
+    untuned,
+    with_given,
+)
 
-COSTS = st.dictionaries(st.integers(1, 64), st.floats(0.1, 1000), min_size=1, max_size=5)
+CORES = 2
+DEFAULTS = untuned(CORES)
+# What a quiet machine of two cores measured, and what it measured while something else used one of them.
+QUIET = Measurements({2: 20.0, 1: 36.0}, {False: (20.0, 30.0, 12.0), True: (19.0, 52.0, 15.0)}, {64: 300.0, 128: 310.0})
+BUSY = Measurements(
+    {2: 224.2, 1: 199.3}, {False: (224.0, 90.0, 40.0), True: (210.0, 60.0, 35.0)}, {64: 90.0, 128: 150.0}
+)
+
+TIMES = st.floats(0.1, 1000)
+COSTS = st.dictionaries(st.integers(1, 64), TIMES, min_size=1, max_size=5)
+ROW = st.tuples(TIMES, TIMES, TIMES)
 
 
-SHORT_AND_SHARED = st.tuples(st.floats(0.1, 100), st.floats(0.1, 100))
+def scaled(measured, factor):
+    return Measurements(
+        {key: value * factor for key, value in measured.threads_ms.items()},
+        {key: tuple(value * factor for value in row) for key, row in measured.flash_ms.items()},
+        measured.prompt_rates,
+    )
 
 
-@given(COSTS, COSTS, SHORT_AND_SHARED, SHORT_AND_SHARED, COSTS)
-def test_what_is_chosen_is_close_to_the_best_and_the_smallest_of_these(threads, spins, on, off, rates):
-    tuning = choose(Measurements(threads, spins, {True: on, False: off}, rates))
-    for costs, value in (
-        (threads, tuning.threads),
-        (spins, tuning.spin_count),
-        ({size: 1 / rate for size, rate in rates.items()}, tuning.step_tokens),
-    ):
-        assert costs[value] <= min(costs.values()) * CLOSE * 1.0001
-        assert all(cost > min(costs.values()) * CLOSE * 0.9999 for other, cost in costs.items() if other < value)
-    assert tuning.flash_attention == (sum(on) < sum(off))
+@given(COSTS, ROW, ROW, COSTS, st.builds(untuned, st.integers(1, 64), is_on_gpu=st.booleans()))
+def test_the_defaults_stay_but_for_what_is_clearly_faster(threads, on, off, rates, defaults):
+    cores = defaults.threads
+    tuning = choose(Measurements(threads, {True: on, False: off}, rates), defaults)
+    if tuning.threads != cores:
+        assert cores not in threads or threads[tuning.threads] * CLOSE < threads[cores]
+    else:
+        assert all(cost * CLOSE >= threads[cores] for cost in threads.values())
+    if tuning.flash_attention != defaults.flash_attention:
+        costs = {True: sum(on), False: sum(off)}
+        assert costs[tuning.flash_attention] * CLOSE < costs[defaults.flash_attention]
+    best = max(rates.values())
+    assert rates[tuning.step_tokens] * CLOSE * 1.0001 >= best
+    assert all(rate * CLOSE * 0.9999 < best for size, rate in rates.items() if size < tuning.step_tokens)
+    assert tuning.spin_count == defaults.spin_count
     assert [choice.name for choice in tuning.choices] == list(NAMES)
 
 
+def test_a_quiet_machine_uses_its_cores_and_no_flash_attention():
+    tuning = choose(QUIET, DEFAULTS)
+    assert (tuning.threads, tuning.flash_attention, tuning.step_tokens) == (2, False, 64)
+
+
 def test_each_choice_says_what_was_measured():
-    tuning = choose(
-        Measurements({1: 14.0, 2: 8.0}, {0: 24.0, 300: 8.0}, {True: (7.0, 20.0), False: (8.0, 9.0)}, {64: 329.0})
-    )
-    said = {choice.name: (choice.value, choice.reason) for choice in tuning.choices}
-    assert said["threads"] == ("2", "a step of 8 sequences took 14.0 ms at 1, 8.0 ms at 2")
+    said = {choice.name: (choice.value, choice.reason) for choice in choose(QUIET, DEFAULTS).choices}
+    assert said["threads"] == ("2", "a step of 8 sequences took 36.0 ms at 1, 20.0 ms at 2")
     assert said["flash_attention"][0] == "false"
-    assert said["flash_attention"][1].endswith("took 7.0 + 20.0 ms with, 8.0 + 9.0 ms without")
+    assert said["flash_attention"][1].endswith("took 19.0 + 52.0 + 15.0 ms with, 20.0 + 30.0 + 12.0 ms without")
 
 
 def test_what_was_set_wins_and_says_so():
-    tuning = with_given(untuned(4, "not measured"), {"threads": 3, "flash_attention": True})
+    tuning = with_given(untuned(4), {"threads": 3, "flash_attention": True})
     said = {choice.name: (choice.value, choice.reason) for choice in tuning.choices}
     assert (tuning.threads, tuning.flash_attention) == (3, True)
     assert said["threads"] == ("3", "set")
-    assert said["spin_count"][1] == "not measured"
+    assert said["step_tokens"][1].startswith("default")
+
+
+def test_rounds_count_when_they_repeat_and_the_machine_was_quiet():
+    quiet = Round(QUIET)
+    assert agreed([quiet] * (MIN_ROUNDS - 1)) is None
+    assert agreed([quiet] * MIN_ROUNDS) == QUIET
+    assert agreed([replace(quiet, others_cores=BUSY_CORES * 2)] * MIN_ROUNDS) is None
+    assert agreed([replace(quiet, others_cores=4.0, spare_cores=6.0)] * MIN_ROUNDS) == QUIET  # there are cores enough
+
+
+def test_one_disturbed_round_does_not_spoil_those_that_agree_and_is_not_in_their_median():
+    spoilt = Round(BUSY)
+    assert agreed([Round(QUIET)] * MIN_ROUNDS + [spoilt]) == QUIET
+
+
+def test_rounds_that_scatter_do_not_count():
+    rounds = [Round(scaled(QUIET, factor)) for factor in (1.0, 1 + 3 * SPREAD, 1 + 6 * SPREAD, 1 + 9 * SPREAD)]
+    assert agreed(rounds) is None
+
+
+@given(st.floats(0, 1e6), st.floats(0, 1e6))
+def test_measuring_takes_a_small_share_of_the_idle_time(spent_s, idle_s):
+    assert may_measure(spent_s, idle_s) == (spent_s <= FREE_S + IDLE_SHARE * idle_s)

@@ -6,7 +6,9 @@ isort:skip_file
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from pagantic.common.v1 import message_pb2 as _message_pb2
 from pagantic.common.v1 import usage_pb2 as _usage_pb2
 from pagantic.inference.v1 import generation_pb2 as _generation_pb2
@@ -20,6 +22,34 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _TuningState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _TuningStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TuningState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    TUNING_STATE_UNSPECIFIED: _TuningState.ValueType  # 0
+    """Not set."""
+    TUNING_STATE_DEFAULTS: _TuningState.ValueType  # 1
+    """Safe defaults; `note` says what a measurement waits for, or why there is none."""
+    TUNING_STATE_MEASURING: _TuningState.ValueType  # 2
+    """A measurement runs; the values before it are in use."""
+    TUNING_STATE_MEASURED: _TuningState.ValueType  # 3
+    """Measured on this machine while it was quiet, now or at an earlier start."""
+
+class TuningState(_TuningState, metaclass=_TuningStateEnumTypeWrapper):
+    """Where the values of automatic settings come from."""
+
+TUNING_STATE_UNSPECIFIED: TuningState.ValueType  # 0
+"""Not set."""
+TUNING_STATE_DEFAULTS: TuningState.ValueType  # 1
+"""Safe defaults; `note` says what a measurement waits for, or why there is none."""
+TUNING_STATE_MEASURING: TuningState.ValueType  # 2
+"""A measurement runs; the values before it are in use."""
+TUNING_STATE_MEASURED: TuningState.ValueType  # 3
+"""Measured on this machine while it was quiet, now or at an earlier start."""
+Global___TuningState: _TypeAlias = TuningState  # noqa: Y015
 
 @_typing.final
 class InferRequest(_message.Message):
@@ -867,19 +897,77 @@ class DescribeEngineResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CHOICES_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    MEASURED_AT_FIELD_NUMBER: _builtins.int
+    OTHER_LOAD_CORES_FIELD_NUMBER: _builtins.int
+    NOTE_FIELD_NUMBER: _builtins.int
+    LOADED_MODELS_FIELD_NUMBER: _builtins.int
+    state: Global___TuningState.ValueType
+    """Where their values come from."""
+    other_load_cores: _builtins.float
+    """Cores that other processes used meanwhile, on average."""
+    note: _builtins.str
+    """What the measurement waits for, or why the last one was not kept; empty when there is nothing to say."""
     @_builtins.property
     def choices(self) -> _containers.RepeatedCompositeFieldContainer[Global___EngineChoice]:
         """One per setting that can be automatic."""
+
+    @_builtins.property
+    def measured_at(self) -> _timestamp_pb2.Timestamp:
+        """When they were measured; unset when they were not."""
+
+    @_builtins.property
+    def loaded_models(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Models in memory, the default one first."""
 
     def __init__(
         self,
         *,
         choices: _abc.Iterable[Global___EngineChoice] | None = ...,
+        state: Global___TuningState.ValueType = ...,
+        measured_at: _timestamp_pb2.Timestamp | None = ...,
+        other_load_cores: _builtins.float = ...,
+        note: _builtins.str = ...,
+        loaded_models: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["measured_at", b"measured_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["choices", b"choices"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["choices", b"choices", "loaded_models", b"loaded_models", "measured_at", b"measured_at", "note", b"note", "other_load_cores", b"other_load_cores", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DescribeEngineResponse: _TypeAlias = DescribeEngineResponse  # noqa: Y015
+
+@_typing.final
+class TuneEngineRequest(_message.Message):
+    """Nothing to say yet."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TuneEngineRequest: _TypeAlias = TuneEngineRequest  # noqa: Y015
+
+@_typing.final
+class TuneEngineResponse(_message.Message):
+    """Nothing to say yet: DescribeEngine tells how it goes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TuneEngineResponse: _TypeAlias = TuneEngineResponse  # noqa: Y015

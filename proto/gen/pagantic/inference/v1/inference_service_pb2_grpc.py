@@ -85,6 +85,11 @@ class InferenceServiceStub:
                 request_serializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.DescribeEngineRequest.SerializeToString,
                 response_deserializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.DescribeEngineResponse.FromString,
                 _registered_method=True)
+        self.TuneEngine = channel.unary_unary(
+                '/pagantic.inference.v1.InferenceService/TuneEngine',
+                request_serializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.TuneEngineRequest.SerializeToString,
+                response_deserializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.TuneEngineResponse.FromString,
+                _registered_method=True)
 
 
 class InferenceServiceServicer:
@@ -168,6 +173,14 @@ class InferenceServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def TuneEngine(self, request, context):
+        """Forgets what was measured and measures anew as soon as no request runs; requests interrupt that and are served as
+        ever. Returns at once: DescribeEngine tells how it goes. Errors: FAILED_PRECONDITION where nothing can be measured.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_InferenceServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -220,6 +233,11 @@ def add_InferenceServiceServicer_to_server(servicer, server):
                     servicer.DescribeEngine,
                     request_deserializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.DescribeEngineRequest.FromString,
                     response_serializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.DescribeEngineResponse.SerializeToString,
+            ),
+            'TuneEngine': grpc.unary_unary_rpc_method_handler(
+                    servicer.TuneEngine,
+                    request_deserializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.TuneEngineRequest.FromString,
+                    response_serializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.TuneEngineResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -493,6 +511,33 @@ class InferenceService:
             '/pagantic.inference.v1.InferenceService/DescribeEngine',
             pagantic_dot_inference_dot_v1_dot_inference__service__pb2.DescribeEngineRequest.SerializeToString,
             pagantic_dot_inference_dot_v1_dot_inference__service__pb2.DescribeEngineResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TuneEngine(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagantic.inference.v1.InferenceService/TuneEngine',
+            pagantic_dot_inference_dot_v1_dot_inference__service__pb2.TuneEngineRequest.SerializeToString,
+            pagantic_dot_inference_dot_v1_dot_inference__service__pb2.TuneEngineResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -63,6 +63,10 @@ class InferenceServiceStub:
     """Tells how busy the service is, for load balancing and autoscaling."""
     DescribeEngine: _grpc.UnaryUnaryMultiCallable[_inference_service_pb2.DescribeEngineRequest, _inference_service_pb2.DescribeEngineResponse]
     """Tells how the engine runs on this machine, and why: what was set, and what was measured at the first start."""
+    TuneEngine: _grpc.UnaryUnaryMultiCallable[_inference_service_pb2.TuneEngineRequest, _inference_service_pb2.TuneEngineResponse]
+    """Forgets what was measured and measures anew as soon as no request runs; requests interrupt that and are served as
+    ever. Returns at once: DescribeEngine tells how it goes. Errors: FAILED_PRECONDITION where nothing can be measured.
+    """
 
 @_typing.type_check_only
 class InferenceServiceAsyncStub(InferenceServiceStub):
@@ -99,6 +103,10 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
     """Tells how busy the service is, for load balancing and autoscaling."""
     DescribeEngine: _aio.UnaryUnaryMultiCallable[_inference_service_pb2.DescribeEngineRequest, _inference_service_pb2.DescribeEngineResponse]  # type: ignore[assignment]
     """Tells how the engine runs on this machine, and why: what was set, and what was measured at the first start."""
+    TuneEngine: _aio.UnaryUnaryMultiCallable[_inference_service_pb2.TuneEngineRequest, _inference_service_pb2.TuneEngineResponse]  # type: ignore[assignment]
+    """Forgets what was measured and measures anew as soon as no request runs; requests interrupt that and are served as
+    ever. Returns at once: DescribeEngine tells how it goes. Errors: FAILED_PRECONDITION where nothing can be measured.
+    """
 
 class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
     """Owns the models: everything that needs weights or a tokenizer."""
@@ -192,5 +200,15 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_inference_service_pb2.DescribeEngineResponse, _abc.Awaitable[_inference_service_pb2.DescribeEngineResponse]]:
         """Tells how the engine runs on this machine, and why: what was set, and what was measured at the first start."""
+
+    @_abc_1.abstractmethod
+    def TuneEngine(
+        self,
+        request: _inference_service_pb2.TuneEngineRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_inference_service_pb2.TuneEngineResponse, _abc.Awaitable[_inference_service_pb2.TuneEngineResponse]]:
+        """Forgets what was measured and measures anew as soon as no request runs; requests interrupt that and are served as
+        ever. Returns at once: DescribeEngine tells how it goes. Errors: FAILED_PRECONDITION where nothing can be measured.
+        """
 
 def add_InferenceServiceServicer_to_server(servicer: InferenceServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

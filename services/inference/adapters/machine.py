@@ -1,0 +1,84 @@
+"""What this machine has for the engine: cores, memory, and how busy others keep it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+_TOPOLOGY = Path("/sys/devices/system/cpu")
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def core_count() -> int:
+    """Return the physical cores that this process may use: of its affinity, and no more than its cgroup's quota."""
+    if not hasattr(os, "sched_getaffinity"):
+        return psutil.cpu_count(logical=False) or os.cpu_count() or 1
+    siblings = {_read(_TOPOLOGY / f"cpu{cpu}/topology/thread_siblings_list") or str(cpu) for cpu in _affinity()}
+    return max(1, min(len(siblings), int(_quota_cores())))
+
+
+def free_memory_bytes() -> int:
+    """Return what can be taken without swapping, on the machine and within this process's cgroup."""
+    free = int(psutil.virtual_memory().available)
+    limit, used = _read(_CGROUP / "memory.max"), _read(_CGROUP / "memory.current")
+    return min(free, int(limit) - int(used)) if limit.isdigit() and used.isdigit() else free
+
+
+def cpu_name() -> str:
+    """Return the model of the processor."""
+    lines = _read(Path("/proc/cpuinfo")).splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+@dataclass(frozen=True, slots=True)
+class CpuClock:
+    """A reading of the processor time that everything and this process had used."""
+
+    at_s: float
+    all_s: float
+    own_s: float
+
+    @classmethod
+    def read(cls) -> CpuClock:
+        """Read now."""
+        times = psutil.cpu_times()
+        idle_s = times.idle + getattr(times, "iowait", 0.0)
+        # Guests are counted in user and nice already; stolen time is time that others used.
+        counted_s = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
+        return cls(time.monotonic(), counted_s - idle_s, time.process_time())
+
+    def others_cores(self) -> float:
+        """Return the cores that others have used since this reading, on average."""
+        now = CpuClock.read()
+        busy_s = (now.all_s - self.all_s) - (now.own_s - self.own_s)
+        return max(0.0, busy_s / max(now.at_s - self.at_s, 0.001))
+
+
+def spare_cores(wanted: int) -> int:
+    """Return the cores of the machine that are left when `wanted` are used."""
+    return max(0, (os.cpu_count() or wanted) - wanted)
+
+
+def _affinity() -> set[int]:
+    return os.sched_getaffinity(0)
+
+
+def _quota_cores() -> float:
+    quota, _, period = _read(_CGROUP / "cpu.max").partition(" ")
+    if not quota:  # cgroup v1
+        quota, period = _read(_CGROUP / "cpu/cpu.cfs_quota_us"), _read(_CGROUP / "cpu/cpu.cfs_period_us")
+    return (
+        int(quota) / int(period) if quota.isdigit() and period.isdigit() and int(period) else float(os.cpu_count() or 1)
+    )
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,208 @@
+"""Measures in idle moments how the engine runs best, applies it between requests, and keeps it.
+
+The engine serves with safe defaults meanwhile. A request that comes ends the measuring at once; rounds that were
+complete count when it goes on. What is measured while other processes are busy, or does not repeat, is not kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from pagantic_common.domain.clock import Clock
+from pagantic_common.domain.errors import PaganticError, PreconditionFailed
+from pagantic_common.telemetry.logging import get_logger
+from services.inference.core.tuning import MAX_ROUNDS, Round, Tuning, agreed, choose, may_measure, with_given
+from services.inference.ports import MeasuringFailed, Prober, TuningStore
+
+MAX_DISTURBED = 3
+
+log = get_logger(__name__)
+
+
+class TuningState(StrEnum):
+    """Where the values of automatic settings come from."""
+
+    DEFAULTS = "defaults"
+    MEASURING = "measuring"
+    MEASURED = "measured"
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """When to measure: `idle_s` after the last request; after what was in vain, `again_s` later at the earliest."""
+
+    idle_s: float = 3.0
+    again_s: float = 15.0
+
+
+class Tuner:
+    """How the engine runs, and what finds that out.
+
+    Args:
+        defaults: What is used until something was measured.
+        given: Settings by name, which win over what is measured.
+        prober: Measures; None where nothing can be measured, for the reason in `note`.
+        store: Where a tuning is kept.
+        in_use: Set while a request runs.
+        apply: Lets the engine run so, between requests.
+        clock: Time.
+    """
+
+    def __init__(
+        self,
+        defaults: Tuning,
+        *,
+        given: Mapping[str, Any],
+        prober: Prober | None,
+        store: TuningStore | None,
+        in_use: asyncio.Event,
+        apply: Callable[[Tuning], Awaitable[None]],
+        clock: Clock,
+        measured: Tuning | None = None,
+        note: str = "",
+        pace: Pace | None = None,
+    ) -> None:
+        self._defaults = defaults
+        self._given = given
+        self._prober = prober
+        self._store = store
+        self._in_use = in_use
+        self._apply = apply
+        self._clock = clock
+        self._pace = pace or Pace()
+        self._asked = asyncio.Event()
+        self._rounds: list[Round] = []
+        self._spent_s = self._idle_s = 0.0
+        self._is_measuring = False
+        self._is_measured = measured is not None
+        self.note = note
+        self.tuning = with_given(measured or defaults, given)
+
+    @property
+    def state(self) -> TuningState:
+        """Where the values come from."""
+        if self._is_measuring:
+            return TuningState.MEASURING
+        return TuningState.MEASURED if self._is_measured else TuningState.DEFAULTS
+
+    def ask(self) -> None:
+        """Measure anew, without regard to what measuring has cost. Raises PreconditionFailed where it cannot be."""
+        if self._prober is None:
+            raise PreconditionFailed(f"nothing is measured here: {self.note}")
+        self._rounds.clear()
+        self._spent_s = 0.0
+        self._is_measured = False
+        self.note = "asked for: waiting until no request runs"
+        self._asked.set()
+
+    async def run(self) -> None:
+        """Measure when it is time, for ever."""
+        if self._prober is None:
+            return
+        if self._store is not None and not self._is_measured and (reason := self._store.save(None)):
+            # What cannot be kept would be measured at every start.
+            self.note = f"not measured, because {reason}: set XDG_CACHE_HOME, or ask with `pagantic tune`"
+            log.warning("what is measured cannot be kept: going on with defaults", reason=reason)
+            await self._asked.wait()
+        while True:
+            if self._is_measured:
+                await self._asked.wait()
+            await self._until_due()
+            self._asked.clear()
+            await self._look_and_measure(self._prober)
+            if not self._is_measured and not self._in_use.is_set():
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._pace.again_s):
+                        await self._asked.wait()
+                self._idle_s += self._pace.again_s
+
+    async def _until_due(self) -> None:
+        """Wait for a moment without requests, when measuring may cost something."""
+        while True:
+            if self._in_use.is_set():
+                await asyncio.sleep(self._pace.idle_s / 10)
+                continue
+            try:
+                async with asyncio.timeout(self._pace.idle_s):
+                    await self._in_use.wait()
+            except TimeoutError:
+                self._idle_s += self._pace.idle_s
+                if may_measure(self._spent_s, self._idle_s):
+                    return
+
+    async def _look_and_measure(self, prober: Prober) -> None:
+        if reason := await prober.why_not():
+            self._tell(reason)
+            return
+        started_s = self._clock.monotonic_s()
+        self._is_measuring = True
+        try:
+            tuning = await self._measure(prober)
+        except MeasuringFailed as error:
+            self._tell(str(error))
+            return
+        finally:
+            self._is_measuring = False
+            self._spent_s += self._clock.monotonic_s() - started_s
+        if tuning is not None:
+            await self._take(tuning)
+
+    async def _measure(self, prober: Prober) -> Tuning | None:
+        """Collect rounds until they agree; None when a request comes or they do not."""
+        disturbed = 0
+        async with aclosing(prober.rounds()) as rounds:
+            while (found := await self._next_round(rounds)) is not None:
+                if self._asked.is_set():
+                    return None
+                if not found.is_quiet:
+                    disturbed += 1
+                    if disturbed == MAX_DISTURBED:
+                        self._tell(f"the machine is busy: other processes use {found.others_cores:.1f} cores")
+                        return None
+                    continue
+                self._rounds.append(found)
+                if (measured := agreed(self._rounds)) is not None:
+                    others = max(one.others_cores for one in self._rounds)
+                    tuning = choose(measured, self._defaults)
+                    return replace(tuning, measured_at=self._clock.now().isoformat(), others_cores=round(others, 2))
+                if len(self._rounds) >= MAX_ROUNDS:
+                    self._rounds.clear()
+                    self._tell("the machine is not steady: measurements do not repeat")
+                    return None
+        return None
+
+    async def _next_round(self, rounds: AsyncGenerator[Round, None]) -> Round | None:
+        """Return the next round; None once a request has come."""
+        reading = asyncio.ensure_future(anext(rounds, None))
+        used = asyncio.ensure_future(self._in_use.wait())
+        try:
+            await asyncio.wait((reading, used), return_when=asyncio.FIRST_COMPLETED)
+            return reading.result() if reading.done() else None
+        finally:
+            for waiting in (reading, used):
+                waiting.cancel()
+            await asyncio.gather(reading, used, return_exceptions=True)
+
+    async def _take(self, tuning: Tuning) -> None:
+        self._rounds.clear()
+        effective = with_given(tuning, self._given)
+        for choice in effective.choices:
+            log.info("measured", setting=choice.name, value=choice.value, reason=choice.reason)
+        try:
+            await self._apply(effective)
+        except PaganticError as error:
+            self._tell(f"what was measured cannot be used: {error}")
+            return
+        self.tuning, self._is_measured = effective, not self._asked.is_set()
+        self.note = (self._store.save(tuning) if self._store is not None else "") and "not kept for the next start"
+
+    def _tell(self, reason: str) -> None:
+        if reason != self.note:
+            log.info("not measured", reason=reason)
+        self.note = reason

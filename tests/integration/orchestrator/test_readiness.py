@@ -1,0 +1,99 @@
+"""Readiness tells whether a request would be answered, liveness only that the process works."""
+
+import asyncio
+import sqlite3
+from contextlib import asynccontextmanager
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from pagantic.constraint.v1 import constraint_service_pb2, constraint_service_pb2_grpc
+from pagantic_common.rpc.server import LIVENESS, READINESS, Registration, _watch_readiness, start_server
+from services.orchestrator.__main__ import open_app
+from services.orchestrator.settings import OrchestratorSettings
+from tests.support.ports import free_ports
+from tests.support.scripted_peers import ScriptedInference, served
+
+WITHIN_S = 20.0
+
+
+class Constraint(constraint_service_pb2_grpc.ConstraintServiceServicer):
+    def registration(self):
+        name = constraint_service_pb2.DESCRIPTOR.services_by_name["ConstraintService"].full_name
+        return Registration(
+            name, lambda server: constraint_service_pb2_grpc.add_ConstraintServiceServicer_to_server(self, server)
+        )
+
+
+@asynccontextmanager
+async def orchestrator_beside(ports, path):
+    inference, constraint, other = (f"127.0.0.1:{port}" for port in ports)
+    settings = OrchestratorSettings(
+        port=0,
+        journal_url=f"sqlite:///{path / 'journal.sqlite3'}",
+        inference_address=inference,
+        constraint_address=constraint,
+        context_address=other,
+        rerank_address=other,
+        tools_address=other,
+        instance_id="it",
+    )
+    async with open_app(settings) as registrations:
+        server, health, port = await start_server(settings, registrations)
+        watching = asyncio.create_task(_watch_readiness(registrations, health))
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            yield channel
+        watching.cancel()
+        await server.stop(grace=0)
+
+
+async def health_of(channel, name):
+    reply = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=name), timeout=5)
+    return health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status)
+
+
+async def until(channel, name, wanted):
+    async with asyncio.timeout(WITHIN_S):
+        while await health_of(channel, name) != wanted:  # noqa: ASYNC110 - as a probe looks
+            await asyncio.sleep(0.05)
+
+
+async def silence(_call):
+    await asyncio.Event().wait()
+    yield
+
+
+@pytest.fixture
+def ports():
+    return free_ports(3)
+
+
+async def test_an_orchestrator_is_ready_while_what_every_request_needs_serves_and_lives_without(ports, tmp_path):
+    inference, constraint, _ = ports
+    async with orchestrator_beside(ports, tmp_path) as channel:
+        assert await health_of(channel, READINESS) == "NOT_SERVING"
+        async with served(Constraint(), port=constraint):
+            async with served(ScriptedInference(silence), port=inference):
+                await until(channel, READINESS, "SERVING")  # without context, rerank and tools
+            await until(channel, READINESS, "NOT_SERVING")
+            assert await health_of(channel, LIVENESS) == await health_of(channel, "") == "SERVING"
+            async with served(ScriptedInference(silence), port=inference):
+                await until(channel, READINESS, "SERVING")
+
+
+async def test_an_orchestrator_whose_journal_takes_no_writes_is_not_ready(ports, tmp_path):
+    inference, constraint, _ = ports
+    async with (
+        served(Constraint(), port=constraint),
+        served(ScriptedInference(silence), port=inference),
+        orchestrator_beside(ports, tmp_path) as channel,
+    ):
+        await until(channel, READINESS, "SERVING")
+        lock = sqlite3.connect(tmp_path / "journal.sqlite3", timeout=WITHIN_S, isolation_level=None)
+        lock.execute("BEGIN EXCLUSIVE")
+        await until(channel, READINESS, "NOT_SERVING")
+        assert await health_of(channel, LIVENESS) == "SERVING"
+        lock.execute("ROLLBACK")
+        lock.close()
+        await until(channel, READINESS, "SERVING")
