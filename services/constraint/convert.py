@@ -7,9 +7,11 @@ from collections.abc import Iterable
 from pagantic.constraint.v1 import constraint_service_pb2 as rpc
 from pagantic.constraint.v1 import contract_pb2
 from pagantic_common.codec.errors import failure_to_proto
+from pagantic_common.codec.messages import usage_to_proto
 from pagantic_common.codec.validation import guarantee_to_proto, stage_report_to_proto
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.json_text import dump_json
+from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement
 from pagantic_common.grammar.problems import Problem
 from services.constraint.core.compilation import Compiled, Source, SourceKind
@@ -86,12 +88,18 @@ def enforcement_to_proto(found: Enforcement) -> rpc.EnforceResponse:
         error=failure_to_proto(found.failure) if found.failure else None,
         semantic_score=found.semantic_score,
         warnings=found.warnings,
+        judge_usage=usage_to_proto(found.judge_usage) if found.judge_usage != TokenUsage() else None,
     )
 
 
 def verdict_to_proto(verdict: Verdict) -> rpc.ValidateSemanticsResponse:
     """Encode a judge's verdict."""
-    return rpc.ValidateSemanticsResponse(valid=verdict.valid, reason=verdict.reason, confidence=verdict.confidence)
+    return rpc.ValidateSemanticsResponse(
+        valid=verdict.valid,
+        reason=verdict.reason,
+        confidence=verdict.confidence,
+        usage=usage_to_proto(verdict.usage),
+    )
 
 
 def grammar_report_to_proto(report: GrammarReport) -> rpc.ValidateGrammarResponse:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from contextlib import aclosing
+from dataclasses import replace
 
 import grpc
 
 from pagantic.inference.v1 import generation_pb2
 from pagantic.inference.v1 import inference_service_pb2 as pb
 from pagantic.inference.v1 import inference_service_pb2_grpc as pb_grpc
-from pagantic_common.codec.messages import message_to_proto
+from pagantic_common.codec.messages import message_to_proto, usage_from_proto
 from pagantic_common.domain.errors import ErrorCode, Internal, Unavailable
+from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.grammar.engine_text import engine_text_of_schema
 from pagantic_common.rpc.peer import Peer
 from services.constraint.core.judgement import (
@@ -46,7 +48,8 @@ class InferenceJudge:
             max_tokens=MAX_VERDICT_TOKENS,
         )
         try:
-            return verdict_of(await self._answer(request))
+            answer, usage = await self._answer(request)
+            return replace(verdict_of(answer), usage=usage)
         except Unavailable as error:
             if error.code is not None:
                 raise
@@ -56,7 +59,7 @@ class InferenceJudge:
                 retry_after_s=RETRY_AFTER_S,
             ) from None
 
-    async def _answer(self, request: pb.InferRequest) -> str:
+    async def _answer(self, request: pb.InferRequest) -> tuple[str, TokenUsage]:
         texts: list[str] = []
         async with aclosing(self._peer.call_stream(self._stub.Infer, request, self._timeout_s)) as responses:
             async for response in responses:
@@ -64,5 +67,5 @@ class InferenceJudge:
                     case "delta":
                         texts.append(response.delta.content)
                     case "completed":
-                        return "".join(texts)
+                        return "".join(texts), usage_from_proto(response.completed.usage)
         raise Internal("the judge's answer ended early", code=ErrorCode.INFERENCE_MALFORMED_RESPONSE)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pagantic_common.domain.errors import ErrorCode, Internal
 from pagantic_common.domain.json_text import JsonTextError, parse_json
 from pagantic_common.domain.messages import Message, Role
+from pagantic_common.domain.usage import TokenUsage
 
 PROMPT_VERSION = 1  # raised with every change of what the judge reads
 MAX_REASON_CHARS = 160
@@ -35,11 +36,12 @@ Answer as JSON: "reason" in one short sentence, "valid" true or false, "confiden
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether the output meets the intent, why, and how sure the judge is, in [0, 1]."""
+    """Whether the output meets the intent, why, and how sure the judge is, in [0, 1]; and what asking it cost."""
 
     valid: bool
     reason: str
     confidence: float
+    usage: TokenUsage = TokenUsage()
 
     @property
     def score(self) -> float:

@@ -201,6 +201,7 @@ def with_verdict(found: Enforcement, verdict: Verdict, duration_s: float) -> Enf
         stages=(*found.stages[:-1], report),
         failure=None if verdict.valid else _failure_of(report),
         semantic_score=verdict.score,
+        judge_usage=verdict.usage,
     )
 
 

@@ -194,6 +194,8 @@ class Effects:
         enforcement = await self._services.constraint.enforce(
             command.output, run.request, is_decoder_enforced=command.is_decoder_enforced
         )
+        if enforcement.judge_usage != TokenUsage():
+            await self._inferences.tell_judged(run.request, enforcement, caused_by)
         for report in enforcement.stages:
             await self._recorder.emit(
                 events.ValidationStage(report),

@@ -9,6 +9,7 @@ from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.correlation import CorrelationContext
 from pagantic_common.domain.errors import Failure, Internal, PaganticError, Unavailable
 from pagantic_common.domain.usage import TokenUsage
+from pagantic_common.domain.validation import Enforcement, Stage
 from pagantic_common.telemetry.scope import current_scope, work_scope
 from services.orchestrator.app.failures import failure_from
 from services.orchestrator.app.recorder import Recorder
@@ -154,6 +155,27 @@ class Inferences:
             duration_s=took_s,
             failure=failure,
             caused_by=self.cause,
+        )
+
+    async def tell_judged(self, request: Request, enforcement: Enforcement, caused_by: str) -> None:
+        """Tell of the inference that the constraint service made to judge an output."""
+        usage = enforcement.judge_usage
+        took_s = sum(stage.duration_s for stage in enforcement.stages if stage.stage is Stage.SEMANTIC)
+        start = events.InferenceStart(
+            message_count=0,
+            tool_defs_count=0,
+            schema_present=True,
+            grammar_present=False,
+            temperature=0.0,
+            purpose=events.InferencePurpose.JUDGE,
+        )
+        end = replace(
+            _end_of(InferenceOutput("", FinishReason.STOP, usage=usage, model=request.hints.model)),
+            duration_ms=took_s * 1000,
+        )
+        await self._recorder.emit(start, layer="inference", action="inference.start", caused_by=caused_by)
+        await self._recorder.emit(
+            end, layer="inference", action="inference.end", duration_s=took_s, caused_by=caused_by
         )
 
     def correlation(self, request: Request, step_name: str, caused_by: str) -> CorrelationContext:

@@ -98,7 +98,8 @@ class Preparation:
             raise InvalidRequest("tool_choice demands a call, but no tool is available", code=ErrorCode.CONFIG_INVALID)
         if choice.tool_name and choice.tool_name not in {tool.name for tool in tools}:
             raise InvalidRequest(
-                f"tool_choice names {choice.tool_name!r}, which is not an available tool of this request",
+                f"tool_choice names {choice.tool_name!r}, which is not an available tool of this request: use "
+                "auto, required, none, or a tool's name",
                 code=ErrorCode.TOOL_NOT_FOUND,
             )
         return tools

@@ -219,7 +219,7 @@ def test_a_word_that_is_none_of_those_known_is_refused_with_them(make, wrong):
         make()
 
 
-def test_the_address_is_the_environments_unless_given(monkeypatch, address, orchestrator):
+def test_the_address_is_the_environments_unless_given(monkeypatch, address):
     monkeypatch.setenv("PAGANTIC_ADDRESS", address)
     with Client(timeout_s=10) as client:
         assert client.chat("hi").content == "hello"
