@@ -13,6 +13,7 @@ from pagantic_common.rpc.channel import open_channel
 from pagantic_common.rpc.server import Registration, run_service
 from pagantic_common.settings import load_settings
 from pagantic_common.telemetry.clock import SystemClock
+from services.orchestrator.adapters.custom_steps import load_custom_steps
 from services.orchestrator.adapters.grpc_constraint import GrpcConstraint
 from services.orchestrator.adapters.grpc_context import GrpcContext
 from services.orchestrator.adapters.grpc_inference import GrpcInference
@@ -36,6 +37,7 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
     """Wire the service; the journal is closed last. Raises InvalidRequest for a prompt template that is none."""
     async with AsyncExitStack() as stack:
         prompts = PromptFolder(settings.prompt_folder)
+        custom_steps = load_custom_steps(settings.step_kinds)
         journal = SqlJournal(
             settings.journal_url,
             owner=settings.owner,
@@ -65,8 +67,15 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
             summaries=journal,
             planner=settings.planner,
             memory=MemoryPolicy(settings.memory_max_messages, settings.memory_max_tokens, settings.memory_eviction),
+            custom_steps=custom_steps,
         )
-        bounds = PlanPolicy(max_steps=settings.max_plan_steps, timeout_per_step_s=settings.max_step_s or None)
+        bounds = PlanPolicy(
+            max_steps=settings.max_plan_steps,
+            allowed_kinds=settings.allowed_step_kinds or None,
+            custom_kinds=frozenset(custom_steps),
+            require_linear=settings.require_linear_plans,
+            timeout_per_step_s=settings.max_step_s or None,
+        )
         limits = Limits(settings.max_running, bounds, settings.concurrent_turns, settings.prices)
         executions = Executions(services, journal, SystemClock(), limits)
         stack.push_async_callback(executions.close)

@@ -64,12 +64,35 @@ class OrchestratorSettings(CallerSettings):
     planner: Planner = Field(Planner.STATIC, description="who plans PLAN requests without a plan: static or model")
     max_plan_steps: int = Field(64, ge=1, description="steps of one plan; a longer one is rejected")
     max_step_s: float = Field(0.0, ge=0, allow_inf_nan=False, description="longest time of a plan's step; 0 is any")
+    allowed_step_kinds: Annotated[frozenset[str], NoDecode] = Field(
+        frozenset(), description="kinds of steps that plans may have, with commas between; empty is all"
+    )
+    require_linear_plans: bool = Field(False, description="whether the steps of a plan must follow one another")
+    step_kinds: Annotated[dict[str, str], NoDecode] = Field(
+        default_factory=dict,
+        description="kinds of steps that this deployment adds: name=package.module:function, with commas between",
+    )
     max_running: int = Field(256, ge=1, description="executions that may run at once; one more is RESOURCE_EXHAUSTED")
 
     @field_validator("prices", mode="before")
     @classmethod
     def _parse_prices(cls, value: Any) -> Any:
         return parse_prices(value) if isinstance(value, str) else value
+
+    @field_validator("allowed_step_kinds", mode="before")
+    @classmethod
+    def _parse_list(cls, value: Any) -> Any:
+        return frozenset(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+    @field_validator("step_kinds", mode="before")
+    @classmethod
+    def _parse_step_kinds(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        pairs = [part.strip().partition("=") for part in value.split(",") if part.strip()]
+        if wrong := next((name for name, _, path in pairs if not name or ":" not in path), None):
+            raise ValueError(f"{wrong!r} must be name=package.module:function")
+        return {name: path for name, _, path in pairs}
 
     @field_validator("prompt_folder", mode="before")
     @classmethod

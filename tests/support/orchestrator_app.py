@@ -8,7 +8,7 @@ from pagantic.common.v1 import message_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as rpc
-from pagantic_common.domain.errors import PaganticError
+from pagantic_common.domain.errors import NotFound, PaganticError
 from pagantic_common.rpc.call import call_unary
 from pagantic_common.rpc.server import Registration
 from pagantic_common.telemetry.clock import SystemClock
@@ -94,10 +94,11 @@ async def stored(stub, request_id, is_enough):
 
 
 async def ended(stub, request_id):
-    """Wait until an execution is in a terminal state, and return it."""
-    for _ in range(300):
-        reply = await call_unary("orchestrator", stub.GetExecution, pb.GetExecutionRequest(request_id=request_id))
-        if reply.execution.HasField("response"):
-            return reply.execution
+    """Wait until an execution is in a terminal state, and return it; it may not be admitted yet."""
+    for _ in range(500):
+        with suppress(NotFound):
+            reply = await call_unary("orchestrator", stub.GetExecution, pb.GetExecutionRequest(request_id=request_id))
+            if reply.execution.HasField("response"):
+                return reply.execution
         await asyncio.sleep(0.01)
     raise AssertionError("the execution did not end")

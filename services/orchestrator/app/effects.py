@@ -24,7 +24,8 @@ from services.orchestrator.app.recorder import Recorder
 from services.orchestrator.app.services import Services
 from services.orchestrator.app.tool_calls import ToolCalls
 from services.orchestrator.core import events
-from services.orchestrator.core.planning import Planner, made_at, planned, static_plan
+from services.orchestrator.core.model_planning import planned
+from services.orchestrator.core.planning import Planner, made_at, static_plan
 from services.orchestrator.core.replay import Progress
 from services.orchestrator.core.replicas import ballots_of
 from services.orchestrator.core.response import CandidateOutput, FinishReason, InferenceOutput

@@ -40,7 +40,7 @@ from services.orchestrator.core.response import ToolCallRecord
 from services.orchestrator.core.response_warning import ResponseWarning
 from services.orchestrator.core.retry import RetryPolicy
 from services.orchestrator.core.run import DiscardAttempt, Enforce, Finish, PlanRan, Run
-from services.orchestrator.core.step_input import arguments_of, messages_of, result_value, value_of
+from services.orchestrator.core.step_input import arguments_of, messages_of, result_value, text_of, value_of
 from services.orchestrator.ports.services import Ranking
 
 log = get_logger(__name__)
@@ -230,6 +230,9 @@ class PlanSteps:
         return self._progress.has_called(step.name) or step.name in self._called
 
     async def _do(self, step: Step, inputs: Mapping[str, Value]) -> _Done:
+        if (custom := self._services.custom_steps.get(step.kind)) is not None:
+            text = "\n\n".join(text_of(value) for value in self._values_of(step, inputs))
+            return _Done(Value(ValueKind.TEXT, text=await custom(text, step.parameters)))
         match StepKind(step.kind):
             case StepKind.INFER:
                 return await self._infer(step, inputs)
@@ -241,6 +244,12 @@ class PlanSteps:
                 return await self._retrieve(step, value_of(step, self._request, inputs))
             case StepKind.RERANK:
                 return await self._rerank(step, value_of(step, self._request, inputs))
+
+    def _values_of(self, step: Step, inputs: Mapping[str, Value]) -> list[Value]:
+        """Return all that a step works on."""
+        if step.input is not None or len(inputs) <= 1:
+            return [value_of(step, self._request, inputs)]
+        return list(inputs.values())
 
     async def _infer(self, step: Step, inputs: Mapping[str, Value]) -> _Done:
         """Run a whole turn on a machine of its own: tools, the step's contract, repair and retries.

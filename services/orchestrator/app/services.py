@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from services.orchestrator.core.memory import MemoryPolicy
@@ -9,6 +10,7 @@ from services.orchestrator.core.planning import Planner
 from services.orchestrator.ports.services import (
     ConstraintPort,
     ContextPort,
+    CustomStep,
     InferencePort,
     PromptProvider,
     SummaryStore,
@@ -18,7 +20,10 @@ from services.orchestrator.ports.services import (
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """The services that a run works with, who makes its system prompt, what it remembers, and who plans."""
+    """The services that a run works with, who makes its system prompt, what it remembers, and who plans.
+
+    `custom_steps` are the kinds of steps that the deployment registered, by name.
+    """
 
     inference: InferencePort
     constraint: ConstraintPort
@@ -28,3 +33,4 @@ class Services:
     summaries: SummaryStore
     planner: Planner = Planner.STATIC
     memory: MemoryPolicy = field(default_factory=MemoryPolicy)
+    custom_steps: Mapping[str, CustomStep] = field(default_factory=dict)

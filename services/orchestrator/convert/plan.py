@@ -28,7 +28,6 @@ from services.orchestrator.core.plan import (
     PlanTrace,
     Proposal,
     Step,
-    StepKind,
     StepResult,
     Value,
     ValueKind,
@@ -47,7 +46,7 @@ def plan_to_proto(plan: Plan) -> plan_pb2.ExecutionPlan:
     """Encode a plan, so that it can be sent back in a request."""
     policy = plan_pb2.PlanPolicy(
         max_steps=plan.policy.max_steps,
-        allowed_step_types=sorted(plan.policy.allowed_kinds),
+        allowed_step_types=sorted(plan.policy.allowed_kinds or ()),
         require_linear=plan.policy.require_linear,
     )
     if plan.policy.timeout_per_step_s:
@@ -141,7 +140,7 @@ def _step_from_proto(step: plan_pb2.Step) -> Step:
 def _policy_from_proto(policy: plan_pb2.PlanPolicy) -> PlanPolicy:
     return PlanPolicy(
         max_steps=policy.max_steps if policy.max_steps > 0 else MAX_STEPS,
-        allowed_kinds=frozenset(policy.allowed_step_types) or frozenset(StepKind),
+        allowed_kinds=frozenset(policy.allowed_step_types) or None,
         require_linear=policy.require_linear,
         timeout_per_step_s=duration_from_proto(policy.timeout_per_step)
         if policy.HasField("timeout_per_step")

@@ -97,10 +97,11 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class PlanPolicy:
-    """What a plan may do."""
+    """What a plan may do; `allowed_kinds` None allows all, `custom_kinds` are those that the deployment registered."""
 
     max_steps: int = MAX_STEPS
-    allowed_kinds: frozenset[str] = frozenset(StepKind)
+    allowed_kinds: frozenset[str] | None = None
+    custom_kinds: frozenset[str] = frozenset()
     require_linear: bool = False
     timeout_per_step_s: float | None = None
 
@@ -155,6 +156,17 @@ GIVES: dict[StepKind, Mapping[ValueKind, ValueKind]] = {
 }
 CHECKED = frozenset({StepKind.INFER, StepKind.VALIDATE})  # kinds whose output a contract binds
 SINGLE = frozenset(StepKind) - {StepKind.INFER}  # kinds that work on one value
+
+
+def takes_of(kind: str) -> frozenset[ValueKind]:
+    """Return what a kind works on; a registered kind takes anything, as text."""
+    return TAKES[StepKind(kind)] if kind in tuple(StepKind) else frozenset(ValueKind)
+
+
+def gives_of(kind: str, taken: ValueKind) -> ValueKind:
+    """Return what a kind gives of what it takes; a registered kind gives text."""
+    return GIVES[StepKind(kind)][taken] if kind in tuple(StepKind) else ValueKind.TEXT
+
 
 RANGES: Mapping[str, tuple[float, float]] = {
     "max_tokens": (0, 2**31 - 1),
@@ -229,10 +241,17 @@ def bounded(policy: PlanPolicy, bounds: PlanPolicy) -> PlanPolicy:
     timeouts = [timeout for timeout in (policy.timeout_per_step_s, bounds.timeout_per_step_s) if timeout]
     return PlanPolicy(
         max_steps=min(policy.max_steps, bounds.max_steps),
-        allowed_kinds=policy.allowed_kinds & bounds.allowed_kinds,
+        allowed_kinds=_both(policy.allowed_kinds, bounds.allowed_kinds),
+        custom_kinds=bounds.custom_kinds,
         require_linear=policy.require_linear or bounds.require_linear,
         timeout_per_step_s=min(timeouts) if timeouts else None,
     )
+
+
+def _both(some: frozenset[str] | None, others: frozenset[str] | None) -> frozenset[str] | None:
+    if some is None or others is None:
+        return others if some is None else some
+    return some & others
 
 
 def check_plan(plan: Plan, bounds: PlanPolicy) -> tuple[Plan, Failure | None]:
@@ -266,14 +285,17 @@ def _objection(plan: Plan) -> str:
 def _objection_to(step: Step, names: Sequence[str], policy: PlanPolicy) -> str:
     if not STEP_NAME.fullmatch(step.name):
         return "has a name that is not of 1 to 64 of the characters A-Z a-z 0-9 . _ : -"
-    if step.kind not in tuple(StepKind):
-        return f"is of kind {step.kind!r}, which is not known: {', '.join(StepKind)}"
-    if step.kind not in policy.allowed_kinds:
+    is_custom = step.kind in policy.custom_kinds
+    if not is_custom and step.kind not in tuple(StepKind):
+        return f"is of kind {step.kind!r}, which is not known: {', '.join((*StepKind, *sorted(policy.custom_kinds)))}"
+    if policy.allowed_kinds is not None and step.kind not in policy.allowed_kinds:
         return f"is of kind {step.kind!r}, which is not allowed"
     unknown = next((name for name in step.depends_on if name not in names), None)
     if unknown is not None:
         return f"depends on {unknown!r}, which is not a step"
-    return _objection_to_limits(step) or check_parameters(StepKind(step.kind), step.parameters)
+    if wrong := _objection_to_limits(step):
+        return wrong
+    return "" if is_custom else check_parameters(StepKind(step.kind), step.parameters)
 
 
 def _objection_to_limits(step: Step) -> str:
@@ -319,7 +341,6 @@ def _mismatch(plan: Plan) -> str:
         if any(one not in gives for one in needed):
             waiting.append(name)
             continue
-        kind = StepKind(step.kind)
         if step.input is not None:
             taken = {"its input": step.input.kind}
         elif needed:
@@ -327,9 +348,9 @@ def _mismatch(plan: Plan) -> str:
         else:
             taken = {"the request, which gives": ValueKind.TEXT}
         for source, value_kind in taken.items():
-            if value_kind not in TAKES[kind]:
-                return f"step {name!r} ({kind}) cannot work on {source} {value_kind}"
-        if len(taken) > 1 and kind in SINGLE:
-            return f"step {name!r} ({kind}) works on one value, and waits for {', '.join(map(repr, needed))}"
-        gives[name] = GIVES[kind][next(iter(taken.values()))]
+            if value_kind not in takes_of(step.kind):
+                return f"step {name!r} ({step.kind}) cannot work on {source} {value_kind}"
+        if len(taken) > 1 and step.kind in SINGLE:
+            return f"step {name!r} ({step.kind}) works on one value, and waits for {', '.join(map(repr, needed))}"
+        gives[name] = gives_of(step.kind, next(iter(taken.values())))
     return ""

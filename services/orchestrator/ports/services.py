@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from pagantic_common.domain.chunks import Chunk
 from pagantic_common.domain.messages import Message, ToolCall, ToolDefinition
@@ -58,6 +58,11 @@ class TokenCount:
     chat: int
     texts: tuple[int, ...]
     context_window: int
+
+
+# What a plan's step of a registered kind does: the text of what it works on, and its parameters -> text. It may run
+# again after a failure or an interruption, so doing it twice must do no harm.
+CustomStep = Callable[[str, Mapping[str, Any]], Awaitable[str]]
 
 
 class InferencePort(Protocol):

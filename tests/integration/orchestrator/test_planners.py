@@ -6,11 +6,14 @@ from dataclasses import replace
 import pytest
 
 from pagantic.common.v1 import error_pb2
+from pagantic.constraint.v1 import contract_pb2
 from pagantic.context.v1 import context_service_pb2
 from pagantic.orchestrator.v1 import execution_pb2, plan_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, PreconditionFailed, Unavailable
 from pagantic_common.rpc.call import call_unary
+from services.orchestrator.adapters.custom_steps import load_custom_steps
+from services.orchestrator.core.plan import PlanPolicy
 from services.orchestrator.core.planning import Planner
 from tests.support.orchestrator_app import execute, orchestrator, system_request, timeline
 from tests.support.scripted_services import ScriptedInference, answer, scripted_services
@@ -82,3 +85,79 @@ async def test_a_planner_that_cannot_ask_its_model_names_what_is_missing(tmp_pat
             await create_plan(stub, request())
     assert caught.value.code is ErrorCode.ORCHESTRATION_DEPENDENCY_UNAVAILABLE
     assert caught.value.retry_after_s == 1.0
+
+
+async def test_a_models_plan_has_tools_branches_retrieval_and_an_answer(tmp_path):
+    steps = [
+        {"kind": "tool", "name": "time", "tool": "clock", "arguments": {"zone": "UTC"}},
+        {"kind": "retrieve", "name": "look", "query": "opening hours"},
+        {"kind": "infer", "name": "pros", "prompt": "Say what is for it.", "after": ["time", "nobody"]},
+        {"kind": "infer", "name": "cons", "prompt": "Say what is against it.", "after": []},
+        {"kind": "tool", "name": "time", "tool": "clock", "arguments": {}},
+    ]
+    made = json.dumps({"rationale": "both sides", "steps": steps})
+    inference = ScriptedInference(answer(made), answer("for"), answer("against"), answer("so"))
+    services = replace(scripted_services(inference=inference), planner=Planner.MODEL)
+    async with orchestrator(tmp_path, services) as stub:
+        response = await execute(stub, request(context=context_service_pb2.ContextPolicy(collection="docs")))
+    needs = {step.name: list(step.depends_on) for step in response.plan.steps}
+    assert needs == {
+        "retrieve": [],
+        "time": [],
+        "look": [],
+        "pros": ["time"],
+        "cons": [],
+        "time-5": [],
+        "answer": ["retrieve", "look", "pros", "cons", "time-5"],
+    }
+    assert response.content == "so"
+    assert [record.arguments_json for record in response.tool_calls_made] == ['{"zone":"UTC"}', "{}"]
+    assert services.context.retrieved[0] == "opening hours"
+    assert "clock: Tells the time." in inference.commands[0].messages[0].content
+
+
+async def test_a_models_plan_validates_the_output_that_is_asked_for(tmp_path):
+    steps = [{"kind": "infer", "name": "draft", "prompt": "Write."}, {"kind": "validate", "name": "check"}]
+    made = json.dumps({"rationale": "checked", "steps": steps})
+    services = replace(
+        scripted_services(inference=ScriptedInference(answer(made), answer("{}"))), planner=Planner.MODEL
+    )
+    contract = contract_pb2.OutputContract(schema_json='{"type":"object"}')
+    async with orchestrator(tmp_path, services) as stub:
+        response = await execute(stub, request(output=contract))
+    assert [result.kind for result in response.step_results] == ["infer", "validate"]
+    assert response.structured_output_json == "{}"
+
+
+async def shout(text, parameters):
+    return text.upper() + parameters.get("end", "")
+
+
+async def test_a_registered_kind_is_a_step_like_any_other(tmp_path):
+    steps = [
+        plan_pb2.Step(name="say", kind="infer"),
+        plan_pb2.Step(name="loud", kind="shout", parameters_json='{"end": "!"}'),
+    ]
+    services = replace(scripted_services(), custom_steps={"shout": shout})
+    bounds = PlanPolicy(custom_kinds=frozenset({"shout"}))
+    async with orchestrator(tmp_path, services, plan_bounds=bounds) as stub:
+        response = await execute(stub, request(plan=plan_pb2.ExecutionPlan(steps=steps)))
+    assert response.content == "HELLO!"
+    async with orchestrator(tmp_path / "other", services) as stub:
+        response = await execute(stub, request(plan=plan_pb2.ExecutionPlan(steps=steps)))
+    assert response.error.code == error_pb2.ERROR_CODE_ORCHESTRATION_PLAN_REJECTED
+
+
+@pytest.mark.parametrize(
+    ("path", "wrong"),
+    [
+        ("tests.no_such_module:shout", "cannot be imported"),
+        ("tests.integration.orchestrator.test_planners:nothing", "cannot be imported"),
+        ("json:dumps", "no coroutine function"),
+    ],
+)
+def test_a_step_kind_that_cannot_be_loaded_is_refused_at_start(path, wrong):
+    with pytest.raises(InvalidRequest, match=wrong):
+        load_custom_steps({"shout": path})
+    with pytest.raises(InvalidRequest, match="a kind of its own"):
+        load_custom_steps({"infer": "json:dumps"})

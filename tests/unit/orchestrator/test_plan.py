@@ -7,11 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pagantic_common.domain.errors import ErrorCode, Internal, failure_of
-from pagantic_common.domain.messages import Message, Role
+from pagantic_common.domain.messages import Message, Role, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
 from services.orchestrator.core import machine
 from services.orchestrator.core.contract import OutputContract, Rule
 from services.orchestrator.core.lifecycle import State
+from services.orchestrator.core.model_planning import plan_schema, planned
 from services.orchestrator.core.plan import (
     GIVES,
     PARAMETERS,
@@ -27,7 +28,8 @@ from services.orchestrator.core.plan import (
     dependencies_of,
 )
 from services.orchestrator.core.plan_progress import PlanProgress
-from services.orchestrator.core.planning import PLAN_SCHEMA, planned, static_plan
+from services.orchestrator.core.plan_result import accept_plan
+from services.orchestrator.core.planning import static_plan
 from services.orchestrator.core.prompt import with_prepared
 from services.orchestrator.core.request import ContextPolicy, Mode, Request
 from services.orchestrator.core.run import Failed, Finish, MakePlan, Planned, PlanRan, Prepared, RunPlan
@@ -180,24 +182,49 @@ def test_the_static_planner_follows_what_the_request_asks_for():
     assert checked(found) is None
 
 
+CLOCK = ToolDefinition("clock", "Tells the time.", '{"type":"object","properties":{"zone":{"type":"string"}}}')
+NAMES = st.sampled_from(["a", "b", "c", "answer", "retrieve"])
+WORDS = st.text(min_size=1, max_size=160)
 STEPS = st.lists(
-    st.fixed_dictionaries({"name": st.from_regex("[a-z]{1,16}", fullmatch=True), "prompt": st.text(min_size=1)}),
+    st.one_of(
+        st.fixed_dictionaries(
+            {"kind": st.just("infer"), "name": NAMES, "prompt": WORDS}, optional={"after": st.lists(NAMES, max_size=5)}
+        ),
+        st.fixed_dictionaries(
+            {"kind": st.just("tool"), "name": NAMES, "tool": st.just("clock"), "arguments": st.just({"zone": "UTC"})}
+        ),
+        st.fixed_dictionaries({"kind": st.just("retrieve"), "name": NAMES, "query": WORDS}),
+        st.fixed_dictionaries({"kind": st.just("validate"), "name": NAMES}),
+    ),
     min_size=1,
     max_size=5,
 )
 
 
 @given(STEPS, st.booleans())
-def test_whatever_the_model_plans_is_a_plan_that_can_run(steps, has_context):
+def test_whatever_the_model_plans_is_a_plan_that_can_run(steps, is_reranked):
+    context = ContextPolicy("RETRIEVER_BM25", "docs", scorer="bm25" if is_reranked else None)
+    asked = request(None, context=context, output=OutputContract(schema_json='{"type":"object"}'), rules=(Rule("r"),))
     answer = json.dumps({"rationale": "why", "steps": steps})
-    assert jsonschema_rs.is_valid(json.loads(PLAN_SCHEMA), json.loads(answer)) or any(
-        len(one["prompt"]) > 160 for one in steps
-    )
-    context = ContextPolicy("RETRIEVER_BM25", "docs") if has_context else None
-    found = planned(request(None, context=context), answer)
-    assert checked(found) is None
-    assert len(found.steps) == len(steps) + has_context
+    assert jsonschema_rs.is_valid(json.loads(plan_schema(asked, (CLOCK,))), json.loads(answer))
+    found, failure = accept_plan(asked, planned(asked, answer), PlanPolicy())
+    assert failure is None
+    assert found.steps[-1].kind in ("infer", "validate")
     assert (found.trace.planner_id, found.trace.rationale) == ("model", "why")
+
+
+@pytest.mark.parametrize(
+    ("fields", "kinds"),
+    [
+        ({}, {"infer"}),
+        ({"context": ContextPolicy("RETRIEVER_BM25", "docs")}, {"infer", "retrieve"}),
+        ({"output": SCHEMA}, {"infer", "validate"}),
+    ],
+)
+def test_a_model_can_only_plan_steps_that_the_request_has_a_use_for(fields, kinds):
+    schema = json.loads(plan_schema(request(None, **fields), ()))
+    offered = {one["properties"]["kind"]["const"] for one in schema["properties"]["steps"]["items"]["anyOf"]}
+    assert offered == kinds
 
 
 def test_a_planners_answer_that_was_cut_off_is_malformed():

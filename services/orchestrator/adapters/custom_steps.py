@@ -1,0 +1,35 @@
+"""Kinds of plan steps that a deployment adds: functions that the setting STEP_KINDS names."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Mapping
+
+from pagantic_common.domain.errors import InvalidRequest
+from services.orchestrator.core.plan import StepKind
+from services.orchestrator.ports.services import CustomStep
+
+
+def load_custom_steps(functions: Mapping[str, str]) -> dict[str, CustomStep]:
+    """Import the function of each kind, given as `package.module:function`.
+
+    Raises InvalidRequest (CONFIG_INVALID) for what cannot be imported, is no coroutine function, or has the name of a
+    kind that there is already.
+    """
+    return {kind: _load(kind, path) for kind, path in functions.items()}
+
+
+def _load(kind: str, path: str) -> CustomStep:
+    where = f"STEP_KINDS names {path!r} for kind {kind!r}"
+    if kind in tuple(StepKind):
+        raise InvalidRequest(f"{where}, which is a kind of its own: take another name")
+    module_name, _, function_name = path.partition(":")
+    try:
+        function = getattr(importlib.import_module(module_name), function_name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InvalidRequest(f"{where}, which cannot be imported: {error}") from None
+    if not inspect.iscoroutinefunction(function):
+        raise InvalidRequest(f"{where}, which is no coroutine function: write `async def`")
+    step: CustomStep = function
+    return step
