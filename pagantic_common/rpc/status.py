@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import grpc
@@ -36,6 +37,9 @@ STATUS_OF_CLASS: dict[type[PaganticError], grpc.StatusCode] = {
     errors.Internal: grpc.StatusCode.INTERNAL,
 }
 _CLASS_OF_STATUS = {status: cls for cls, status in STATUS_OF_CLASS.items()}
+
+
+_TOO_LARGE = "larger than max"  # what gRPC itself says; a service of ours would say it with details
 
 
 class Unreachable(errors.Unavailable):
@@ -97,11 +101,21 @@ def restore_error(service: str, error: grpc.aio.AioRpcError) -> PaganticError:
     failure, retry_after_s = _decode(error)
     if failure is None:
         text = error.details() or "no details"
+        if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE in text:
+            return errors.InvalidRequest(f"a message to or from the {service} service is too large: {_sizes_of(text)}")
         if error.code() is grpc.StatusCode.UNAVAILABLE:
             message = f"the {service} service cannot be reached: {text}"
             return Unreachable(message, retry_after_s=UNREACHABLE_RETRY_AFTER_S)
         return cls(text if cls is not errors.Internal else f"the {service} service failed: {text}")
     return cls(failure=failure, retry_after_s=retry_after_s)
+
+
+def _sizes_of(text: str) -> str:
+    """Return what gRPC says of a message's size and its limit, without its own words."""
+    sizes = re.findall(r"\d+", text)
+    return (
+        f"{sizes[0]} bytes, at most {sizes[1]} are taken" if len(sizes) > 1 else "send less, or raise MAX_MESSAGE_BYTES"
+    )
 
 
 def _encode(error: PaganticError, failure: Failure) -> bytes:

@@ -71,9 +71,22 @@ def give_no_root(world):
 LETTERS = "root ::= [a-z]{90}"
 
 
-@ROWS.add("CONSTRAINT_GRAMMAR_REJECTED", "an answer that max_tokens cuts off", enforcing("abc", grammar=LETTERS))
+@ROWS.add("CONSTRAINT_GRAMMAR_REJECTED", "an answer that a stop text ends", enforcing("abc", grammar=LETTERS))
+def stop_the_answer(world):
+    work = with_grammar(LETTERS)
+    work.hints.stop.extend("abcdefghijklmnop")
+    return run(world.stub, work)
+
+
+@ROWS.add("INFERENCE_OUTPUT_TRUNCATED", "an answer that max_tokens cuts off")
 def cut_the_answer(world):
     return run(world.stub, with_grammar(LETTERS, max_tokens=2))
+
+
+@ROWS.add("ORCHESTRATION_STEP_TIMEOUT", "a plan's step whose timeout passes while it decodes")
+def give_a_step_no_time(world):
+    slow = step("tell", "infer", {"prompt": STORY}, timeout={"nanos": 200_000_000}, retry=ONCE)
+    return run(world.stub, plan(slow, schema=LONG_TALE, max_tokens=MANY))
 
 
 @ROWS.add("CONSTRAINT_SCHEMA_INVALID", "a grammar of {}", enforcing("{}", schema_json=json.dumps(TALE)))

@@ -1,6 +1,6 @@
 """Failures of services: their settings, their deaths, and scripted neighbours where nothing else can.
 
-Three rows are of scripted services, and say so.
+Four rows are of scripted services, and say so.
 """
 
 import signal
@@ -213,6 +213,12 @@ def lose_constraint(world):
         return run(world.odd, structured(retry=ONCE))
     finally:
         world.odd_constraint.start()
+
+
+@ROWS.add("ORCHESTRATION_DEPENDENCY_FAILED", "a scripted tools service that fails by itself")
+def ask_what_a_broken_service_has(world):
+    with world.scripted_tools():
+        return run(world.odd, say("What time is it?", tools=["clock"]))
 
 
 @ROWS.add("VALIDATION_SEMANTIC_FAILED", "constraint whose judge is a scripted inference service")

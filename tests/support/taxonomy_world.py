@@ -36,12 +36,17 @@ class ScriptedJudge(inference_service_pb2_grpc.InferenceServiceServicer):
 
 
 class ScriptedTools(tools_service_pb2_grpc.ToolServiceServicer):
-    """Has `steady`, which is idempotent, and `once`, which is not; each call fails as `code` says."""
+    """Has `steady`, which is idempotent, and `once`, which is not; each call fails as `code` says.
+
+    Without a code it fails whatever it is asked, with a status of its own.
+    """
 
     def __init__(self, code):
         self.code = code
 
     def ListTools(self, request, context):
+        if self.code is None:
+            context.abort(grpc.StatusCode.INTERNAL, "the list of tools is lost")
         reply = tools_service_pb2.ListToolsResponse()
         for name in sorted(set(request.names) or {"steady", "once"}):
             tool = reply.tools.add(available=True)
@@ -137,7 +142,7 @@ class World:
             judge.left.set()
 
     @contextlib.contextmanager
-    def scripted_tools(self, code):
+    def scripted_tools(self, code=None):
         self.odd_tools.send(signal.SIGKILL)
         with serving(
             tools_service_pb2_grpc.add_ToolServiceServicer_to_server, ScriptedTools(code), self.odd_tools.port

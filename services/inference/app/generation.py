@@ -7,6 +7,7 @@ import uuid
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from services.inference.app.answer_stream import AnswerStream
 from services.inference.app.engine_loop import EngineLoop
 from services.inference.core.answer import AnswerParser
 from services.inference.core.branches import DecodeRequest
-from services.inference.core.chat import plain_messages, template_messages, template_tools
+from services.inference.core.chat import plain_messages, template_messages, template_tools, with_joined_system
 from services.inference.core.control_text import ControlTextGuard
 from services.inference.core.dialect import VERBATIM, Dialect, dialect_of
 from services.inference.core.drafting import PromptLookup
@@ -135,13 +136,23 @@ class Generation:
             messages = plain_messages(prompt.messages, tools if prompt.tool_choice.is_enforced else ())
             rendered_tools = []
         thinks = None if reasoning is ReasoningMode.AUTO else reasoning is ReasoningMode.ON
-        text = self._template.render(guard.hide(messages), guard.hide(rendered_tools), thinks=thinks)
+        text = self._render(guard.hide(messages), guard.hide(rendered_tools), thinks=thinks)
         tokens = [
             token
             for part, is_meant in guard.split(text)
             for token in self.engine.tokenize(part, add_special=False, parse_special=is_meant)
         ]
         return tokens, self._dialect.after(text)
+
+    def _render(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]], *, thinks: bool | None) -> str:
+        """Render a conversation; a template that takes system messages only at the beginning gets them joined there."""
+        try:
+            return self._template.render(messages, tools, thinks=thinks)
+        except InvalidRequest:
+            joined = with_joined_system(messages)
+            if joined == messages:
+                raise
+            return self._template.render(joined, tools, thinks=thinks)
 
     def _prepare(self, request: InferenceRequest) -> _Prepared:
         constraint = request.constraint

@@ -47,6 +47,14 @@ def template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     return rendered
 
 
+def with_joined_system(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return rendered messages with every system message joined to one at the beginning, by blank lines."""
+    system = [message["content"] for message in messages if message["role"] == Role.SYSTEM.value]
+    others = [message for message in messages if message["role"] != Role.SYSTEM.value]
+    first = [{"role": Role.SYSTEM.value, "content": "\n\n".join(system)}] if system else []
+    return [*first, *others]
+
+
 def plain_messages(messages: Sequence[Message], tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
     """Return messages for a template without tools: calls and results as text, `tools` described to the model.
 

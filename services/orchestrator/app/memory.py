@@ -16,6 +16,7 @@ from services.orchestrator.core.events import InferencePurpose
 from services.orchestrator.core.memory import Eviction, Summary
 from services.orchestrator.core.prompt import assemble_messages
 from services.orchestrator.core.request import Hints, Request
+from services.orchestrator.core.response_warning import ResponseWarning
 from services.orchestrator.core.run import Infer, Prepared
 from services.orchestrator.ports.services import TokenCount
 
@@ -54,7 +55,8 @@ class Memory:
             if newer:
                 summary = Summary(newer, start)
                 await self._summaries.put_summary(request.session_id, summary)
-        return replace(prepared, history=memory.remembered(summary, history[start:]))
+        prepared = replace(prepared, history=memory.remembered(summary, history[start:]))
+        return _with_warning(prepared, start, len(history), is_summarized=summary is not None) if start else prepared
 
     async def _start(
         self,
@@ -152,6 +154,14 @@ class Memory:
             log.warning("a conversation's tokens were not counted: its bytes are", reason=str(error))
             sizes = tuple(memory.byte_count(message) for message in kept)
             return TokenCount(memory.most_tokens(messages, tools), sizes, self._inference.context_window(model))
+
+
+def _with_warning(prepared: Prepared, gone: int, count: int, *, is_summarized: bool) -> Prepared:
+    instead = "a summary stands for them" if is_summarized else "start a new session, or raise the context window"
+    text = (
+        f"the model did not see the oldest {gone} of the {count} stored messages, for which there is no room: {instead}"
+    )
+    return replace(prepared, warnings=(*prepared.warnings, ResponseWarning("history_shortened", text)))
 
 
 def _raise_cancellation(error: PaganticError) -> None:

@@ -7,6 +7,7 @@ they run beside each other.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -87,15 +88,13 @@ def planned(request: Request, answer: str) -> Plan:
     except JsonTextError:
         raise Internal("the planner's answer is no plan", code=ErrorCode.INFERENCE_MALFORMED_RESPONSE) from None
     steps = _linked(context_steps(request))
-    for number, said in enumerate(found["steps"], start=1):
-        names = {step.name for step in steps}
-        name = said["name"] if said["name"] not in names else f"{said['name']}-{number}"
-        if (step := _step_of(request, name, said, steps)) is not None:
+    for said in found["steps"]:
+        if (step := _step_of(request, _unique(said["name"], steps), said, steps)) is not None:
             steps.append(step)
     if not steps or steps[-1].kind not in CHECKED:
         task = _ANSWER_PROMPT.format(task=last_user_text(request, ()))
-        name = _ANSWER if all(step.name != _ANSWER for step in steps) else f"{_ANSWER}-{len(steps) + 1}"
-        steps.append(replace(infer_step(request, name, {"prompt": task}), depends_on=_unused(steps)))
+        answer_step = infer_step(request, _unique(_ANSWER, steps), {"prompt": task})
+        steps.append(replace(answer_step, depends_on=_unused(steps)))
     return Plan(tuple(steps), trace=PlanTrace(Planner.MODEL, found["rationale"]))
 
 
@@ -117,6 +116,13 @@ def _step_of(request: Request, name: str, said: Mapping[str, Any], before: Seque
             after = said.get("after")
             needed = _unused(before) if after is None else tuple(dict.fromkeys(one for one in after if one in known))
             return replace(infer_step(request, name, {"prompt": said["prompt"]}), depends_on=needed)
+
+
+def _unique(name: str, before: Sequence[Step]) -> str:
+    """Return a name that no step has yet, numbered where it has to be."""
+    names = {step.name for step in before}
+    numbered = (f"{name}-{number}" for number in itertools.count(2))
+    return name if name not in names else next(one for one in numbered if one not in names)
 
 
 def _linked(steps: Sequence[Step]) -> list[Step]:

@@ -9,7 +9,7 @@ from enum import StrEnum
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.domain.ids import is_trace_id, require_id
 from pagantic_common.domain.json_text import JsonTextError, parse_json
-from pagantic_common.domain.messages import Message, Role, ToolChoice, ToolChoiceMode, check_turn
+from pagantic_common.domain.messages import Message, ToolChoice, ToolChoiceMode, check_turn
 from services.orchestrator.core.contract import OutputContract, Rule
 from services.orchestrator.core.plan import Plan
 from services.orchestrator.core.retry import RetryPolicy
@@ -175,8 +175,6 @@ def check_request(request: Request) -> None:
     check_turn(request.messages)
     if request.prompt.template is not None:
         require_id("prompt.template.name", request.prompt.template.name)
-    if any(message.role is Role.SYSTEM for message in request.messages[1:]):
-        raise InvalidRequest("a system message may only come first: use prompt for instructions")
     _check_hints(request.hints)
     if request.hints.top_logprobs is not None and request.mode in (Mode.PLAN, Mode.REDUNDANT):
         raise InvalidRequest(f"mode {request.mode} reports no log-probabilities: leave hints.top_logprobs unset")

@@ -107,8 +107,8 @@ async def test_a_models_plan_has_tools_branches_retrieval_and_an_answer(tmp_path
         "look": [],
         "pros": ["time"],
         "cons": [],
-        "time-5": [],
-        "answer": ["retrieve", "look", "pros", "cons", "time-5"],
+        "time-2": [],
+        "answer": ["retrieve", "look", "pros", "cons", "time-2"],
     }
     assert response.content == "so"
     assert [record.arguments_json for record in response.tool_calls_made] == ['{"zone":"UTC"}', "{}"]

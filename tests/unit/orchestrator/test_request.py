@@ -38,7 +38,6 @@ def request(**fields):
         ({"trace_id": "abc"}, "trace_id"),
         ({"messages": ()}, "messages is empty"),
         ({"prompt": SystemPrompt(template=TemplateCall("../secret"))}, "prompt.template.name '../secret'"),
-        ({"messages": (USER, Message(Role.SYSTEM, "x"), USER)}, "system message may only come first"),
         ({"hints": Hints(max_tokens=-1)}, "max_tokens"),
         ({"hints": Hints(timeout_s=0)}, "timeout"),
         ({"hints": Hints(temperature=2.1)}, "temperature"),

@@ -588,7 +588,7 @@ class Voting(_message.Message):
     MIN_AGREEMENT_FIELD_NUMBER: _builtins.int
     EARLY_STOP_FIELD_NUMBER: _builtins.int
     n: _builtins.int
-    """Number of replicas; 0 is 3."""
+    """Number of replicas, at most 16; 0 is 3."""
     strategy: Global___VotingStrategy.ValueType
     """How votes are counted."""
     min_agreement: _builtins.float

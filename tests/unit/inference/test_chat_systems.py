@@ -1,0 +1,45 @@
+"""System messages that do not stand first."""
+
+import pytest
+
+from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.domain.messages import Message, Role
+from pagantic_common.testing.scripted_engine import ScriptedEngine
+from services.inference.adapters.jinja_chat_template import JinjaChatTemplate
+from services.inference.core.generation import ChatPrompt
+from tests.support.inference_app import TEMPLATE, generation_over
+
+STRICT = (
+    "{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('system must be first') }}"
+    "{% endif %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant: "
+)
+CONVERSATION = (
+    Message(Role.SYSTEM, "be kind"),
+    Message(Role.USER, "hi"),
+    Message(Role.SYSTEM, "be brief"),
+    Message(Role.USER, "so?"),
+)
+
+
+async def rendered(template, messages):
+    generation = generation_over(ScriptedEngine())
+    generation._template = JinjaChatTemplate(template, bos_token="", eos_token="")
+    try:
+        return bytes(generation.prompt_tokens(ChatPrompt(messages))).decode()
+    finally:
+        await generation.close()
+
+
+async def test_a_system_message_stays_in_its_place_where_the_template_can():
+    text = await rendered(TEMPLATE, CONVERSATION)
+    assert text == "system: be kind\nuser: hi\nsystem: be brief\nuser: so?\nassistant: "
+
+
+async def test_a_template_that_takes_one_system_message_gets_them_joined():
+    text = await rendered(STRICT, CONVERSATION)
+    assert text == "system: be kind\n\nbe brief\nuser: hi\nuser: so?\nassistant: "
+
+
+async def test_a_template_that_refuses_for_another_reason_still_refuses():
+    with pytest.raises(InvalidRequest, match="refuses these messages"):
+        await rendered("{{ raise_exception('no') }}", (Message(Role.USER, "hi"),))
