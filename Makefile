@@ -105,6 +105,10 @@ bench: setup-dev ## Measure inference; PEER=URL compares; also SCENARIOS=, CLIEN
 bench-constraint: setup-dev ## Measure compiling and enforcing
 	@$(BIN)/python -m tests.bench.constraint
 
+.PHONY: bench-repair
+bench-repair: setup-dev ## Compare JSON repair with the tests of other repairers, which are fetched
+	@$(BIN)/python -m tests.bench.repair
+
 .PHONY: bench-orchestrator
 bench-orchestrator: setup-dev ## Measure what the orchestrator adds to a chat
 	@$(BIN)/python -m tests.bench.orchestrator
