@@ -13,6 +13,8 @@ COMPILE := $(BIN)/python -m uv pip compile -q --universal --python-version 3.11 
 	--no-annotate
 # CUDA=1 builds the engine for NVIDIA GPUs; it needs the CUDA toolkit (nvcc). Keep it set for every later command.
 CUDA ?=
+# Longest time for the tests of `make test`, on two cores; what is slower belongs into test-whole, a sample into test.
+TEST_LIMIT_S ?= 1500
 ENGINE := $(STAMPS)/engine$(if $(CUDA),-cuda)
 PROTOS := $(shell find proto/pagantic -name '*.proto' | sort)
 # $(call generate,FOLDER): everything that the protos generate; the descriptor set keeps their comments for reflection.
@@ -74,7 +76,11 @@ run: setup ## Start every service and answer five requests; ONCE=1 stops afterwa
 
 .PHONY: test
 test: setup-dev lint proto-check ## Lint, types, import rules, proto check and all tests, with the real model
-	@$(BIN)/python -m pytest tests
+	@PAGANTIC_TEST_LIMIT_S="$${PAGANTIC_TEST_LIMIT_S:-$(TEST_LIMIT_S)}" $(BIN)/python -m pytest tests --durations=10
+
+.PHONY: test-whole
+test-whole: setup-dev ## The tests that make test takes samples of, whole: every schema of the public suites, decoded
+	@PAGANTIC_CORPUS=all $(BIN)/python -m pytest tests/e2e/test_schema_corpus.py
 
 # ---- parts ------------------------------------------------------------------------------------------------------
 
@@ -104,6 +110,10 @@ bench: setup-dev ## Measure inference; PEER=URL compares; also SCENARIOS=, CLIEN
 .PHONY: bench-constraint
 bench-constraint: setup-dev ## Measure compiling and enforcing
 	@$(BIN)/python -m tests.bench.constraint
+
+.PHONY: bench-repair
+bench-repair: setup-dev ## Compare JSON repair with the tests of other repairers, which are fetched
+	@$(BIN)/python -m tests.bench.repair
 
 .PHONY: bench-orchestrator
 bench-orchestrator: setup-dev ## Measure what the orchestrator adds to a chat

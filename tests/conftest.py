@@ -1,9 +1,16 @@
 """What all tests share."""
 
+import os
+import time
+
 import pytest
 
 from pagantic_common.telemetry.tracing import set_up_tracing
+from tests.support.needs import POSTGRESQL, skip_without, skipped_lines
 from tests.support.postgres import find_programs, running_postgres
+
+LIMIT = "PAGANTIC_TEST_LIMIT_S"
+STARTED_S = time.monotonic()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -16,6 +23,22 @@ def tracing():
 def postgres():
     programs = find_programs()
     if programs is None:
-        pytest.skip("PostgreSQL is not installed here: Debian's package is called postgresql")
+        skip_without(POSTGRESQL)
     with running_postgres(programs) as url:
         yield url
+
+
+def pytest_runtest_protocol(item):
+    """End a run that takes too long, so that nobody waits for what should be sampled."""
+    limit_s = float(os.environ.get(LIMIT) or "inf")
+    if time.monotonic() - STARTED_S > limit_s:
+        item.session.shouldfail = (
+            f"the tests took longer than {limit_s:g} s ({LIMIT}), and {item.nodeid} and what follows did not run: "
+            "sample what is slow (see the slowest above) and run it whole in make test-whole"
+        )
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Say what did not run here, and how it would."""
+    for line in skipped_lines(terminalreporter.stats.get("skipped", [])):
+        terminalreporter.write_line(line, yellow=True)

@@ -14,6 +14,7 @@ from pagantic_common.domain.json_text import JsonTextError, parse_json
 
 NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _NUMBER_CHARS = re.compile(r"[-+0-9.eE]+")
+_CUT_NUMBER = re.compile(r"(?:\.|[eE][+-]?)?\Z")  # what may stand behind a number that goes on
 _WORD = re.compile(r"[a-z]+")
 _SPACE = re.compile(r"[ \t\r\n]*")
 _STRING_BODY = re.compile(r'[^"\\\x00-\x1f]*(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*)*')
@@ -160,6 +161,8 @@ class _Walk:
         if end == len(self.text):
             if number is None:
                 raise _Cut(self.text[: self.safe], "cut number dropped")
+            if not _CUT_NUMBER.match(self.text, number.end()):
+                return False
             raise _Cut(self.text[: number.end()], "cut number completed" if number.end() < end else "")
         if number is None or number.end() != end:
             return False

@@ -340,9 +340,8 @@ async def test_the_migrations_lead_to_the_tables_and_may_be_run_by_several_at_on
         assert compare_metadata(MigrationContext.configure(db), TABLES) == []
 
 
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)  # a file has no connections
 async def test_a_database_that_dropped_its_connections_is_used_again(journal, database_url):
-    if not database_url.startswith("postgresql"):
-        pytest.skip("a file has no connections")
     await admit(journal)
     await journal.get("r")
     with opened(database_url) as db:

@@ -15,7 +15,7 @@ from services.constraint.adapters.process_workers import ProcessWorkers
 from services.constraint.adapters.thread_workers import ThreadWorkers
 from services.constraint.adapters.worker_process import WorkerLimits
 from services.constraint.core.model import Limits
-from services.constraint.core.work import Work
+from services.constraint.core.work import SchemaReport, Work
 
 WORK = Work(Limits(max_schema_bytes=10_000, max_schema_depth=20, max_output_bytes=10_000_000))
 
@@ -40,7 +40,7 @@ async def too_complex(workers, work, *arguments):
 
 
 async def test_work_gives_its_result(workers):
-    assert await workers.run(WORK.check_schema, "1", "{}") == []
+    assert await workers.run(WORK.check_schema, "1", "{}") == SchemaReport()
     long = '["' + "é" * 1_000_000
     assert (await workers.run(WORK.repair_json, long)).text == long + '"]'
 

@@ -1,13 +1,14 @@
 """The system as clients see it that have no proto file of ours: Node, and grpcurl."""
 
 import json
-import os
 import shutil
 import subprocess
 from pathlib import Path
 
 import jsonschema_rs
 import pytest
+
+from tests.support import needs
 
 NODE = Path(__file__).parent / "node"
 ORCHESTRATOR = "pagantic.orchestrator.v1.OrchestratorService"
@@ -22,9 +23,7 @@ SCHEMA = {
 @pytest.fixture(scope="session")
 def node_client():
     if not (shutil.which("node") and shutil.which("npm")):
-        if os.environ.get("CI"):
-            pytest.fail("node and npm are required in CI")
-        pytest.skip("node or npm is not installed")
+        needs.skip_without(needs.NODE)
     if not (NODE / "node_modules").is_dir():
         subprocess.run(["npm", "ci", "--ignore-scripts", "--no-fund", "--no-audit"], cwd=NODE, check=True, timeout=100)  # noqa: S607
     return NODE / "client.mjs"

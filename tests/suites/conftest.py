@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.needs import SUITES, skip_without
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -12,5 +14,5 @@ ROOT = Path(__file__).resolve().parents[2]
 def suites():
     folder = Path(os.environ.get("PAGANTIC_SUITES") or ROOT.parent / "shared" / "suites")
     if not folder.is_dir():
-        pytest.skip("the public suites are not here: set PAGANTIC_SUITES to their folder")
+        skip_without(SUITES)
     return folder

@@ -127,3 +127,7 @@ def test_derived_texts_are_accepted_and_mutated_ones_decided_as_llama_does(suite
     assert sum(their is not None for _, _, their in compared) > len(mutated) / 10
     assert [(found, our) for found, our, their in compared if our != their and their is not None] == []
     assert False not in llama(text, derived)
+
+
+def test_arithmetic_accepts_an_equation_that_a_greedy_lexer_refuses(suites):
+    assert derives(engine_text_of_gbnf((suites / "gbnf" / "arithmetic.gbnf").read_text()), "a=1\n")

@@ -104,6 +104,12 @@ OWN = [
         "definitions": {"a": {"enum": ["x"]}},
     },
     {
+        "$schema": "http://json-schema.org/draft-04/schema#",
+        "type": "object",
+        "properties": {"id": {"type": "integer", "minimum": 0, "exclusiveMinimum": True}},
+        "required": ["id"],
+    },
+    {
         "$schema": "https://json-schema.org/draft/2019-09/schema",
         "type": "array",
         "items": {"type": "boolean"},
@@ -118,6 +124,8 @@ OWN = [
 OF_SUITES = {
     "draft2020-12": None,
     "draft7": "http://json-schema.org/draft-07/schema#",
+    "draft6": "http://json-schema.org/draft-06/schema#",
+    "draft4": "http://json-schema.org/draft-04/schema#",
 }
 
 

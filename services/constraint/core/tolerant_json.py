@@ -1,265 +1,262 @@
-"""A forgiving reader of JSON: fences, text around, comments, quotes, bare keys, Python literals, commas, closers.
+"""The second level of JSON repair: json-repair reads the text, and nothing that it makes up is taken.
 
-It writes the document anew while it reads, number text as it was, with an explicit stack, so depth costs no frames.
+The library guesses. What it gives counts only when every string, number and literal of it stands in the text, as it is
+or in another spelling (escapes, quotes, `None` for null), and when it is what the text begins: an object for `{`.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from decimal import Decimal, InvalidOperation
+from typing import Any
 
+import json_repair
+
+MAX_CHARS = 100_000
+MAX_STEPS = 600_000  # characters that the library looks at, a few for each of a text; about half a second
+MAX_DEPTH = 200  # of values; the library gives up at about as many
 MAX_STARTS = 20  # brackets in prose that are tried as the document's start
 
 _FENCE = re.compile(r"```[A-Za-z0-9_+-]*[ \t]*\r?\n?(.*?)(?:```|\Z)", re.DOTALL)
-_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-_STRICT_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?\Z")
-_WORD = re.compile(r"[A-Za-z_$][\w$-]*")
-_BLANK = re.compile(r"[\s\ufeff]+")
+_BRACKET = re.compile(r"[{\[]")
 _COMMENT = re.compile(r"//[^\n]*|#[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
-_START = re.compile(r"[{\[]")
-_PLAIN = re.compile(r"[^\"'\\\x00-\x1f\u201d\u2019]+")
-_HEX4 = re.compile(r"[0-9a-fA-F]{4}")
-_CLOSER_OF = {"{": "}", "[": "]"}
-_QUOTES = {'"': '"', "'": "'", "\u201c": "\u201d", "\u2018": "\u2019"}
+_NUMBER = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
+_STRICT_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?\Z")
+_UNICODE_ESCAPE = re.compile(r"\\u([0-9a-fA-F]{4})")
+_CONTROL_ESCAPE = re.compile(r"\\[bfnrt]")
+_SPELLING = re.compile(r"[\\\s\"'`\u00b4\u2018\u2019\u201c\u201d]+")
+_EMPTY_TEXT = re.compile(r"\"\"|''|``|\u201c\u201d|\u2018\u2019")
+_QUOTED = re.compile(r"\"([^\"\\]*)\"|'([^'\\]*)'")
+_QUOTES = "\"'`\u2018\u201c"
 _LITERALS = {
-    "true": "true",
-    "false": "false",
-    "null": "null",
-    "True": "true",
-    "False": "false",
-    "None": "null",
-    "TRUE": "true",
-    "FALSE": "false",
-    "NULL": "null",
-    "undefined": "null",
-    "NaN": "null",
-    "nan": "null",
+    None: re.compile(r"\b(?:null|none|undefined|nan)\b", re.IGNORECASE),
+    True: re.compile(r"\btrue\b", re.IGNORECASE),
+    False: re.compile(r"\bfalse\b", re.IGNORECASE),
 }
+# What models write that is JavaScript or Python rather than JSON, in places where only a value can stand.
+_REWRITINGS = (
+    ("ellipsis removed", re.compile(r"(?<=[,\[{])\s*\.\.\.\s*+,?\s*(?=[^\s.])"), ""),
+    ("constructor removed", re.compile(r"([:,\[]\s*)[A-Za-z_]\w*\(\s*(\"[^\"\\]*\"|'[^'\\]*'|[-0-9.]+)\s*\)"), r"\1\2"),
+    ("literal written as null", re.compile(r"(?<=[:,\[])(\s*)(?:undefined|NaN)(?=\s*[,}\]])"), r"\1null"),
+    ("missing quote added", re.compile(r"(:\s*\"[^\"]*),(?=\"\w+\"\s*:)"), r'\1",'),
+    ("missing quote added", re.compile(r"(?m)^(\s*\"[^\"\n]*),[ \t]*(?=\n\s*\")"), r'\1",'),
+    ("missing comma added", re.compile(r"(?<=[}\]])\s*(?=[{\[])"), ", "),
+    (
+        "missing colon added",
+        re.compile(
+            r"(\{\s*(?:\"[^\"\\]*\"|'[^'\\]*'|\u201c[^\u201c\u201d]*\u201d|[A-Za-z_]\w*))\s+"
+            r"(?=[\"'\u201c\d{\[]|-\d|(?:true|false|null)\b)"
+        ),
+        r"\1: ",
+    ),
+)
+_JSON_LIKE = re.compile(r"[\"':\d]")
+_IN_BRACKETS = re.compile(r"\[[^\[\]]*\]")
+_WORD = re.compile(r"\w")
+_BRACES = frozenset("{}")
+_PATH = re.compile(r"(?<=[\"'])[A-Za-z]:(?:\\(?!\\)[^\"'\\\n]*)+(?=[\"'])")
+_CALL = re.compile(r"\s*[A-Za-z_$][\w$.]*\s*\((.*)\)\s*+;?\s*\Z", re.DOTALL)
+_ESCAPED = re.compile(r"[^\"]*\\\"")
 
 
 def parse_tolerant(text: str) -> tuple[str, tuple[str, ...]] | None:
-    """Return a JSON document found in the text and what was forgiven, in order; None when there is none."""
-    if (fenced := _FENCE.search(text)) and not text.lstrip().startswith(("{", "[")):
-        found = _search(fenced.group(1), ["code fence removed"])
-        if found:
-            return found
-    return _search(text, [])
-
-
-def _search(text: str, repairs: list[str]) -> tuple[str, tuple[str, ...]] | None:
-    for number, start in enumerate(_START.finditer(text)):
-        if number == MAX_STARTS:
+    """Return a JSON document found in the text and what was done, in order; None when there is none."""
+    if len(text) > MAX_CHARS:
+        return None
+    evidence, steps = _Evidence(text), _Steps()
+    for candidate, repairs in _candidates(text):
+        try:
+            value = _read(candidate, steps)
+        except _OutOfStepsError:
             break
-        before = text[: start.start()]
-        reader = _Reader(text, start.start())
-        if reader.read():
-            around = ["text before the JSON removed"] if _COMMENT.sub("", before).strip() else []
-            if _COMMENT.sub("", text[reader.at :]).strip():
-                reader.note("text after the JSON removed")
-            return "".join(reader.out), tuple(dict.fromkeys([*repairs, *around, *reader.repairs]))
-    bare = text.strip()
-    reader = _Reader(bare, 0)
-    if bare and reader.read_scalar() and reader.at == len(bare):
-        return "".join(reader.out), tuple(dict.fromkeys([*repairs, *reader.repairs]))
+        if value is not _NOTHING and evidence.covers(value):
+            return _write(value, evidence.number_texts), tuple(dict.fromkeys([*repairs, "read as nearly JSON"]))
     return None
 
 
-class _Reader:
-    def __init__(self, text: str, at: int) -> None:
+class _OutOfStepsError(Exception):
+    """The library would take too long: on some texts it looks at every character for each."""
+
+
+class _Steps:
+    """How often the library may still look at a character."""
+
+    def __init__(self) -> None:
+        self.left = MAX_STEPS
+
+
+class _CountedText(str):
+    """A text that counts how often a part of it is looked at."""
+
+    __slots__ = ("steps",)
+    steps: _Steps
+
+    @classmethod
+    def of(cls, text: str, steps: _Steps) -> _CountedText:
+        counted = cls(text)
+        counted.steps = steps
+        return counted
+
+    def __getitem__(self, key: Any) -> str:
+        self.steps.left -= 1
+        if self.steps.left < 0:
+            raise _OutOfStepsError
+        return str.__getitem__(self, key)
+
+
+def _candidates(text: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield what may be the document, likelier ones first, and what was taken away or written otherwise for it."""
+    bare = text.strip().lstrip("\ufeff")
+    fences = _FENCE.findall(text)
+    if len(fences) == 1 and not bare.startswith(("{", "[")):
+        yield from _spellings(fences[0].strip(), ["code fence removed"])
+    if len(fences) <= 1 and (segment := _object_in_prose(bare)):
+        yield segment, ["text around the JSON removed"]
+    if call := _CALL.match(bare):
+        yield from _spellings(call[1], ["call removed"])
+    for number, start in enumerate(_BRACKET.finditer(bare)):
+        if number == MAX_STARTS:
+            break
+        document = bare[start.start() :]
+        if not _COMMENT.sub("", bare[: start.start()]).strip():
+            yield from _spellings(document, [])
+        elif _JSON_LIKE.search(document):  # else brackets of prose
+            yield from _spellings(document, ["text before the JSON removed"])
+    if not _BRACKET.search(bare):
+        yield from _spellings(bare, [])
+
+
+def _spellings(text: str, repairs: list[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield the text with what is not JSON's written as JSON, and then as it is."""
+    rewritten, done = text, list(repairs)
+    if _ESCAPED.match(text):
+        rewritten, done = text.replace('\\"', '"').replace("\\\\", "\\"), [*done, "escapes of quotes removed"]
+    if (changed := _PATH.sub(_double_backslashes, rewritten)) != rewritten:
+        rewritten, done = changed, [*done, "backslashes of a path escaped"]
+    for name, pattern, replacement in _REWRITINGS:
+        changed = pattern.sub(replacement, rewritten)
+        if changed != rewritten:
+            rewritten, done = changed, [*done, name]
+    if rewritten != text:
+        yield rewritten, done
+    yield text, repairs
+
+
+def _double_backslashes(path: re.Match[str]) -> str:
+    return path.group().replace("\\", "\\\\")
+
+
+def _object_in_prose(text: str) -> str:
+    """Return the one object that is JSON as it stands in a text of words, or nothing."""
+    start = text.find("{")
+    try:
+        _, end = _STRICT.raw_decode(text, start) if start >= 0 else ("", 0)
+    except (ValueError, RecursionError):
+        return ""
+    before, after = text[:start], text[end:]
+    is_balanced = all(part.count("[") == part.count("]") for part in (before, after))
+    if not end or not is_balanced or not _BRACES.isdisjoint(after):
+        return ""
+    return text[start:end] if _WORD.search(_IN_BRACKETS.sub("", f"{before} {after}")) else ""
+
+
+def _refuse(name: str) -> Any:
+    raise ValueError(name)
+
+
+_STRICT = json.JSONDecoder(parse_constant=_refuse)
+_NOTHING = object()
+
+
+def _read(text: str, steps: _Steps) -> Any:
+    """Return what the library makes of the text, _NOTHING where it finds nothing, or something of another kind."""
+    first = text[:1]
+    is_scalar = first not in ("{", "[")
+    if is_scalar and not (first in _QUOTES or _NUMBER.match(text) or text in _WORDS):
+        return _NOTHING  # prose is no JSON
+    try:
+        counted = _CountedText.of(f"[{text}]" if is_scalar else text, steps)
+        value = json_repair.repair_json(counted, return_objects=True, skip_json_loads=True)
+    except (ValueError, RecursionError):
+        return _NOTHING
+    if is_scalar:
+        if isinstance(value, list) and len(value) == 1 and not _is_container(value[0]):
+            return value[0]
+        return text[1:-1] if len(text) > 1 and text[-1] in _CLOSING.get(first, "") else _NOTHING
+    if first == "{" and isinstance(value, list):  # several documents make a list; an object does not
+        return value if value and all(map(_is_container, value)) else _NOTHING
+    return value if _is_container(value) else _NOTHING
+
+
+_CLOSING = {'"': '"', "'": "'", "\u2018": "\u2019", "\u201c": "\u201d"}
+_WORDS = {"true", "false", "null", "True", "False", "None", "TRUE", "FALSE", "NULL", "undefined", "NaN"}
+
+
+def _is_container(value: Any) -> bool:
+    return isinstance(value, dict | list)
+
+
+class _Evidence:
+    """What stands in a text, so that a value can be held against it."""
+
+    def __init__(self, text: str) -> None:
         self.text = text
-        self.at = at
-        self.out: list[str] = []
-        self.repairs: list[str] = []
-        self.stack: list[str] = []  # closers
-        self.open_count = {"}": 0, "]": 0}  # of each in the stack
-        self.is_first = True  # no member of the innermost container has been written
+        # How the text writes each fraction, so that none is rounded.
+        self.number_texts = {float(number): number for number in _NUMBER.findall(text) if _STRICT_NUMBER.match(number)}
+        self.quoted = {found for pair in _QUOTED.findall(text) for found in pair}
+        self.numbers = {_decimal_of(number) for number in _NUMBER.findall(text)}
+        self.fractions = {float(number) for number in self.numbers if number is not None}
+        decoded = _UNICODE_ESCAPE.sub(lambda match: chr(int(match[1], 16)), text)
+        self.plain = (_plain(text), _plain(decoded), _plain(_CONTROL_ESCAPE.sub("", decoded)))
 
-    def note(self, repair: str) -> None:
-        if repair not in self.repairs:
-            self.repairs.append(repair)
-
-    def skip_blank(self) -> None:
-        while True:
-            if blank := _BLANK.match(self.text, self.at):
-                self.at = blank.end()
-            if comment := _COMMENT.match(self.text, self.at):
-                self.at = comment.end()
-                self.note("comment removed")
-            elif not blank:
-                return
-
-    def read(self) -> bool:
-        """Read the container that starts here; False when it cannot be understood. Stops after its end."""
-        self.open()
-        while self.stack:
-            had_comma = self.skip_commas()
-            char = self.text[self.at : self.at + 1]
-            if not char:
-                self.note("missing closers added")
-                self.out.extend(reversed(self.stack))
-                self.stack.clear()
-            elif char in "}]":
-                if not self.close(char):
-                    return False
-                if had_comma:
-                    self.note("trailing comma removed")
-            elif not self.read_member(had_comma=had_comma):
+    def covers(self, value: Any) -> bool:
+        """Whether every scalar of the value stands in the text."""
+        waiting = [(value, 0)]
+        while waiting:
+            item, depth = waiting.pop()
+            if depth > MAX_DEPTH:
+                return False
+            if isinstance(item, dict):
+                waiting += [(part, depth + 1) for pair in item.items() for part in pair]
+            elif isinstance(item, list):
+                waiting += [(part, depth + 1) for part in item]
+            elif not self.has(item):
                 return False
         return True
 
-    def skip_commas(self) -> bool:
-        """Skip blanks and commas; returns whether there was a comma."""
-        commas = 0
-        self.skip_blank()
-        while self.text[self.at : self.at + 1] == ",":
-            commas += 1
-            self.at += 1
-            self.skip_blank()
-        if commas > 1 or (commas and self.is_first):
-            self.note("extra comma removed")
-        return bool(commas)
+    def has(self, scalar: Any) -> bool:
+        if isinstance(scalar, str):
+            return self.has_text(scalar)
+        if scalar is None or isinstance(scalar, bool):
+            return bool(_LITERALS[scalar].search(self.text))
+        return scalar in (self.fractions if isinstance(scalar, float) else self.numbers)
 
-    def open(self) -> None:
-        char = self.text[self.at]
-        self.out.append(char)
-        self.stack.append(_CLOSER_OF[char])
-        self.open_count[_CLOSER_OF[char]] += 1
-        self.is_first = True
-        self.at += 1
+    def has_text(self, text: str) -> bool:
+        if not text:
+            return bool(_EMPTY_TEXT.search(self.text))
+        return text in self.quoted or text in self.text or any(_plain(text) in found for found in self.plain)
 
-    def close(self, char: str) -> bool:
-        if not self.open_count[char]:
-            return False
-        while self.stack[-1] != char:
-            self.note("missing closers added")
-            self.out.append(self.pop())
-        self.out.append(self.pop())
-        self.is_first = False
-        self.at += 1
-        return True
 
-    def pop(self) -> str:
-        closer = self.stack.pop()
-        self.open_count[closer] -= 1
-        return closer
+def _plain(text: str) -> str:
+    """Return the text without what another spelling changes."""
+    return _SPELLING.sub("", text)
 
-    def read_member(self, *, had_comma: bool) -> bool:
-        mark = len(self.out)
-        if not self.is_first:
-            self.out.append(", ")
-            if not had_comma:
-                self.note("missing comma added")
-        if self.stack[-1] == "}":
-            state = self.read_key()
-            if state is None:  # the text ends before the value
-                del self.out[mark:]
-                return True
-            if not state:
-                return False
-        if self.text[self.at] in _CLOSER_OF:
-            self.open()
-            return True
-        self.is_first = False
-        return self.read_scalar()
 
-    def read_key(self) -> bool | None:
-        """Read a key and its colon; None when the text ends before the value."""
-        if self.text[self.at] in _QUOTES:
-            self.read_string()
-        elif word := _WORD.match(self.text, self.at) or _NUMBER.match(self.text, self.at):
-            self.note("key quoted")
-            self.out.append(json.dumps(word.group(), ensure_ascii=False))
-            self.at = word.end()
-        else:
-            return False
-        self.skip_blank()
-        char = self.text[self.at : self.at + 1]
-        if char == ":":
-            self.at += 1
-            self.skip_blank()
-            self.out.append(": ")
-            char = self.text[self.at : self.at + 1]
-            if char:
-                return True
-        if not char:
-            self.note("key without value dropped")
-            return None
-        return False
+def _decimal_of(number: str) -> Decimal | None:
+    try:
+        return Decimal(number)
+    except InvalidOperation:  # an exponent beyond what is
+        return None
 
-    def read_scalar(self) -> bool:
-        if self.text[self.at] in _QUOTES:
-            self.read_string()
-            return True
-        if word := _WORD.match(self.text, self.at):
-            return self.read_word(word.group())
-        if number := _NUMBER.match(self.text, self.at):
-            self.at = number.end()
-            self.out.append(self.write_number(number.group()))
-            return True
-        return False
 
-    def read_word(self, word: str) -> bool:
-        literal = _LITERALS.get(word)
-        self.at += len(word)
-        if literal is None and self.at == len(self.text):
-            literal = next((value for name, value in _LITERALS.items() if name.startswith(word)), None)
-        if literal is None:
-            return False
-        if word != literal:
-            self.note(f"literal {word} written as {literal}")
-        self.out.append(literal)
-        return True
-
-    def write_number(self, number: str) -> str:
-        if _STRICT_NUMBER.match(number):
-            return number
-        self.note("number rewritten")
-        sign = "-" if number.startswith("-") else ""
-        whole, _, fraction = number.lstrip("+-").lower().partition("e")[0].partition(".")
-        exponent = number.lower().partition("e")[2]
-        text = sign + (whole.lstrip("0") or "0") + (f".{fraction}" if fraction else "")
-        return text + (f"e{exponent}" if exponent else "")
-
-    def read_string(self) -> None:
-        """Read a string of either quotes and write it in double quotes; the end of the text closes it."""
-        text, quote = self.text, self.text[self.at]
-        closer = _QUOTES[quote]
-        if quote != '"':
-            self.note("quotes replaced")
-        at = self.at + 1
-        self.out.append('"')
-        while at < len(text) and text[at] != closer:
-            if plain := _PLAIN.match(text, at):
-                self.out.append(plain.group())
-                at = plain.end()
-            elif text[at] == "\\":
-                at = self.read_escape(at)
-            else:  # another kind of quote, or a control character
-                if text[at] < " ":
-                    self.note("control character escaped")
-                self.out.append(json.dumps(text[at], ensure_ascii=False)[1:-1])
-                at += 1
-        if at >= len(text):
-            self.note("closed an open string")
-        self.out.append('"')
-        self.at = at + 1
-
-    def read_escape(self, at: int) -> int:
-        char = self.text[at + 1 : at + 2]
-        if not char:
-            return at + 1
-        if char == "u":
-            if _HEX4.match(self.text, at + 2):
-                self.out.append(self.text[at : at + 6])
-                return at + 6
-            if len(self.text) < at + 6:
-                return len(self.text)
-        elif char in '"\\/bfnrt':
-            self.out.append("\\" + char)
-            return at + 2
-        elif char == "'":
-            self.out.append(char)
-            return at + 2
-        self.note("stray backslash escaped")
-        self.out.append("\\\\")
-        return at + 1
+def _write(value: Any, numbers: dict[float, str]) -> str:
+    if isinstance(value, dict):
+        members = [f"{_write(str(key), numbers)}: {_write(item, numbers)}" for key, item in value.items()]
+        return f"{{{', '.join(members)}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(_write(item, numbers) for item in value)}]"
+    if isinstance(value, float):
+        return numbers.get(value) or json.dumps(value)
+    return json.dumps(value, ensure_ascii=False)

@@ -56,7 +56,7 @@ def test_text_that_was_cut_off_is_completed(cut, repaired):
         ("{a: 1, b_2: True, c: None, d: False}", {"a": 1, "b_2": True, "c": None, "d": False}),
         ('{"a": 1, // one\n "b": [1, 2,], /* two */ # three\n}', {"a": 1, "b": [1, 2]}),
         ('{"a": 1 "b": 2}', {"a": 1, "b": 2}),
-        ('{"a": [1, 2, "b": 3}', None),
+        ('{"a": [1, 2, "b": 3}', {"a": [1, 2], "b": 3}),
         ('{"a": [1, {"b": 2}', {"a": [1, {"b": 2}]}),
         ("{'a': [1, {'b': 2", {"a": [1, {"b": 2}]}),
         ("{'a': 1, 'b", {"a": 1}),
@@ -66,10 +66,27 @@ def test_text_that_was_cut_off_is_completed(cut, repaired):
         ('{"a": +1.50, "b": .5, "c": 01}', {"a": 1.5, "b": 0.5, "c": 1}),
         ('{"a": NaN}', {"a": None}),
         ('{"a": 12345678901234567890.10,}', {"a": 12345678901234567890.10}),
+        ('{"a": undefined, "b": [NaN]}', {"a": None, "b": [None]}),
+        ('{"x": "He said "hi" to me", "y": 2}', {"x": 'He said "hi" to me', "y": 2}),
+        ('{"a" 1, "b": 2}', {"a": 1, "b": 2}),
+        ('{"items": [{"a": 1} {"a": 2}]}', {"items": [{"a": 1}, {"a": 2}]}),
+        ('{"a": 1, "b": 2, ...}', {"a": 1, "b": 2}),
+        ('{"id": ObjectId("12"), "at": ISODate("2020")}', {"id": "12", "at": "2020"}),
+        ('callback({"a": 1});', {"a": 1}),
+        ('{\\"a\\": \\"b\\"}', {"a": "b"}),
+        ('See [1] for {"a": 1}.', {"a": 1}),
+        ('{"a": 1}}', {"a": 1}),
+        ('"a 24" screen"', 'a 24" screen'),
+        ("007", 7),
+        ('{"a": "x, y,"b": 1}', {"a": "x, y", "b": 1}),
+        ('[\n  "a,\n  "b"\n]', ["a", "b"]),
+        ('{"path": "C:\\docs\\new"}', {"path": "C:\\docs\\new"}),
         ("True", True),
         ("'x'", "x"),
         ("no json at all", None),
         ("I think {x} is {y}", None),
+        ("I used [the docs] to answer", None),
+        ("-or-", None),
     ],
 )
 def test_text_around_and_dialects_are_forgiven(text, value):
@@ -91,7 +108,9 @@ def test_what_cannot_be_repaired_is_returned_unchanged(text):
     assert (result.text, result.valid) == (text, False)
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 50_000, "'" * 100_000, "{a" * 50_000, "[" + "/*" * 50_000])
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"a":' * 50_000, "'" * 100_000, "{a" * 50_000, "[" + "/*" * 50_000, '{"' * 40_000]
+)
 def test_deep_and_long_text_never_raises(text):
     repair_json(text)
 
@@ -120,3 +139,40 @@ def test_repair_is_idempotent_and_gives_json_or_the_text(text):
     assert first.valid or first.text == text
     second = repair_json(first.text)
     assert (second.text, second.valid) == (first.text, first.valid)
+
+
+@pytest.mark.parametrize("text", ['{"a": }', '{"a": , "b": 1}', "{a, b}", '{"a": tru, "b": 1}'])
+def test_no_value_is_made_up(text):
+    result = repair_json(text)
+    assert None not in json.loads(result.text).values() if result.valid else result.text == text
+    assert "null" not in result.text
+    assert '""' not in result.text
+
+
+LEAVES = ("x", "it's", "a b", "1.50", "-0.25", "12345678901234567890.10", "true", "null")
+
+
+@given(
+    st.recursive(
+        st.sampled_from(LEAVES), lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from("abc"), inner)
+    )
+)
+def test_every_scalar_of_a_repaired_text_stands_in_it(value):
+    text = repr(value) + ","
+    result = repair_json(text)
+    assert json.loads(result.text) == value if result.valid and result.level == 2 else True
+
+
+@given(st.text("{}[]\"',:`abc01.-+ \\n", max_size=40))
+def test_what_is_read_leniently_has_no_scalar_that_the_text_lacks(text):
+    result = repair_json(text)
+    if result.valid and result.level == 2:
+        waiting = [json.loads(result.text)]
+        while waiting:
+            item = waiting.pop()
+            if isinstance(item, dict | list):
+                waiting += [*item, *item.values()] if isinstance(item, dict) else item
+            elif isinstance(item, str):
+                assert set(item) - set(" \n\\") <= set(text)
+            elif item is not None and not isinstance(item, bool):
+                assert set(str(abs(int(item)))) <= set(text) | set("0")

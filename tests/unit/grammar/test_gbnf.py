@@ -1,13 +1,9 @@
-from pathlib import Path
-
 import pytest
 from llguidance import LLMatcher
 
 from pagantic_common.grammar.engine_text import byte_tokenizer, check_engine_text, engine_text_of_gbnf
 from pagantic_common.grammar.gbnf import MAX_DEPTH, parse_gbnf
 from pagantic_common.grammar.problems import GrammarError
-
-SUITES = Path(__file__).parents[4] / "shared" / "suites" / "gbnf"
 
 
 def derives(gbnf: str, text: str) -> bool:
@@ -98,14 +94,3 @@ def test_unreachable_repeated_and_endless_rules_are_warned_of():
 def test_long_chain_of_rules_needs_no_recursion():
     chain = "\n".join(f'r{number} ::= "a" r{number + 1}' for number in range(3000))
     assert len(parse_gbnf(f'root ::= r0\n{chain}\nr3000 ::= "b"').rules) == 3002
-
-
-@pytest.mark.skipif(not SUITES.exists(), reason="public grammar suite is not beside the repository")
-def test_public_grammars_compile():
-    for path in sorted(SUITES.glob("*.gbnf")):
-        check_engine_text(engine_text_of_gbnf(path.read_text()))
-
-
-@pytest.mark.skipif(not SUITES.exists(), reason="public grammar suite is not beside the repository")
-def test_public_arithmetic_grammar_accepts_an_equation():
-    assert derives((SUITES / "arithmetic.gbnf").read_text(), "a=1\n")

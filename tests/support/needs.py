@@ -1,0 +1,40 @@
+"""What tests need that a machine may not have: without it they are skipped, or fail by name where nothing may be."""
+
+import os
+from collections import Counter
+from dataclasses import dataclass
+
+import pytest
+
+STRICT = "PAGANTIC_TEST_STRICT"
+
+
+@dataclass(frozen=True)
+class Need:
+    """Something that is not of the repository; `is_installable` when a machine that lacks it can get it."""
+
+    name: str
+    how_to_have_it: str
+    is_installable: bool = True
+
+    @property
+    def reason(self):
+        return f"{self.name}: {self.how_to_have_it}"
+
+
+POSTGRESQL = Need("PostgreSQL", "install Debian's package postgresql")
+NODE = Need("Node.js and npm", "install Debian's packages nodejs and npm")
+SUITES = Need("the public test suites", "set PAGANTIC_SUITES to their folder", is_installable=False)
+
+
+def skip_without(need):
+    """Skip the test that needs it; fail it where PAGANTIC_TEST_STRICT is set and the machine could have it."""
+    if os.environ.get(STRICT) and need.is_installable:
+        pytest.fail(f"nothing may be skipped here ({STRICT}), and this machine lacks {need.reason}", pytrace=False)
+    pytest.skip(need.reason)
+
+
+def skipped_lines(reports):
+    """Return a line for each reason for which tests were skipped, most first."""
+    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in reports)
+    return [f"{count} skipped for want of {reason}" for reason, count in reasons.most_common()]
