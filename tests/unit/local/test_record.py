@@ -9,6 +9,7 @@ import pytest
 from deploy.local import record
 from deploy.local.areas import read_areas
 from deploy.local.leftovers import OWNER_VARIABLE, stop_leftovers
+from tests.support.killing import is_gone
 
 SET = {"PAGANTIC_INFERENCE_MODEL_PATH": "/m", "PAGANTIC_TOOLS_PORT": "6006", "PAGANTIC_STATE": "/s", "PATH": "p"}
 
@@ -61,7 +62,7 @@ def test_services_that_lost_their_supervisor_are_stopped_and_those_of_others_are
     try:
         assert stop_leftovers(tmp_path, os.getpid(), lambda: None) == []  # their supervisor lives
         assert stop_leftovers(tmp_path, 0, lambda: None) == ["tools"]
-        assert ours.wait(10) != 0
+        assert is_gone(ours.pid)
         assert theirs.poll() is None
     finally:
         for one in (ours, theirs):
