@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.correlation import CorrelationContext
-from pagantic_common.domain.errors import Failure, PaganticError
+from pagantic_common.domain.errors import Failure, PaganticError, Unavailable
 from pagantic_common.telemetry.scope import current_scope, work_scope
 from services.orchestrator.app.failures import failure_from
 from services.orchestrator.app.recorder import Recorder
@@ -41,14 +41,7 @@ class Inferences:
         output = InferenceOutput("", FinishReason.ERROR)
         try:
             with work_scope(correlation=self.correlation(request, step, self.cause)):
-                async with aclosing(self._inference.infer(command, hints)) as pieces:
-                    async for piece in pieces:
-                        if isinstance(piece, InferenceOutput):
-                            output = piece
-                        elif command.is_streamed:
-                            await self._recorder.emit(
-                                events.ContentDelta(piece), layer="inference", action="content.delta", caused_by=step
-                            )
+                output = await self._stream(command, hints, step)
         except PaganticError as error:
             failure = failure_from(error)
             raise
@@ -63,6 +56,31 @@ class Inferences:
             await self.end(step, end, started_s, failure)
         self.cause = step
         return output
+
+    async def _stream(self, command: Infer, hints: Hints, step: str) -> InferenceOutput:
+        """Stream an answer; one whose service is lost amid its text begins again, once, and the event says so."""
+        output = InferenceOutput("", FinishReason.ERROR)
+        is_again = False
+        while True:
+            is_told = False
+            try:
+                async with aclosing(self._inference.infer(command, hints)) as pieces:
+                    async for piece in pieces:
+                        if isinstance(piece, InferenceOutput):
+                            output = piece
+                        elif command.is_streamed:
+                            is_told = True
+                            await self._recorder.emit(
+                                events.ContentDelta(piece), layer="inference", action="content.delta", caused_by=step
+                            )
+            except Unavailable as error:
+                if error.code is not None or not is_told or is_again:
+                    raise
+                is_again = True
+                discarded = events.AttemptDiscarded(self._recorder.record.attempt, str(error))
+                await self._recorder.emit(discarded, layer="orchestrator", action="attempt.discarded", caused_by=step)
+            else:
+                return output
 
     async def start(
         self, request: Request, command: Infer | Sample, *, tool_count: int, temperature: float | None
