@@ -86,11 +86,9 @@ def demo_requests() -> list[DemoRequest]:
 def run_demo(system: LocalSystem, *, once: bool) -> int:
     """Run the demo; returns 0 when all requests ended without error. Stops what it started, also on Ctrl-C."""
     console = wide_console()
-    was_up = system.is_up()
+    was_up = not system.start()
     if was_up:
         console.print("already up: the demo uses what runs, and leaves it running")
-    else:
-        system.start()
     try:
         failed = _show_requests(system, console)
         if not once:

@@ -191,8 +191,9 @@ def test_a_plan_whose_retries_last_until_inference_is_back_completes(stub, proce
     events = check_ended(stub, work.request_id)
     find, tell = told.response.step_results
     assert find.attempts == 1
-    assert 1 < tell.attempts <= 11
-    assert [event.action for event in events].count("attempt.discarded") == tell.attempts - 1
+    # An inference that is lost amid its text begins again by itself, within its attempt, while the service comes back.
+    assert 1 <= tell.attempts <= 11
+    assert [event.action for event in events].count("attempt.discarded") >= max(1, tell.attempts - 1)
     assert told.response.content == tell.output.content
 
 

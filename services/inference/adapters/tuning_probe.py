@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from pagantic_common.domain.messages import ModelInfo
+from pagantic_common.settings import LogFormat
+from pagantic_common.telemetry.logging import set_up_logging
 from services.inference.adapters.llama_cpp_embedder import EmbedderOptions, LlamaCppEmbedder
 from services.inference.adapters.llama_cpp_engine import EngineOptions, LlamaCppEngine
 from services.inference.adapters.machine import CpuClock, spare_cores
@@ -163,6 +165,7 @@ def main() -> None:
     order = json.loads(sys.argv[1])
     _end_with_parent(order["parent"])
     os.nice(order["nice"])
+    set_up_logging("inference", level="ERROR", log_format=LogFormat.JSON)  # on stderr: stdout is for rounds
     path, options = Path(order["path"]), EngineOptions(**order["options"])
     if order["threads"]:
         measure(path, options, threads=tuple(order["threads"]), sizes=tuple(order["sizes"]))

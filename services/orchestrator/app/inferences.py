@@ -49,21 +49,32 @@ class Inferences:
     ) -> InferenceOutput:
         """Ask the model, under these hints, and stream its text where the command says so.
 
-        An inference that is lost between its start and its first text is made again.
+        An inference that is lost between its start and its first text is made again; so is, once, one whose service is
+        lost amid its text, and an event says what no longer counts.
         """
+        has_spoken = False
         for _ in range(MAX_RESTARTS):
             try:
                 return await self._infer(request, command, hints, purpose)
             except PaganticError as error:
-                if not self._may_restart(error):
+                if not self._may_restart(error) and (has_spoken or not self._is_lost_amid_text(error)):
                     raise
-                self.spent += self._take_partial().usage
+                lost = self._take_partial()
+                self.spent += lost.usage
+                if _has_text(lost):
+                    has_spoken = True
+                    discarded = events.AttemptDiscarded(self._recorder.record.attempt, str(error))
+                    await self._recorder.emit(
+                        discarded, layer="orchestrator", action="attempt.discarded", caused_by=self.cause
+                    )
         return await self._infer(request, command, hints, purpose)
 
     def _may_restart(self, error: PaganticError) -> bool:
-        partial = self.partial
-        is_silent = partial is not None and not partial.content and not partial.reasoning
+        is_silent = self.partial is not None and not _has_text(self.partial)
         return is_silent and isinstance(error, Unavailable | Internal)
+
+    def _is_lost_amid_text(self, error: PaganticError) -> bool:
+        return isinstance(error, Unavailable) and error.code is None and self.partial is not None
 
     async def _infer(
         self, request: Request, command: Infer, hints: Hints, purpose: events.InferencePurpose
@@ -184,6 +195,10 @@ class Inferences:
         return CorrelationContext(
             request_id=request.request_id, session_id=request.session_id, step_name=step_name, caused_by=caused_by
         )
+
+
+def _has_text(output: InferenceOutput) -> bool:
+    return bool(output.content or output.reasoning)
 
 
 def _end_of(output: InferenceOutput) -> events.InferenceEnd:

@@ -206,8 +206,8 @@ async def test_an_inference_lost_before_its_first_word_is_made_again(tmp_path):
     assert ends[1].inference_end.model == "small"
 
 
-async def test_an_inference_lost_after_its_first_word_is_not_made_again(tmp_path):
-    inference = Speaking([STARTED, delta("hi"), LOST], [STARTED, done("no")])
+async def test_an_inference_lost_twice_after_its_first_word_fails_and_keeps_its_text(tmp_path):
+    inference = Speaking([STARTED, delta("no"), LOST], [STARTED, delta("hi"), LOST], [STARTED, done("never")])
     async with orchestrator(tmp_path, scripted_services(inference=inference)) as stub:
         response = await execute(stub, system_request())
     assert response.error.retryable
