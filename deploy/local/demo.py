@@ -1,23 +1,31 @@
-"""Starts the system and shows a request of each kind with their timelines, as any client would send them."""
+"""Starts the system and shows a request of each kind, as any client would send them."""
 
 from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
 from google.protobuf.json_format import Parse
 from rich.console import Console
-from rich.markup import escape
 
 from deploy.local.system import LocalSystem
 from pagantic.context.v1 import context_service_pb2, context_service_pb2_grpc
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic_common.client import Client, chat_request, structured_request, vote_request
-from pagantic_common.client.tables import describe_usage, error_code_name, timeline_table, wide_console
+from pagantic_common.client.descriptions import (
+    describe_outcome,
+    describe_step,
+    describe_tool_call,
+    describe_votes,
+    error_code_name,
+)
+from pagantic_common.client.tables import cell, wide_console
 from pagantic_common.domain.errors import PaganticError
+from pagantic_common.domain.terminal_text import plain_json
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SEVERITY_SCHEMA = {
@@ -92,7 +100,7 @@ def run_demo(system: LocalSystem, *, once: bool) -> int:
     try:
         failed = _show_requests(system, console)
         if not once:
-            console.print(f"\nserving on {system.areas[0].address}; Ctrl-C stops" + (" the demo" if was_up else ""))
+            console.print(f"serving on {system.areas[0].address}; Ctrl-C stops" + (" the demo" if was_up else ""))
             _wait_for_interrupt()
     finally:
         if not was_up:
@@ -115,25 +123,45 @@ def _show_requests(system: LocalSystem, console: Console) -> int:
         "What is guaranteed is structure: tool calls and JSON are enforced while the model writes."
     )
     _ingest_examples(next(area.address for area in system.areas if area.name == "context"))
+    ids: list[str] = []
     with Client(system.areas[0].address) as client:
         for example in demo_requests():
             console.rule(f"[bold]{example.title}", align="left")
-            console.print(f"[dim]> {escape(_question(example.request))}")
+            console.print(cell(f"> {_question(example.request)}"), style="dim")
             try:
                 response = _answer(client, example.request, console)
-                _show_response(client, response, console)
+                _show_response(response, console)
+                ids.append(response.request_id)
                 failed += response.HasField("error")
             except PaganticError as error:
                 failed += 1
-                console.print(f"[red]failed:[/] {escape(str(error))}")
-    console.print(f"\n{len(demo_requests()) - failed} of {len(demo_requests())} requests ended without error")
+                console.print(cell(f"failed: {error}"), style="red")
+    console.rule(align="left")
+    console.print(f"{len(demo_requests()) - failed} of {len(demo_requests())} requests ended without error")
+    _tell_next(ids, console)
     return failed
+
+
+def _tell_next(ids: Sequence[str], console: Console) -> None:
+    """Say what can be tried in another terminal."""
+    commands = [
+        *(f"pagantic timeline {request_id}" for request_id in ids[-1:]),
+        "pagantic chat",
+        "pagantic executions",
+        "pagantic --help",
+    ]
+    console.print("\nNext, in another terminal while this runs, after `source .venv/bin/activate`:")
+    for command in commands:
+        console.print(f"  {command}")
+    console.print()
 
 
 def _ingest_examples(address: str) -> None:
     """Store the text that the plan retrieves from."""
     path = EXAMPLES / "incident.txt"
-    document = context_service_pb2.Document(source=path.name, content=path.read_text(encoding="utf-8"))
+    document = context_service_pb2.Document(
+        source=f"deploy/examples/{path.name}", content=path.read_text(encoding="utf-8")
+    )
     with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
         stub = context_service_pb2_grpc.ContextServiceStub(channel)
         request = context_service_pb2.IngestRequest(collection="examples", documents=[document])
@@ -172,24 +200,17 @@ def _delta_text(event: event_pb2.ExecutionEvent) -> str:
     return event.content_delta.text + event.reasoning_delta.text
 
 
-def _show_response(client: Client, response: execution_pb2.SystemResponse, console: Console) -> None:
+def _show_response(response: execution_pb2.SystemResponse, console: Console) -> None:
     for call in response.tool_calls_made:
-        outcome = "failed: " if call.is_error else ""
-        console.print(f"[cyan]tool[/] {escape(f'{call.name}({call.arguments_json}) -> {outcome}{call.result}')}")
-    for result in response.step_results:
-        given = result.output.WhichOneof("value") or "nothing"
-        outcome = f"failed: {result.error.message}" if result.HasField("error") else given
-        took_ms = result.duration.ToTimedelta().total_seconds() * 1000
-        console.print(f"[cyan]step[/] {escape(f'{result.name} ({result.kind}) -> {outcome}, {took_ms:.0f} ms')}")
+        console.print(cell(describe_tool_call(call)), style="cyan")
+    for step in response.step_results:
+        console.print(cell(describe_step(step)), style="cyan")
     if response.structured_output_json:
-        console.print_json(response.structured_output_json)
+        console.print_json(plain_json(response.structured_output_json))
     else:
-        console.print(escape(response.content))
-    if response.confidence_source == execution_pb2.CONFIDENCE_SOURCE_VOTING:
-        votes = ", ".join(f"{candidate.structured_output_json} {candidate.votes}" for candidate in response.candidates)
-        console.print(f"confidence {response.confidence:.2f} [dim]{escape(f'(votes of each replica: {votes})')}")
+        console.print(cell(response.content))
+    if response.candidates:
+        console.print(cell(describe_votes(response)))
     if response.HasField("error"):
-        code = error_code_name(response.error.code)
-        console.print(f"[red]failed:[/] {code}: {escape(response.error.message)}")
-    console.print(f"[dim]{describe_usage(response.token_usage)}")
-    console.print(timeline_table(client.timeline(response.request_id), width=console.width))
+        console.print(cell(f"failed: {error_code_name(response.error.code)}: {response.error.message}"), style="red")
+    console.print(cell(describe_outcome(response)), style="dim")

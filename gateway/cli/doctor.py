@@ -17,8 +17,9 @@ import grpc
 import typer
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from gateway.cli.failures import EXIT_FAILED
 from gateway.cli.local import read_status
-from gateway.cli.output import EXIT_FAILED
+from gateway.cli.output import say_wrapped
 from pagantic.inference.v1 import inference_service_pb2, inference_service_pb2_grpc
 from pagantic_common.settings import state_folder
 from pagantic_common.telemetry.names import READINESS
@@ -42,10 +43,10 @@ def doctor() -> None:
     failed = 0
     for check in _checks():
         word, color = ("fail", typer.colors.RED) if check.next_step else ("ok", typer.colors.GREEN)
-        typer.echo(f"{typer.style(f'{word:<5}', fg=color)}{check.what}: {check.found}")
+        say_wrapped(f"{check.what}: {check.found}", indent=5, first=typer.style(f"{word:<5}", fg=color))
         if check.next_step:
             failed += 1
-            typer.echo(f"     next: {check.next_step}")
+            say_wrapped(f"     next: {check.next_step}", indent=5)
     if failed:
         raise typer.Exit(EXIT_FAILED)
 
@@ -58,7 +59,7 @@ def _checks() -> Iterator[Check]:
     engine = ask_engine(inference) if inference else None
     yield check_model() if engine is None else Check("model", f"{', '.join(engine.loaded_models)}, loaded")
     if not areas:
-        yield Check("services", "the supervisor cannot tell", "run `pagantic status` and read what it says")
+        yield Check("services", "their state could not be read", "run `pagantic status` and read what it says")
     for area in areas:
         yield check_service(area)
         if area["name"] == "inference" and engine is not None:
@@ -124,7 +125,7 @@ def ask_engine(address: str) -> inference_service_pb2.DescribeEngineResponse | N
 
 
 def describe_engine(engine: inference_service_pb2.DescribeEngineResponse) -> Iterator[Check]:
-    """Tell how the engine runs, and why."""
+    """Describe how the engine runs, and why."""
     yield Check("engine tuning", _describe_tuning(engine))
     for choice in engine.choices:
         yield Check(f"engine {choice.name}", f"{choice.value} ({choice.reason})")

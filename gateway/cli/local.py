@@ -6,14 +6,20 @@ import json
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import psutil
 import typer
 
+from gateway.cli.output import UsageError, reporting_errors, say
 from pagantic_common.settings import state_folder
 
 MODULE = "deploy.local"
+TAIL_BYTES = 1024 * 1024
+FOLLOW_S = 0.3
 _ANY_HOST = ("0.0.0.0", "::", "[::]")  # noqa: S104 - compared with, not bound
 
 
@@ -27,9 +33,33 @@ def down() -> None:
     raise typer.Exit(_run("down"))
 
 
-def status(*, as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False) -> None:
-    """Tell how each service is; exit code 1 when one does not serve."""
+def status(*, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """Show the state of each service; exit code 1 when one does not serve."""
     raise typer.Exit(_run("status", *(["--json"] if as_json else [])))
+
+
+def logs(
+    service: Annotated[
+        str, typer.Argument(metavar="[SERVICE]", help="orchestrator, inference, ...; without it, every service.")
+    ] = "",
+    *,
+    lines: Annotated[int, typer.Option(metavar="N", min=0, help="How many of its last lines are shown.")] = 20,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is logged, until Ctrl-C.")] = False,
+) -> None:
+    """Show the logs of the services of this machine."""
+    with reporting_errors():
+        files = sorted((state_folder() / "logs").glob("*.log"))
+        if service:
+            names = ", ".join(file.stem for file in files) or "none"
+            files = [file for file in files if file.stem == service]
+            if not files:
+                raise UsageError(f"no service of this machine logs as {service!r}; there are: {names}")
+        if not files:
+            raise UsageError(f"there are no logs in {state_folder() / 'logs'}: nothing was started from this folder")
+        ends = {file: _show_tail(file, lines, is_named=len(files) > 1) for file in files}
+        while follow:
+            time.sleep(FOLLOW_S)
+            ends = {file: _show_new(file, start, is_named=len(files) > 1) for file, start in ends.items()}
 
 
 def use_remembered_addresses() -> None:
@@ -47,7 +77,7 @@ def use_remembered_addresses() -> None:
 
 
 def read_status() -> list[dict[str, Any]]:
-    """Return what `status --json` tells; empty when it cannot tell."""
+    """Return what `status --json` prints; empty when it fails."""
     command = [sys.executable, "-m", MODULE, "status", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     try:
@@ -55,6 +85,36 @@ def read_status() -> list[dict[str, Any]]:
     except json.JSONDecodeError:
         return []
     return found
+
+
+def _show_tail(file: Path, lines: int, *, is_named: bool) -> int:
+    """Print the last lines of a log; returns where it ends."""
+    size = file.stat().st_size
+    with file.open("rb") as log:
+        log.seek(max(0, size - TAIL_BYTES))
+        tail = log.read(TAIL_BYTES)
+    _show_lines(file, tail.splitlines()[-lines:] if lines else [], is_named=is_named)
+    return size
+
+
+def _show_new(file: Path, start: int, *, is_named: bool) -> int:
+    """Print the whole lines after `start`; returns where the next begins. A log that was rotated begins anew."""
+    size = file.stat().st_size if file.is_file() else 0
+    if size == start:
+        return start
+    start = start if start < size else 0
+    with file.open("rb") as log:
+        log.seek(start)
+        new = log.read(TAIL_BYTES)
+    whole = new[: new.rfind(b"\n") + 1]
+    _show_lines(file, whole.splitlines(), is_named=is_named)
+    return start + len(whole)
+
+
+def _show_lines(file: Path, lines: Sequence[bytes], *, is_named: bool) -> None:
+    for line in lines:
+        text = line.decode(errors="replace")
+        say(f"{file.stem:<13} {text}" if is_named else text)
 
 
 def _run(*arguments: str) -> int:

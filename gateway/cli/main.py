@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import sys
+from typing import Annotated
 
 import typer
 
-from gateway.cli import doctor, inner, local, requests, tuning
-from gateway.cli.output import EXIT_FAILED
+from gateway.cli import chat, doctor, documents, inner, local, requests, stored, tuning
+from gateway.cli.failures import EXIT_CODES_HELP, EXIT_FAILED
 
 app = typer.Typer(
     name="pagantic",
-    help="Language-model work as dependable services.",
     no_args_is_help=True,
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -20,18 +22,43 @@ for _command in (
     local.up,
     local.down,
     local.status,
-    requests.chat,
-    requests.run,
-    requests.structured,
-    requests.timeline,
-    requests.resume,
-    requests.usage,
-    inner.ingest,
-    inner.tools,
+    local.logs,
     doctor.doctor,
     tuning.tune,
+    chat.chat,
+    requests.structured,
+    requests.vote,
+    requests.plan,
+    requests.run,
+    stored.executions,
+    stored.timeline,
+    stored.cancel,
+    stored.resume,
+    stored.usage,
+    documents.ingest,
+    inner.tools,
+    inner.models,
 ):
     app.command()(_command)
+app.command("show")(stored.show_execution)
+app.add_typer(stored.sessions, name="sessions")
+app.add_typer(documents.collections, name="collections")
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        typer.echo(f"pagantic {importlib.metadata.version('pagantic')}")
+        raise typer.Exit
+
+
+@app.callback(help="Language-model work as dependable services.", epilog=EXIT_CODES_HELP)
+def _describe(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Take the options that stand before a command."""
 
 
 def main() -> None:

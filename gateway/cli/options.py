@@ -3,34 +3,83 @@
 from __future__ import annotations
 
 import sys
+import uuid
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from gateway.cli.output import UsageError
-from pagantic_common.client import Hints
+from pagantic_common.client import Options
+from pagantic_common.client.hints import REASONING_MODES
+from pagantic_common.domain.ids import is_id
+from pagantic_common.domain.json_text import JsonTextError, parse_json
 
-Address = Annotated[str, typer.Option(envvar="PAGANTIC_ADDRESS", help="host:port of the orchestrator")]
-Timeout = Annotated[float, typer.Option(min=0.001, help="longest time for the request, seconds")]
-AsJson = Annotated[bool, typer.Option("--json", help="print the whole answer as JSON")]
-System = Annotated[str, typer.Option(help="system prompt")]
-MaxTokens = Annotated[int, typer.Option(min=0, help="most output tokens; 0 is the system's default")]
-Temperature = Annotated[float | None, typer.Option(min=0, max=2, help="0 always takes the likeliest token")]
-Seed = Annotated[int | None, typer.Option(min=0, help="start of the random stream")]
-
-DEFAULT_ADDRESS = "127.0.0.1:50051"
+ORCHESTRATOR = "127.0.0.1:50051"
+INFERENCE = "127.0.0.1:50052"
+CONTEXT = "127.0.0.1:50054"
+TOOLS = "127.0.0.1:50056"
 DEFAULT_TIMEOUT_S = 120.0
 
+Address = Annotated[
+    str, typer.Option(metavar="HOST:PORT", envvar="PAGANTIC_ADDRESS", help="Address of the orchestrator.")
+]
+Timeout = Annotated[
+    float, typer.Option(metavar="SECONDS", min=0.001, help="Longest time for the request.", show_default=True)
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the whole response as JSON.")]
+Words = Annotated[str, typer.Argument(metavar="TEXT", help="The text; - reads stdin, @FILE reads a file.")]
+Schema = Annotated[Path, typer.Option(metavar="FILE", help="File with the JSON Schema of the answer.")]
+RequestId = Annotated[
+    str, typer.Option(metavar="ID", help="Id of the request, to send it again or look it up; else one is made.")
+]
+StoredId = Annotated[str, typer.Argument(metavar="ID", help="Id of the request.")]
+System = Annotated[str, typer.Option(metavar="TEXT", help="System prompt.")]
+Model = Annotated[str, typer.Option(metavar="NAME", help="Model to use; `pagantic models` lists them.")]
+Context = Annotated[str, typer.Option(metavar="COLLECTION", help="Collection of documents to retrieve from.")]
+Stop = Annotated[list[str] | None, typer.Option(metavar="TEXT", help="End the answer before this text; repeatable.")]
+Reasoning = Annotated[str, typer.Option(metavar="MODE", help="Let the model reason first: auto, on or off.")]
+Tool = Annotated[list[str] | None, typer.Option(metavar="NAME", help="Tool that the model may call; repeatable.")]
+MaxTokens = Annotated[
+    int, typer.Option(metavar="N", min=0, help="Most output tokens; 0 is the system's default.", show_default=False)
+]
+Temperature = Annotated[
+    float | None, typer.Option(metavar="X", min=0, max=2, help="Randomness, 0 to 2; 0 takes the likeliest token.")
+]
+Seed = Annotated[int | None, typer.Option(metavar="N", min=0, help="Start of the random stream.")]
 
-def hints_of(max_tokens: int, temperature: float | None, seed: int | None) -> Hints:
-    """Return hints with what was given."""
-    hints: Hints = {"max_tokens": max_tokens}
+
+def request_id_of(given: str) -> str:
+    """Return the id that was given, or a new one; raises UsageError."""
+    if given and not is_id(given):
+        raise UsageError(f"--request-id {given[:140]!r}: use letters, digits and . _ : - only, at most 128")
+    return given or uuid.uuid4().hex[:16]
+
+
+def options_of(
+    request_id: str,
+    max_tokens: int,
+    temperature: float | None,
+    seed: int | None,
+    *,
+    model: str = "",
+    context: str = "",
+    stop: list[str] | None = None,
+    reasoning: str = "",
+) -> Options:
+    """Return the options of a request with what was given; raises UsageError."""
+    options: Options = {"request_id": request_id, "max_tokens": max_tokens, "model": model, "context": context}
     if temperature is not None:
-        hints["temperature"] = temperature
+        options["temperature"] = temperature
     if seed is not None:
-        hints["seed"] = seed
-    return hints
+        options["seed"] = seed
+    if stop:
+        options["stop"] = stop
+    if reasoning:
+        if reasoning not in REASONING_MODES:
+            raise UsageError(f"--reasoning {reasoning!r}: use one of {', '.join(REASONING_MODES)}")
+        options["reasoning"] = reasoning
+    return options
 
 
 def read_text(argument: str) -> str:
@@ -54,3 +103,13 @@ def read_file(path: Path) -> str:
         raise UsageError(f"cannot read {str(path)!r}: {(error.strerror or str(error)).lower()}") from None
     except UnicodeDecodeError:
         raise UsageError(f"cannot read {str(path)!r}: it is not UTF-8 text") from None
+
+
+def read_schema(path: Path) -> str:
+    """Return a file's JSON text; raises UsageError."""
+    text = read_file(path)
+    try:
+        parse_json(text)
+    except JsonTextError as error:
+        raise UsageError(f"the schema {str(path)!r} is not JSON: {error}") from None
+    return text

@@ -1,239 +1,178 @@
-"""Commands that send requests to the orchestrator and show what came of them."""
+"""Commands that send requests whose answer counts as a whole: any request, structured output, votes, plans."""
 
 from __future__ import annotations
 
 import sys
-import uuid
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 from google.protobuf import json_format
 
 from gateway.cli import options
-from gateway.cli.output import UsageError, check_response, note, print_json, report, reporting_errors
-from pagantic.orchestrator.v1 import event_pb2, execution_pb2
-from pagantic_common.client import Client, chat_request, structured_request
-from pagantic_common.client.tables import describe_usage, error_code_name, timeline_table, usage_table, wide_console
-from pagantic_common.domain.errors import PaganticError
+from gateway.cli.answers import answer_quietly, show_response, tell_request_id
+from gateway.cli.output import UsageError, check_response, print_json, reporting_errors
+from pagantic.orchestrator.v1 import execution_pb2, plan_pb2
+from pagantic_common.client import Client, plan_request, structured_request, vote_request
+from pagantic_common.client.requests import STRATEGIES
 from pagantic_common.domain.json_text import JsonTextError, parse_json
 
-RequestOf = Callable[[str, str], execution_pb2.SystemRequest]
-END_WORDS = ("/exit", "/quit")
-
-
-def chat(
-    text: Annotated[str, typer.Argument(help="what to say, - for stdin, @file; none starts a conversation")] = "",
-    *,
-    session: Annotated[str, typer.Option(help="conversation to go on with")] = "",
-    tool: Annotated[list[str] | None, typer.Option(help="tool the model may call; none named is all of them")] = None,
-    tool_choice: Annotated[str, typer.Option(help="auto, required, none, or a tool's name")] = "",
-    system: options.System = "",
-    max_tokens: options.MaxTokens = 0,
-    temperature: options.Temperature = None,
-    seed: options.Seed = None,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT_S,
-    as_json: options.AsJson = False,
-    address: options.Address = options.DEFAULT_ADDRESS,
-) -> None:
-    """Chat, once or, without TEXT, turn by turn."""
-
-    def request_of(words: str, session_id: str) -> execution_pb2.SystemRequest:
-        hints = options.hints_of(max_tokens, temperature, seed)
-        return chat_request(
-            words, session_id=session_id, tools=tool or None, tool_choice=tool_choice, system=system, **hints
-        )
-
-    with reporting_errors(), Client(address, timeout_s=timeout) as client:
-        if not text:
-            _converse(client, request_of, session or f"chat-{uuid.uuid4().hex[:8]}")
-            return
-        request = request_of(options.read_text(text), session)
-        response = client.execute(request) if as_json else _stream_answer(client, request)
-        if as_json:
-            print_json(response)
-        check_response(response)
+MessageT = TypeVar("MessageT", execution_pb2.SystemRequest, plan_pb2.ExecutionPlan)
 
 
 def run(
-    request: Annotated[Path, typer.Argument(help="a SystemRequest as proto JSON; - for stdin")],
+    request: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A SystemRequest as proto JSON; - reads it from stdin.")
+    ],
     *,
-    stream: Annotated[bool, typer.Option("--stream", help="print each event as a line of JSON")] = False,
+    stream: Annotated[bool, typer.Option("--stream", help="Print each event as a line of JSON.")] = False,
+    request_id: options.RequestId = "",
     timeout: options.Timeout = options.DEFAULT_TIMEOUT_S,
-    address: options.Address = options.DEFAULT_ADDRESS,
+    address: options.Address = options.ORCHESTRATOR,
 ) -> None:
     """Run a request of any mode and print the response as JSON."""
     with reporting_errors():
-        parsed = _parse_request(sys.stdin.read() if str(request) == "-" else options.read_file(request))
-        with Client(address, timeout_s=timeout) as client:
-            response = execution_pb2.SystemResponse()
-            if stream:
-                for event in client.stream(parsed):
-                    print_json(event, one_line=True)
-                    if event.HasField("completed"):
-                        response = event.completed.response
-            else:
-                response = client.execute(parsed)
-                print_json(response)
-            check_response(response)
-
-
-def structured(
-    text: Annotated[str, typer.Argument(help="the text, - for stdin, or @file")],
-    *,
-    schema: Annotated[Path, typer.Option(help="file with the JSON Schema of the answer")],
-    system: options.System = "",
-    max_tokens: options.MaxTokens = 0,
-    temperature: options.Temperature = None,
-    seed: options.Seed = None,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT_S,
-    as_json: options.AsJson = False,
-    address: options.Address = options.DEFAULT_ADDRESS,
-) -> None:
-    """Answer a text with JSON that satisfies a schema."""
-    with reporting_errors():
-        schema_json = _read_schema(schema)
-        words = options.read_text(text)
-        hints = options.hints_of(max_tokens, temperature, seed)
-        with Client(address, timeout_s=timeout) as client:
-            response = client.execute(structured_request(words, schema_json, system=system, **hints))
-        if as_json:
+        text = sys.stdin.read() if str(request) == "-" else options.read_file(request)
+        parsed = _parse(text, execution_pb2.SystemRequest(), "request")
+        parsed.request_id = options.request_id_of(request_id or parsed.request_id)
+    with reporting_errors(parsed.request_id), Client(address, timeout_s=timeout) as client:
+        tell_request_id(parsed)
+        response = execution_pb2.SystemResponse()
+        if stream:
+            for event in client.stream(parsed):
+                print_json(event, one_line=True)
+                if event.HasField("completed"):
+                    response = event.completed.response
+        else:
+            response = client.execute(parsed)
             print_json(response)
-        elif response.structured_output_json:
-            typer.echo(response.structured_output_json)
-        for warning in response.validation.warnings:
-            note(f"warning: {warning}")
         check_response(response)
 
 
-def timeline(
-    request_id: Annotated[str, typer.Argument(help="the request's id")],
+def structured(
+    text: options.Words,
     *,
+    schema: options.Schema,
+    context: options.Context = "",
+    system: options.System = "",
+    model: options.Model = "",
+    stop: options.Stop = None,
+    reasoning: options.Reasoning = "",
+    max_tokens: options.MaxTokens = 0,
+    temperature: options.Temperature = None,
+    seed: options.Seed = None,
+    request_id: options.RequestId = "",
+    timeout: options.Timeout = options.DEFAULT_TIMEOUT_S,
     as_json: options.AsJson = False,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT_S,
-    address: options.Address = options.DEFAULT_ADDRESS,
+    address: options.Address = options.ORCHESTRATOR,
 ) -> None:
-    """Show what happened in an execution, in order, with durations and causes."""
-    with reporting_errors(), Client(address, timeout_s=timeout) as client:
-        events = client.timeline(request_id)
-        if as_json:
-            for event in events:
-                print_json(event, one_line=True)
-        else:
-            console = wide_console()
-            console.print(timeline_table(events, width=console.width))
+    """Answer a text with JSON that satisfies a schema. Only valid JSON is printed on stdout."""
+    with reporting_errors():
+        hints = options.options_of(
+            options.request_id_of(request_id),
+            max_tokens,
+            temperature,
+            seed,
+            model=model,
+            context=context,
+            stop=stop,
+            reasoning=reasoning,
+        )
+        request = structured_request(options.read_text(text), options.read_schema(schema), system=system, **hints)
+    _answer(request, address, timeout, as_json=as_json)
 
 
-def resume(
-    request_id: Annotated[str, typer.Argument(help="the request's id")],
+def vote(
+    text: options.Words,
     *,
+    schema: options.Schema,
+    n: Annotated[
+        int, typer.Option("-n", metavar="N", min=0, help="Number of answers; 0 is 3.", show_default=False)
+    ] = 0,
+    strategy: Annotated[
+        str, typer.Option(metavar="NAME", help=f"How votes are counted: {', '.join(STRATEGIES)}.")
+    ] = "majority",
+    min_agreement: Annotated[
+        float, typer.Option(metavar="X", min=0, max=1, help="Least share of the votes that the winner needs.")
+    ] = 0.0,
+    early_stop: Annotated[bool, typer.Option("--early-stop", help="Stop once the winner is certain.")] = False,
+    system: options.System = "",
+    model: options.Model = "",
+    max_tokens: options.MaxTokens = 0,
+    temperature: options.Temperature = None,
+    seed: options.Seed = None,
+    request_id: options.RequestId = "",
     timeout: options.Timeout = options.DEFAULT_TIMEOUT_S,
-    address: options.Address = options.DEFAULT_ADDRESS,
-) -> None:
-    """Take an execution up again whose orchestrator died."""
-    with reporting_errors(), Client(address, timeout_s=timeout) as client:
-        state = execution_pb2.LifecycleState.Name(client.resume(request_id)).removeprefix("LIFECYCLE_STATE_")
-        note(f"goes on from {state}; see pagantic timeline {request_id}")
-
-
-def usage(
-    *,
-    session: Annotated[str, typer.Option(help="only of this conversation")] = "",
-    model: Annotated[str, typer.Option(help="only of this model's alias")] = "",
     as_json: options.AsJson = False,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT_S,
-    address: options.Address = options.DEFAULT_ADDRESS,
+    address: options.Address = options.ORCHESTRATOR,
 ) -> None:
-    """Show tokens and cost by conversation and model."""
-    with reporting_errors(), Client(address, timeout_s=timeout) as client:
-        totals = client.get_usage(session_id=session, model=model)
-    if as_json:
-        for total in totals:
-            print_json(total, one_line=True)
-    else:
-        wide_console().print(usage_table(totals))
+    """Let several answers vote on JSON that satisfies a schema, and print the winner."""
+    with reporting_errors():
+        if strategy not in STRATEGIES:
+            raise UsageError(f"--strategy {strategy!r}: use one of {', '.join(STRATEGIES)}")
+        hints = options.options_of(options.request_id_of(request_id), max_tokens, temperature, seed, model=model)
+        request = vote_request(
+            options.read_text(text),
+            options.read_schema(schema),
+            n=n,
+            strategy=strategy,
+            min_agreement=min_agreement,
+            early_stop=early_stop,
+            system=system,
+            **hints,
+        )
+    _answer(request, address, timeout, as_json=as_json)
 
 
-def _parse_request(text: str) -> execution_pb2.SystemRequest:
+def plan(
+    text: options.Words,
+    *,
+    steps: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="File with an ExecutionPlan as proto JSON; without it the planner makes one."
+        ),
+    ] = None,
+    tool: options.Tool = None,
+    context: options.Context = "",
+    only_show: Annotated[bool, typer.Option("--show", help="Print the plan as JSON and do not run it.")] = False,
+    system: options.System = "",
+    model: options.Model = "",
+    max_tokens: options.MaxTokens = 0,
+    temperature: options.Temperature = None,
+    seed: options.Seed = None,
+    request_id: options.RequestId = "",
+    timeout: options.Timeout = options.DEFAULT_TIMEOUT_S,
+    as_json: options.AsJson = False,
+    address: options.Address = options.ORCHESTRATOR,
+) -> None:
+    """Run a plan of several steps and print what the last one gave."""
+    with reporting_errors():
+        hints = options.options_of(
+            options.request_id_of(request_id), max_tokens, temperature, seed, model=model, context=context
+        )
+        request = plan_request(options.read_text(text), tools=tool or (), system=system, **hints)
+        if steps is not None:
+            request.plan.CopyFrom(_parse(options.read_file(steps), plan_pb2.ExecutionPlan(), "plan"))
+    if not only_show:
+        _answer(request, address, timeout, as_json=as_json)
+        return
+    with reporting_errors(request.request_id), Client(address, timeout_s=timeout) as client:
+        print_json(client.create_plan(request))
+
+
+def _answer(request: execution_pb2.SystemRequest, address: str, timeout_s: float, *, as_json: bool) -> None:
+    with reporting_errors(request.request_id), Client(address, timeout_s=timeout_s) as client:
+        tell_request_id(request)
+        show_response(answer_quietly(client, request), as_json=as_json)
+
+
+def _parse(text: str, message: MessageT, what: str) -> MessageT:
+    name = message.DESCRIPTOR.name
     try:
         fields = parse_json(text)
         if not isinstance(fields, dict):
-            raise UsageError("the request is not a SystemRequest: it is not a JSON object")
-        return json_format.ParseDict(fields, execution_pb2.SystemRequest())
+            raise UsageError(f"the {what} is not a {name}: it is not a JSON object")
+        return json_format.ParseDict(fields, message)
     except (JsonTextError, json_format.ParseError) as error:
-        raise UsageError(f"the request is not a SystemRequest: {' '.join(str(error).split())}") from None
-
-
-def _read_schema(path: Path) -> str:
-    text = options.read_file(path)
-    try:
-        parse_json(text)
-    except JsonTextError as error:
-        raise UsageError(f"the schema {str(path)!r} is not JSON: {error}") from None
-    return text
-
-
-def _converse(client: Client, request_of: RequestOf, session_id: str) -> None:
-    is_terminal = sys.stdin.isatty()
-    if is_terminal:
-        note(f"conversation {session_id}; /exit or Ctrl-D ends it, Ctrl-C stops an answer")
-    while True:
-        try:
-            words = input("> " if is_terminal else "").strip()
-        except (EOFError, KeyboardInterrupt):
-            return
-        if words in END_WORDS:
-            return
-        if words:
-            _take_turn(client, request_of(words, session_id))
-
-
-def _take_turn(client: Client, request: execution_pb2.SystemRequest) -> None:
-    try:
-        check_response(_stream_answer(client, request))
-    except PaganticError as error:
-        report(error)
-    except typer.Exit:  # reported; the conversation goes on
-        pass
-    except KeyboardInterrupt:
-        note("\nstopped")
-
-
-def _stream_answer(client: Client, request: execution_pb2.SystemRequest) -> execution_pb2.SystemResponse:
-    """Print the answer while it is written, tool calls and usage on stderr; returns the response."""
-    written = ""
-    response = execution_pb2.SystemResponse()
-    for event in client.stream(request):
-        if event.HasField("content_delta"):
-            written += event.content_delta.text
-            typer.echo(event.content_delta.text, nl=False)
-        elif event.HasField("completed"):
-            response = event.completed.response
-        elif event.HasField("attempt_discarded") and written:
-            written = ""
-            typer.echo()
-            note(f"attempt {event.attempt_discarded.attempt} discarded: {event.attempt_discarded.reason}")
-        elif event.HasField("tool_end"):
-            written = _end_line(written)
-            note(_describe_tool(event.tool_end))
-    if response.content not in written:
-        written = _end_line(written)
-        typer.echo(response.content, nl=False)
-        written = response.content
-    _end_line(written)
-    if sys.stderr.isatty():
-        note(f"{describe_usage(response.token_usage)}; request {response.request_id}")
-    return response
-
-
-def _end_line(written: str) -> str:
-    if written and not written.endswith("\n"):
-        typer.echo()
-        return written + "\n"
-    return written
-
-
-def _describe_tool(tool: event_pb2.ToolEnd) -> str:
-    outcome = "ok" if tool.success else error_code_name(tool.error_code)
-    return f"tool {tool.tool_name}: {outcome}, {tool.duration_ms:.0f} ms"
+        raise UsageError(f"the {what} is not a {name}: {' '.join(str(error).split())}") from None

@@ -8,8 +8,9 @@ from typing import Annotated
 import grpc
 import typer
 
+from gateway.cli.failures import EXIT_FAILED
 from gateway.cli.local import read_status
-from gateway.cli.output import EXIT_FAILED, note
+from gateway.cli.output import note
 from pagantic.inference.v1 import inference_service_pb2 as pb
 from pagantic.inference.v1 import inference_service_pb2_grpc as rpc
 
@@ -21,11 +22,14 @@ DEFAULT_ADDRESS = "127.0.0.1:50052"
 def tune(
     *,
     address: Annotated[
-        str, typer.Option(envvar="PAGANTIC_INFERENCE_ADDRESS", help="host:port of the inference service")
+        str,
+        typer.Option(
+            metavar="HOST:PORT", envvar="PAGANTIC_INFERENCE_ADDRESS", help="Address of the inference service."
+        ),
     ] = "",
-    timeout: Annotated[float, typer.Option(min=1, help="longest wait for a quiet machine, seconds")] = 300.0,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", min=1, help="Longest wait for a quiet machine.")] = 300.0,
 ) -> None:
-    """Measure anew how the engine runs best; requests are served meanwhile."""
+    """Measure again how the engine runs best; requests are served meanwhile."""
     with grpc.insecure_channel(address or _find_address(), options=[("grpc.enable_http_proxy", 0)]) as channel:
         stub = rpc.InferenceServiceStub(channel)
         try:

@@ -1,24 +1,23 @@
-"""Execution events as rows for people, and as a rich table."""
+"""Execution events as rows for people, and tables of what the system keeps."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from google.protobuf.message import Message
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
-from pagantic.common.v1 import error_pb2, usage_pb2
-from pagantic.constraint.v1 import contract_pb2
-from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
+from pagantic_common.client.descriptions import describe_event, error_code_name, state_name
+from pagantic_common.domain.terminal_text import plain_text
 
 COLUMNS = ("seq", "+ms", "layer", "action", "what", "caused by", "took ms", "error")
+NARROW_COLUMNS = ("seq", "+ms", "layer: action", "what, and its cause", "took ms", "error")
 PIPE_COLUMNS = 160
 WIDE_COLUMNS = 110
 
@@ -42,6 +41,14 @@ class TimelineRow:
         took = "" if self.duration_ms is None else f"{self.duration_ms:.1f}"
         offset = f"{self.offset_ms:.0f}"
         return (str(self.sequence), offset, self.layer, self.action, self.what, self.caused_by, took, self.error)
+
+    @property
+    def narrow_cells(self) -> tuple[str, ...]:
+        """The row's text, in the order of NARROW_COLUMNS."""
+        sequence, offset, layer, action, what, caused_by, took, error = self.cells
+        is_told = not layer or action.startswith(layer)
+        cause = f"(caused by {caused_by})" if caused_by else ""
+        return (sequence, offset, action if is_told else f"{layer}: {action}", f"{what} {cause}".strip(), took, error)
 
 
 def timeline_rows(events: Iterable[event_pb2.ExecutionEvent]) -> list[TimelineRow]:
@@ -69,36 +76,77 @@ def timeline_rows(events: Iterable[event_pb2.ExecutionEvent]) -> list[TimelineRo
 def timeline_table(events: Sequence[event_pb2.ExecutionEvent], *, width: int = PIPE_COLUMNS) -> Table:
     """Return the timeline as a table for `width` columns.
 
-    The column of errors is left out when there is none; where there is little room, layer and cause are.
+    The column of errors is left out when there is none. Where there is little room, the layer stands with the action,
+    and the cause with what happened.
     """
     rows = timeline_rows(events)
-    left_out = set() if any(row.error for row in rows) else {"error"}
-    if width < WIDE_COLUMNS:
-        left_out |= {"layer", "caused by"}
+    has_errors = any(row.error for row in rows)
+    is_narrow = width < WIDE_COLUMNS
+    columns = [column for column in (NARROW_COLUMNS if is_narrow else COLUMNS) if has_errors or column != "error"]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for column in COLUMNS:
-        if column in left_out:
-            continue
+    for column in columns:
         justify: Literal["left", "right"] = "right" if column in {"seq", "+ms", "took ms"} else "left"
-        is_fixed = column not in {"what", "error"}
+        is_fixed = column not in {"what", NARROW_COLUMNS[3], "error"}
         style = "red" if column == "error" else None
         table.add_column(column, justify=justify, overflow="fold", no_wrap=is_fixed, style=style)
     for row in rows:
-        cells = [escape(cell) for column, cell in zip(COLUMNS, row.cells, strict=True) if column not in left_out]
-        table.add_row(*cells)
+        cells = row.narrow_cells if is_narrow else row.cells
+        table.add_row(*map(cell, cells[: len(columns)]))
     return table
 
 
 def usage_table(totals: Sequence[pb.UsageTotal]) -> Table:
-    """Return a table with a row for each session and model."""
-    table = Table(box=box.SIMPLE_HEAD)
-    for name in ("session", "model", "requests", "prompt", "cached", "output", "USD"):
-        table.add_column(name, justify="left" if name in ("session", "model") else "right")
+    """Return a table with a row for each session and model; without a price there is no cost."""
+    table = list_table(
+        ("session", "model", "requests", "prompt", "cached", "output", "USD"),
+        right={"requests", "prompt", "cached", "output", "USD"},
+    )
     for total in totals:
         counts = (total.requests, total.prompt_tokens, total.cached_prompt_tokens, total.output_tokens)
-        names = (escape(total.session_id or "-"), escape(total.model))
-        table.add_row(*names, *(str(count) for count in counts), f"{total.cost_usd:.4f}")
+        cost = f"{total.cost_usd:.4f}" if total.cost_usd else "-"
+        table.add_row(cell(total.session_id or "(none)"), cell(total.model), *map(str, counts), cost)
     return table
+
+
+def executions_table(executions: Iterable[execution_pb2.Execution], *, now_s: float) -> Table:
+    """Return a table with a row for each execution."""
+    table = list_table(("request id", "mode", "state", "age", "session"), right={"age"})
+    for one in executions:
+        mode = execution_pb2.Mode.Name(one.mode).removeprefix("MODE_")
+        state = state_name(one.state.current) + (" (interrupted)" if one.interrupted else "")
+        age = describe_age(now_s - one.started_at.ToNanoseconds() / 1e9)
+        table.add_row(cell(one.request_id), mode, state, age, cell(one.session_id or "(none)"))
+    return table
+
+
+def sessions_table(sessions: Iterable[pb.Session], *, now_s: float) -> Table:
+    """Return a table with a row for each conversation."""
+    table = list_table(("session", "messages", "last used"), right={"messages", "last used"})
+    for one in sessions:
+        used = f"{describe_age(now_s - one.updated_at.ToNanoseconds() / 1e9)} ago"
+        table.add_row(cell(one.session_id), str(one.message_count), used)
+    return table
+
+
+def describe_age(seconds: float) -> str:
+    """Return a length of time in its largest unit, as in `5 min`."""
+    for unit, length_s in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= length_s:
+            return f"{seconds / length_s:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"
+
+
+def list_table(columns: Sequence[str], *, right: Container[str] = ()) -> Table:
+    """Return an empty table with these columns, those in `right` aligned to the right."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in columns:
+        table.add_column(name, justify="right" if name in right else "left", overflow="fold")
+    return table
+
+
+def cell(text: str) -> Text:
+    """Return a text as it is: nothing in it is markup or steers the terminal."""
+    return Text(plain_text(text))
 
 
 def wide_console(*, stderr: bool = False) -> Console:
@@ -107,82 +155,3 @@ def wide_console(*, stderr: bool = False) -> Console:
     if not console.is_terminal:
         console.width = max(console.width, PIPE_COLUMNS)
     return console
-
-
-def error_code_name(code: error_pb2.ErrorCode.ValueType) -> str:
-    """Return a code's name without its prefix; UNSPECIFIED is what is outside the taxonomy."""
-    return error_pb2.ErrorCode.Name(code).removeprefix("ERROR_CODE_")
-
-
-def describe_usage(usage: usage_pb2.TokenUsage) -> str:
-    """Return usage as one line."""
-    return (
-        f"{usage.prompt_tokens} prompt tokens ({usage.cached_prompt_tokens} cached), "
-        f"{usage.output_tokens} output tokens, {usage.tokens_per_second:.0f} tokens/s"
-    )
-
-
-def describe_event(event: event_pb2.ExecutionEvent) -> str:  # noqa: C901, PLR0911, PLR0912 - an arm for each kind
-    """Return an event's particulars as one line."""
-    match event.WhichOneof("event"):
-        case "transition":
-            return _describe_transition(event.transition)
-        case "inference_start":
-            start = event.inference_start
-            constraint = " schema" * start.schema_present + " grammar" * start.grammar_present
-            return f"{start.message_count} messages, {start.tool_defs_count} tools{constraint and ',' + constraint}"
-        case "inference_end":
-            end = event.inference_end
-            reason = generation_pb2.FinishReason.Name(end.finish_reason).removeprefix("FINISH_REASON_").lower()
-            return f"{end.tokens_in} in, {end.tokens_out} out, {reason}"
-        case "tool_start":
-            return f"{event.tool_start.tool_name} ({event.tool_start.tool_call_id})"
-        case "tool_end":
-            tool_end = event.tool_end
-            return f"{tool_end.tool_name} {'ok' if tool_end.success else error_code_name(tool_end.error_code)}"
-        case "context_retrieved":
-            found = event.context_retrieved
-            return f"{found.collection}: {found.chunk_count} chunks, {found.token_count} tokens"
-        case "repair_applied":
-            return f"{_stage_name(event.repair_applied.stage)}: {'; '.join(event.repair_applied.repairs)}"
-        case "validation_stage":
-            return _describe_stage(event.validation_stage.report)
-        case "vote_cast":
-            vote = event.vote_cast
-            return f"replica {vote.replica_index}: {'abstains' if vote.abstained else vote.value_hash[:12]}"
-        case "step_start":
-            return f"{event.step_start.name} ({event.step_start.kind})"
-        case "step_end":
-            return f"{event.step_end.name} ({event.step_end.kind}) {'ok' if event.step_end.success else 'failed'}"
-        case "attempt_discarded":
-            return f"attempt {event.attempt_discarded.attempt}: {event.attempt_discarded.reason}"
-        case "resumed":
-            return f"{event.resumed.completed_steps} steps had ended"
-        case "completed":
-            return describe_usage(event.completed.response.token_usage)
-        case "content_delta" | "reasoning_delta" as kind:
-            delta: Message = getattr(event, kind)
-            return str(getattr(delta, "text", ""))
-        case _:
-            return ""
-
-
-def _describe_transition(transition: event_pb2.LifecycleTransition) -> str:
-    target = _state_name(transition.to)
-    source = _state_name(getattr(transition, "from"))
-    reason = f": {transition.reason}" if transition.reason else ""
-    return f"{source} -> {target}{reason}" if source != "UNSPECIFIED" else f"{target}{reason}"
-
-
-def _describe_stage(report: contract_pb2.StageReport) -> str:
-    outcome = contract_pb2.StageOutcome.Name(report.outcome).removeprefix("STAGE_OUTCOME_").lower()
-    reasons = "; ".join([*report.reasons, *(violation.message for violation in report.violations)])
-    return f"{_stage_name(report.stage)} {outcome}{': ' + reasons if reasons else ''}"
-
-
-def _stage_name(stage: contract_pb2.Stage.ValueType) -> str:
-    return contract_pb2.Stage.Name(stage).removeprefix("STAGE_").lower()
-
-
-def _state_name(state: execution_pb2.LifecycleState.ValueType) -> str:
-    return execution_pb2.LifecycleState.Name(state).removeprefix("LIFECYCLE_STATE_")

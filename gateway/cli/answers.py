@@ -1,0 +1,155 @@
+"""Shows how an answer comes about: its text as it is written, tool calls, steps, votes, what it cost, and warnings."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+
+import typer
+
+from gateway.cli.output import check_response, note, print_json, say_json, showing_progress
+from pagantic.inference.v1 import generation_pb2
+from pagantic.orchestrator.v1 import execution_pb2
+from pagantic_common.client import Client
+from pagantic_common.client.descriptions import describe_outcome, describe_step, describe_tool_call, describe_votes
+from pagantic_common.domain.terminal_text import WordWrap, plain_text
+
+
+def tell_request_id(request: execution_pb2.SystemRequest) -> None:
+    """Say on a terminal under which id the request runs, so that it can be looked up whatever happens."""
+    if sys.stderr.isatty():
+        note(f"request {request.request_id}")
+
+
+def stream_answer(client: Client, request: execution_pb2.SystemRequest) -> execution_pb2.SystemResponse:
+    """Print the answer while it is written, what concerns it on stderr; returns the response."""
+    writer = AnswerWriter()
+    response = execution_pb2.SystemResponse()
+    try:
+        for event in client.stream(request):
+            match event.WhichOneof("event"):
+                case "content_delta":
+                    writer.write(event.content_delta.text)
+                case "completed":
+                    response = event.completed.response
+                case "attempt_discarded" if writer.text:
+                    writer.end()
+                    discarded = event.attempt_discarded
+                    note(f"attempt {discarded.attempt} discarded: {discarded.reason}")
+                case "tool_start" if sys.stderr.isatty():
+                    writer.end_line()
+                    note(f"calling {event.tool_start.tool_name} …")
+        if response.content not in writer.text:
+            writer.end()
+            writer.write(response.content)
+    finally:
+        writer.end()
+    _tell_parts(response)
+    if sys.stderr.isatty():
+        note(describe_outcome(response))
+    _tell_warnings(response)
+    return response
+
+
+def answer_quietly(client: Client, request: execution_pb2.SystemRequest) -> execution_pb2.SystemResponse:
+    """Run a request whose answer is of use only as a whole; progress and outcome go to stderr."""
+    response = execution_pb2.SystemResponse()
+    with showing_progress() as progress:
+        for event in client.stream(request):
+            kind = event.WhichOneof("event")
+            if kind == "completed":
+                response = event.completed.response
+            elif kind == "content_delta":
+                progress.tell("writing", event.content_delta.text)
+            elif kind == "reasoning_delta":
+                progress.tell("reasoning", event.reasoning_delta.text)
+            else:
+                progress.tell(event.action)
+    return response
+
+
+def show_response(response: execution_pb2.SystemResponse, *, as_json: bool = False) -> None:
+    """Print a response; one that failed leaves nothing on stdout and ends with its exit code."""
+    if as_json:
+        print_json(response)
+        check_response(response)
+        return
+    if response.HasField("error"):
+        _show_partial(response)
+    elif response.structured_output_json:
+        say_json(response.structured_output_json)
+    else:
+        _write_wrapped(response.content)
+    _tell_parts(response)
+    note(describe_outcome(response))
+    _tell_warnings(response)
+    check_response(response)
+
+
+class AnswerWriter:
+    """Writes text that arrives in pieces to stdout; on a terminal wrapped between words.
+
+    Attributes:
+        text: What has been written since the last `end`.
+    """
+
+    def __init__(self) -> None:
+        width = shutil.get_terminal_size().columns
+        self._wrap = WordWrap(width) if sys.stdout.isatty() else None
+        self._is_at_start = True
+        self.text = ""
+
+    def write(self, text: str) -> None:
+        """Write the next piece."""
+        self.text += text
+        self._put(plain_text(text))
+
+    def end_line(self) -> None:
+        """Begin a new line, unless one begins here."""
+        if self._wrap:
+            self._echo(self._wrap.flush())
+        if not self._is_at_start:
+            self._put("\n")
+
+    def end(self) -> None:
+        """Begin a new line and forget what was written."""
+        self.end_line()
+        self.text = ""
+
+    def _put(self, text: str) -> None:
+        self._echo(self._wrap.feed(text) if self._wrap else text)
+
+    def _echo(self, text: str) -> None:
+        if text:
+            typer.echo(text, nl=False)
+            self._is_at_start = text.endswith("\n")
+
+
+def _write_wrapped(text: str) -> None:
+    writer = AnswerWriter()
+    writer.write(text)
+    writer.end()
+
+
+def _show_partial(response: execution_pb2.SystemResponse) -> None:
+    if partial := response.structured_output_json or response.content:
+        note(f"what there is of the answer, not valid:\n{partial}")
+
+
+def _tell_parts(response: execution_pb2.SystemResponse) -> None:
+    for call in response.tool_calls_made:
+        note(describe_tool_call(call))
+    for step in response.step_results:
+        note(describe_step(step))
+    if response.candidates:
+        note(describe_votes(response))
+
+
+def _tell_warnings(response: execution_pb2.SystemResponse) -> None:
+    for warning in response.warnings:
+        note(f"warning: {warning.message}")
+    for text in response.validation.warnings:
+        note(f"warning: {text}")
+    was_cut = response.finish_reason == generation_pb2.FINISH_REASON_LENGTH and not response.HasField("error")
+    if was_cut and not any("truncated" in warning.code for warning in response.warnings):
+        note("warning: the answer was cut at its limit of tokens: raise it with --max-tokens")

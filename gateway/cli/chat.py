@@ -1,0 +1,132 @@
+"""`pagantic chat`: one turn, or a conversation turn by turn."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+
+from gateway.cli import options
+from gateway.cli.answers import stream_answer, tell_request_id
+from gateway.cli.output import UsageError, check_response, note, print_json, report, reporting_errors
+from pagantic.orchestrator.v1 import execution_pb2
+from pagantic_common.client import Client, chat_request
+from pagantic_common.domain.errors import PaganticError
+from pagantic_common.settings import state_folder
+
+RequestOf = Callable[[str, str, str], execution_pb2.SystemRequest]
+END_WORDS = ("/exit", "/quit")
+TOOL_CHOICES = ("auto", "required", "none")
+HISTORY_LINES = 1000
+
+
+def chat(
+    text: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[TEXT]", help="The text; - reads stdin, @FILE a file. Without it a conversation starts."
+        ),
+    ] = None,
+    *,
+    session: Annotated[str, typer.Option(metavar="ID", help="Conversation to continue, or to start.")] = "",
+    tool: options.Tool = None,
+    tool_choice: Annotated[
+        str, typer.Option(metavar="CHOICE", help="auto, required, none, or the tool that must be called.")
+    ] = "",
+    context: options.Context = "",
+    system: options.System = "",
+    model: options.Model = "",
+    stop: options.Stop = None,
+    reasoning: options.Reasoning = "",
+    max_tokens: options.MaxTokens = 0,
+    temperature: options.Temperature = None,
+    seed: options.Seed = None,
+    request_id: options.RequestId = "",
+    timeout: options.Timeout = options.DEFAULT_TIMEOUT_S,
+    as_json: options.AsJson = False,
+    address: options.Address = options.ORCHESTRATOR,
+) -> None:
+    """Chat: one turn, or a conversation when no text is given. Only tools named with --tool are offered."""
+
+    def request_of(words: str, session_id: str, turn_id: str) -> execution_pb2.SystemRequest:
+        hints = options.options_of(
+            turn_id, max_tokens, temperature, seed, model=model, context=context, stop=stop, reasoning=reasoning
+        )
+        tools = _tools_of(tool, tool_choice)
+        return chat_request(words, session_id=session_id, tools=tools, tool_choice=tool_choice, system=system, **hints)
+
+    with reporting_errors():
+        turn_id = options.request_id_of(request_id)
+        if text is None:
+            request_of("", "", "")  # what was typed wrong is told before the first turn
+            with Client(address, timeout_s=timeout) as client:
+                _converse(client, request_of, session or f"chat-{uuid.uuid4().hex[:8]}")
+            return
+        request = request_of(options.read_text(text), session, turn_id)
+    with reporting_errors(turn_id), Client(address, timeout_s=timeout) as client:
+        tell_request_id(request)
+        response = client.execute(request) if as_json else stream_answer(client, request)
+        if as_json:
+            print_json(response)
+        check_response(response)
+
+
+def _tools_of(named: list[str] | None, choice: str) -> list[str]:
+    if named:
+        return named
+    if choice in TOOL_CHOICES and choice != "none":
+        raise UsageError(f"--tool-choice {choice} offers no tool: name one with --tool")
+    return [choice] if choice and choice != "none" else []
+
+
+def _converse(client: Client, request_of: RequestOf, session_id: str) -> None:
+    is_terminal = sys.stdin.isatty()
+    if is_terminal:
+        note(f"conversation {session_id}; /exit or Ctrl-D ends it, Ctrl-C stops an answer")
+    with _line_editing() if is_terminal else contextlib.nullcontext():
+        while True:
+            try:
+                words = input("> " if is_terminal else "").strip()
+            except (EOFError, KeyboardInterrupt):
+                return
+            if words in END_WORDS:
+                return
+            if words:
+                _take_turn(client, request_of(words, session_id, options.request_id_of("")))
+
+
+@contextmanager
+def _line_editing() -> Iterator[None]:
+    """Give the prompt editing keys and a history that is kept in the state folder."""
+    try:
+        import readline  # noqa: PLC0415 - importing it is what changes input(); some Pythons lack it
+    except ImportError:
+        yield
+        return
+    path = state_folder() / "chat_history"
+    with contextlib.suppress(OSError):
+        readline.read_history_file(path)
+    readline.set_history_length(HISTORY_LINES)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch(mode=0o600)
+            readline.write_history_file(path)
+
+
+def _take_turn(client: Client, request: execution_pb2.SystemRequest) -> None:
+    try:
+        check_response(stream_answer(client, request))
+    except PaganticError as error:
+        report(error, request_id=request.request_id)
+    except typer.Exit:  # reported; the conversation goes on
+        pass
+    except KeyboardInterrupt:
+        note("\nstopped; what was said stays in the conversation, marked as cut")

@@ -1,0 +1,170 @@
+"""Commands of the context service: storing documents, listing and deleting collections.
+
+The orchestrator's contract has no rpc for them: this is care of the system, not work for a model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+
+from gateway.cli import options
+from gateway.cli.output import UsageError, note, print_json, reporting_errors, say, show
+from pagantic.context.v1 import context_service_pb2 as pb
+from pagantic.context.v1 import context_service_pb2_grpc as rpc
+from pagantic_common.client.descriptions import count_of
+from pagantic_common.client.tables import cell, list_table
+from pagantic_common.rpc.call import call_unary
+from pagantic_common.rpc.channel import open_channel
+
+MAX_MESSAGE_BYTES = 4 * 1024 * 1024
+MAX_BATCH_BYTES = MAX_MESSAGE_BYTES - 64 * 1024
+MAX_BATCH_DOCUMENTS = 1000  # what the service takes at once by default
+
+ResultT = TypeVar("ResultT")
+Address = Annotated[
+    str, typer.Option(metavar="HOST:PORT", envvar="PAGANTIC_CONTEXT_ADDRESS", help="Address of the context service.")
+]
+
+collections = typer.Typer(help="List and delete collections of documents.", no_args_is_help=True)
+
+
+def ingest(
+    collection: Annotated[str, typer.Argument(metavar="COLLECTION", help="Collection; made if it does not exist.")],
+    paths: Annotated[
+        list[Path],
+        typer.Argument(metavar="PATH...", help="Text files, and folders of them; a path names its document."),
+    ],
+    *,
+    timeout: options.Timeout = options.DEFAULT_TIMEOUT_S,
+    as_json: options.AsJson = False,
+    address: Address = options.CONTEXT,
+) -> None:
+    """Store text files, so that requests can retrieve from them."""
+    with reporting_errors():
+        documents, skipped = _read_documents(paths)
+        if not documents:
+            raise UsageError(f"there is no text to store: {count_of(skipped, 'file')} skipped, not UTF-8 text")
+        total = _call(address, lambda stub: _ingest_batches(stub, collection, documents, timeout))
+    if skipped:
+        note(f"{count_of(skipped, 'file')} skipped: empty, or not UTF-8 text")
+    if as_json:
+        print_json(total)
+        return
+    kept = total.collection
+    say(
+        f"{kept.name}: {total.added} added, {total.replaced} replaced, {total.unchanged} unchanged; "
+        f"now {count_of(kept.document_count, 'document')}, {count_of(kept.chunk_count, 'chunk')}"
+    )
+
+
+@collections.command("list")
+def list_collections(
+    *,
+    as_json: options.AsJson = False,
+    timeout: options.Timeout = 10.0,
+    address: Address = options.CONTEXT,
+) -> None:
+    """List collections."""
+    with reporting_errors():
+        request = pb.ListCollectionsRequest()
+        listed = _call(address, lambda stub: call_unary("context", stub.ListCollections, request, timeout))
+    if as_json:
+        print_json(listed)
+        return
+    table = list_table(("name", "documents", "chunks", "created"), right={"documents", "chunks"})
+    for one in listed.collections:
+        created = one.created_at.ToDatetime().isoformat(sep=" ", timespec="minutes")
+        table.add_row(cell(one.name), str(one.document_count), str(one.chunk_count), f"{created} UTC")
+    show(table)
+
+
+@collections.command("delete")
+def delete_collection(
+    name: Annotated[str, typer.Argument(metavar="COLLECTION", help="Collection to delete, with its documents.")],
+    *,
+    timeout: options.Timeout = 10.0,
+    address: Address = options.CONTEXT,
+) -> None:
+    """Delete a collection and its documents."""
+    with reporting_errors():
+        request = pb.DeleteCollectionRequest(name=name)
+        _call(address, lambda stub: call_unary("context", stub.DeleteCollection, request, timeout))
+    note(f"{name} deleted")
+
+
+async def _ingest_batches(
+    stub: rpc.ContextServiceAsyncStub, collection: str, documents: Sequence[pb.Document], timeout_s: float
+) -> pb.IngestResponse:
+    total = pb.IngestResponse()
+    for batch in _batches(documents):
+        request = pb.IngestRequest(collection=collection, documents=batch)
+        stored = await call_unary("context", stub.Ingest, request, timeout_s)
+        total.added += stored.added
+        total.replaced += stored.replaced
+        total.unchanged += stored.unchanged
+        total.collection.CopyFrom(stored.collection)
+    return total
+
+
+def _read_documents(paths: Sequence[Path]) -> tuple[list[pb.Document], int]:
+    """Return the documents and the number of files in folders that are no text; raises UsageError."""
+    documents: list[pb.Document] = []
+    skipped = 0
+    for path in paths:
+        if not path.is_dir():
+            documents.append(pb.Document(source=path.as_posix(), content=options.read_file(path)))
+            continue
+        for file in _files_in(path):
+            text = _text_of(file)
+            if text.strip():
+                documents.append(pb.Document(source=file.as_posix(), content=text))
+            else:
+                skipped += 1
+    return documents, skipped
+
+
+def _files_in(folder: Path) -> Iterator[Path]:
+    """Yield a folder's files, those of its folders too, in the order of their names; hidden ones are left out."""
+    for parent, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            if not name.startswith(".") and (Path(parent) / name).is_file():
+                yield Path(parent) / name
+
+
+def _text_of(file: Path) -> str:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
+    return "" if "\0" in text else text
+
+
+def _batches(documents: Sequence[pb.Document]) -> list[list[pb.Document]]:
+    batches: list[list[pb.Document]] = [[]]
+    size = 0
+    for document in documents:
+        bytes_more = document.ByteSize()
+        if bytes_more > MAX_BATCH_BYTES:
+            raise UsageError(f"{document.source!r} has {bytes_more} bytes: at most {MAX_BATCH_BYTES} are taken")
+        if batches[-1] and (size + bytes_more > MAX_BATCH_BYTES or len(batches[-1]) == MAX_BATCH_DOCUMENTS):
+            batches.append([])
+            size = 0
+        batches[-1].append(document)
+        size += bytes_more
+    return batches
+
+
+def _call(address: str, send: Callable[[rpc.ContextServiceAsyncStub], Awaitable[ResultT]]) -> ResultT:
+    async def connect_and_send() -> ResultT:
+        async with open_channel(address, max_message_bytes=MAX_MESSAGE_BYTES) as channel:
+            stub: rpc.ContextServiceAsyncStub = rpc.ContextServiceStub(channel)
+            return await send(stub)
+
+    return asyncio.run(connect_and_send())

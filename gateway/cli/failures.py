@@ -1,0 +1,110 @@
+"""What a failure means to the person or script at the command line: its exit code and the next step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pagantic_common.domain import errors
+from pagantic_common.domain.errors import ErrorCategory, ErrorCode, PaganticError
+from pagantic_common.rpc.status import Unreachable
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_REQUEST = 3
+EXIT_INFERENCE = 4
+EXIT_TOOL = 5
+EXIT_OUTPUT = 6
+EXIT_UNAVAILABLE = 7
+EXIT_CANCELLED = 8
+EXIT_INTERRUPTED = 130
+
+EXIT_CODES_HELP = (
+    "Exit codes: 0 success; 1 unexpected failure, or a check that failed; 2 wrong usage; 3 wrong request or "
+    "configuration; 4 inference failed; 5 a tool failed; 6 the output is invalid or was cut; 7 the system is not "
+    "available or could not finish; 8 cancelled or out of time; 130 Ctrl-C."
+)
+
+_EXIT_OF_CATEGORY = {
+    ErrorCategory.INFERENCE_FAILURE: EXIT_INFERENCE,
+    ErrorCategory.TOOL_FAILURE: EXIT_TOOL,
+    ErrorCategory.CONSTRAINT_FAILURE: EXIT_OUTPUT,
+    ErrorCategory.VALIDATION_FAILURE: EXIT_OUTPUT,
+    ErrorCategory.ORCHESTRATION_FAILURE: EXIT_UNAVAILABLE,
+    ErrorCategory.CONFIGURATION_FAILURE: EXIT_REQUEST,
+    ErrorCategory.CANCELLATION: EXIT_CANCELLED,
+}
+_EXIT_OF_CLASS: tuple[tuple[type[PaganticError], int], ...] = (
+    (errors.Unavailable, EXIT_UNAVAILABLE),
+    (errors.Overloaded, EXIT_UNAVAILABLE),
+    (errors.Aborted, EXIT_UNAVAILABLE),
+    (errors.DeadlineExceeded, EXIT_CANCELLED),
+    (errors.Cancelled, EXIT_CANCELLED),
+    (errors.Internal, EXIT_FAILED),
+)
+_SEE = "see what happened with `pagantic timeline {id}`"
+_NEXT_OF_CODE = {
+    ErrorCode.INFERENCE_CONTEXT_EXCEEDED: "shorten the text, or start another --session",
+    ErrorCode.INFERENCE_OUTPUT_TRUNCATED: "allow more output with --max-tokens",
+    ErrorCode.INFERENCE_MODEL_UNAVAILABLE: "see the models there are with `pagantic models`",
+    ErrorCode.TOOL_NOT_FOUND: "see the tools there are with `pagantic tools`",
+    ErrorCode.ORCHESTRATION_DEPENDENCY_UNAVAILABLE: "see which service is down with `pagantic status`",
+    ErrorCode.CANCELLED_SIGNAL: "send it again; under the same --request-id it runs once more",
+}
+
+
+def exit_code_of(error: PaganticError) -> int:
+    """Return the exit code that a failure's category has."""
+    if error.code is ErrorCode.INFERENCE_OUTPUT_TRUNCATED:
+        return EXIT_OUTPUT
+    if error.failure.category is not None:
+        return _EXIT_OF_CATEGORY[error.failure.category]
+    return next((code for cls, code in _EXIT_OF_CLASS if isinstance(error, cls)), EXIT_REQUEST)
+
+
+def next_step_of(error: PaganticError, request_id: str = "") -> str:
+    """Return what to do next, as one line."""
+    if error.code in _NEXT_OF_CODE:
+        return _NEXT_OF_CODE[error.code]
+    for cls, describe in _NEXT_OF_CLASS:
+        if isinstance(error, cls):
+            return describe(error, request_id)
+    if error.failure.category is ErrorCategory.CONFIGURATION_FAILURE:
+        return "change what the message names, and try again"
+    again = "try again, or " if error.failure.retryable else ""
+    return f"{again}{_SEE.format(id=request_id)}" if request_id else "change the request as the message says"
+
+
+def _after_unreachable(error: PaganticError, _request_id: str) -> str:
+    if isinstance(error, Unreachable):
+        return "start the services with `pagantic up`, or name another address with --address; then send it again"
+    return "see which service is down with `pagantic status`; then send it again"
+
+
+def _after_overload(error: PaganticError, _request_id: str) -> str:
+    return f"try again in {error.retry_after_s:.0f} s" if error.retry_after_s else "try again later"
+
+
+def _after_not_found(_error: PaganticError, _request_id: str) -> str:
+    return "check the name; `pagantic executions`, `sessions`, `collections` and `models` list what there is"
+
+
+def _after_precondition(_error: PaganticError, request_id: str) -> str:
+    if request_id:
+        return _SEE.format(id=request_id)
+    return "see where it stands with `pagantic show`; only an interrupted execution can be resumed"
+
+
+def _after_fault(_error: PaganticError, request_id: str) -> str:
+    see = f"{_SEE.format(id=request_id)}, or " if request_id else ""
+    return f"{see}read the service's log with `pagantic logs`"
+
+
+_NEXT_OF_CLASS: tuple[tuple[type[PaganticError], Callable[[PaganticError, str], str]], ...] = (
+    (errors.Unavailable, _after_unreachable),
+    (errors.DeadlineExceeded, lambda _error, _id: "allow more time with --timeout, or less output with --max-tokens"),
+    (errors.Overloaded, _after_overload),
+    (errors.Aborted, lambda _error, _id: "send it again when the other turn of this session has ended"),
+    (errors.NotFound, _after_not_found),
+    (errors.PreconditionFailed, _after_precondition),
+    (errors.Internal, _after_fault),
+)

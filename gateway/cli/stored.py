@@ -1,0 +1,219 @@
+"""Commands for what the orchestrator keeps: executions, their timelines and responses, conversations, usage."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from gateway.cli import options
+from gateway.cli.answers import show_response
+from gateway.cli.output import UsageError, note, print_json, reporting_errors, say, show
+from pagantic.common.v1 import message_pb2
+from pagantic.orchestrator.v1 import execution_pb2
+from pagantic_common.client import Client
+from pagantic_common.client.descriptions import state_name
+from pagantic_common.client.tables import (
+    executions_table,
+    sessions_table,
+    timeline_table,
+    usage_table,
+    wide_console,
+)
+from pagantic_common.domain.errors import DeadlineExceeded
+
+ENDED = frozenset(
+    {
+        execution_pb2.LIFECYCLE_STATE_COMPLETE,
+        execution_pb2.LIFECYCLE_STATE_ERROR,
+        execution_pb2.LIFECYCLE_STATE_CANCELLED,
+    }
+)
+POLL_S = 0.3
+
+sessions = typer.Typer(help="List, show and delete stored conversations.", no_args_is_help=True)
+SessionId = Annotated[str, typer.Argument(metavar="ID", help="Id of the conversation.")]
+
+
+def timeline(
+    request_id: options.StoredId,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each event as a line of JSON.")] = False,
+    timeout: options.Timeout = options.DEFAULT_TIMEOUT_S,
+    address: options.Address = options.ORCHESTRATOR,
+) -> None:
+    """Show what happened in an execution, in order, with durations and causes."""
+    with reporting_errors(), Client(address, timeout_s=timeout) as client:
+        events = client.timeline(request_id)
+        if as_json:
+            for event in events:
+                print_json(event, one_line=True)
+            return
+        show(timeline_table(events, width=wide_console().width))
+        _tell_unfinished(client.get_execution(request_id))
+
+
+def executions(
+    *,
+    session: Annotated[str, typer.Option(metavar="ID", help="Only those of this conversation.")] = "",
+    state: Annotated[str, typer.Option(metavar="STATE", help="Only those in this state, such as COMPLETE.")] = "",
+    limit: Annotated[int, typer.Option(metavar="N", min=1, help="Most executions listed.")] = 20,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each execution as a line of JSON.")] = False,
+    timeout: options.Timeout = options.DEFAULT_TIMEOUT_S,
+    address: options.Address = options.ORCHESTRATOR,
+) -> None:
+    """List executions, newest first."""
+    with reporting_errors(), Client(address, timeout_s=timeout) as client:
+        found = client.list_executions(session_id=session, state=_state_of(state), limit=limit)
+    if as_json:
+        for execution in found:
+            print_json(execution, one_line=True)
+    else:
+        show(executions_table(found, now_s=time.time()))
+
+
+def show_execution(
+    request_id: options.StoredId,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the execution with its response as JSON.")] = False,
+    timeout: options.Timeout = options.DEFAULT_TIMEOUT_S,
+    address: options.Address = options.ORCHESTRATOR,
+) -> None:
+    """Show an execution and the response that is stored for it."""
+    with reporting_errors(request_id), Client(address, timeout_s=timeout) as client:
+        execution = client.get_execution(request_id)
+    if as_json:
+        print_json(execution)
+        return
+    mode = execution_pb2.Mode.Name(execution.mode).removeprefix("MODE_")
+    session = f", session {execution.session_id}" if execution.session_id else ""
+    note(f"{mode} request {execution.request_id}{session}: {state_name(execution.state.current)}")
+    _tell_unfinished(execution)
+    if execution.HasField("response"):
+        show_response(execution.response)
+
+
+def cancel(
+    request_id: options.StoredId,
+    *,
+    timeout: options.Timeout = options.DEFAULT_TIMEOUT_S,
+    address: options.Address = options.ORCHESTRATOR,
+) -> None:
+    """Cancel an execution that runs."""
+    with reporting_errors(request_id), Client(address, timeout_s=timeout) as client:
+        note(f"{request_id} ended as {state_name(client.cancel(request_id))}")
+
+
+def resume(
+    request_id: options.StoredId,
+    *,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for the end and print the answer.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --wait: print the whole response as JSON.")] = False,
+    timeout: options.Timeout = options.DEFAULT_TIMEOUT_S,
+    address: options.Address = options.ORCHESTRATOR,
+) -> None:
+    """Continue an execution that was interrupted because its orchestrator stopped."""
+    with reporting_errors(), Client(address, timeout_s=timeout) as client:
+        state = state_name(client.resume(request_id))
+        if not wait:
+            note(f"continues from {state}; `pagantic show {request_id}` gives the answer when it has ended")
+            return
+        note(f"continues from {state}")
+    with reporting_errors(request_id), Client(address, timeout_s=timeout) as client:
+        show_response(_wait_for(client, request_id, timeout), as_json=as_json)
+
+
+def usage(
+    *,
+    session: Annotated[str, typer.Option(metavar="ID", help="Only that of this conversation.")] = "",
+    model: Annotated[str, typer.Option(metavar="NAME", help="Only that of this model.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print each total as a line of JSON.")] = False,
+    timeout: options.Timeout = options.DEFAULT_TIMEOUT_S,
+    address: options.Address = options.ORCHESTRATOR,
+) -> None:
+    """Show tokens and cost by conversation and model."""
+    with reporting_errors(), Client(address, timeout_s=timeout) as client:
+        totals = client.get_usage(session_id=session, model=model)
+    if as_json:
+        for total in totals:
+            print_json(total, one_line=True)
+    else:
+        show(usage_table(totals))
+
+
+@sessions.command("list")
+def list_sessions(
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each conversation as a line of JSON.")] = False,
+    timeout: options.Timeout = options.DEFAULT_TIMEOUT_S,
+    address: options.Address = options.ORCHESTRATOR,
+) -> None:
+    """List conversations, last used first."""
+    with reporting_errors(), Client(address, timeout_s=timeout) as client:
+        found = client.list_sessions()
+    if as_json:
+        for session in found:
+            print_json(session, one_line=True)
+    else:
+        show(sessions_table(found, now_s=time.time()))
+
+
+@sessions.command("show")
+def show_session(
+    session_id: SessionId,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the conversation as JSON.")] = False,
+    timeout: options.Timeout = options.DEFAULT_TIMEOUT_S,
+    address: options.Address = options.ORCHESTRATOR,
+) -> None:
+    """Show the messages of a conversation."""
+    with reporting_errors(), Client(address, timeout_s=timeout) as client:
+        session = client.get_session(session_id)
+    if as_json:
+        print_json(session)
+        return
+    for message in session.messages:
+        role = message_pb2.Role.Name(message.role).removeprefix("ROLE_").lower()
+        calls = ", ".join(f"{call.name}({call.arguments_json})" for call in message.tool_calls)
+        say(f"{role}: {message.content or calls}")
+
+
+@sessions.command("delete")
+def delete_session(
+    session_id: SessionId,
+    *,
+    timeout: options.Timeout = options.DEFAULT_TIMEOUT_S,
+    address: options.Address = options.ORCHESTRATOR,
+) -> None:
+    """Delete a conversation."""
+    with reporting_errors(), Client(address, timeout_s=timeout) as client:
+        client.delete_session(session_id)
+    note(f"{session_id} deleted")
+
+
+def _state_of(name: str) -> execution_pb2.LifecycleState.ValueType:
+    if not name:
+        return execution_pb2.LIFECYCLE_STATE_UNSPECIFIED
+    known = {state_name(value): value for value in execution_pb2.LifecycleState.values() if value}
+    if name.upper() not in known:
+        raise UsageError(f"--state {name!r}: use one of {', '.join(known)}")
+    return known[name.upper()]
+
+
+def _tell_unfinished(execution: execution_pb2.Execution) -> None:
+    state = state_name(execution.state.current)
+    if execution.interrupted:
+        note(f"interrupted in {state}: continue it with `pagantic resume {execution.request_id} --wait`")
+    elif execution.state.current not in ENDED:
+        note(f"still running, in {state}: `pagantic cancel {execution.request_id}` stops it")
+
+
+def _wait_for(client: Client, request_id: str, timeout_s: float) -> execution_pb2.SystemResponse:
+    until_s = time.monotonic() + timeout_s
+    while time.monotonic() < until_s:
+        execution = client.get_execution(request_id)
+        if execution.state.current in ENDED:
+            return execution.response
+        time.sleep(POLL_S)
+    raise DeadlineExceeded(f"execution {request_id!r} had not ended after {timeout_s:.0f} s; it goes on")
