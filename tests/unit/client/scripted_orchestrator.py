@@ -6,7 +6,8 @@ import asyncio
 import threading
 from contextlib import contextmanager
 
-from pagantic.orchestrator.v1 import event_pb2, execution_pb2
+from pagantic.common.v1 import message_pb2
+from pagantic.orchestrator.v1 import event_pb2, execution_pb2, plan_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as rpc
 from pagantic_common.domain.errors import NotFound, PreconditionFailed
@@ -25,6 +26,13 @@ class ScriptedOrchestrator(rpc.OrchestratorServiceServicer):
         self.answers = []
         self.response = execution_pb2.SystemResponse(request_id="r1", content="hello")
         self.cancelled = threading.Event()
+        self.events = []
+        self.execution = execution_pb2.Execution(
+            request_id="r1",
+            mode=execution_pb2.MODE_CHAT,
+            state=execution_pb2.ExecutionState(current=execution_pb2.LIFECYCLE_STATE_COMPLETE),
+            response=self.response,
+        )
 
     async def Execute(self, request, _context):
         self.requests.append(request)
@@ -43,6 +51,8 @@ class ScriptedOrchestrator(rpc.OrchestratorServiceServicer):
             except asyncio.CancelledError:
                 self.cancelled.set()
                 raise
+        for event in self.events:
+            yield event
         completed = event_pb2.Completed(response=self.response)
         yield event_pb2.ExecutionEvent(sequence=2, completed=completed)
 
@@ -50,6 +60,29 @@ class ScriptedOrchestrator(rpc.OrchestratorServiceServicer):
         if request.request_id != "r1":
             raise NotFound(f"no execution has request_id {request.request_id!r}")
         return pb.GetTimelineResponse(events=[event_pb2.ExecutionEvent(sequence=1, action="lifecycle.transition")])
+
+    async def GetExecution(self, request, _context):
+        if request.request_id != "r1":
+            raise NotFound(f"no execution has request_id {request.request_id!r}")
+        return pb.GetExecutionResponse(execution=self.execution)
+
+    async def ListExecutions(self, request, _context):
+        self.requests.append(request)
+        return pb.ListExecutionsResponse(executions=[self.execution])
+
+    async def CreatePlan(self, request, _context):
+        self.requests.append(request.request)
+        return pb.CreatePlanResponse(plan=plan_pb2.ExecutionPlan(steps=[plan_pb2.Step(name="one", kind="infer")]))
+
+    async def GetSession(self, request, _context):
+        if request.session_id != "a":
+            raise NotFound(f"no session has session_id {request.session_id!r}")
+        said = message_pb2.Message(role=message_pb2.ROLE_USER, content="hi \x1b[2Jthere")
+        return pb.GetSessionResponse(session=pb.Session(session_id="a", messages=[said]))
+
+    async def DeleteSession(self, request, _context):
+        self.requests.append(request)
+        return pb.DeleteSessionResponse()
 
     async def CancelExecution(self, _request, _context):
         return pb.CancelExecutionResponse(state=execution_pb2.LIFECYCLE_STATE_CANCELLED)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import io
+
+import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
+from rich.console import Console
 
 from pagantic.common.v1 import correlation_pb2, error_pb2
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
-from pagantic_common.client.tables import COLUMNS, describe_event, timeline_rows, timeline_table
+from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
+from pagantic_common.client.descriptions import count_of, describe_event, describe_votes
+from pagantic_common.client.tables import COLUMNS, timeline_rows, timeline_table, usage_table
 from pagantic_common.codec.messages import duration_to_proto
 
 
@@ -48,6 +54,46 @@ def test_the_table_has_a_row_for_each_event_and_a_column_of_errors_only_when_the
     assert [column.header for column in timeline_table([*fine, failed]).columns] == list(COLUMNS)
 
 
-def test_a_narrow_table_keeps_room_for_what_happened():
-    headers = [column.header for column in timeline_table([event_at(1)], width=80).columns]
-    assert headers == ["seq", "+ms", "action", "what", "took ms"]
+def rendered(table, width):
+    console = Console(width=width, file=io.StringIO())
+    console.print(table)
+    return console.file.getvalue()
+
+
+def test_a_narrow_table_keeps_layer_and_cause():
+    caused = correlation_pb2.CorrelationContext(caused_by="inference-2")
+    events = [
+        event_at(1, layer="constraint", action="validation.stage", correlation=caused),
+        event_at(1, layer="inference", action="inference.start"),
+    ]
+    shown = rendered(timeline_table(events, width=80), 80)
+    assert "constraint: validation.stage" in shown
+    assert "caused by inference-2" in " ".join(shown.split())
+    assert "inference: inference.start" not in shown
+
+
+def test_nothing_in_a_table_is_markup_or_steers_the_terminal():
+    events = [event_at(1, action="[red]x[/red]", layer="\x1b[2Jorchestrator\x07")]
+    shown = rendered(timeline_table(events, width=200), 200)
+    assert "[red]x[/red]" in shown
+    assert "\x1b" not in shown
+    assert "\x07" not in shown
+
+
+@pytest.mark.parametrize(("number", "words"), [(0, "0 chunks"), (1, "1 chunk"), (2, "2 chunks")])
+def test_a_count_has_its_plural(number, words):
+    assert count_of(number, "chunk") == words
+
+
+def test_votes_are_a_tally():
+    values = ['{"a":1}', '{"a":2}', '{"a":1}']
+    candidates = [execution_pb2.VoteCandidate(structured_output_json=value) for value in values]
+    response = execution_pb2.SystemResponse(candidates=candidates, confidence=2 / 3)
+    assert describe_votes(response) == 'votes: {"a":1} 2, {"a":2} 1; confidence 0.67'
+
+
+def test_usage_without_prices_has_no_cost():
+    total = pb.UsageTotal(model="m", requests=1)
+    shown = rendered(usage_table([total]), 120)
+    assert "0.0000" not in shown
+    assert "(none)" in shown

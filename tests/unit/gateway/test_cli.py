@@ -74,9 +74,10 @@ def test_a_failed_turn_does_not_end_the_conversation(invoke, orchestrator):
 def test_a_response_with_an_error_is_one_line_and_a_next_step(invoke, orchestrator):
     fail_with(orchestrator, error_pb2.ERROR_CODE_ORCHESTRATION_ITERATION_LIMIT, "20 rounds\nof tools")
     result = invoke("chat", "hi")
-    assert result.exit_code == 1
+    assert result.exit_code == 7
     assert result.stderr == (
-        "ORCHESTRATION_ITERATION_LIMIT: 20 rounds of tools\nnext: see what happened with `pagantic timeline r1`\n"
+        "ORCHESTRATION_ITERATION_LIMIT: 20 rounds of tools\nrequest: r1\n"
+        "next: see what happened with `pagantic timeline r1`\n"
     )
 
 
@@ -91,7 +92,7 @@ def test_a_response_with_an_error_is_one_line_and_a_next_step(invoke, orchestrat
 )
 def test_a_service_that_is_down_is_named_with_the_way_to_start_it(arguments, service):
     result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == 1
+    assert result.exit_code == 7
     assert f"UNAVAILABLE: the {service} service cannot be reached" in result.stderr
     assert "`pagantic up`" in result.stderr
     assert "Traceback" not in result.output
@@ -146,7 +147,7 @@ def test_a_timeline_is_a_table_and_as_json_a_line_for_each_event(invoke):
 
 def test_an_unknown_request_has_no_timeline(invoke):
     result = invoke("timeline", "r2")
-    assert (result.exit_code, result.stderr.splitlines()[0]) == (1, "NOT_FOUND: no execution has request_id 'r2'")
+    assert (result.exit_code, result.stderr.splitlines()[0]) == (3, "NOT_FOUND: no execution has request_id 'r2'")
 
 
 def test_an_unknown_option_is_wrong_usage(invoke):
@@ -177,7 +178,7 @@ def test_doctor_asks_for_a_newer_python():
 def test_resume_says_where_it_goes_on_and_why_it_does_not(invoke):
     result = invoke("resume", "r1")
     assert result.exit_code == 0
-    assert "goes on from EXECUTE" in result.stderr
+    assert "continues from EXECUTE" in result.stderr
     result = invoke("resume", "r2")
     assert result.exit_code != 0
     assert "is not interrupted" in result.stderr
