@@ -6,9 +6,11 @@ from pagantic.inference.v1 import inference_service_pb2 as pb
 from pagantic_common.domain.messages import Message, Role, ToolChoice
 from pagantic_common.rpc.channel import open_channel
 from services.orchestrator.adapters.grpc_inference import GrpcInference
+from services.orchestrator.convert.entry import entry_from_json, entry_to_json
+from services.orchestrator.convert.inference import logprob_to_proto
 from services.orchestrator.core.request import Hints
 from services.orchestrator.core.response import CandidateOutput, InferenceOutput
-from services.orchestrator.core.run import Infer, Sample
+from services.orchestrator.core.run import Infer, Inferred, Sample
 from services.orchestrator.core.voting import Voting
 from tests.support.scripted_peers import ScriptedInference, served
 
@@ -63,3 +65,13 @@ async def test_what_an_inference_has_cost_so_far_comes_with_each_delta():
     assert {one.usage.prompt_tokens for one in deltas} == {10}
     assert isinstance(output, InferenceOutput)
     assert (output.reasoning, output.content, output.seed) == ("hm", "hi", 7)
+
+
+async def test_log_probabilities_of_parts_of_characters_are_kept():
+    top = [generation_pb2.TokenLogprob(token=4, piece=b"\xff", logprob=float("-inf"))]
+    logprob = generation_pb2.TokenLogprob(token=3, piece="€".encode()[:2], logprob=-0.5, top=top)
+    responses = [STARTED, delta("x", logprobs=[logprob]), end(), COMPLETED]
+    command = Infer(ASKED, (), ToolChoice(), "", None)
+    *_, output = await items(responses, lambda port: port.infer(command, Hints(top_logprobs=1)))
+    kept = entry_from_json(entry_to_json(Inferred(output)))
+    assert [logprob_to_proto(one) for one in kept.output.logprobs] == [logprob]
