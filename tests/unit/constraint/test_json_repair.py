@@ -161,7 +161,9 @@ LEAVES = ("x", "it's", "a b", "1.50", "-0.25", "12345678901234567890.10", "true"
 @settings(deadline=None)  # the time is bounded by characters, and a busy machine is slow
 @given(
     st.recursive(
-        st.sampled_from(LEAVES), lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from("abc"), inner)
+        st.sampled_from(LEAVES),
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+        max_leaves=12,
     )
 )
 def test_every_scalar_of_a_repaired_text_stands_in_it(value):
