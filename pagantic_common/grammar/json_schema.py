@@ -27,7 +27,7 @@ class Dialect(StrEnum):
 
 _BEFORE_2019_09 = frozenset({Dialect.DRAFT_4, Dialect.DRAFT_6, Dialect.DRAFT_7})
 _DIALECTS = {dialect.split("://")[1]: dialect for dialect in Dialect}
-_KNOWN = ", ".join(Dialect)
+_KNOWN = "drafts 4, 6, 7, 2019-09 and 2020-12 are known by their addresses on json-schema.org"
 
 
 def find_dialect(name: object) -> Dialect | None:
@@ -44,7 +44,7 @@ def read_dialect(schema: Schema) -> tuple[Dialect, str]:
     if dialect := find_dialect(name):
         return dialect, ""
     shown = shorten(str(name))
-    return Dialect.DRAFT_2020_12, f"$schema {shown!r} is not known: the schema was read as draft 2020-12 ({_KNOWN})"
+    return Dialect.DRAFT_2020_12, f"$schema {shown!r} is not known: the schema was read as draft 2020-12; {_KNOWN}"
 
 
 SCHEMAS_BY_NAME = frozenset(

@@ -5,7 +5,7 @@ import os
 import re
 import signal
 import time
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 
 import pytest
 
@@ -59,7 +59,12 @@ async def test_work_of_many_callers_is_all_done(workers):
 
 async def test_work_that_takes_too_long_is_ended_and_the_next_is_done():
     async with processes(time_s=0.5) as workers:
-        assert "more than 0.5 s" in await too_complex(workers, re.match, "(a+)+$", "a" * 40 + "!")
+        for _ in range(5):  # on a busy machine it may get too little of the processor to be told
+            with suppress(Unavailable):
+                assert "more than 0.5 s" in await too_complex(workers, re.match, "(a+)+$", "a" * 40 + "!")
+                break
+        else:
+            pytest.fail("work that takes too long was never told as such")
         assert await workers.run(abs, -1) == 1
 
 

@@ -12,6 +12,7 @@ from pagantic.constraint.v1 import constraint_service_pb2, constraint_service_pb
 from pagantic.inference.v1 import generation_pb2, inference_service_pb2, inference_service_pb2_grpc
 from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc
 from pagantic.tools.v1 import tools_service_pb2, tools_service_pb2_grpc
+from tests.support.live_requests import ingest
 from tests.support.ports import free_ports
 from tests.support.service_process import ServiceProcess
 
@@ -87,6 +88,7 @@ class World:
     def __init__(self, system, folder, stack):
         self.system = system
         self._stack = stack
+        ingest(system.address("context"))
         (self.judge_port,) = free_ports(1)
 
         def process(area, name, **settings):

@@ -29,7 +29,6 @@ _CONTROL_ESCAPE = re.compile(r"\\[bfnrt]")
 _SPELLING = re.compile(r"[\\\s\"'`\u00b4\u2018\u2019\u201c\u201d]+")
 _EMPTY_TEXT = re.compile(r"\"\"|''|``|\u201c\u201d|\u2018\u2019")
 _QUOTED = re.compile(r"\"([^\"\\]*)\"|'([^'\\]*)'")
-_QUOTES = "\"'`\u2018\u201c"
 _LITERALS = {
     None: re.compile(r"\b(?:null|none|undefined|nan)\b", re.IGNORECASE),
     True: re.compile(r"\btrue\b", re.IGNORECASE),
@@ -172,22 +171,37 @@ _NOTHING = object()
 
 def _read(text: str, steps: _Steps) -> Any:
     """Return what the library makes of the text, _NOTHING where it finds nothing, or something of another kind."""
-    first = text[:1]
-    is_scalar = first not in ("{", "[")
-    if is_scalar and not (first in _QUOTES or _NUMBER.match(text) or text in _WORDS):
-        return _NOTHING  # prose is no JSON
-    try:
-        counted = _CountedText.of(f"[{text}]" if is_scalar else text, steps)
-        value = json_repair.repair_json(counted, return_objects=True, skip_json_loads=True)
-    except (ValueError, RecursionError):
-        return _NOTHING
-    if is_scalar:
-        if isinstance(value, list) and len(value) == 1 and not _is_container(value[0]):
-            return value[0]
-        return text[1:-1] if len(text) > 1 and text[-1] in _CLOSING.get(first, "") else _NOTHING
-    if first == "{" and isinstance(value, list):  # several documents make a list; an object does not
+    if not text.startswith(("{", "[")):
+        return _read_scalar(text.rstrip(", ;"), steps)
+    value = _ask(text, steps)
+    if text[0] == "{" and isinstance(value, list):  # several documents make a list; an object does not
         return value if value and all(map(_is_container, value)) else _NOTHING
     return value if _is_container(value) else _NOTHING
+
+
+def _read_scalar(text: str, steps: _Steps) -> Any:
+    """Read a text that is nothing but a number, a literal or a quoted string; words are no JSON."""
+    is_quoted = _is_quoted(text)
+    if not (is_quoted or _NUMBER.fullmatch(text) or text in _WORDS):
+        return _NOTHING
+    value = _ask(f"[{text}]", steps)
+    if isinstance(value, list) and len(value) == 1 and not _is_container(value[0]):
+        return value[0]
+    return text[1:-1] if is_quoted else _NOTHING
+
+
+def _is_quoted(text: str) -> bool:
+    """Whether the whole text is one string; a stray quote may stand in it, two would be words between strings."""
+    closing = _CLOSING.get(text[:1])
+    inner = text[1:-1].replace(f"\\{closing}", "")
+    return len(text) > 1 and text[-1] == closing and inner.count(closing) <= 1
+
+
+def _ask(text: str, steps: _Steps) -> Any:
+    try:
+        return json_repair.repair_json(_CountedText.of(text, steps), return_objects=True, skip_json_loads=True)
+    except (ValueError, RecursionError):
+        return _NOTHING
 
 
 _CLOSING = {'"': '"', "'": "'", "\u2018": "\u2019", "\u201c": "\u201d"}

@@ -56,6 +56,10 @@ class _Answer:
         )
         return InferenceDelta(usage=self.usage, model=self.model, seed=self.seed)
 
+    def another(self) -> _Answer:
+        """Return another candidate of the same inference, which has said nothing."""
+        return _Answer(model=self.model, seed=self.seed)
+
     def add(self, delta: inference_service_pb2.CandidateDelta) -> InferenceDelta:
         self.contents.append(delta.content)
         self.reasonings.append(delta.reasoning)
@@ -140,10 +144,10 @@ class GrpcInference:
                         prompt = first.usage
                     case "delta":
                         index = response.delta.candidate_index
-                        answers.setdefault(index, replace(first, usage=TokenUsage())).add(response.delta)
+                        answers.setdefault(index, first.another()).add(response.delta)
                     case "candidate_end":
                         end = response.candidate_end
-                        answer = answers.setdefault(end.candidate_index, replace(first, usage=TokenUsage()))
+                        answer = answers.setdefault(end.candidate_index, first.another())
                         answer.end = end
                         usage = prompt + TokenUsage(output_tokens=end.output_tokens)
                         prompt = TokenUsage()

@@ -7,6 +7,7 @@ from services.orchestrator.core.request import Reasoning
 from services.orchestrator.core.response import FinishReason, TokenLogprob
 
 _FINISH_PREFIX = "FINISH_REASON_"
+_BYTES = "latin-1"
 _REASONING_PREFIX = "REASONING_MODE_"
 
 
@@ -33,7 +34,7 @@ def logprob_to_proto(logprob: TokenLogprob) -> generation_pb2.TokenLogprob:
     """Encode a token's log-probability and its alternatives'."""
     return generation_pb2.TokenLogprob(
         token=logprob.token,
-        piece=logprob.piece,
+        piece=logprob.piece.encode(_BYTES),
         logprob=logprob.logprob,
         top=[logprob_to_proto(other) for other in logprob.top],
     )
@@ -42,4 +43,4 @@ def logprob_to_proto(logprob: TokenLogprob) -> generation_pb2.TokenLogprob:
 def logprob_from_proto(logprob: generation_pb2.TokenLogprob) -> TokenLogprob:
     """Decode a token's log-probability and its alternatives'."""
     top = tuple(logprob_from_proto(other) for other in logprob.top)
-    return TokenLogprob(logprob.token, logprob.piece, logprob.logprob, top)
+    return TokenLogprob(logprob.token, logprob.piece.decode(_BYTES), logprob.logprob, top)

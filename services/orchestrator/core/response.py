@@ -25,10 +25,13 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """A token, its bytes, and the natural logarithm of its probability; `top` has the likeliest alternatives."""
+    """A token, its bytes, and the natural logarithm of its probability; `top` has the likeliest alternatives.
+
+    `piece` has a character for each byte (Latin-1): part of a character is no text, and the journal keeps text.
+    """
 
     token: int
-    piece: bytes
+    piece: str
     logprob: float
     top: tuple[TokenLogprob, ...] = ()
 

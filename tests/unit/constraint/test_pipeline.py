@@ -38,6 +38,9 @@ def test_valid_output_passes_and_is_validated():
     assert found.valid
     assert found.guarantee is Guarantee.VALIDATED
     assert outcomes(found) == [S, P, P, P, S, S]
+    assert found.stages[0].reasons == (
+        "the output was not decoded under all of this schema: the stages below check it",
+    )
     assert found.structured_output_json == '{"c": "red"}'
 
 
