@@ -54,7 +54,7 @@ def _read_area(name: str, default_port: int, environment: Mapping[str, str]) -> 
     text = environment.get(f"{prefix}_PORT") or str(default_port)
     if not text.isdecimal() or not 1 <= int(text) <= MAX_PORT:
         raise ConfigurationError(f"{prefix}_PORT is {text!r}: it must be a number between 1 and {MAX_PORT}")
-    return Area(name, environment.get(f"{prefix}_HOST") or "127.0.0.1", int(text))
+    return Area(name, environment.get(f"{prefix}_HOST") or environment.get("PAGANTIC_HOST") or "127.0.0.1", int(text))
 
 
 def child_environment(areas: tuple[Area, ...], state: Path, environment: Mapping[str, str]) -> dict[str, str]:

@@ -16,6 +16,7 @@ import psutil
 
 from deploy.local import record
 from deploy.local.areas import Area, ConfigurationError, child_environment, read_areas
+from deploy.local.known_settings import check_names
 from deploy.local.leftovers import stop_leftovers
 from deploy.local.probing import find_taken_ports, probe_health
 from deploy.local.progress import Progress
@@ -73,8 +74,10 @@ class LocalSystem:
     def start(self) -> bool:
         """Start everything and wait until all is ready; False when another command did just that meanwhile.
 
-        Raises StartFailed after stopping what it started.
+        Raises ConfigurationError for a setting that does not exist, StartFailed after stopping what it started.
         """
+        if self.record is None:
+            check_names(os.environ)
         self.supervision.make_folders()
         with Progress() as progress, self.supervision.starting(lambda: progress.tell("waiting for another `up`")):
             self.record = record.load(self.state)

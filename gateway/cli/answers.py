@@ -146,10 +146,10 @@ def _tell_parts(response: execution_pb2.SystemResponse) -> None:
 
 
 def _tell_warnings(response: execution_pb2.SystemResponse) -> None:
-    for warning in response.warnings:
-        note(f"warning: {warning.message}")
-    for text in response.validation.warnings:
-        note(f"warning: {text}")
+    texts = [*(warning.message for warning in response.warnings), *response.validation.warnings]
+    for text in dict.fromkeys(texts):
+        if text != response.error.message:  # reported as the failure
+            note(f"warning: {text}")
     was_cut = response.finish_reason == generation_pb2.FINISH_REASON_LENGTH and not response.HasField("error")
     if was_cut and not any("truncated" in warning.code for warning in response.warnings):
         note("warning: the answer was cut at its limit of tokens: raise it with --max-tokens")

@@ -28,9 +28,7 @@ HISTORY_LINES = 1000
 def chat(
     text: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[TEXT]", help="The text; - reads stdin, @FILE a file. Without it a conversation starts."
-        ),
+        typer.Argument(metavar="TEXT", help="The text; - reads stdin, @FILE a file. Without it a conversation starts."),
     ] = None,
     *,
     session: Annotated[str, typer.Option(metavar="ID", help="Conversation to continue, or to start.")] = "",
@@ -51,7 +49,10 @@ def chat(
     as_json: options.AsJson = False,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
-    """Chat: one turn, or a conversation when no text is given. Only tools named with --tool are offered."""
+    """Chat: one turn, or a conversation without TEXT.
+
+    The model is offered only the tools that --tool names.
+    """
 
     def request_of(words: str, session_id: str, turn_id: str) -> execution_pb2.SystemRequest:
         hints = options.options_of(
@@ -62,6 +63,8 @@ def chat(
 
     with reporting_errors():
         turn_id = options.request_id_of(request_id)
+        if text is None and request_id:
+            raise UsageError("--request-id names one request: give its text")
         if text is None:
             request_of("", "", "")  # what was typed wrong is told before the first turn
             with Client(address, timeout_s=timeout) as client:

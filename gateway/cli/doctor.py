@@ -39,7 +39,10 @@ class Check:
 
 
 def doctor() -> None:
-    """Check this machine and its services; exit code 1 when something is missing."""
+    """Check this machine and its services.
+
+    The exit code is 1 when something is missing.
+    """
     failed = 0
     for check in _checks():
         word, color = ("fail", typer.colors.RED) if check.next_step else ("ok", typer.colors.GREEN)

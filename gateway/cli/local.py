@@ -34,13 +34,16 @@ def down() -> None:
 
 
 def status(*, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-    """Show the state of each service; exit code 1 when one does not serve."""
+    """Show the state of each service.
+
+    The exit code is 1 when one does not serve.
+    """
     raise typer.Exit(_run("status", *(["--json"] if as_json else [])))
 
 
 def logs(
     service: Annotated[
-        str, typer.Argument(metavar="[SERVICE]", help="orchestrator, inference, ...; without it, every service.")
+        str, typer.Argument(metavar="SERVICE", help="orchestrator, inference, ...; without it, every service.")
     ] = "",
     *,
     lines: Annotated[int, typer.Option(metavar="N", min=0, help="How many of its last lines are shown.")] = 20,

@@ -106,7 +106,10 @@ def vote(
     as_json: options.AsJson = False,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
-    """Let several answers vote on JSON that satisfies a schema, and print the winner."""
+    """Let several answers vote, and print the winner.
+
+    Each answer is JSON that satisfies the schema.
+    """
     with reporting_errors():
         if strategy not in STRATEGIES:
             raise UsageError(f"--strategy {strategy!r}: use one of {', '.join(STRATEGIES)}")

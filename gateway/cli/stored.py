@@ -43,7 +43,10 @@ def timeline(
     timeout: options.Timeout = options.DEFAULT_TIMEOUT_S,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
-    """Show what happened in an execution, in order, with durations and causes."""
+    """Show what happened in an execution.
+
+    In order, with durations and causes.
+    """
     with reporting_errors(), Client(address, timeout_s=timeout) as client:
         events = client.timeline(request_id)
         if as_json:
@@ -113,7 +116,10 @@ def resume(
     timeout: options.Timeout = options.DEFAULT_TIMEOUT_S,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
-    """Continue an execution that was interrupted because its orchestrator stopped."""
+    """Continue an interrupted execution.
+
+    An execution is interrupted when its orchestrator stops before it has ended.
+    """
     with reporting_errors(), Client(address, timeout_s=timeout) as client:
         state = state_name(client.resume(request_id))
         if not wait:

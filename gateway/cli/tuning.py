@@ -29,7 +29,10 @@ def tune(
     ] = "",
     timeout: Annotated[float, typer.Option(metavar="SECONDS", min=1, help="Longest wait for a quiet machine.")] = 300.0,
 ) -> None:
-    """Measure again how the engine runs best; requests are served meanwhile."""
+    """Measure again how the engine runs best.
+
+    Requests are served meanwhile.
+    """
     with grpc.insecure_channel(address or _find_address(), options=[("grpc.enable_http_proxy", 0)]) as channel:
         stub = rpc.InferenceServiceStub(channel)
         try:

@@ -8,10 +8,19 @@ import sys
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import Field, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
+from pydantic.fields import FieldInfo
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
+
+from pagantic_common.settings.names import AREAS, PREFIX, area_prefix, find_unknown
 
 EXIT_CONFIG = 78  # EX_CONFIG of sysexits.h
 
@@ -25,8 +34,21 @@ class LogFormat(StrEnum):
     TEXT = "text"
 
 
+class _SharedEnvironment(EnvSettingsSource):
+    """Reads what is set once for every service, PAGANTIC_<NAME>."""
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        """Return the value of a shared setting; None for others."""
+        if field_name not in SHARED_SETTINGS:
+            return None, field_name, False
+        return super().get_field_value(field, field_name)
+
+
 class ServiceSettings(BaseSettings):
-    """What every service has. Each is read from the environment as PAGANTIC_<AREA>_<NAME>."""
+    """What every service has. Each is read from the environment as PAGANTIC_<AREA>_<NAME>.
+
+    What services can share is read as PAGANTIC_<NAME> where the area's own is not set.
+    """
 
     model_config = SettingsConfigDict(frozen=True, extra="ignore")
 
@@ -39,6 +61,19 @@ class ServiceSettings(BaseSettings):
     log_format: LogFormat = Field(LogFormat.JSON, description="json or text")
     otlp_endpoint: str = Field("", description="host:port of an OpenTelemetry collector; empty exports nothing")
     metrics_port: int = Field(0, ge=0, le=65535, description="port where Prometheus reads metrics; 0 is none")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Put what is set for every service behind what is set for this one."""
+        shared = _SharedEnvironment(settings_cls, env_prefix=PREFIX)
+        return init_settings, env_settings, shared, dotenv_settings, file_secret_settings
 
 
 class CallerSettings(ServiceSettings):
@@ -53,6 +88,17 @@ class CallerSettings(ServiceSettings):
     )
 
 
+# What all services may have in common; two that listen on one port would not.
+SHARED_SETTINGS = frozenset(CallerSettings.model_fields) - {"port", "metrics_port"}
+
+
+def known_names(cls: type[BaseSettings]) -> frozenset[str]:
+    """Return the names of the variables that these settings are read from."""
+    prefix = cls.model_config.get("env_prefix", "")
+    own = {f"{prefix}{name}".upper() for name in cls.model_fields}
+    return frozenset(own | {f"{PREFIX}{name}".upper() for name in SHARED_SETTINGS})
+
+
 def state_folder(environment: Mapping[str, str] = os.environ) -> Path:
     """Return the folder for state, wherever one stands: PAGANTIC_STATE, or pagantic in the user's state home."""
     if given := environment.get("PAGANTIC_STATE"):
@@ -62,20 +108,30 @@ def state_folder(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def load_settings(cls: type[SettingsT]) -> SettingsT:
-    """Read settings from the environment; on a wrong value name it on stderr and exit with 78."""
+    """Read settings from the environment; on a wrong value or name say so on stderr and exit with 78."""
     prefix = cls.model_config.get("env_prefix", "")
+    areas = [area for area in AREAS if area_prefix(area) == prefix]
     try:
-        return cls()
+        if not (unknown := find_unknown(os.environ, known_names(cls), areas) if areas else []):
+            return cls()
+        for line in unknown:
+            print(f"configuration error: {line}", file=sys.stderr)  # noqa: T201
     except ValidationError as error:
         problems: dict[str, list[str]] = {}
         for problem in error.errors():
-            name = str(problem["loc"][0]).upper() if problem["loc"] else ""
+            name = _variable_of(prefix, str(problem["loc"][0]).upper() if problem["loc"] else "")
             given = f", not {problem['input']!r}" if not isinstance(problem["input"], dict) else ""
-            problems.setdefault(f"{prefix}{name}", []).append(f"{problem['msg'].lower()}{given}")
-        for name, reasons in problems.items():
-            print(f"configuration error: {name}: {' or '.join(reasons)}", file=sys.stderr)  # noqa: T201
+            problems.setdefault(name, []).append(f"{problem['msg'].lower()}{given}")
+        for variable, reasons in problems.items():
+            print(f"configuration error: {variable}: {' or '.join(reasons)}", file=sys.stderr)  # noqa: T201
     except SettingsError as error:
         field = re.search(r'field "(\w+)"', str(error))
         name = f"{prefix}{field[1].upper()}" if field else prefix
         print(f"configuration error: {name}: it must be JSON", file=sys.stderr)  # noqa: T201
     sys.exit(EXIT_CONFIG)
+
+
+def _variable_of(prefix: str, name: str) -> str:
+    """Return the variable that a setting was read from: the service's own, or that of all services."""
+    is_shared = f"{prefix}{name}" not in os.environ and f"{PREFIX}{name}" in os.environ
+    return f"{PREFIX}{name}" if is_shared else f"{prefix}{name}"

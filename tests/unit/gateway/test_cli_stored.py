@@ -1,0 +1,116 @@
+"""Commands for what is stored: executions, conversations, documents, logs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from gateway.cli import documents, local
+from gateway.cli.main import app
+from gateway.cli.output import UsageError
+from pagantic.orchestrator.v1 import execution_pb2
+from tests.unit.client.scripted_orchestrator import ScriptedOrchestrator, serving
+
+
+@pytest.fixture
+def orchestrator():
+    return ScriptedOrchestrator()
+
+
+@pytest.fixture
+def invoke(orchestrator):
+    with serving(orchestrator) as address:
+        yield lambda *arguments, **kept: CliRunner().invoke(
+            app, list(arguments), env={"PAGANTIC_ADDRESS": address}, **kept
+        )
+
+
+def test_executions_are_listed_by_session_and_state(invoke, orchestrator):
+    shown = invoke("executions", "--session", "s", "--state", "complete", "--limit", "5").stdout
+    for word in ("r1", "CHAT", "COMPLETE", "(none)"):
+        assert word in shown
+    (request,) = orchestrator.requests
+    assert (request.session_id, request.state, request.page_size) == ("s", 6, 5)
+    wrong = invoke("executions", "--state", "gone")
+    assert (wrong.exit_code, "use one of INIT" in wrong.stderr) == (2, True)
+
+
+def test_show_prints_the_stored_answer_and_as_json_the_whole_execution(invoke):
+    shown = invoke("show", "r1")
+    assert (shown.exit_code, shown.stdout) == (0, "hello\n")
+    assert "CHAT request r1: COMPLETE" in shown.stderr
+    assert json.loads(invoke("show", "r1", "--json").stdout)["response"]["content"] == "hello"
+    assert invoke("show", "r2").exit_code == 3
+
+
+def test_resume_with_wait_prints_the_answer(invoke):
+    result = invoke("resume", "r1", "--wait")
+    assert (result.exit_code, result.stdout) == (0, "hello\n")
+
+
+@pytest.mark.parametrize(
+    ("interrupted", "words"), [(True, "pagantic resume r1 --wait"), (False, "still running, in EXECUTE")]
+)
+def test_a_timeline_that_has_not_ended_says_why(invoke, orchestrator, interrupted, words):
+    orchestrator.execution.state.current = execution_pb2.LIFECYCLE_STATE_EXECUTE
+    orchestrator.execution.interrupted = interrupted
+    assert words in invoke("timeline", "r1").stderr
+
+
+def test_cancel_says_how_the_execution_ended(invoke):
+    assert "r1 ended as CANCELLED" in invoke("cancel", "r1").stderr
+
+
+def test_conversations_are_listed_shown_and_deleted(invoke, orchestrator):
+    assert invoke("sessions", "list").exit_code == 0
+    assert invoke("sessions", "show", "a").stdout == "user: hi there\n"
+    assert invoke("sessions", "show", "b").exit_code == 3
+    assert invoke("sessions", "delete", "a").exit_code == 0
+    assert orchestrator.requests[-1].session_id == "a"
+
+
+def test_a_folder_is_read_with_its_folders_and_what_is_no_text_is_counted(tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / ".hidden").mkdir()
+    (tmp_path / ".hidden" / "c.txt").write_text("hidden", encoding="utf-8")
+    (tmp_path / "in" / "b.txt").write_text("two", encoding="utf-8")
+    (tmp_path / "a.md").write_text("one", encoding="utf-8")
+    (tmp_path / "bad.bin").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "empty.txt").touch()
+    found, skipped = documents._read_documents([tmp_path, tmp_path / "a.md"])
+    assert [document.content for document in found] == ["one", "two", "one"]
+    assert skipped == 2
+
+
+def test_a_named_file_that_is_no_text_is_wrong_usage(tmp_path):
+    (tmp_path / "bad.bin").write_bytes(b"\xff")
+    with pytest.raises(UsageError, match="not UTF-8"):
+        documents._read_documents([tmp_path / "bad.bin"])
+
+
+def test_logs_show_the_last_lines_of_a_service(tmp_path):
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "tools.log").write_text("one\ntwo\x1b[2J\nthree\n", encoding="utf-8")
+    (tmp_path / "logs" / "rerank.log").write_text("four\n", encoding="utf-8")
+
+    def invoke(*arguments):
+        return CliRunner().invoke(app, ["logs", *arguments], env={"PAGANTIC_STATE": str(tmp_path)})
+
+    assert invoke("tools", "--lines", "2").stdout == "two\nthree\n"
+    assert "rerank        four" in invoke().stdout
+    wrong = invoke("tool")
+    assert (wrong.exit_code, "there are: rerank, tools" in wrong.stderr) == (2, True)
+
+
+def test_logs_that_are_followed_show_whole_lines_and_begin_anew_after_rotation(tmp_path, capsys):
+    log = tmp_path / "tools.log"
+    log.write_text("old\n", encoding="utf-8")
+    end = local._show_tail(log, 0, is_named=False)
+    log.write_text("old\nnew\nhal", encoding="utf-8")
+    end = local._show_new(log, end, is_named=False)
+    assert capsys.readouterr().out == "new\n"
+    log.write_text("x\n", encoding="utf-8")
+    local._show_new(log, end, is_named=False)
+    assert capsys.readouterr().out == "x\n"
