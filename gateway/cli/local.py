@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -14,6 +15,7 @@ from typing import Annotated, Any
 import psutil
 import typer
 
+from gateway.cli.failures import EXIT_USAGE
 from gateway.cli.output import UsageError, reporting_errors, say
 from pagantic_common.settings import state_folder
 
@@ -121,6 +123,11 @@ def _show_lines(file: Path, lines: Sequence[bytes], *, is_named: bool) -> None:
 
 
 def _run(*arguments: str) -> int:
+    if importlib.util.find_spec("supervisor") is None:
+        typer.echo(
+            "this installation has the client only: `pip install 'pagantic[server]'` brings the services", err=True
+        )
+        return EXIT_USAGE
     # Ctrl-C reaches the started command too; it stops what it started, so it is waited for and not killed.
     running = subprocess.Popen([sys.executable, "-m", MODULE, *arguments])
     while True:

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
-from opentelemetry.instrumentation.grpc import aio_client_interceptors
 
 from pagantic_common.rpc.service_config import service_config
 from pagantic_common.telemetry.tracing import is_recording
@@ -56,5 +55,10 @@ def channel_options(max_message_bytes: int) -> list[tuple[str, Any]]:
 
 def open_channel(address: str, *, max_message_bytes: int) -> grpc.aio.Channel:
     """Open a plaintext channel that connects on first use; its calls are traced where spans are recorded."""
-    interceptors = [*aio_client_interceptors(), CancelUnary()] if is_recording() else []
-    return grpc.aio.insecure_channel(address, options=channel_options(max_message_bytes), interceptors=interceptors)
+    options = channel_options(max_message_bytes)
+    if not is_recording():
+        return grpc.aio.insecure_channel(address, options=options)
+    # Imported here: a client without a collector is installed without it.
+    from opentelemetry.instrumentation.grpc import aio_client_interceptors  # noqa: PLC0415
+
+    return grpc.aio.insecure_channel(address, options=options, interceptors=[*aio_client_interceptors(), CancelUnary()])

@@ -1,0 +1,88 @@
+"""`pip install pagantic` without extras: the client and its commands work with no package that only servers need."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[2]
+SERVER_ONLY = ("alembic", "llguidance", "numpy", "psycopg", "sqlalchemy", "structlog", "supervisor")
+
+
+def closure(requirements):
+    """The installed distributions that these requirements bring, without extras."""
+    found = {}
+    waiting = [Requirement(text) for text in requirements]
+    while waiting:
+        requirement = waiting.pop()
+        if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        name = re.sub(r"[-_.]+", "-", requirement.name).lower()
+        if name not in found:
+            found[name] = importlib.metadata.distribution(name)
+            waiting += map(Requirement, found[name].requires or ())
+    return found
+
+
+def link_files(distribution, folder):
+    for file in distribution.files or ():
+        source, target = Path(str(distribution.locate_file(file))), folder / file
+        if ".." in file.parts or not source.is_file() or target.exists():
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.symlink_to(source.resolve())
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """A folder with what an installation of the wheel without extras has."""
+    built, folder = tmp_path_factory.mktemp("built"), tmp_path_factory.mktemp("site")
+    pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
+    subprocess.run(
+        [*pip, "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", built, ROOT], check=True, cwd=built
+    )
+    (wheel,) = built.glob("*.whl")
+    subprocess.run([*pip, "install", "--no-deps", "--no-index", "--target", folder, wheel], check=True)
+    (own,) = importlib.metadata.distributions(name="pagantic", path=[str(folder)])
+    brought = closure(own.requires)
+    assert not brought.keys() & set(SERVER_ONLY)
+    for distribution in brought.values():
+        link_files(distribution, folder)
+    return folder
+
+
+def run(site, code, *arguments):
+    prelude = f"import sys; sys.path.insert(0, {str(site)!r}); "
+    command = [sys.executable, "-I", "-S", "-c", prelude + code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=site)
+
+
+def test_the_client_is_imported_without_the_servers_packages(site):
+    done = run(site, "from pagantic_common.client import AsyncClient, Client; Client().close()")
+    assert done.returncode == 0, done.stderr
+    assert run(site, "import sqlalchemy").returncode == 1
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("--version",), ("chat", "--help"), ("sessions", "--help")])
+def test_the_command_runs_without_the_servers_packages(site, arguments):
+    done = run(site, "from gateway.cli.main import main; main()", *arguments)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+def test_a_request_finds_no_orchestrator_and_says_so(site):
+    done = run(site, "from gateway.cli.main import main; main()", "chat", "hi", "--address", "127.0.0.1:1")
+    assert done.returncode == 7
+    assert "the orchestrator service cannot be reached" in done.stderr
+
+
+def test_starting_services_says_what_to_install(site):
+    done = run(site, "from gateway.cli.main import main; main()", "up")
+    assert done.returncode == 2
+    assert "pip install 'pagantic[server]'" in done.stderr
