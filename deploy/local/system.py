@@ -1,4 +1,4 @@
-"""Brings the whole system up and down on this machine, and tells how it is."""
+"""Brings the whole system up and down on this machine, and shows its state."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class StartFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class AreaStatus:
-    """How one service is."""
+    """The state of one service."""
 
     name: str
     state: str
@@ -116,11 +116,11 @@ class LocalSystem:
                 self._stop_supervised(progress)
             elif not self._stop_leftovers(progress):
                 return False
-        print(f"down: everything stopped after {progress.waited_s:.1f} s", flush=True)
+        print(f"down: all services stopped after {progress.waited_s:.1f} s", flush=True)
         return True
 
     def status(self) -> list[AreaStatus]:
-        """Return how each service is, in the order of the areas."""
+        """Return the state of each service, in the order of the areas."""
         processes = self._host_processes() or self.supervision.processes()
         answers = _probe_all(self.areas)
         return [

@@ -67,7 +67,8 @@ def message_from_proto(message: message_pb2.Message) -> Message:
     role = _ROLE_FROM_PROTO.get(message.role)
     if role is None:
         known = ", ".join(f"ROLE_{role.name}" for role in Role)
-        raise InvalidRequest(f"message role {message.role} is not set or not known: use one of {known}")
+        problem = f"there is no message role {message.role}" if message.role else "a message's role is not set"
+        raise InvalidRequest(f"{problem}: use one of {known}")
     return Message(
         role=role,
         content=message.content,

@@ -105,7 +105,7 @@ _NEVER_RETRYABLE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A failure as a value: the contract's SystemError, whose name Python has taken.
+    """A failure as a value: the contract's SystemError, a name that Python uses for an exception of its own.
 
     `code` is None only for failures outside the taxonomy, such as an unknown session.
     """

@@ -123,7 +123,7 @@ class Peer:
             if wait_s <= 0:
                 return
             if wait_s > patience.left_s:
-                self._refuse(f"it is tried again in {wait_s:.2f} s", wait_s)
+                self._refuse(f"the last calls failed; the next is made in {max(wait_s, 0.1):.1f} s", wait_s)
             with patience.waiting(self.name):
                 await asyncio.sleep(min(wait_s, patience.deadline_s()))
 

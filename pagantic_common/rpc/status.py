@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import urllib.parse
 from dataclasses import replace
 
 import grpc
@@ -40,6 +41,10 @@ _CLASS_OF_STATUS = {status: cls for cls, status in STATUS_OF_CLASS.items()}
 
 
 _TOO_LARGE = "larger than max"  # what gRPC itself says; a service of ours would say it with details
+
+
+_FAILED_ADDRESS = re.compile(r"ipv[46]:(\S+?:\d+)(?=:?[\s;,]|$)")
+_LOST = re.compile(r"(?i)socket closed|stream removed|cancelling all calls|connection reset|broken pipe|goaway|eof")
 
 
 class Unreachable(errors.Unavailable):
@@ -104,10 +109,22 @@ def restore_error(service: str, error: grpc.aio.AioRpcError) -> PaganticError:
         if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE in text:
             return errors.InvalidRequest(f"a message to or from the {service} service is too large: {_sizes_of(text)}")
         if error.code() is grpc.StatusCode.UNAVAILABLE:
-            message = f"the {service} service cannot be reached: {text}"
+            message = f"the {service} service cannot be reached: {_plain_reason(text)}"
             return Unreachable(message, retry_after_s=UNREACHABLE_RETRY_AFTER_S)
+        if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+            return cls(f"the {service} service did not answer within the time given")
         return cls(text if cls is not errors.Internal else f"the {service} service failed: {text}")
     return cls(failure=failure, retry_after_s=retry_after_s)
+
+
+def _plain_reason(text: str) -> str:
+    """Return why nothing answers, without gRPC's own words where they are known."""
+    if found := _FAILED_ADDRESS.search(text):
+        address = urllib.parse.unquote(found[1])
+        return f"nothing answers at {address}"
+    if "DNS" in text or "name resolution" in text.lower():
+        return "its host name is not known"
+    return "the connection was lost" if _LOST.search(text) else text
 
 
 def _sizes_of(text: str) -> str:

@@ -100,7 +100,7 @@ def test_what_decoding_derives_under_a_schema_that_it_enforces_is_valid(suites, 
             try:
                 found = compile_source(Source(SourceKind.SCHEMA, schema_json), LIMITS)
             except InvalidRequest as error:
-                if "nothing satisfies" in str(error) and any(case["valid"] for case in group["tests"]):
+                if "no JSON satisfies" in str(error) and any(case["valid"] for case in group["tests"]):
                     wrong.append(f"{name}: {error}")
                 continue
             compiled += 1

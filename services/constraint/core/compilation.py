@@ -113,7 +113,8 @@ def _compile_schema(source: Source, limits: Limits) -> Compiled:
         objections = check_engine_text(engine_text)
     except GrammarError as error:
         if str(error).startswith(_UNSATISFIABLE):
-            raise InvalidRequest(f"nothing satisfies the schema: {error}") from None
+            reason = str(error).removeprefix(_UNSATISFIABLE).lstrip(" :")
+            raise InvalidRequest(f"no JSON satisfies the schema{reason and f': {reason}'}") from None
         return _compile_type(source, schema, str(error))
     found = [place for objection in objections for place in _places_of(objection, schema_for_engine(schema))]
     return Compiled(source.hash, engine_text, tuple(dict.fromkeys(found))[:MAX_UNSUPPORTED], warnings)

@@ -25,7 +25,7 @@ from services.constraint.core.schema import find_violations
 
 MAX_DETAILED_VIOLATIONS = 50
 MAX_REASONS = 100
-NO_INTENT = "no intent was given"
+NO_INTENT = "the request has no semantic_intent"
 _AFTER_FAILURE = "an earlier stage failed"
 _NO_SCHEMA = "the contract has no schema"
 

@@ -90,7 +90,8 @@ def _mode_from_proto(value: int) -> Mode:
     name = names.get(value, "").removeprefix(_MODE_PREFIX)
     if name not in Mode.__members__:
         known = ", ".join(_MODE_PREFIX + mode.value for mode in Mode)
-        raise InvalidRequest(f"mode {value} is not set or not known: use one of {known}")
+        problem = f"there is no mode {value}" if value else "mode is not set"
+        raise InvalidRequest(f"{problem}: use one of {known}")
     return Mode(name)
 
 

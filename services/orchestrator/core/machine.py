@@ -65,7 +65,7 @@ def start(request: Request, bounds: PlanPolicy | None = None) -> Outcome:
     if request.mode is Mode.PLAN:
         outcome = _start_plan(Run(request=request, bounds=bounds or PlanPolicy()))
     else:
-        outcome = move(Run(request=request), State.PREPARE, "nothing to plan", Prepare())
+        outcome = move(Run(request=request), State.PREPARE, "no plan is needed", Prepare())
     return replace(outcome, transitions=(admitted, *outcome.transitions))
 
 

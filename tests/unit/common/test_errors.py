@@ -68,6 +68,32 @@ def test_a_service_that_does_not_answer_is_named():
     assert further_up.retry_after_s
 
 
+@pytest.mark.parametrize(
+    ("status", "text", "words"),
+    [
+        (
+            grpc.StatusCode.UNAVAILABLE,
+            "connections to all backends failing; last error: UNKNOWN: ipv4:127.0.0.1:9: Failed to connect to remote",
+            "the tools service cannot be reached: nothing answers at 127.0.0.1:9",
+        ),
+        (
+            grpc.StatusCode.UNAVAILABLE,
+            "last error: UNKNOWN: ipv6:%5B::1%5D:9: connect failed",
+            "the tools service cannot be reached: nothing answers at [::1]:9",
+        ),
+        (grpc.StatusCode.UNAVAILABLE, "Socket closed", "the tools service cannot be reached: the connection was lost"),
+        (
+            grpc.StatusCode.DEADLINE_EXCEEDED,
+            "Stream removed (Deadline Exceeded)",
+            "the tools service did not answer within the time given",
+        ),
+    ],
+)
+def test_what_grpc_says_is_told_in_plain_words(status, text, words):
+    error = grpc.aio.AioRpcError(status, grpc.aio.Metadata(), grpc.aio.Metadata(), text)
+    assert str(restore_error("tools", error)) == words
+
+
 @given(FAILURES, st.lists(FAILURES, max_size=7))
 def test_status_details_stay_under_their_limit_and_keep_the_code(failure, causes):
     for cause in causes:
