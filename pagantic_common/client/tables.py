@@ -44,9 +44,9 @@ class TimelineRow:
 
     @property
     def narrow_cells(self) -> tuple[str, ...]:
-        """The row's text, in the order of NARROW_COLUMNS."""
+        """The row's text, in the order of NARROW_COLUMNS; an action without a layer is the orchestrator's."""
         sequence, offset, layer, action, what, caused_by, took, error = self.cells
-        is_told = not layer or action.startswith(layer)
+        is_told = layer in ("", "orchestrator") or action.startswith(layer)
         cause = f"(caused by {caused_by})" if caused_by else ""
         return (sequence, offset, action if is_told else f"{layer}: {action}", f"{what} {cause}".strip(), took, error)
 
