@@ -143,7 +143,8 @@ async def _run() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for durability in Durability:
             journal = f"sqlite:///{Path(folder) / durability}.sqlite3"
-            settings = {"inference_address": inference, "journal_url": journal, "durability": durability.value}
+            settings = {"inference_address": inference, "constraint_address": inference, "journal_url": journal}
+            settings["durability"] = durability.value
             service = running_service("orchestrator", **settings)
             address, pid = await asyncio.to_thread(service.__enter__)
             try:

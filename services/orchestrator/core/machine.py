@@ -26,7 +26,7 @@ from services.orchestrator.core.ending import complete, fail, move
 from services.orchestrator.core.lifecycle import State
 from services.orchestrator.core.plan import Plan, PlanPolicy
 from services.orchestrator.core.plan_result import accept_plan
-from services.orchestrator.core.prompt import assemble_messages, feedback_message
+from services.orchestrator.core.prompt import answer_now_message, assemble_messages, feedback_message
 from services.orchestrator.core.repeated_calls import new_calls, result_messages
 from services.orchestrator.core.replicas import ballots_of, most_frequent_failure
 from services.orchestrator.core.request import Mode, Request
@@ -157,6 +157,7 @@ def _after_nothing(run: Run, output: InferenceOutput) -> Outcome:
         return fail(run, truncation_of(run.request, output, run.max_tokens))
     if run.records and run.is_in_tool_phase and run.has_tools_left:
         run = _without_tools(run)
+        run = replace(run, transcript=(*run.transcript, answer_now_message()))
         return Outcome(run, commands=(_infer(run),))
     return fail(run, failure_of(ErrorCode.INFERENCE_MALFORMED_RESPONSE, "the model gave an empty answer"))
 
@@ -165,10 +166,11 @@ def _after_tools(run: Run, records: Sequence[ToolCallRecord]) -> Outcome:
     output = run.output or InferenceOutput("", FinishReason.TOOL)
     said = Message(Role.ASSISTANT, content=output.content, reasoning=output.reasoning, tool_calls=output.tool_calls)
     results = result_messages(output.tool_calls, records, run.records)
+    urged = () if run.has_tools_left else (answer_now_message(),)
     run = replace(
         run,
         records=(*run.records, *records),
-        transcript=(*run.transcript, said, *results),
+        transcript=(*run.transcript, said, *results, *urged),
         turn=(*run.turn, said, *results),
     )
     return Outcome(run, commands=(_infer(run),))

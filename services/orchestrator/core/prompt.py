@@ -99,6 +99,11 @@ def feedback_message(violations: Sequence[str]) -> Message:
     return Message(Role.USER, content="\n".join(lines))
 
 
+def answer_now_message() -> Message:
+    """Return what the model is told when it may call no more tools."""
+    return Message(Role.USER, content="You have these results already. Answer in words now, without calling a tool.")
+
+
 def last_user_text(request: Request, history: Sequence[Message]) -> str:
     """Return the last thing that the user said, which is what context is retrieved for."""
     asked = [message.content for message in (*history, *request.messages) if message.role is Role.USER]

@@ -21,8 +21,10 @@ def test_the_same_call_again_is_answered_from_what_it_gave_and_the_next_round_ha
     outcomes = drive(request(), PREPARED, said(calls=[CALL]), ToolsRan((RECORD,)), said(calls=[AGAIN]))
     infer = command_of(outcomes, Infer)
     assert infer.tools == ()
-    assert infer.messages[-1].role is Role.TOOL
-    assert (infer.messages[-1].content, infer.messages[-1].tool_call_id) == ("noon", "c2")
+    assert infer.messages[-2].role is Role.TOOL
+    assert (infer.messages[-2].content, infer.messages[-2].tool_call_id) == ("noon", "c2")
+    assert "without calling a tool" in infer.messages[-1].content
+    assert infer.messages[-1] not in outcomes[-1].run.turn
     ended = drive(
         request(), PREPARED, said(calls=[CALL]), ToolsRan((RECORD,)), said(calls=[AGAIN]), said("It is noon.")
     )
