@@ -7,7 +7,7 @@ import time
 import pytest
 
 from pagantic.constraint.v1 import constraint_service_pb2 as rpc
-from pagantic_common.domain.errors import Overloaded, PaganticError, Unavailable
+from pagantic_common.domain.errors import InvalidRequest, PaganticError, Unavailable
 from pagantic_common.rpc.call import call_unary
 from tests.support.constraint_app import running
 from tests.support.hostile import OK, compile_requests, other_requests
@@ -51,6 +51,6 @@ async def test_every_hostile_input_has_its_code_and_the_service_is_well_afterwar
 
 async def test_a_message_beyond_the_limit_is_refused_by_the_transport():
     async with running(max_message_bytes=1024 * 1024) as stub:
-        with pytest.raises(Overloaded):
+        with pytest.raises(InvalidRequest):
             await call_unary("constraint", stub.RepairJson, rpc.RepairJsonRequest(text="x" * 2_000_000))
         assert (await stub.RepairJson(rpc.RepairJsonRequest(text="1"))).valid
