@@ -50,17 +50,19 @@ def test_ingest_and_tools_talk_to_their_services(system):
 
 
 @pytest.mark.parametrize(
-    ("command", "wrong"),
+    ("command", "exit_code", "wrong"),
     [
-        (("timeline", "never"), "no execution has request_id 'never'"),
-        (("run", "no-such-file.json"), "no-such-file.json"),
-        (("chat", "hi", "--tool", "hammer"), "no tool is named 'hammer'"),
-        (("chat", "hi", "--address", "127.0.0.1:9"), "pagantic up"),
+        (("timeline", "never"), 3, "no execution has request_id 'never'"),
+        (("run", "no-such-file.json"), 2, "no-such-file.json"),
+        (("chat", ""), 2, "the text is empty"),
+        (("chat", "hi", "--tool", "hammer"), 5, "no tool is named 'hammer'"),
+        (("chat", "hi", "--address", "127.0.0.1:9"), 7, "pagantic up"),
+        (("chat", "hi", "--context", "never"), 3, "never"),
     ],
 )
-def test_a_mistake_is_a_line_on_stderr_and_a_code(system, command, wrong):
+def test_a_mistake_is_a_line_on_stderr_and_a_code(system, command, exit_code, wrong):
     done = system.run("pagantic", *command, check=False)
-    assert done.returncode in (1, 2)
+    assert done.returncode == exit_code, done.stderr
     assert wrong in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -69,3 +71,50 @@ def test_the_demo_answers_its_requests_and_leaves_a_running_system_alone(system)
     shown = system.run(sys.executable, "-m", "deploy.local", "demo", "--once").stdout
     assert "5 of 5 requests ended without error" in shown
     system.run("pagantic", "status")
+
+
+def test_a_calculation_shows_the_tool_its_arguments_and_its_result(system):
+    options = ("--tool", "calculator", "--tool-choice", "required", "--temperature", "0")
+    shown = system.run("pagantic", "chat", "What is 17*23?", *options).stderr
+    assert "-> 391" in shown
+    assert "calculator({" in shown
+
+
+def test_a_structured_answer_that_was_cut_leaves_stdout_empty_and_can_be_looked_up(system):
+    schema, text = EXAMPLES / "incident_schema.json", f"@{EXAMPLES / 'incident.txt'}"
+    options = ("--max-tokens", "12", "--request-id", "cut-1")
+    done = system.run("pagantic", "structured", "--schema", schema, text, *options, check=False)
+    assert (done.returncode, done.stdout) == (6, "")
+    assert "INFERENCE_OUTPUT_TRUNCATED" in done.stderr
+    assert "cut-1" in system.run("pagantic", "executions", "--state", "ERROR").stdout
+    shown = system.run("pagantic", "show", "cut-1", check=False)
+    assert (shown.returncode, shown.stdout) == (6, "")
+
+
+def test_a_vote_and_a_plan_print_their_answers(system):
+    schema, text = EXAMPLES / "severity_schema.json", f"@{EXAMPLES / 'incident.txt'}"
+    voted = system.run("pagantic", "vote", "-n", "5", "--schema", schema, text, "--seed", "1")
+    assert json.loads(voted.stdout)["severity"] in ("low", "medium", "high")
+    assert "votes: " in voted.stderr
+    assert system.run("pagantic", "plan", "Say hello.", "--max-tokens", "8").stdout.strip()
+
+
+def test_a_folder_is_stored_listed_and_deleted(system, tmp_path):
+    (tmp_path / "a.txt").write_text("A lighthouse guides ships.", encoding="utf-8")
+    (tmp_path / "b.bin").write_bytes(b"\xff\xfe")
+    stored = system.run("pagantic", "ingest", "folder", tmp_path)
+    assert "1 added" in stored.stdout
+    assert "1 file skipped" in stored.stderr
+    assert "folder" in system.run("pagantic", "collections", "list").stdout
+    system.run("pagantic", "collections", "delete", "folder")
+    assert "folder" not in system.run("pagantic", "collections", "list").stdout
+
+
+def test_conversations_models_and_logs_can_be_looked_at(system):
+    system.run("pagantic", "chat", "My name is Ana.", "--session", "cli-s", "--max-tokens", "8")
+    assert "cli-s" in system.run("pagantic", "sessions", "list").stdout
+    assert "user: My name is Ana." in system.run("pagantic", "sessions", "show", "cli-s").stdout
+    system.run("pagantic", "sessions", "delete", "cli-s")
+    assert system.run("pagantic", "sessions", "show", "cli-s", check=False).returncode == 3
+    assert "4096 tokens" in system.run("pagantic", "models").stdout
+    assert system.run("pagantic", "logs", "orchestrator").stdout

@@ -196,7 +196,7 @@ async def test_the_first_message_of_a_stream_ends_a_row_of_failures():
         peer = peer_of(nowhere, "inference")
         for _ in range(2):
             for _ in range(THRESHOLD - 1):
-                with pytest.raises(Unreachable, match="nothing answers|connection"):
+                with pytest.raises(Unreachable, match="nothing answers"):
                     await anext(infer(peer, nowhere))
             async with aclosing(infer(peer, channel)) as responses:
                 await anext(responses)
@@ -208,7 +208,7 @@ async def test_streams_of_a_service_that_does_not_answer_are_refused():
     async with open_channel(f"127.0.0.1:{closed_port}", max_message_bytes=MAX_MESSAGE_BYTES) as nowhere:
         peer = peer_of(nowhere, "inference", now_s=FakeClock().monotonic_s)
         for _ in range(THRESHOLD):
-            with pytest.raises(Unreachable, match="nothing answers|connection"):
+            with pytest.raises(Unreachable, match="nothing answers"):
                 await anext(infer(peer, nowhere))
         with pytest.raises(Unreachable, match="the next is made in"):
             await anext(infer(peer, nowhere))
