@@ -16,7 +16,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 def commands():
     """The commands of the first block of examples, but for those that start, stop or converse."""
     (block,) = re.findall(r"```\n(source \.venv/bin/activate\n.*?)```", README, flags=re.DOTALL)
-    lines = [shlex.split(line, comments=True) for line in block.splitlines()[1:]]
+    lines = [shlex.split(line, comments=True) for line in block.replace("\\\n", " ").splitlines()[1:]]
     assert all(line[0] == "pagantic" for line in lines)
     return [line for line in lines if line[1:] not in (["up"], ["down"], ["chat"])]
 
@@ -26,6 +26,7 @@ def test_the_commands_work_in_their_order(system, monkeypatch):
     shown = [system.run(*command) for command in commands()]
     assert len(shown) > 9
     assert "-> 391" in shown[1].stderr
+    assert "391" in shown[1].stdout
 
 
 def test_the_python_example_reads_its_text(system):
