@@ -133,7 +133,7 @@ def _write_wrapped(text: str) -> None:
 
 def _show_partial(response: execution_pb2.SystemResponse) -> None:
     if partial := response.structured_output_json or response.content:
-        note(f"what there is of the answer, not valid:\n{partial}")
+        note(f"what there is of the answer:\n{partial}")
 
 
 def _tell_parts(response: execution_pb2.SystemResponse) -> None:

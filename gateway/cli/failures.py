@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from pagantic_common.domain import errors
 from pagantic_common.domain.errors import ErrorCategory, ErrorCode, PaganticError
-from pagantic_common.rpc.status import Unreachable
+from pagantic_common.rpc.status import MessageTooLarge, Unreachable
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -100,6 +100,10 @@ def _after_fault(_error: PaganticError, request_id: str) -> str:
 
 
 _NEXT_OF_CLASS: tuple[tuple[type[PaganticError], Callable[[PaganticError, str], str]], ...] = (
+    (
+        MessageTooLarge,
+        lambda _error, _id: "send less text, or `pagantic ingest` it and name it with --context",
+    ),
     (errors.Unavailable, _after_unreachable),
     (errors.DeadlineExceeded, lambda _error, _id: "allow more time with --timeout, or less output with --max-tokens"),
     (errors.Overloaded, _after_overload),

@@ -10,6 +10,7 @@ import typer
 
 from gateway.cli import chat, doctor, documents, inner, local, requests, stored, tuning
 from gateway.cli.failures import EXIT_CODES_HELP, EXIT_FAILED
+from pagantic_common.domain.terminal_text import plain_text
 
 app = typer.Typer(
     name="pagantic",
@@ -67,7 +68,7 @@ def main() -> None:
         local.use_remembered_addresses()
         app()
     except Exception as error:  # noqa: BLE001 - people get a line, not a traceback
-        typer.echo(f"INTERNAL: {type(error).__name__}: {error}", err=True)
+        typer.echo(f"INTERNAL: {type(error).__name__}: {plain_text(str(error))}", err=True)
         typer.echo("next: this is a fault of the command itself; please report it", err=True)
         sys.exit(EXIT_FAILED)
 

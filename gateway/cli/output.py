@@ -19,7 +19,7 @@ from rich.console import Console, RenderableType
 from rich.status import Status
 from rich.text import Text
 
-from gateway.cli.failures import EXIT_USAGE, exit_code_of, next_step_of
+from gateway.cli.failures import EXIT_INTERRUPTED, EXIT_USAGE, exit_code_of, next_step_of
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import raise_for_error
 from pagantic_common.client.tables import wide_console
@@ -92,6 +92,10 @@ def reporting_errors(request_id: str = "") -> Iterator[None]:
     except PaganticError as error:
         report(error, request_id=request_id)
         raise typer.Exit(exit_code_of(error)) from None
+    except KeyboardInterrupt:
+        if request_id:
+            note(f"\nstopped; `pagantic show {request_id}` shows what there is of the answer")
+        raise typer.Exit(EXIT_INTERRUPTED) from None
     except UsageError as error:
         typer.secho(f"USAGE: {plain_text(str(error))}", err=True, fg=typer.colors.RED)
         raise typer.Exit(EXIT_USAGE) from None

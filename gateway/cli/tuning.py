@@ -1,22 +1,25 @@
-"""`pagantic tune`: measures anew how the engine runs best on this machine, and tells how that goes."""
+"""`pagantic tune`: measures again how the engine runs best on this machine, and shows how that goes."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Annotated
 
-import grpc
 import typer
 
+from gateway.cli import options
 from gateway.cli.failures import EXIT_FAILED
 from gateway.cli.local import read_status
-from gateway.cli.output import note
+from gateway.cli.output import note, reporting_errors, say_wrapped
 from pagantic.inference.v1 import inference_service_pb2 as pb
 from pagantic.inference.v1 import inference_service_pb2_grpc as rpc
+from pagantic_common.rpc.call import call_unary
+from pagantic_common.rpc.channel import open_channel
 
 POLL_S = 0.5
 CALL_TIMEOUT_S = 10.0
-DEFAULT_ADDRESS = "127.0.0.1:50052"
+MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 
 
 def tune(
@@ -33,34 +36,33 @@ def tune(
 
     Requests are served meanwhile.
     """
-    with grpc.insecure_channel(address or _find_address(), options=[("grpc.enable_http_proxy", 0)]) as channel:
-        stub = rpc.InferenceServiceStub(channel)
-        try:
-            stub.TuneEngine(pb.TuneEngineRequest(), timeout=CALL_TIMEOUT_S)
-            reply = _wait(stub, time.monotonic() + timeout)
-        except grpc.RpcError as error:
-            typer.secho(f"{error.code().name}: {error.details()}", err=True, fg=typer.colors.RED)
-            raise typer.Exit(EXIT_FAILED) from None
+    with reporting_errors():
+        reply = asyncio.run(_measure(address or _find_address(), timeout))
     if reply.state != pb.TUNING_STATE_MEASURED:
         typer.secho(f"not measured within {timeout:.0f} s: {reply.note}", err=True, fg=typer.colors.RED)
-        typer.echo("next: leave it; it is measured when the machine is quiet, and `pagantic doctor` tells", err=True)
+        typer.echo("next: wait; it is measured when the machine is quiet, and `pagantic doctor` shows it", err=True)
         raise typer.Exit(EXIT_FAILED)
     for choice in reply.choices:
-        typer.echo(f"{choice.name}: {choice.value} ({choice.reason})")
+        say_wrapped(f"{choice.name}: {choice.value} ({choice.reason})", indent=2)
 
 
-def _wait(stub: rpc.InferenceServiceStub, until_s: float) -> pb.DescribeEngineResponse:
-    told = ""
-    while True:
-        reply = stub.DescribeEngine(pb.DescribeEngineRequest(), timeout=CALL_TIMEOUT_S)
-        if reply.state == pb.TUNING_STATE_MEASURED or time.monotonic() > until_s:
-            return reply
-        state = "measuring" if reply.state == pb.TUNING_STATE_MEASURING else reply.note
-        if state != told:
-            told = state
-            note(state)
-        time.sleep(POLL_S)
+async def _measure(address: str, timeout_s: float) -> pb.DescribeEngineResponse:
+    until_s = time.monotonic() + timeout_s
+    last = ""
+    async with open_channel(address, max_message_bytes=MAX_MESSAGE_BYTES) as channel:
+        stub: rpc.InferenceServiceAsyncStub = rpc.InferenceServiceStub(channel)
+        await call_unary("inference", stub.TuneEngine, pb.TuneEngineRequest(), CALL_TIMEOUT_S)
+        while True:
+            reply = await call_unary("inference", stub.DescribeEngine, pb.DescribeEngineRequest(), CALL_TIMEOUT_S)
+            if reply.state == pb.TUNING_STATE_MEASURED or time.monotonic() > until_s:
+                return reply
+            state = "measuring" if reply.state == pb.TUNING_STATE_MEASURING else reply.note
+            if state != last:
+                last = state
+                note(state)
+            await asyncio.sleep(POLL_S)
 
 
 def _find_address() -> str:
-    return next((str(area["address"]) for area in read_status() if area["name"] == "inference"), DEFAULT_ADDRESS)
+    addresses = (str(area["address"]) for area in read_status() if area["name"] == "inference")
+    return next(addresses, options.INFERENCE)

@@ -51,6 +51,10 @@ class Unreachable(errors.Unavailable):
     """Nothing answered: the status is the transport's own, not one that a service of ours gave."""
 
 
+class MessageTooLarge(errors.InvalidRequest):
+    """The transport refused a message for its size."""
+
+
 _CLASS_OF_CODE: dict[ErrorCode, type[PaganticError]] = {
     ErrorCode.INFERENCE_ENGINE_ERROR: errors.Internal,
     ErrorCode.INFERENCE_MALFORMED_RESPONSE: errors.Internal,
@@ -107,7 +111,7 @@ def restore_error(service: str, error: grpc.aio.AioRpcError) -> PaganticError:
     if failure is None:
         text = error.details() or "no details"
         if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE in text:
-            return errors.InvalidRequest(f"a message to or from the {service} service is too large: {_sizes_of(text)}")
+            return MessageTooLarge(f"a message to or from the {service} service is too large: {_sizes_of(text)}")
         if error.code() is grpc.StatusCode.UNAVAILABLE:
             message = f"the {service} service cannot be reached: {_plain_reason(text)}"
             return Unreachable(message, retry_after_s=UNREACHABLE_RETRY_AFTER_S)

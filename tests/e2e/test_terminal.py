@@ -104,3 +104,16 @@ def test_ctrl_c_stops_an_answer_and_what_was_said_stays(system, chat):
     assert terminal.end() == 0
     kept = system.run("pagantic", "sessions", "show", "stopped").stdout
     assert "user: Count from one to five hundred" in kept
+
+
+def test_ctrl_c_ends_a_single_answer_and_says_where_it_is_kept(system):
+    terminal = Terminal(
+        system, "pagantic", "chat", "Count from one to five hundred, in words.", "--request-id", "cut-2"
+    )
+    terminal.wait_for("request cut-2")
+    terminal.wait_for(r"\w+[ ,\n]+\w+")
+    terminal.type("\x03")
+    terminal.wait_for("`pagantic show cut-2`")
+    assert terminal.end() == 130
+    os.close(terminal.file)
+    assert system.run("pagantic", "show", "cut-2", check=False).returncode == 8

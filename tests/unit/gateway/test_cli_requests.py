@@ -15,7 +15,7 @@ from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic_common.domain import errors
 from pagantic_common.domain.errors import ErrorCategory, ErrorCode, failure_of
-from pagantic_common.rpc.status import error_of
+from pagantic_common.rpc.status import MessageTooLarge, error_of
 from tests.unit.client.scripted_orchestrator import ScriptedOrchestrator, serving
 
 
@@ -203,6 +203,7 @@ def test_every_category_has_an_exit_code_of_its_own_and_every_code_a_next_step()
         (errors.PreconditionFailed("not interrupted"), 3, "pagantic show"),
         (errors.InvalidRequest("too large: 5 bytes, at most 4 are taken"), 3, "change what the message names"),
         (errors.InvalidRequest("no", code=ErrorCode.INFERENCE_CONTEXT_EXCEEDED), 4, "shorten the text"),
+        (MessageTooLarge("5 bytes, at most 4 are taken"), 3, "send less text"),
         (errors.Overloaded("full", retry_after_s=3), 7, "in 3 s"),
         (errors.Internal("broke"), 1, "pagantic logs"),
     ],
