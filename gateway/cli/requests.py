@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 from google.protobuf import json_format
@@ -33,7 +33,7 @@ def run(
     """Run a request of any mode and print the response as JSON."""
     with reporting_errors():
         text = sys.stdin.read() if str(request) == "-" else options.read_file(request)
-        parsed = _parse(text, execution_pb2.SystemRequest(), "request")
+        parsed = _decode(_parse_object(text, "request"), execution_pb2.SystemRequest(), "request")
         parsed.request_id = options.request_id_of(request_id or parsed.request_id)
     with reporting_errors(parsed.request_id), Client(address, timeout_s=timeout) as client:
         tell_request_id(parsed)
@@ -133,7 +133,8 @@ def plan(
     steps: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="File with an ExecutionPlan as proto JSON; without it the planner makes one."
+            metavar="FILE",
+            help="Proto JSON of an ExecutionPlan, or of a request with one; else the planner plans.",
         ),
     ] = None,
     tool: options.Tool = None,
@@ -156,12 +157,19 @@ def plan(
         )
         request = plan_request(options.read_text(text), tools=tool or (), system=system, **hints)
         if steps is not None:
-            request.plan.CopyFrom(_parse(options.read_file(steps), plan_pb2.ExecutionPlan(), "plan"))
+            request.plan.CopyFrom(_read_plan(options.read_file(steps)))
     if not only_show:
         _answer(request, address, timeout, as_json=as_json)
         return
     with reporting_errors(request.request_id), Client(address, timeout_s=timeout) as client:
         print_json(client.create_plan(request))
+
+
+def _read_plan(text: str) -> plan_pb2.ExecutionPlan:
+    fields = _parse_object(text, "plan")
+    if "plan" in fields:
+        return _decode(fields, execution_pb2.SystemRequest(), "request").plan
+    return _decode(fields, plan_pb2.ExecutionPlan(), "plan")
 
 
 def _answer(request: execution_pb2.SystemRequest, address: str, timeout_s: float, *, as_json: bool) -> None:
@@ -170,12 +178,19 @@ def _answer(request: execution_pb2.SystemRequest, address: str, timeout_s: float
         show_response(answer_quietly(client, request), as_json=as_json)
 
 
-def _parse(text: str, message: MessageT, what: str) -> MessageT:
-    name = message.DESCRIPTOR.name
+def _parse_object(text: str, what: str) -> dict[str, Any]:
     try:
         fields = parse_json(text)
-        if not isinstance(fields, dict):
-            raise UsageError(f"the {what} is not a {name}: it is not a JSON object")
+    except JsonTextError as error:
+        raise UsageError(f"the {what} is not JSON: {error}") from None
+    if not isinstance(fields, dict):
+        raise UsageError(f"the {what} is not a JSON object")
+    return fields
+
+
+def _decode(fields: dict[str, Any], message: MessageT, what: str) -> MessageT:
+    try:
         return json_format.ParseDict(fields, message)
-    except (JsonTextError, json_format.ParseError) as error:
+    except json_format.ParseError as error:
+        name = message.DESCRIPTOR.name
         raise UsageError(f"the {what} is not a {name}: {' '.join(str(error).split())}") from None

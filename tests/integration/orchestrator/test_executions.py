@@ -167,7 +167,7 @@ async def test_a_timeout_of_zero_is_none(tmp_path):
     ("request_", "error", "wrong"),
     [
         (execution_pb2.SystemRequest(mode=execution_pb2.MODE_CHAT), InvalidRequest, "messages is empty"),
-        (system_request(mode=execution_pb2.MODE_UNSPECIFIED), InvalidRequest, "mode 0"),
+        (system_request(mode=execution_pb2.MODE_UNSPECIFIED), InvalidRequest, "mode is not set"),
         (system_request(mode=99), InvalidRequest, "mode 99"),
         (vote_request(n=17), InvalidRequest, "voting.n is 17"),
         (vote_request(n=-1), InvalidRequest, "voting.n is -1"),
@@ -180,7 +180,7 @@ async def test_a_timeout_of_zero_is_none(tmp_path):
         (
             execution_pb2.SystemRequest(mode=execution_pb2.MODE_CHAT, messages=[message_pb2.Message(content="x")]),
             InvalidRequest,
-            "message role 0",
+            "role is not set",
         ),
     ],
 )

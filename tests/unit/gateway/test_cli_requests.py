@@ -178,6 +178,9 @@ def test_plan_runs_given_steps_or_shows_what_the_planner_makes(invoke, orchestra
     (tmp_path / "plan.json").write_text('{"steps": [{"name": "a", "kind": "infer"}]}', encoding="utf-8")
     assert invoke("plan", "hi", "--steps", str(tmp_path / "plan.json")).stdout == "hello\n"
     assert orchestrator.requests[0].plan.steps[0].name == "a"
+    (tmp_path / "request.json").write_text('{"plan": {"steps": [{"name": "b", "kind": "infer"}]}}', encoding="utf-8")
+    invoke("plan", "hi", "--steps", str(tmp_path / "request.json"))
+    assert orchestrator.requests[1].plan.steps[0].name == "b"
     assert json.loads(invoke("plan", "hi", "--show").stdout)["steps"][0]["name"] == "one"
 
 
