@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pagantic_common.domain.errors import ErrorCode, PreconditionFailed
+from pagantic_common.settings import home_folder
 from pagantic_common.telemetry.logging import get_logger
 from services.inference.adapters.machine import CpuClock, core_count, cpu_name, free_memory_bytes, spare_cores
 from services.inference.core.tuning import Choice, Measurements, Round, Tuning
@@ -153,7 +154,7 @@ async def check_engine(machine: Machine) -> bool:
 
 def cache_folder() -> Path:
     """Folder for what can be made again: pagantic in the user's cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pagantic"
+    return Path(os.environ.get("XDG_CACHE_HOME") or home_folder() / ".cache") / "pagantic"
 
 
 async def _check(machine: Machine, *, use_extra_bufts: bool) -> int:
