@@ -22,7 +22,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("up", help="start every service and wait until all are ready")
     commands.add_parser("down", help="stop every service")
-    status = commands.add_parser("status", help="tell how each service is")
+    status = commands.add_parser("status", help="show the state of each service")
     status.add_argument("--json", action="store_true", help="print JSON")
     demo = commands.add_parser("demo", help="start, answer five requests, and serve until Ctrl-C")
     demo.add_argument("--once", action="store_true", help="stop after the requests")
@@ -62,7 +62,7 @@ def _tell_of_old_state() -> None:
 
 
 def status(system: LocalSystem, *, as_json: bool) -> int:
-    """Print a line for each service; 1 when one does not serve."""
+    """Print a line for each service; 1 when one is not ready."""
     found = system.status()
     if as_json:
         print(json.dumps([asdict(area) for area in found], indent=2))

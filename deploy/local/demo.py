@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -186,8 +187,9 @@ def _show_response(client: Client, response: execution_pb2.SystemResponse, conso
     else:
         console.print(escape(response.content))
     if response.confidence_source == execution_pb2.CONFIDENCE_SOURCE_VOTING:
-        votes = ", ".join(f"{candidate.structured_output_json} {candidate.votes}" for candidate in response.candidates)
-        console.print(f"confidence {response.confidence:.2f} [dim]{escape(f'(votes of each replica: {votes})')}")
+        tally = Counter(one.structured_output_json or "abstained" for one in response.candidates)
+        votes = ", ".join(f"{answer} {count}" for answer, count in tally.most_common())
+        console.print(f"confidence {response.confidence:.2f} [dim]{escape(f'(votes: {votes})')}")
     if response.HasField("error"):
         code = error_code_name(response.error.code)
         console.print(f"[red]failed:[/] {code}: {escape(response.error.message)}")

@@ -58,7 +58,7 @@ def _checks() -> Iterator[Check]:
     engine = ask_engine(inference) if inference else None
     yield check_model() if engine is None else Check("model", f"{', '.join(engine.loaded_models)}, loaded")
     if not areas:
-        yield Check("services", "the supervisor cannot tell", "run `pagantic status` and read what it says")
+        yield Check("services", "their state is unknown", "run `pagantic status` and read what it says")
     for area in areas:
         yield check_service(area)
         if area["name"] == "inference" and engine is not None:

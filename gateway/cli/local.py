@@ -28,7 +28,7 @@ def down() -> None:
 
 
 def status(*, as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False) -> None:
-    """Tell how each service is; exit code 1 when one does not serve."""
+    """Show the state of each service; exit code 1 when one is not ready."""
     raise typer.Exit(_run("status", *(["--json"] if as_json else [])))
 
 
