@@ -30,6 +30,7 @@ def children():
 
 async def test_rounds_measure_every_candidate_and_closing_kills_the_child(machine, monkeypatch):
     monkeypatch.setattr(tuning, "STEP_SIZES", (32, 64))
+    monkeypatch.setattr(tuning, "LONG_TOKENS", 256)
     async with aclosing(ChildProber(machine, lambda: True).rounds()) as rounds:
         one = await anext(rounds)
         assert len(children()) == 1

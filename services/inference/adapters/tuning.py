@@ -27,6 +27,7 @@ ROUND_TIMEOUT_S = 120.0
 LOOK_S = 1.0
 WHAT_IS_MEASURED = "3"  # raised when probes change, so that what older ones found is not used
 STEP_SIZES = (64, 128, 256)
+LONG_TOKENS = 1536  # flash attention that wins at 512 tokens may lose here
 HASHED_BYTES = 1024 * 1024
 NICENESS = 10
 WEIGHTS_FACTOR = 1.2  # some weights are repacked for the processor
@@ -176,6 +177,7 @@ async def _start(
         "options": {"gpu_layers": machine.gpu_layers, "use_extra_bufts": use_extra_bufts, "threads": machine.cores},
         "threads": threads,
         "sizes": STEP_SIZES,
+        "long_tokens": LONG_TOKENS,
         "parent": os.getpid(),
         "nice": NICENESS if threads else 0,
     }
