@@ -62,7 +62,7 @@ def _tell_of_old_state() -> None:
 
 
 def status(system: LocalSystem, *, as_json: bool) -> int:
-    """Print a line for each service; 1 when one does not serve."""
+    """Print a line for each service; 1 when one is not ready."""
     found = system.status()
     if as_json:
         print(json.dumps([asdict(area) for area in found], indent=2))

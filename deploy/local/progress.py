@@ -39,10 +39,10 @@ class Progress:
             return
         if self._stream.isatty():
             self._next_s = waited_s + REWRITE_INTERVAL_S
-            self._write(f"\r\x1b[K{text} … {waited_s:.0f} s"[: _columns()])
+            self._write(f"\r\x1b[K{waited_s:3.0f} s  {text}"[: _columns()])
         else:
             self._next_s = waited_s + LINE_INTERVAL_S
-            self._write(f"{text} … {waited_s:.0f} s\n")
+            self._write(f"{waited_s:3.0f} s  {text}\n")
 
     def _write(self, text: str) -> None:
         self._stream.write(text)

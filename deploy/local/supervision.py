@@ -156,7 +156,7 @@ class Supervision:
         if done.returncode != 0:
             raise SupervisionError(f"supervisord does not start: {(done.stderr or done.stdout).strip()}")
         deadline_s = time.monotonic() + 10
-        while not self.is_running():
+        while not (self.is_running() and self.daemon_pid()):
             if time.monotonic() > deadline_s:
                 raise SupervisionError(f"supervisord does not answer: see {self.logs / 'supervisord.log'}")
             time.sleep(0.05)

@@ -162,7 +162,7 @@ class LocalSystem:
         return bool(names)
 
     def _wait_until_ready(self, progress: Progress) -> None:
-        waiting = list(self.areas)
+        waiting = sorted(self.areas, key=lambda area: area.name == "orchestrator")  # it waits for others, so it is last
         first_pids: dict[str, int] = {}
         activity = _Activity()
         while waiting:

@@ -104,7 +104,15 @@ def state_folder(environment: Mapping[str, str] = os.environ) -> Path:
     if given := environment.get("PAGANTIC_STATE"):
         return Path(given).expanduser().absolute()
     home = environment.get("XDG_STATE_HOME")
-    return Path(home or Path.home() / ".local" / "state") / "pagantic"
+    return Path(home or home_folder() / ".local" / "state") / "pagantic"
+
+
+def home_folder() -> Path:
+    """Return the user's home; the current folder for a user that has none, as in some containers."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return Path.cwd()
 
 
 def load_settings(cls: type[SettingsT]) -> SettingsT:

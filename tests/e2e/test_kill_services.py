@@ -205,7 +205,7 @@ def test_retries_of_what_is_lost_end_at_the_deadline(stub, processes):
         told = watch(stub, work, (is_text, lambda: kill("inference")))
     assert told.took_s <= 4 + 1
     assert told.code == "CANCELLED_TIMEOUT"
-    assert told.response.step_results[0].name == "find"
+    assert [result.name for result in told.response.step_results if not result.HasField("error")] == ["find"]
     check_ended(stub, work.request_id)
 
 

@@ -24,7 +24,7 @@ def test_a_terminal_has_one_line_that_is_rewritten_and_cleared(monkeypatch):
             progress.tell("waiting: inference: loading model 491 MB")
     assert "\n" not in stream.getvalue()
     lines = stream.getvalue().split("\r\x1b[K")
-    assert [line.rpartition(" … ")[2] for line in lines] == ["", "0 s", "1 s", "7 s", ""]
+    assert [line.strip().partition("  ")[0] for line in lines] == ["", "0 s", "1 s", "7 s", ""]
 
 
 def test_elsewhere_lines_are_few(monkeypatch):
@@ -33,4 +33,4 @@ def test_elsewhere_lines_are_few(monkeypatch):
         for second in range(100):
             clock.now_s = float(second)
             progress.tell("waiting")
-    assert stream.getvalue().splitlines() == [f"waiting … {2 + LINE_INTERVAL_S * n:.0f} s" for n in range(4)]
+    assert stream.getvalue().splitlines() == [f"{2 + LINE_INTERVAL_S * n:3.0f} s  waiting" for n in range(4)]
