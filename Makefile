@@ -141,5 +141,5 @@ lock: $(STAMPS)/venv ## Compile the lock files anew
 	@$(COMPILE) --group model --no-deps -o requirements-model.lock
 
 .PHONY: clean
-clean: ## Remove the environment and all state; the engine wheel stays in the cache
-	@rm -rf $(VENV) .pagantic .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+clean: ## Remove the environment; state and the engine wheel stay
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

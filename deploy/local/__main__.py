@@ -8,19 +8,21 @@ import os
 import signal
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from types import FrameType
 
 from deploy.local.areas import ConfigurationError
 from deploy.local.supervision import SupervisionError
 from deploy.local.system import LocalSystem, StartFailed
+from pagantic_common.settings import state_folder
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m deploy.local", description="Run every service on this machine.")
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("up", help="start every service and wait until all serve")
+    commands.add_parser("up", help="start every service and wait until all are ready")
     commands.add_parser("down", help="stop every service")
-    status = commands.add_parser("status", help="tell how each service is")
+    status = commands.add_parser("status", help="show the state of each service")
     status.add_argument("--json", action="store_true", help="print JSON")
     demo = commands.add_parser("demo", help="start, answer five requests, and serve until Ctrl-C")
     demo.add_argument("--once", action="store_true", help="stop after the requests")
@@ -28,29 +30,39 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def up(system: LocalSystem) -> int:
-    """Start every service; fine when they run already."""
-    if not system.is_up():
-        system.start()
+    """Start every service; fine when they run already as they are set."""
+    _tell_of_old_state()
+    if system.start():
         return 0
+    if system.record is not None and (differing := system.record.differing(os.environ)):
+        print(f"already up, with other settings: {', '.join(differing)}; run `pagantic down` first", file=sys.stderr)
+        return 1
     unwell = [area.name for area in system.status() if not area.is_serving]
     if unwell:
-        print(f"already up, but not serving: {' '.join(unwell)}; run `pagantic down`, then `pagantic up`")
+        print(
+            f"already up, but not ready: {' '.join(unwell)}; wait, or run `pagantic down`, then `pagantic up`",
+            file=sys.stderr,
+        )
         return 1
-    print("already up")
+    print(f"already up on {system.areas[0].address}; state in {system.state}")
     return 0
 
 
 def down(system: LocalSystem) -> int:
     """Stop every service; fine when none runs."""
-    if not system.is_up() and not system.supervision.has_daemon():
-        print("already down")
-        return 0
-    system.stop()
+    if not system.stop():
+        print(f"already down; state in {system.state}")
     return 0
 
 
+def _tell_of_old_state() -> None:
+    old = Path(".pagantic")
+    if "PAGANTIC_STATE" not in os.environ and old.is_dir():
+        print(f"state is in {state_folder()} now; PAGANTIC_STATE=.pagantic goes on with that of this folder")
+
+
 def status(system: LocalSystem, *, as_json: bool) -> int:
-    """Print a line for each service; 1 when one does not serve."""
+    """Print a line for each service; 1 when one is not ready."""
     found = system.status()
     if as_json:
         print(json.dumps([asdict(area) for area in found], indent=2))
@@ -60,6 +72,7 @@ def status(system: LocalSystem, *, as_json: bool) -> int:
             pid = str(area.pid) if area.pid else "-"
             uptime = f"{area.uptime_s:.0f} s" if area.uptime_s else "-"
             print(f"{area.name:<14}{area.state:<10}{pid:>8}  {area.address:<22}{area.health:<13}{uptime}")
+        print(f"state and logs: {system.state}")
     return 0 if all(area.is_serving for area in found) else 1
 
 

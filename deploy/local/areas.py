@@ -57,11 +57,6 @@ def _read_area(name: str, default_port: int, environment: Mapping[str, str]) -> 
     return Area(name, environment.get(f"{prefix}_HOST") or "127.0.0.1", int(text))
 
 
-def state_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return PAGANTIC_STATE, or .pagantic, as an absolute path."""
-    return Path(environment.get("PAGANTIC_STATE") or ".pagantic").resolve()
-
-
 def child_environment(areas: tuple[Area, ...], state: Path, environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of the services: what is set stays; what is not points at `areas` and `state`."""
     address_of = {area.name: area.address for area in areas}

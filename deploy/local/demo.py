@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,11 +87,9 @@ def demo_requests() -> list[DemoRequest]:
 def run_demo(system: LocalSystem, *, once: bool) -> int:
     """Run the demo; returns 0 when all requests ended without error. Stops what it started, also on Ctrl-C."""
     console = wide_console()
-    was_up = system.is_up()
+    was_up = not system.start()
     if was_up:
         console.print("already up: the demo uses what runs, and leaves it running")
-    else:
-        system.start()
     try:
         failed = _show_requests(system, console)
         if not once:
@@ -188,8 +187,9 @@ def _show_response(client: Client, response: execution_pb2.SystemResponse, conso
     else:
         console.print(escape(response.content))
     if response.confidence_source == execution_pb2.CONFIDENCE_SOURCE_VOTING:
-        votes = ", ".join(f"{candidate.structured_output_json} {candidate.votes}" for candidate in response.candidates)
-        console.print(f"confidence {response.confidence:.2f} [dim]{escape(f'(votes of each replica: {votes})')}")
+        tally = Counter(one.structured_output_json or "abstained" for one in response.candidates)
+        votes = ", ".join(f"{answer} {count}" for answer, count in tally.most_common())
+        console.print(f"confidence {response.confidence:.2f} [dim]{escape(f'(votes: {votes})')}")
     if response.HasField("error"):
         code = error_code_name(response.error.code)
         console.print(f"[red]failed:[/] {code}: {escape(response.error.message)}")

@@ -1,7 +1,7 @@
 """`python -m deploy.local.host`: every service in one process, on the orchestrator's port.
 
 For small installations, notebooks and tests. The services are the same and call each other as they do elsewhere, over
-gRPC; each is configured by its own settings, but for its host and port.
+gRPC; each is configured by its own settings, but for its host and port. Commands find it as they find other systems.
 """
 
 from __future__ import annotations
@@ -11,11 +11,15 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from deploy.local.areas import Area, ConfigurationError, child_environment, read_areas, state_folder
-from pagantic_common.rpc.server import Registration, run_service
-from pagantic_common.settings import EXIT_CONFIG, ServiceSettings, load_settings
+from deploy.local import record
+from deploy.local.areas import Area, ConfigurationError, child_environment, read_areas
+from deploy.local.supervision import Supervision, SupervisionError
+from pagantic_common.domain.errors import PaganticError
+from pagantic_common.rpc.server import Registration, StartFailed, run_service
+from pagantic_common.settings import EXIT_CONFIG, ServiceSettings, load_settings, state_folder
 from services.constraint.__main__ import open_app as open_constraint
 from services.constraint.settings import ConstraintSettings
 from services.context.__main__ import open_app as open_context
@@ -33,44 +37,75 @@ from services.tools.settings import ToolsSettings
 OpenService = Callable[[Any], AbstractAsyncContextManager[Sequence[Registration]]]
 
 # In the order in which they start; the orchestrator is last, and stops first.
-SERVICES: tuple[tuple[type[ServiceSettings], OpenService], ...] = (
-    (InferenceSettings, open_inference),
-    (ConstraintSettings, open_constraint),
-    (ContextSettings, open_context),
-    (RerankSettings, open_rerank),
-    (ToolsSettings, open_tools),
-    (OrchestratorSettings, open_orchestrator),
+SERVICES: tuple[tuple[str, type[ServiceSettings], OpenService], ...] = (
+    ("inference", InferenceSettings, open_inference),
+    ("constraint", ConstraintSettings, open_constraint),
+    ("context", ContextSettings, open_context),
+    ("rerank", RerankSettings, open_rerank),
+    ("tools", ToolsSettings, open_tools),
+    ("orchestrator", OrchestratorSettings, open_orchestrator),
 )
+
+
+def hosted_areas(environment: Mapping[str, str]) -> tuple[Area, ...]:
+    """Return every service at the orchestrator's port; raises ConfigurationError."""
+    areas = read_areas(environment)
+    door = next(area for area in areas if area.name == "orchestrator")
+    return tuple(Area(area.name, door.host, door.port) for area in areas)
 
 
 def host_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment in which every service finds the others at the orchestrator's port."""
-    areas = read_areas(environment)
-    door = next(area for area in areas if area.name == "orchestrator")
-    hosted = tuple(Area(area.name, door.host, door.port) for area in areas)
-    return child_environment(hosted, state_folder(environment), environment)
+    return child_environment(hosted_areas(environment), state_folder(environment), environment)
 
 
 @asynccontextmanager
 async def open_all(settings: Sequence[ServiceSettings]) -> AsyncIterator[Sequence[Registration]]:
-    """Open every service; they close in the reverse order."""
+    """Open every service; they close in the reverse order. Raises StartFailed, naming the service that cannot start."""
     async with AsyncExitStack() as stack:
         registrations: list[Registration] = []
-        for one, (_, open_service) in zip(settings, SERVICES, strict=True):
-            registrations += await stack.enter_async_context(open_service(one))
+        for one, (name, _, open_service) in zip(settings, SERVICES, strict=True):
+            try:
+                registrations += await stack.enter_async_context(open_service(one))
+            except PaganticError as error:
+                raise StartFailed(name, error) from None
         yield registrations
 
 
 def main() -> None:
     """Run until told to stop."""
+    given = dict(os.environ)
+    supervision = Supervision(state_folder().resolve())
     try:
-        os.environ.update(host_environment(os.environ))
-    except ConfigurationError as error:
+        areas = hosted_areas(given)
+        supervision.make_folders()
+        os.environ.update(host_environment(given))
+    except (ConfigurationError, SupervisionError) as error:
         print(error, file=sys.stderr)
         sys.exit(EXIT_CONFIG)
-    settings = [load_settings(kind) for kind, _ in SERVICES]
+    if (running := record.load(supervision.state)) is not None:
+        print(f"a system of this state folder runs (pid {running.pid}): run `pagantic down` first", file=sys.stderr)
+        sys.exit(EXIT_CONFIG)
+    settings = [load_settings(kind) for _, kind, _ in SERVICES]
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    run_service("orchestrator", settings[-1], partial(open_all, settings))
+    log = supervision.logs / "host.log"
+    print(f"starting; state in {supervision.state}, log in {log}", flush=True)
+
+    def tell() -> None:
+        record.save(supervision.state, os.getpid(), areas, given, is_host=True)
+        print(f"serving on {areas[0].address}; Ctrl-C stops", flush=True)
+
+    try:
+        with log.open("a", encoding="utf-8") as stream:
+            run_service("orchestrator", settings[-1], partial(open_all, settings), on_listening=tell, log_to=stream)
+    finally:
+        _forget_own(supervision.state)
+
+
+def _forget_own(state: Path) -> None:
+    running = record.load(state)
+    if running is not None and running.pid == os.getpid():
+        record.forget(state)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import psutil
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from deploy.local.areas import Area
-from pagantic_common.rpc.server import READINESS
+from pagantic_common.telemetry.names import READINESS
 
 HEALTH_TIMEOUT_S = 1.0
 

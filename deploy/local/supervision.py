@@ -6,6 +6,8 @@ folder because the path of a unix socket may have about 100 bytes and a state fo
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import os
 import shlex
@@ -14,7 +16,7 @@ import sys
 import tempfile
 import time
 import xmlrpc.client
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -23,8 +25,10 @@ import psutil
 from supervisor.xmlrpc import SupervisorTransport
 
 from deploy.local.areas import Area
+from deploy.local.leftovers import OWNER_VARIABLE
 
 STOP_WAIT_S = 20
+LOCK_POLL_S = 0.2
 SHUTDOWN_DEADLINE_S = 60.0
 TAIL_LINES = 20
 _STARTED = ("STARTING", "RUNNING")
@@ -48,7 +52,7 @@ supervisor.rpcinterface_factory=supervisor.rpcinterface:make_main_rpcinterface
 # A service that ends is started again, unless it ends with 78: its configuration is wrong, and stays so.
 _PROGRAM = """
 [program:{name}]
-command={python} -m services.{name}
+command={python} -m deploy.local.child {name}
 stdout_logfile=%(here)s/logs/{name}.log
 stdout_logfile_maxbytes=10MB
 stdout_logfile_backups=2
@@ -107,17 +111,43 @@ class Supervision:
         self._socket = self._socket_folder / "s"
         self._log_starts: dict[str, int] = {}
 
-    def start(self, areas: tuple[Area, ...], environment: Mapping[str, str]) -> None:
-        """Start supervisord, which starts the services, and return; it outlives this process."""
+    def make_folders(self) -> None:
+        """Make the folders of the state and its logs; raises SupervisionError when they cannot be written."""
         if "%" in str(self.state):
             raise SupervisionError(f"the state folder's path has a '%', which supervisord cannot take: {self.state}")
-        self.logs.mkdir(parents=True, exist_ok=True)
+        try:
+            self.logs.mkdir(parents=True, exist_ok=True)
+            writable = os.access(self.state, os.W_OK) and os.access(self.logs, os.W_OK)
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise SupervisionError(
+                f"the state folder {self.state} cannot be made ({reason}): set PAGANTIC_STATE to one that can"
+            ) from None
+        if not writable:
+            raise SupervisionError(f"the state folder {self.state} cannot be written: set PAGANTIC_STATE to another")
+
+    @contextlib.contextmanager
+    def starting(self, wait: Callable[[], None]) -> Iterator[None]:
+        """Be the only one who starts a system in this folder; `wait` is called while another command does."""
+        with (self.state / "lock").open("a", encoding="ascii") as lock:
+            while True:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    wait()
+                    time.sleep(LOCK_POLL_S)
+            yield
+
+    def start(self, areas: tuple[Area, ...], environment: Mapping[str, str]) -> int:
+        """Start supervisord, which starts the services, and return its pid; it outlives this process."""
+        self.make_folders()
         self._log_starts = {area.name: _size_of(self._log(area.name)) for area in areas}
         self._make_socket_folder()
         self._config.write_text(self._render(areas), encoding="utf-8")
         done = subprocess.run(
             [sys.executable, "-m", "supervisor.supervisord", "-c", str(self._config)],
-            env=dict(environment),
+            env={**environment, OWNER_VARIABLE: str(self.state)},
             capture_output=True,
             text=True,
             check=False,
@@ -126,10 +156,11 @@ class Supervision:
         if done.returncode != 0:
             raise SupervisionError(f"supervisord does not start: {(done.stderr or done.stdout).strip()}")
         deadline_s = time.monotonic() + 10
-        while not self.is_running():
+        while not (self.is_running() and self.daemon_pid()):
             if time.monotonic() > deadline_s:
                 raise SupervisionError(f"supervisord does not answer: see {self.logs / 'supervisord.log'}")
             time.sleep(0.05)
+        return self.daemon_pid()
 
     def is_running(self) -> bool:
         """Tell whether supervisord answers."""
@@ -179,9 +210,10 @@ class Supervision:
         text = content[start if start <= len(content) else 0 :].decode(errors="replace")
         return "\n".join(text.splitlines()[-TAIL_LINES:])
 
-    def has_daemon(self) -> bool:
-        """Tell whether supervisord runs, also when its socket is gone."""
-        return self._daemon() is not None
+    def daemon_pid(self) -> int:
+        """Return the pid of supervisord, also when its socket is gone; 0 when it does not run."""
+        daemon = self._daemon()
+        return 0 if daemon is None else daemon.pid
 
     def _log(self, name: str) -> Path:
         return self.logs / f"{name}.log"

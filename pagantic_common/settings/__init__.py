@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar
 
 from pydantic import Field, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 EXIT_CONFIG = 78  # EX_CONFIG of sysexits.h
 
@@ -51,19 +53,37 @@ class CallerSettings(ServiceSettings):
     )
 
 
-def state_folder() -> Path:
-    """Folder for state that services keep when no path is set: PAGANTIC_STATE, or .pagantic where they run."""
-    return Path(os.environ.get("PAGANTIC_STATE") or ".pagantic")
+def state_folder(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return the folder for state, wherever one stands: PAGANTIC_STATE, or pagantic in the user's state home."""
+    if given := environment.get("PAGANTIC_STATE"):
+        return Path(given).expanduser().absolute()
+    home = environment.get("XDG_STATE_HOME")
+    return Path(home or home_folder() / ".local" / "state") / "pagantic"
+
+
+def home_folder() -> Path:
+    """Return the user's home; the current folder for a user that has none, as in some containers."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return Path.cwd()
 
 
 def load_settings(cls: type[SettingsT]) -> SettingsT:
     """Read settings from the environment; on a wrong value name it on stderr and exit with 78."""
+    prefix = cls.model_config.get("env_prefix", "")
     try:
         return cls()
     except ValidationError as error:
-        prefix = cls.model_config.get("env_prefix", "")
+        problems: dict[str, list[str]] = {}
         for problem in error.errors():
-            name = "_".join(str(part) for part in problem["loc"]).upper()
+            name = str(problem["loc"][0]).upper() if problem["loc"] else ""
             given = f", not {problem['input']!r}" if not isinstance(problem["input"], dict) else ""
-            print(f"configuration error: {prefix}{name}: {problem['msg'].lower()}{given}", file=sys.stderr)  # noqa: T201
-        sys.exit(EXIT_CONFIG)
+            problems.setdefault(f"{prefix}{name}", []).append(f"{problem['msg'].lower()}{given}")
+        for name, reasons in problems.items():
+            print(f"configuration error: {name}: {' or '.join(reasons)}", file=sys.stderr)  # noqa: T201
+    except SettingsError as error:
+        field = re.search(r'field "(\w+)"', str(error))
+        name = f"{prefix}{field[1].upper()}" if field else prefix
+        print(f"configuration error: {name}: it must be JSON", file=sys.stderr)  # noqa: T201
+    sys.exit(EXIT_CONFIG)

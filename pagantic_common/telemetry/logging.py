@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import MutableMapping
-from typing import Any
+from typing import Any, TextIO
 
 import structlog
 
@@ -21,8 +21,8 @@ def _add_correlation(_logger: Any, _name: str, event: MutableMapping[str, Any]) 
     return event
 
 
-def set_up_logging(area: str, *, level: str, log_format: LogFormat) -> None:
-    """Send structlog's and the standard library's records to stderr in one form."""
+def set_up_logging(area: str, *, level: str, log_format: LogFormat, stream: TextIO | None = None) -> None:
+    """Send structlog's and the standard library's records to a stream, stderr by default, in one form."""
 
     def add_service(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         event["service"] = area
@@ -45,7 +45,7 @@ def set_up_logging(area: str, *, level: str, log_format: LogFormat) -> None:
             renderer,
         ],
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(formatter)
     root = logging.getLogger()
     root.handlers = [handler]

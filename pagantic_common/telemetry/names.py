@@ -1,4 +1,4 @@
-"""Metadata keys, the domain of errors and metrics: names that both ends of a call, or a dashboard, must agree on."""
+"""Metadata keys, health names, the domain of errors, metrics: what both ends of a call or a dashboard must agree on."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ REQUEST_ID_KEY: Final = "x-request-id"
 SESSION_ID_KEY: Final = "x-session-id"
 STEP_NAME_KEY: Final = "x-step-name-bin"
 CAUSED_BY_KEY: Final = "x-caused-by-bin"
+
+LIVENESS: Final = "liveness"
+READINESS: Final = "readiness"
 
 ERROR_DOMAIN: Final = "pagantic"
 

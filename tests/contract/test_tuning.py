@@ -30,6 +30,7 @@ def children():
 
 async def test_rounds_measure_every_candidate_and_closing_kills_the_child(machine, monkeypatch):
     monkeypatch.setattr(tuning, "STEP_SIZES", (32, 64))
+    monkeypatch.setattr(tuning, "LONG_TOKENS", 256)
     async with aclosing(ChildProber(machine, lambda: True).rounds()) as rounds:
         one = await anext(rounds)
         assert len(children()) == 1
@@ -37,10 +38,10 @@ async def test_rounds_measure_every_candidate_and_closing_kills_the_child(machin
     measured = one.measured
     assert set(measured.threads_ms) == {machine.cores, machine.cores // 2} - {0}
     assert {is_on: len(row) for is_on, row in measured.flash_ms.items()} == {False: 3, True: 3}
-    assert set(measured.prompt_rates) == {32, 64}
+    assert 32 in measured.prompt_rates  # 64 is left out where a step of it would take too long
     assert min(measured.values().values()) > 0
     assert one.others_cores >= 0
-    assert choose(measured, untuned(machine.cores)).step_tokens in {32, 64}
+    assert choose(measured, untuned(machine.cores)).step_tokens in measured.prompt_rates
 
 
 async def test_a_request_that_comes_while_a_round_runs_does_not_wait_for_it(machine):

@@ -191,8 +191,9 @@ def test_a_plan_whose_retries_last_until_inference_is_back_completes(stub, proce
     events = check_ended(stub, work.request_id)
     find, tell = told.response.step_results
     assert find.attempts == 1
-    assert 1 < tell.attempts <= 11
-    assert [event.action for event in events].count("attempt.discarded") == tell.attempts - 1
+    # An inference that is lost amid its text begins again by itself, within its attempt, while the service comes back.
+    assert 1 <= tell.attempts <= 11
+    assert [event.action for event in events].count("attempt.discarded") >= max(1, tell.attempts - 1)
     assert told.response.content == tell.output.content
 
 
@@ -204,7 +205,7 @@ def test_retries_of_what_is_lost_end_at_the_deadline(stub, processes):
         told = watch(stub, work, (is_text, lambda: kill("inference")))
     assert told.took_s <= 4 + 1
     assert told.code == "CANCELLED_TIMEOUT"
-    assert told.response.step_results[0].name == "find"
+    assert [result.name for result in told.response.step_results if not result.HasField("error")] == ["find"]
     check_ended(stub, work.request_id)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from deploy.local.areas import child_environment, read_areas
 from deploy.local.probing import probe_health
+from pagantic_common.telemetry.names import READINESS
 from tests.support.killing import wait_until
 from tests.support.ports import free_ports
 
@@ -21,12 +22,15 @@ class ServiceProcess:
         area: Which service.
         system: Whose neighbour it is.
         log: The file that it logs to.
+        until: The health that `start` waits for.
         settings: Its own settings by name, without prefix.
     """
 
-    def __init__(self, area, system, log, **settings):
+    def __init__(self, area, system, log, *, until=READINESS, **settings):
         (self.port,) = free_ports(1)
+        self.port = settings.get("port", self.port)
         self.address = f"127.0.0.1:{self.port}"
+        self._until = until
         self._area = area
         self._log = log
         prefix = f"PAGANTIC_{area.upper()}_"
@@ -68,4 +72,4 @@ class ServiceProcess:
 
     def _is_serving(self):
         assert self._process.poll() is None, self._log.read_text()[-2000:]
-        return probe_health(self.address) == "SERVING"
+        return probe_health(self.address, self._until) == "SERVING"

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pagantic_common.domain.errors import ErrorCode, PreconditionFailed
+from pagantic_common.settings import home_folder
 from pagantic_common.telemetry.logging import get_logger
 from services.inference.adapters.machine import CpuClock, core_count, cpu_name, free_memory_bytes, spare_cores
 from services.inference.core.tuning import Choice, Measurements, Round, Tuning
@@ -26,6 +27,7 @@ ROUND_TIMEOUT_S = 120.0
 LOOK_S = 1.0
 WHAT_IS_MEASURED = "3"  # raised when probes change, so that what older ones found is not used
 STEP_SIZES = (64, 128, 256)
+LONG_TOKENS = 1536  # flash attention that wins at 512 tokens may lose here
 HASHED_BYTES = 1024 * 1024
 NICENESS = 10
 WEIGHTS_FACTOR = 1.2  # some weights are repacked for the processor
@@ -153,7 +155,7 @@ async def check_engine(machine: Machine) -> bool:
 
 def cache_folder() -> Path:
     """Folder for what can be made again: pagantic in the user's cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pagantic"
+    return Path(os.environ.get("XDG_CACHE_HOME") or home_folder() / ".cache") / "pagantic"
 
 
 async def _check(machine: Machine, *, use_extra_bufts: bool) -> int:
@@ -175,6 +177,7 @@ async def _start(
         "options": {"gpu_layers": machine.gpu_layers, "use_extra_bufts": use_extra_bufts, "threads": machine.cores},
         "threads": threads,
         "sizes": STEP_SIZES,
+        "long_tokens": LONG_TOKENS,
         "parent": os.getpid(),
         "nice": NICENESS if threads else 0,
     }

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from pagantic_common.domain.messages import ModelInfo
+from pagantic_common.settings import LogFormat
+from pagantic_common.telemetry.logging import set_up_logging
 from services.inference.adapters.llama_cpp_embedder import EmbedderOptions, LlamaCppEmbedder
 from services.inference.adapters.llama_cpp_engine import EngineOptions, LlamaCppEngine
 from services.inference.adapters.machine import CpuClock, spare_cores
@@ -29,9 +31,6 @@ CHECKED_TOKENS = 64
 SEQUENCES = 8
 STEPS = 6
 SHORT_TOKENS = 128
-LONG_TOKENS = 512
-CONTEXT_TOKENS = LONG_TOKENS + STEPS
-KV_TOKENS = LONG_TOKENS + SEQUENCES * (SHORT_TOKENS + STEPS)
 LONG_ENOUGH_S = 0.5
 LONGEST_STEP_S = 1.0
 LONGEST_PROMPT_S = 8.0
@@ -43,14 +42,14 @@ _KEY = 1
 class _Bench:
     """A context with a long prompt in host memory, whose steps are measured at different lengths and widths."""
 
-    def __init__(self, engine: LlamaCppEngine) -> None:
+    def __init__(self, engine: LlamaCppEngine, long_tokens: int) -> None:
         self._engine = engine
-        self._long_tokens = 0
+        self._long_tokens = long_tokens
 
     def prepare(self, *, batch_tokens: int) -> None:
         """Compute the prompt, shorter where that would take too long."""
         started_s, size = time.perf_counter(), 0
-        while size < LONG_TOKENS and (size < SHORT_TOKENS or time.perf_counter() - started_s < LONGEST_PROMPT_S):
+        while size < self._long_tokens and (size < SHORT_TOKENS or time.perf_counter() - started_s < LONGEST_PROMPT_S):
             self._engine.decode([Slice(0, [1] * batch_tokens, size, 1)])
             size += batch_tokens
         self._long_tokens = size
@@ -98,19 +97,21 @@ class _Bench:
             self._engine.truncate(sequence, 0)
 
 
-def measure(path: Path, options: EngineOptions, *, threads: tuple[int, ...], sizes: tuple[int, ...]) -> None:
+def measure(
+    path: Path, options: EngineOptions, *, threads: tuple[int, ...], sizes: tuple[int, ...], long_tokens: int
+) -> None:
     """Print rounds; the first of `threads` is the one that the others are compared with."""
     options = replace(
         options,
         threads=threads[0],
         batch_tokens=max(sizes),
-        context_tokens=CONTEXT_TOKENS,
-        kv_tokens=KV_TOKENS,
+        context_tokens=long_tokens + STEPS,
+        kv_tokens=long_tokens + SEQUENCES * (SHORT_TOKENS + STEPS),
         max_sequences=SEQUENCES,
     )
-    plain = LlamaCppEngine(path, ModelInfo("probe", CONTEXT_TOKENS), options)
+    plain = LlamaCppEngine(path, ModelInfo("probe", long_tokens + STEPS), options)
     flash = plain.beside(replace(options, flash_attention=True))
-    benches = {False: _Bench(plain), True: _Bench(flash)}
+    benches = {False: _Bench(plain, long_tokens), True: _Bench(flash, long_tokens)}
     for bench in benches.values():
         bench.prepare(batch_tokens=CHECKED_TOKENS)
     smallest_s = min(sizes) / benches[False].rate(threads[0], min(sizes))
@@ -137,7 +138,7 @@ def _round(benches: Mapping[bool, _Bench], threads: tuple[int, ...], sizes: tupl
 
 def check(path: Path, options: EngineOptions) -> None:
     """Decode one batch; a build that does not fit this CPU dies here."""
-    info = describe_model(path, alias="probe", context_tokens=CONTEXT_TOKENS)
+    info = describe_model(path, alias="probe", context_tokens=CHECKED_TOKENS)
     if CAPABILITY in info.capabilities:
         embedder = LlamaCppEmbedder(path, info, EmbedderOptions.like(options))
         embedder.embed([[1] * min(CHECKED_TOKENS, info.context_window)])
@@ -163,9 +164,16 @@ def main() -> None:
     order = json.loads(sys.argv[1])
     _end_with_parent(order["parent"])
     os.nice(order["nice"])
+    set_up_logging("inference", level="ERROR", log_format=LogFormat.JSON)  # on stderr: stdout is for rounds
     path, options = Path(order["path"]), EngineOptions(**order["options"])
     if order["threads"]:
-        measure(path, options, threads=tuple(order["threads"]), sizes=tuple(order["sizes"]))
+        measure(
+            path,
+            options,
+            threads=tuple(order["threads"]),
+            sizes=tuple(order["sizes"]),
+            long_tokens=order["long_tokens"],
+        )
     else:
         check(path, options)
 

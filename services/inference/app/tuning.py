@@ -79,7 +79,7 @@ class Tuner:
         self._asked = asyncio.Event()
         self._rounds: list[Round] = []
         self._spent_s = self._idle_s = 0.0
-        self._is_measuring = False
+        self._is_measuring = self._is_told = False
         self._is_measured = measured is not None
         self.note = note
         self.tuning = with_given(measured or defaults, given)
@@ -97,7 +97,7 @@ class Tuner:
             raise PreconditionFailed(f"nothing is measured here: {self.note}")
         self._rounds.clear()
         self._spent_s = 0.0
-        self._is_measured = False
+        self._is_measured = self._is_told = False
         self.note = "asked for: waiting until no request runs"
         self._asked.set()
 
@@ -203,6 +203,7 @@ class Tuner:
         self.note = (self._store.save(tuning) if self._store is not None else "") and "not kept for the next start"
 
     def _tell(self, reason: str) -> None:
-        if reason != self.note:
-            log.info("not measured", reason=reason)
         self.note = reason
+        if not self._is_told:  # a machine that is busy for days fills no log
+            self._is_told = True
+            log.info("not measured yet; DescribeEngine tells how it goes", reason=reason)

@@ -125,9 +125,7 @@ def choose(measured: Measurements, defaults: Tuning) -> Tuning:
     tuning = replace(
         defaults,
         threads=_clearly_fastest(measured.threads_ms, defaults.threads),
-        flash_attention=_clearly_fastest(
-            {is_on: sum(row) for is_on, row in measured.flash_ms.items()}, defaults.flash_attention
-        ),
+        flash_attention=_choose_flash(measured.flash_ms, defaults.flash_attention),
         step_tokens=_smallest_close({size: 1000 / rate for size, rate in measured.prompt_rates.items()}),
     )
     flash = (("with", measured.flash_ms[True]), ("without", measured.flash_ms[False]))
@@ -161,6 +159,13 @@ def _distance(measured: Measurements, middle: Measurements) -> float:
 def _explained(tuning: Tuning, reasons: Mapping[str, str]) -> Tuning:
     choices = tuple(Choice(name, str(getattr(tuning, name)).lower(), reasons[name]) for name in NAMES)
     return replace(tuning, choices=choices)
+
+
+def _choose_flash(flash_ms: Mapping[bool, tuple[float, ...]], default: bool) -> bool:
+    """Return the other way only where it is clearly faster in all and clearly slower in nothing."""
+    other, usual = flash_ms[not default], flash_ms[default]
+    loses = any(theirs > ours * CLOSE for theirs, ours in zip(other, usual, strict=True))
+    return not default if sum(other) * CLOSE < sum(usual) and not loses else default
 
 
 def _clearly_fastest(costs: Mapping[Any, float], default: Any) -> Any:

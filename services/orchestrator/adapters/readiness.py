@@ -20,7 +20,7 @@ class Readiness:
     async def why_not(self) -> str:
         """Return what is missing, empty when nothing is."""
         if not self._is_journal_written():
-            return "the journal takes no writes"
+            return "no write of the journal has succeeded in the last seconds"
         ready = grpc.ChannelConnectivity.READY  # the channels check health, so this one serves
         missing = [
             name for name, channel in self._needed.items() if channel.get_state(try_to_connect=True) is not ready

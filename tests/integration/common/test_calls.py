@@ -73,7 +73,7 @@ async def test_the_deadline_and_the_correlation_of_the_caller_are_the_callees():
         scope = CorrelationContext(request_id="r1", session_id="s1", step_name="schön", caused_by="c1")
         with work_scope(correlation=scope, deadline=Deadline.after(time.monotonic(), 3.0)):
             await list_tools(channel, 60)
-    assert 2.0 < seen["left_s"] <= 3.0
+    assert 2.0 < seen["left_s"] <= 3.0 * 1.01  # gRPC rounds what it tells of a deadline up, by up to a hundredth
     found = seen["correlation"]
     assert (found.request_id, found.session_id, found.step_name, found.caused_by) == ("r1", "s1", "schön", "c1")
     assert found.trace_id

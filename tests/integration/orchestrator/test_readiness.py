@@ -9,7 +9,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from pagantic.constraint.v1 import constraint_service_pb2, constraint_service_pb2_grpc
-from pagantic_common.rpc.server import LIVENESS, READINESS, Registration, _watch_readiness, start_server
+from pagantic_common.rpc.server import Registration, _watch_readiness, start_server
+from pagantic_common.telemetry.names import LIVENESS, READINESS
 from services.orchestrator.__main__ import open_app
 from services.orchestrator.settings import OrchestratorSettings
 from tests.support.ports import free_ports

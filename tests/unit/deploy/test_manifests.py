@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from deploy.local.areas import DEFAULT_PORTS
-from pagantic_common.rpc.server import LIVENESS, READINESS
 from pagantic_common.settings import ServiceSettings
+from pagantic_common.telemetry.names import LIVENESS, READINESS
 
 FOLDER = Path(__file__).parents[3] / "deploy" / "kubernetes"
 BASE = FOLDER / "base"

@@ -4,6 +4,7 @@ import asyncio
 from contextlib import asynccontextmanager
 
 import pytest
+import structlog
 
 from pagantic_common.domain.errors import PreconditionFailed
 from pagantic_common.testing.clock import FakeClock
@@ -210,3 +211,11 @@ async def test_where_nothing_can_be_measured_asking_says_why():
     async with running(None, note="the model decodes no text") as world:
         with pytest.raises(PreconditionFailed, match="the model decodes no text"):
             world.tuner.ask()
+
+
+async def test_a_machine_that_is_busy_for_long_is_logged_once():
+    reasons = [f"other processes use {cores} cores" for cores in (1.1, 1.2, 1.3)]
+    with structlog.testing.capture_logs() as lines:
+        async with running(ScriptedProber([GOOD] * 20, reasons=reasons)) as world:
+            await world.until(is_measured(world))
+    assert [line["reason"] for line in lines if line["event"].startswith("not measured")] == reasons[:1]

@@ -66,6 +66,13 @@ def test_a_quiet_machine_uses_its_cores_and_no_flash_attention():
     assert (tuning.threads, tuning.flash_attention, tuning.step_tokens) == (2, False, 64)
 
 
+def test_flash_attention_that_gains_with_short_sequences_and_loses_with_long_ones_is_not_chosen():
+    measured = replace(QUIET, flash_ms={False: (80.0, 40.0, 8.0), True: (40.0, 55.0, 8.0)})
+    assert not choose(measured, DEFAULTS).flash_attention
+    measured = replace(QUIET, flash_ms={False: (80.0, 40.0, 8.0), True: (40.0, 41.0, 8.0)})
+    assert choose(measured, DEFAULTS).flash_attention
+
+
 def test_each_choice_says_what_was_measured():
     said = {choice.name: (choice.value, choice.reason) for choice in choose(QUIET, DEFAULTS).choices}
     assert said["threads"] == ("2", "a step of 8 sequences took 36.0 ms at 1, 20.0 ms at 2")

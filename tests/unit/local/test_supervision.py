@@ -59,7 +59,7 @@ def test_what_does_not_answer_is_unreachable():
 def test_nothing_runs_in_a_fresh_state_folder(tmp_path):
     supervision = Supervision(tmp_path)
     assert not supervision.is_running()
-    assert not supervision.has_daemon()
+    assert supervision.daemon_pid() == 0
     assert supervision.processes() == {}
 
 

@@ -1,0 +1,21 @@
+"""`python -m deploy.local.child SERVICE`: becomes a service that ends when its supervisor does (on Linux)."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Ask the kernel for SIGTERM at the parent's end, and become the service; the request survives that."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    os.execv(sys.executable, [sys.executable, "-m", f"services.{sys.argv[1]}"])  # noqa: S606 - no shell is wanted
+
+
+if __name__ == "__main__":
+    main()

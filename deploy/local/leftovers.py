@@ -1,0 +1,49 @@
+"""Services whose supervisor died without stopping them, found by what their environment says of who started them."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+OWNER_VARIABLE = "PAGANTIC_SUPERVISED_FROM"
+STOP_WAIT_S = 20.0
+_MODULE = "services."
+
+
+def stop_leftovers(state: Path, daemon_pid: int, wait: Callable[[], None]) -> list[str]:
+    """Stop the services of a state folder that are not children of its supervisor, and return their names.
+
+    `daemon_pid` 0 is none; `wait` is called while they end, which their drain may take some seconds to do.
+    """
+    found = [process for process in psutil.process_iter(["cmdline"]) if _is_leftover(process, state, daemon_pid)]
+    names = [_name(process) for process in found]
+    for process in found:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.terminate()
+    started_s = time.monotonic()
+    while alive := psutil.wait_procs(found, timeout=0.2)[1]:
+        wait()
+        if time.monotonic() - started_s > STOP_WAIT_S:
+            for process in alive:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+    return names
+
+
+def _is_leftover(process: psutil.Process, state: Path, daemon_pid: int) -> bool:
+    try:
+        is_ours = bool(_name(process)) and process.environ().get(OWNER_VARIABLE) == str(state)
+        return is_ours and process.ppid() != daemon_pid
+    except psutil.Error:
+        return False
+
+
+def _name(process: psutil.Process) -> str:
+    command = process.info["cmdline"] or []
+    return next(
+        (part.removeprefix(_MODULE) for part in command if part.startswith(_MODULE) and "." not in part[9:]), ""
+    )
