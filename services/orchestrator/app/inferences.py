@@ -19,7 +19,7 @@ from services.orchestrator.core.response import FinishReason, InferenceDelta, In
 from services.orchestrator.core.run import Infer, Sample
 from services.orchestrator.ports.services import InferencePort
 
-MAX_RESTARTS = 2  # of one inference that is lost before it says anything
+MAX_RESTARTS = 1  # of one inference
 
 
 class Inferences:
@@ -49,32 +49,36 @@ class Inferences:
     ) -> InferenceOutput:
         """Ask the model, under these hints, and stream its text where the command says so.
 
-        An inference that is lost between its start and its first text is made again; so is, once, one whose service is
-        lost amid its text, and an event says what no longer counts.
+        An inference that is lost on the way is made again, for it changes nothing; an event discards what it has said.
         """
-        has_spoken = False
         for _ in range(MAX_RESTARTS):
             try:
-                return await self._infer(request, command, hints, purpose)
+                return self._with_spent(await self._infer(request, command, hints, purpose))
             except PaganticError as error:
-                if not self._may_restart(error) and (has_spoken or not self._is_lost_amid_text(error)):
+                if not self._may_restart(error):
                     raise
                 lost = self._take_partial()
                 self.spent += lost.usage
-                if _has_text(lost):
-                    has_spoken = True
+                if lost.content or lost.reasoning:
                     discarded = events.AttemptDiscarded(self._recorder.record.attempt, str(error))
                     await self._recorder.emit(
                         discarded, layer="orchestrator", action="attempt.discarded", caused_by=self.cause
                     )
-        return await self._infer(request, command, hints, purpose)
+        return self._with_spent(await self._infer(request, command, hints, purpose))
+
+    def _with_spent(self, output: InferenceOutput) -> InferenceOutput:
+        """Return an output with what inferences cost that were lost before it."""
+        spent, self.spent = self.spent, TokenUsage()
+        return replace(output, usage=output.usage + spent)
 
     def _may_restart(self, error: PaganticError) -> bool:
-        is_silent = self.partial is not None and not _has_text(self.partial)
-        return is_silent and isinstance(error, Unavailable | Internal)
-
-    def _is_lost_amid_text(self, error: PaganticError) -> bool:
-        return isinstance(error, Unavailable) and error.code is None and self.partial is not None
+        """Tell whether an inference that had begun was lost; one that has said something, only with its service."""
+        partial = self.partial
+        if partial is None:
+            return False
+        is_lost = isinstance(error, Unavailable) and error.code is None
+        is_silent = not partial.content and not partial.reasoning
+        return is_lost or (is_silent and isinstance(error, Unavailable | Internal))
 
     async def _infer(
         self, request: Request, command: Infer, hints: Hints, purpose: events.InferencePurpose
@@ -122,10 +126,7 @@ class Inferences:
         """Return what the inference that was stopped had given, with what lost ones cost; None when there was none."""
         if self.partial is None and self.spent == TokenUsage():
             return None
-        partial = self._take_partial()
-        partial = replace(partial, usage=partial.usage + self.spent)
-        self.spent = TokenUsage()
-        return partial
+        return self._with_spent(self._take_partial())
 
     def _take_partial(self) -> InferenceOutput:
         partial = self.partial or InferenceOutput("", FinishReason.ERROR)
@@ -195,10 +196,6 @@ class Inferences:
         return CorrelationContext(
             request_id=request.request_id, session_id=request.session_id, step_name=step_name, caused_by=caused_by
         )
-
-
-def _has_text(output: InferenceOutput) -> bool:
-    return bool(output.content or output.reasoning)
 
 
 def _end_of(output: InferenceOutput) -> events.InferenceEnd:

@@ -200,17 +200,31 @@ async def test_an_inference_lost_before_its_first_word_is_made_again(tmp_path):
         response = await execute(stub, system_request(request_id="r"))
         events = await timeline(stub, "r")
     assert response.content == "hi"
-    assert response.token_usage.prompt_tokens == 10
+    assert response.token_usage.prompt_tokens == 20, "what was lost has its cost"
     ends = [event for event in events if event.HasField("inference_end")]
     assert [bool(event.error.code) for event in ends] == [True, False]
     assert ends[1].inference_end.model == "small"
 
 
-async def test_an_inference_lost_twice_after_its_first_word_fails_and_keeps_its_text(tmp_path):
-    inference = Speaking([STARTED, delta("no"), LOST], [STARTED, delta("hi"), LOST], [STARTED, done("never")])
+async def test_an_inference_lost_amid_its_text_is_made_again_and_the_text_discarded(tmp_path):
+    inference = Speaking([STARTED, delta("hal"), LOST], [STARTED, delta("hi"), done("hi")])
+    async with (
+        orchestrator(tmp_path, scripted_services(inference=inference)) as stub,
+        aclosing(call_stream("orchestrator", stub.ExecuteStream, system_request())) as events,
+    ):
+        streamed = [event async for event in events]
+    kinds = [event.WhichOneof("event") for event in streamed]
+    assert kinds.index("attempt_discarded") > kinds.index("content_delta")
+    assert streamed[-1].completed.response.content == "hi"
+    assert streamed[-1].completed.response.token_usage.prompt_tokens == 20, "what was lost has its cost"
+
+
+async def test_an_engine_that_fails_amid_its_text_is_the_response(tmp_path):
+    broken = Internal("the step took too long", code=ErrorCode.INFERENCE_ENGINE_ERROR)
+    inference = Speaking([STARTED, delta("hi"), broken])
     async with orchestrator(tmp_path, scripted_services(inference=inference)) as stub:
         response = await execute(stub, system_request())
-    assert response.error.retryable
+    assert response.error.code == error_pb2.ERROR_CODE_INFERENCE_ENGINE_ERROR
     assert response.content == "hi"
 
 
