@@ -38,7 +38,7 @@ def ingest(
     collection: Annotated[str, typer.Argument(metavar="COLLECTION", help="Collection; made if it does not exist.")],
     paths: Annotated[
         list[Path],
-        typer.Argument(metavar="PATH...", help="Text files, and folders of them; a path names its document."),
+        typer.Argument(metavar="PATH", help="Text files, and folders of them; a path names its document."),
     ],
     *,
     timeout: options.Timeout = options.DEFAULT_TIMEOUT_S,
@@ -63,7 +63,7 @@ def ingest(
     )
 
 
-@collections.command("list")
+@collections.command("list", cls=options.PlainCommand)
 def list_collections(
     *,
     as_json: options.AsJson = False,
@@ -84,7 +84,7 @@ def list_collections(
     show(table)
 
 
-@collections.command("delete")
+@collections.command("delete", cls=options.PlainCommand)
 def delete_collection(
     name: Annotated[str, typer.Argument(metavar="COLLECTION", help="Collection to delete, with its documents.")],
     *,

@@ -49,7 +49,7 @@ def logs(
     ] = "",
     *,
     lines: Annotated[int, typer.Option(metavar="N", min=0, help="How many of its last lines are shown.")] = 20,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is logged, until Ctrl-C.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing new lines until Ctrl-C.")] = False,
 ) -> None:
     """Show the logs of the services of this machine."""
     with reporting_errors():

@@ -10,6 +10,7 @@ import typer
 
 from gateway.cli import chat, doctor, documents, inner, local, requests, stored, tuning
 from gateway.cli.failures import EXIT_CODES_HELP, EXIT_FAILED
+from gateway.cli.options import PlainCommand
 from pagantic_common.domain.terminal_text import plain_text
 
 app = typer.Typer(
@@ -40,8 +41,8 @@ for _command in (
     inner.tools,
     inner.models,
 ):
-    app.command()(_command)
-app.command("show")(stored.show_execution)
+    app.command(cls=PlainCommand)(_command)
+app.command("show", cls=PlainCommand)(stored.show_execution)
 app.add_typer(stored.sessions, name="sessions")
 app.add_typer(documents.collections, name="collections")
 

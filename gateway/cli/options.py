@@ -1,13 +1,14 @@
-"""Options that several commands share, and the texts and files that arguments name."""
+"""What several commands share: options, how help looks, and the texts and files that arguments name."""
 
 from __future__ import annotations
 
 import sys
 import uuid
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from gateway.cli.output import UsageError
 from pagantic_common.client import Options
@@ -47,6 +48,29 @@ Temperature = Annotated[
     float | None, typer.Option(metavar="X", min=0, max=2, help="Randomness, 0 to 2; 0 takes the likeliest token.")
 ]
 Seed = Annotated[int | None, typer.Option(metavar="N", min=0, help="Start of the random stream.")]
+
+
+class PlainCommand(TyperCommand):
+    """A command whose help names its arguments as manuals do, without braces and Python's types."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the parts of the usage line."""
+        return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write what there is to say of arguments and options."""
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for parameter in self.get_params(ctx):
+            if (record := parameter.get_help_record(ctx)) is None:
+                continue
+            if parameter.param_type_name == "argument":
+                sections["Arguments"].append((record[0].split(" <")[0], record[1]))
+            else:
+                sections["Options"].append(record)
+        for title, records in sections.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
 
 
 def request_id_of(given: str) -> str:

@@ -148,7 +148,7 @@ def usage(
         show(usage_table(totals))
 
 
-@sessions.command("list")
+@sessions.command("list", cls=options.PlainCommand)
 def list_sessions(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print each conversation as a line of JSON.")] = False,
@@ -165,7 +165,7 @@ def list_sessions(
         show(sessions_table(found, now_s=time.time()))
 
 
-@sessions.command("show")
+@sessions.command("show", cls=options.PlainCommand)
 def show_session(
     session_id: SessionId,
     *,
@@ -185,7 +185,7 @@ def show_session(
         say(f"{role}: {message.content or calls}")
 
 
-@sessions.command("delete")
+@sessions.command("delete", cls=options.PlainCommand)
 def delete_session(
     session_id: SessionId,
     *,

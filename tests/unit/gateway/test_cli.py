@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from typer.testing import CliRunner
@@ -189,3 +190,15 @@ def test_usage_shows_tokens_and_cost(invoke):
     assert "default" in shown
     assert "0.5000" in shown
     assert json.loads(invoke("usage", "--json").stdout)["output_tokens"] == "6"
+
+
+def test_help_is_plain_for_every_command():
+    runner = CliRunner()
+    listed = runner.invoke(app, ["--help"], env={"COLUMNS": "80"}).stdout
+    commands = re.findall(r"^  ([a-z]+)  +\S", listed.split("Commands:")[1], flags=re.MULTILINE)
+    assert len(commands) > 20
+    for command in [*map(str.split, commands), ["sessions", "show"], ["collections", "delete"]]:
+        shown = runner.invoke(app, [*command, "--help"], env={"COLUMNS": "80"})
+        assert shown.exit_code == 0
+        assert not re.search(r"[{}]|<[a-z]+", shown.stdout), shown.stdout
+    assert "..." not in listed.split("Exit codes")[0].replace("[ARGS]...", "")
