@@ -91,7 +91,7 @@ def _after_not_found(_error: PaganticError, _request_id: str) -> str:
 def _after_precondition(_error: PaganticError, request_id: str) -> str:
     if request_id:
         return _SEE.format(id=request_id)
-    return "see where it stands with `pagantic show`; only an interrupted execution can be resumed"
+    return "change what the message names first, then try again"
 
 
 def _after_fault(_error: PaganticError, request_id: str) -> str:

@@ -120,7 +120,7 @@ def resume(
 
     An execution is interrupted when its orchestrator stops before it has ended.
     """
-    with reporting_errors(), Client(address, timeout_s=timeout) as client:
+    with reporting_errors(request_id), Client(address, timeout_s=timeout) as client:
         state = state_name(client.resume(request_id))
         if not wait:
             note(f"continues from {state}; `pagantic show {request_id}` gives the answer when it has ended")

@@ -80,6 +80,16 @@ def test_other_settings_than_it_runs_with_are_refused(own):
     assert "with other settings: PAGANTIC_INFERENCE_MODEL_PATH; run `pagantic down` first" in done.stderr
 
 
+def test_a_misspelt_setting_stops_a_start_and_a_service(own, tmp_path):
+    misspelt = {"PAGANTIC_INFERENCE_CONTEXT_TOKEN": "64", "PAGANTIC_STATE": str(tmp_path)}
+    for command, exit_code in ((UP, 1), ((sys.executable, "-m", "services.inference"), 78)):
+        done = subprocess.run(
+            command, cwd=ROOT, env=own.environment | misspelt, capture_output=True, text=True, check=False, timeout=60
+        )
+        assert done.returncode == exit_code
+        assert "CONTEXT_TOKEN: no such setting; did you mean PAGANTIC_INFERENCE_CONTEXT_TOKENS?" in done.stderr
+
+
 def test_services_end_with_their_supervisor_and_all_starts_anew(own):
     supervision = Supervision(own.state)
     pids = [process.pid for process in supervision.processes().values()]

@@ -59,7 +59,7 @@ async def test_what_is_measured_is_described_with_when_and_beside_what():
 async def test_what_cannot_be_measured_says_why(prober, changes, options, said):
     async with tuned(prober and ScriptedProber(*prober), **changes) as (stub, address):
         done = await run_tune(address, *options)
-        assert done.exit_code == 1
+        assert done.exit_code in (1, 3)
         assert said in done.stderr
         engine = await call_unary("inference", stub.DescribeEngine, pb.DescribeEngineRequest())
         assert engine.state != pb.TUNING_STATE_MEASURED

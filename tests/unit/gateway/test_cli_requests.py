@@ -203,7 +203,7 @@ def test_every_category_has_an_exit_code_of_its_own_and_every_code_a_next_step()
     ("error", "exit_code", "words"),
     [
         (errors.NotFound("no"), 3, "list what there is"),
-        (errors.PreconditionFailed("not interrupted"), 3, "pagantic show"),
+        (errors.PreconditionFailed("no"), 3, "change what the message names first"),
         (errors.InvalidRequest("too large: 5 bytes, at most 4 are taken"), 3, "change what the message names"),
         (errors.InvalidRequest("no", code=ErrorCode.INFERENCE_CONTEXT_EXCEEDED), 4, "shorten the text"),
         (MessageTooLarge("5 bytes, at most 4 are taken"), 3, "send less text"),
