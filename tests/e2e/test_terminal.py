@@ -108,9 +108,7 @@ def test_ctrl_c_stops_an_answer_and_what_was_said_stays(system, chat):
 
 
 def test_ctrl_c_ends_a_single_answer_and_says_where_it_is_kept(system):
-    terminal = Terminal(
-        system, "pagantic", "chat", "Count from one to five hundred, in words.", "--request-id", "cut-2"
-    )
+    terminal = Terminal(system, "pagantic", "chat", LONG, "--temperature", "0", "--request-id", "cut-2")
     terminal.wait_for("request cut-2")
     terminal.wait_for(r"(\w+\W+){5}")
     terminal.type("\x03")
