@@ -11,7 +11,7 @@ from services.orchestrator.core.response_warning import ResponseWarning
 RAISED_LIMIT_FACTOR = 4
 _SPARE_TOKENS = 8  # a retry's prompt may be tokenized a little differently
 
-CODE = "output_truncated"
+TRUNCATED = "output_truncated"
 
 
 def is_cut(request: Request, output: InferenceOutput | None, enforcement: Enforcement) -> bool:
@@ -63,4 +63,4 @@ def raised_limit(request: Request, output: InferenceOutput, max_tokens: int) -> 
 
 def truncation_warning(failure: Failure) -> ResponseWarning:
     """Return what a response that is delivered although it was cut says of it."""
-    return ResponseWarning(CODE, failure.message)
+    return ResponseWarning(TRUNCATED, failure.message)
