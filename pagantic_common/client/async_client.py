@@ -162,7 +162,7 @@ class AsyncClient:
                 messages = with_refusal(request.messages, response.structured_output_json, violations)
                 del request.messages[:]
                 request.messages.extend(messages)
-                request.request_id = f"{first_id}.{refusals + 2}" if first_id else ""
+                request.request_id = f"{first_id[:120]}.{refusals + 2}" if first_id else ""
             else:
                 return StructuredResult(value, response, refusals) if full else value
         raise AssertionError("the loop returns or raises")

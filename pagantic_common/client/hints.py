@@ -68,11 +68,11 @@ def apply_options(
 ) -> execution_pb2.SystemRequest:
     """Set what `options` say in a request, and return it; raises TypeError for a keyword that does not exist."""
     _check_names(options)
-    request.request_id = options.get("request_id", "")
-    request.semantic_intent = options.get("semantic_intent", "")
-    request.rules.extend(_rules_of(options.get("rules", ())))
-    if "max_retries" in options:
-        request.retry.max_retries = options["max_retries"]
+    request.request_id = options.get("request_id") or ""
+    request.semantic_intent = options.get("semantic_intent") or ""
+    request.rules.extend(_rules_of(options.get("rules") or ()))
+    if (max_retries := options.get("max_retries")) is not None:
+        request.retry.max_retries = max_retries
     if context := options.get("context"):
         if isinstance(context, str):
             context = context_service_pb2.ContextPolicy(collection=context)
@@ -91,6 +91,13 @@ def one_of(name: str, value: str, known: Iterable[str]) -> str:
     return value
 
 
+def several(name: str, texts: Sequence[str]) -> Sequence[str]:
+    """Return texts; raises TypeError for one text, whose letters would be taken for several."""
+    if isinstance(texts, str):
+        raise TypeError(f"{name} is the text {texts!r}: it must be a list of texts")
+    return texts
+
+
 def _check_names(options: Options) -> None:
     known = Options.__optional_keys__
     if unknown := sorted(options.keys() - known):
@@ -103,17 +110,17 @@ def _apply_hints(hints: execution_pb2.ExecutionHints, options: Options) -> None:
     for name in _PLAIN:
         if (value := options.get(name)) is not None:
             setattr(hints, name, value)
-    hints.stop.extend(options.get("stop", ()))
-    hints.logit_bias.update(options.get("logit_bias", {}))
+    hints.stop.extend(several("stop", options.get("stop") or ()))
+    hints.logit_bias.update(options.get("logit_bias") or {})
     if timeout_s := options.get("timeout_s"):
         hints.timeout.CopyFrom(duration_to_proto(timeout_s))
     if engine := options.get("options"):
         hints.options_json = dump_json(dict(engine))
-    if "reasoning" in options:
-        mode = one_of("reasoning", options["reasoning"], REASONING_MODES)
+    if reasoning := options.get("reasoning"):
+        mode = one_of("reasoning", reasoning, REASONING_MODES)
         hints.reasoning.mode = generation_pb2.ReasoningMode.Value(f"REASONING_MODE_{mode.upper()}")
-    if "reasoning_max_tokens" in options:
-        hints.reasoning.max_tokens = options["reasoning_max_tokens"]
+    if (max_tokens := options.get("reasoning_max_tokens")) is not None:
+        hints.reasoning.max_tokens = max_tokens
 
 
 def _rules_of(rules: Mapping[str, str] | Sequence[contract_pb2.Rule]) -> list[contract_pb2.Rule]:

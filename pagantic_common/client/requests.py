@@ -8,7 +8,7 @@ from typing import Any, Unpack
 from pagantic.common.v1 import message_pb2
 from pagantic.constraint.v1 import contract_pb2
 from pagantic.orchestrator.v1 import execution_pb2, plan_pb2
-from pagantic_common.client.hints import Options, apply_options, one_of
+from pagantic_common.client.hints import Options, apply_options, one_of, several
 from pagantic_common.domain.json_text import dump_json
 from pagantic_common.domain.messages import ToolChoice, ToolChoiceMode
 
@@ -37,13 +37,15 @@ def chat_request(
         options: See Options.
     """
     if tools is not None and not tools:
+        if tool_choice not in (None, "", "none"):
+            raise ValueError(f"tool_choice is {tool_choice!r}, and tools is empty: no tool can be called")
         tool_choice = ToolChoice(mode=ToolChoiceMode.NONE)
     request = execution_pb2.SystemRequest(
         mode=execution_pb2.MODE_CHAT,
         session_id=session_id,
         messages=messages_of(text_or_messages),
         prompt=_prompt_of(system),
-        tools=tools or (),
+        tools=several("tools", tools or ()),
     )
     return apply_options(request, options, tool_choice)
 
@@ -70,7 +72,7 @@ def structured_request(
         messages=messages_of(text_or_messages),
         prompt=_prompt_of(system),
         output=contract_pb2.OutputContract(schema_json=schema if isinstance(schema, str) else dump_json(schema)),
-        tools=tools,
+        tools=several("tools", tools),
     )
     return apply_options(request, options)
 
@@ -134,7 +136,7 @@ def plan_request(
         messages=messages_of(text_or_messages),
         prompt=_prompt_of(system),
         plan=None if steps is None else plan_pb2.ExecutionPlan(steps=steps),
-        tools=tools,
+        tools=several("tools", tools),
     )
     return apply_options(request, options)
 
@@ -163,7 +165,7 @@ def plan_step(
         name=name,
         kind=kind,
         parameters_json=dump_json(parameters) if parameters else "",
-        depends_on=depends_on,
+        depends_on=several("depends_on", depends_on),
         output=contract,
     )
 

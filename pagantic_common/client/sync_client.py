@@ -23,6 +23,7 @@ from pagantic_common.client.async_client import (
 from pagantic_common.client.hints import Options
 from pagantic_common.client.requests import Messages
 from pagantic_common.client.typed_output import StructuredResult, ValueT
+from pagantic_common.domain.errors import Unavailable
 from pagantic_common.domain.messages import ToolChoice
 
 ResultT = TypeVar("ResultT")
@@ -60,6 +61,7 @@ class Client:
         if self._loop.is_closed():
             return
         self._run(self._client.close())
+        self._run(_cancel_others())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -167,13 +169,16 @@ class Client:
         events: queue.SimpleQueue[event_pb2.ExecutionEvent | Exception | None] = queue.SimpleQueue()
 
         async def pump() -> None:
+            end: Exception | None = Unavailable("the client was closed")
             try:
                 async with aclosing(self._client.stream(request)) as incoming:
                     async for event in incoming:
                         events.put(event)
-                events.put(None)
+                end = None
             except Exception as error:  # noqa: BLE001 - raised again in the thread that reads
-                events.put(error)
+                end = error
+            finally:
+                events.put(end)
 
         pumping = asyncio.run_coroutine_threadsafe(pump(), self._loop)
         try:
@@ -244,3 +249,11 @@ class Client:
         except BaseException:
             future.cancel()
             raise
+
+
+async def _cancel_others() -> None:
+    """End what still runs on this loop, so that whoever reads a stream is told."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)

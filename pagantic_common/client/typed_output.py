@@ -16,9 +16,9 @@ from pagantic_common.rpc.status import error_of
 
 ValueT = TypeVar("ValueT")
 
-_SCHEMAS = ("properties", "$defs", "definitions", "patternProperties", "dependentSchemas")  # of schemas by name
+_SCHEMAS = ("properties", "$defs", "definitions", "patternProperties")  # of schemas by name
 _LISTS = ("anyOf", "oneOf", "prefixItems")
-_SINGLE = ("items", "additionalProperties", "contains", "not", "if", "then", "else", "propertyNames")
+_SINGLE = ("items", "additionalProperties")  # not those under which a closed object means something else
 
 
 @dataclass(frozen=True, slots=True)

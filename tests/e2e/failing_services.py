@@ -123,9 +123,11 @@ def ask_for_half_a_call(world):
     return infer(world.inference, tools=[tool], tool_choice=REQUIRED, stop=["{"], max_tokens=60)
 
 
-@ROWS.add("INFERENCE_MALFORMED_RESPONSE", "a required tool call, cut off by max_tokens", ask_for_half_a_call)
-def cut_a_call(world):
-    return run(world.stub, chat(max_tokens=1))
+@ROWS.add("INFERENCE_MALFORMED_RESPONSE", "a required tool call that a stop text ends", ask_for_half_a_call)
+def stop_a_call(world):
+    work = chat()
+    work.hints.stop.append("{")
+    return run(world.stub, work)
 
 
 # ---- tools --------------------------------------------------------------------------------------------------------

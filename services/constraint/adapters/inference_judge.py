@@ -46,6 +46,7 @@ class InferenceJudge:
             sampling=generation_pb2.Sampling(temperature=0.0),
             constraint=generation_pb2.DecoderConstraint(engine_text=self._engine_text),
             max_tokens=MAX_VERDICT_TOKENS,
+            reasoning=generation_pb2.Reasoning(mode=generation_pb2.REASONING_MODE_OFF),
         )
         try:
             answer, usage = await self._answer(request)

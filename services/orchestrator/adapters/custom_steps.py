@@ -14,8 +14,8 @@ from services.orchestrator.ports.services import CustomStep
 def load_custom_steps(functions: Mapping[str, str]) -> dict[str, CustomStep]:
     """Import the function of each kind, given as `package.module:function`.
 
-    Raises InvalidRequest (CONFIG_INVALID) for what cannot be imported, is no coroutine function, or has the name of a
-    kind that there is already.
+    Raises InvalidRequest (CONFIG_INVALID) for what cannot be imported, is not a coroutine function, or has the name of
+    a built-in kind.
     """
     return {kind: _load(kind, path) for kind, path in functions.items()}
 
@@ -23,13 +23,13 @@ def load_custom_steps(functions: Mapping[str, str]) -> dict[str, CustomStep]:
 def _load(kind: str, path: str) -> CustomStep:
     where = f"STEP_KINDS names {path!r} for kind {kind!r}"
     if kind in tuple(StepKind):
-        raise InvalidRequest(f"{where}, which is a kind of its own: take another name")
+        raise InvalidRequest(f"{where}, which is a built-in kind: choose another name")
     module_name, _, function_name = path.partition(":")
     try:
         function = getattr(importlib.import_module(module_name), function_name)
     except (ImportError, AttributeError, ValueError) as error:
         raise InvalidRequest(f"{where}, which cannot be imported: {error}") from None
     if not inspect.iscoroutinefunction(function):
-        raise InvalidRequest(f"{where}, which is no coroutine function: write `async def`")
+        raise InvalidRequest(f"{where}, which is not a coroutine function: write `async def`")
     step: CustomStep = function
     return step

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 import grpc
 
@@ -21,8 +20,6 @@ from pagantic_common.domain.errors import ErrorCode, Internal
 from pagantic_common.domain.messages import Message, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.rpc.peer import Peer
-from pagantic_common.rpc.service_config import MAX_ATTEMPTS
-from pagantic_common.rpc.status import Unreachable
 from services.orchestrator.convert.inference import finish_reason_from_proto, logprob_from_proto, reasoning_to_proto
 from services.orchestrator.core.request import Hints
 from services.orchestrator.core.response import CandidateOutput, InferenceDelta, InferenceOutput, TokenLogprob
@@ -30,8 +27,6 @@ from services.orchestrator.core.run import Infer, Sample
 from services.orchestrator.ports.services import TokenCount
 
 COUNT_TIMEOUT_S = 10.0
-
-T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -127,13 +122,10 @@ class GrpcInference:
                         return
         raise Internal("the inference stream ended early", code=ErrorCode.INFERENCE_MALFORMED_RESPONSE)
 
-    def sample(self, command: Sample, hints: Hints) -> AsyncGenerator[CandidateOutput | TokenUsage, None]:
-        """Stream each candidate as it ends, then the usage of all."""
-        return _until_told(lambda: self._sample(command, hints))
-
-    async def _sample(self, command: Sample, hints: Hints) -> AsyncGenerator[CandidateOutput | TokenUsage, None]:
+    async def sample(self, command: Sample, hints: Hints) -> AsyncGenerator[CandidateOutput | TokenUsage, None]:
+        """Give the prompt's usage, each candidate as it ends with its own, then the usage of all."""
         answers: dict[int, _Answer] = {}
-        first, prompt = _Answer(), TokenUsage()
+        first = _Answer()
         request = _sample_request(command, hints)
         async with aclosing(self._peer.call_stream(self._stub.Infer, request)) as responses:
             async for response in responses:
@@ -141,7 +133,7 @@ class GrpcInference:
                     case "started":
                         self._windows[hints.model] = response.started.model.context_window
                         first.start(response.started)
-                        prompt = first.usage
+                        yield first.usage
                     case "delta":
                         index = response.delta.candidate_index
                         answers.setdefault(index, first.another()).add(response.delta)
@@ -149,29 +141,12 @@ class GrpcInference:
                         end = response.candidate_end
                         answer = answers.setdefault(end.candidate_index, first.another())
                         answer.end = end
-                        usage = prompt + TokenUsage(output_tokens=end.output_tokens)
-                        prompt = TokenUsage()
+                        usage = TokenUsage(output_tokens=end.output_tokens)
                         yield CandidateOutput(end.candidate_index, answer.output(usage))
                     case "completed":
                         yield usage_from_proto(response.completed.usage)
                         return
         raise Internal("the inference stream ended early", code=ErrorCode.INFERENCE_MALFORMED_RESPONSE)
-
-
-async def _until_told(open_stream: Callable[[], AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
-    """Stream, and begin again when the service is lost before anything was told: an inference changes nothing."""
-    for attempts_left in reversed(range(MAX_ATTEMPTS)):
-        is_told = False
-        try:
-            async with aclosing(open_stream()) as stream:
-                async for piece in stream:
-                    is_told = True
-                    yield piece
-        except Unreachable:
-            if is_told or not attempts_left:
-                raise
-        else:
-            return
 
 
 def _request(command: Infer, hints: Hints) -> inference_service_pb2.InferRequest:

@@ -37,6 +37,7 @@ from services.orchestrator.ports.journal import (
 _executions, _turns, _sessions = tables.executions, tables.turns, tables.sessions
 _live = and_(_executions.c.response.is_(None), _executions.c.interrupted == 0)
 PURGED_AT_ONCE = 5000
+SAME_MOMENT_S = 1e-6  # a moment that was read has microseconds
 RELEASED_AT_ONCE = 1000  # a statement takes so many parameters and not many more
 _MOVING = ("state", "entered_at", "attempt", "total_steps", "last_step", "last_error", "response")
 _SUMS = ("requests", "prompt_tokens", "cached_prompt_tokens", "output_tokens", "cost_usd")
@@ -110,14 +111,19 @@ class Writes:
         self._take_turn_now(db, admission)
         return None
 
-    def admit_again(self, db: Connection, admission: Admission) -> int | None:
-        """Begin an ended execution anew; its events stay, and what it could be taken up from goes."""
+    def admit_again(self, db: Connection, admission: Admission, ended: ExecutionRecord) -> int | None:
+        """Begin an execution anew that is still as it ended; keep its events and delete its replay entries."""
         record, request_id = admission.record, admission.record.request_id
         fresh = _row_of(record) | {
             "owner": self._owner, "response": None, "last_error": None,
             "interrupted": 0, "interrupted_at": None, "cancel_requested": 0,
         }  # fmt: skip
-        has_ended = and_(_executions.c.request_id == request_id, _executions.c.response.is_not(None))
+        ended_s = ended.entered_at.timestamp()
+        has_ended = and_(
+            _executions.c.request_id == request_id,
+            _executions.c.response.is_not(None),
+            _executions.c.entered_at.between(ended_s - SAME_MOMENT_S, ended_s + SAME_MOMENT_S),
+        )
         if not db.execute(update(_executions).where(has_ended).values(fresh)).rowcount:
             return None
         self._take_turn_now(db, admission)

@@ -90,10 +90,12 @@ class SqlJournal:
         found: ExecutionRecord | None = await self._commit(Admission(record, admitted, takes_turn))
         return found
 
-    async def admit_again(self, record: ExecutionRecord, admitted: Admitted, *, takes_turn: bool = False) -> int | None:
+    async def admit_again(
+        self, record: ExecutionRecord, admitted: Admitted, ended: ExecutionRecord, *, takes_turn: bool = False
+    ) -> int | None:
         """See the port."""
         admission = Admission(record, admitted, takes_turn)
-        after: int | None = await self._commit(lambda db: self._writes.admit_again(db, admission))
+        after: int | None = await self._commit(lambda db: self._writes.admit_again(db, admission, ended))
         return after
 
     async def after_sequence(self, request_id: str) -> int:

@@ -5,26 +5,26 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import (
     ErrorCategory,
     PaganticError,
+    Unavailable,
 )
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import StageOutcome
 from pagantic_common.telemetry.scope import work_scope
 from services.orchestrator.app.failures import failure_from
 from services.orchestrator.app.inferences import Inferences
-from services.orchestrator.app.planning import planner_command
+from services.orchestrator.app.planning import plan_of, planner_command
 from services.orchestrator.app.preparation import Preparation
 from services.orchestrator.app.recorder import Recorder
 from services.orchestrator.app.services import Services
 from services.orchestrator.app.tool_calls import ToolCalls
 from services.orchestrator.core import events
-from services.orchestrator.core.model_planning import planned
 from services.orchestrator.core.planning import Planner, made_at, static_plan
 from services.orchestrator.core.replay import Progress
 from services.orchestrator.core.replicas import ballots_of
@@ -122,9 +122,14 @@ class Effects:
     async def _make_plan(self, run: Run) -> Planned:
         if self._services.planner is Planner.STATIC:
             return Planned(made_at(static_plan(run.request), self._clock.now()), TokenUsage())
-        command, asked = await planner_command(self._services, run.request)
+        command, asked = await planner_command(self._services, run.request, run.bounds)
         output = await self._inferences.infer(asked, command, asked.hints, events.InferencePurpose.PLAN)
-        return Planned(made_at(planned(run.request, output.content), self._clock.now()), output.usage, output.model)
+        try:
+            plan = plan_of(run.request, asked, output)
+        except PaganticError:
+            self._inferences.spent += output.usage
+            raise
+        return Planned(made_at(plan, self._clock.now()), output.usage, output.model)
 
     async def _infer(self, run: Run, command: Infer) -> InferenceOutput:
         if (wait_s := run.request.retry.wait_s(command.retry, random.random())) > 0:  # noqa: S311 - no secret
@@ -140,12 +145,8 @@ class Effects:
         last, failure = InferenceOutput("", FinishReason.ERROR), None
         try:
             with work_scope(correlation=self._inferences.correlation(run.request, step, self._inferences.cause)):
-                async with aclosing(self._services.inference.sample(command, run.request.hints)) as ended:
+                async with aclosing(self._draws(run, command)) as ended:
                     async for item in ended:
-                        if isinstance(item, TokenUsage):
-                            self.sampled_usage = item
-                            continue
-                        self.sampled_usage += item.output.usage
                         last = item.output
                         replicas[item.index] = await self._cast(run, command, item)
                         is_stopped = command.voting.early_stop and len(replicas) < command.voting.n
@@ -170,6 +171,27 @@ class Effects:
             )
             await self._inferences.end(step, end, started_s, failure)
         return Sampled(self.ended_replicas, self.sampled_usage, last.seed, last.model)
+
+    async def _draws(self, run: Run, command: Sample) -> AsyncGenerator[CandidateOutput, None]:
+        """Give each candidate as it ends, and count what they cost; a vote lost before its first one begins again."""
+        lost = TokenUsage()
+        for is_last in (False, True):
+            self.sampled_usage = lost
+            try:
+                async with aclosing(self._services.inference.sample(command, run.request.hints)) as items:
+                    async for item in items:
+                        if isinstance(item, TokenUsage):
+                            self.sampled_usage = lost + item
+                            continue
+                        self.sampled_usage += item.output.usage
+                        yield item
+            except Unavailable as error:
+                has_begun = self.sampled_usage != lost
+                if is_last or self._replicas or error.code is not None or not has_begun:
+                    raise
+                lost = self.sampled_usage
+            else:
+                return
 
     async def _cast(self, run: Run, command: Sample, ended: CandidateOutput) -> Replica:
         output, name = ended.output, f"replica-{ended.index}"
@@ -196,7 +218,7 @@ class Effects:
             command.output, run.request, is_decoder_enforced=command.is_decoder_enforced
         )
         if enforcement.judge_usage != TokenUsage():
-            await self._inferences.tell_judged(run.request, enforcement, caused_by)
+            await self._inferences.record_judgement(run.request, enforcement, caused_by)
         for report in enforcement.stages:
             await self._recorder.emit(
                 events.ValidationStage(report),

@@ -22,7 +22,7 @@ from pagantic_common.domain.errors import (
     Unavailable,
     failure_of,
 )
-from pagantic_common.telemetry.scope import current_correlation
+from pagantic_common.telemetry.scope import current_correlation, current_deadline
 from services.orchestrator.app.failures import failure_from
 from services.orchestrator.app.planning import create_plan
 from services.orchestrator.app.recorder import Recorder
@@ -110,7 +110,7 @@ class Executions:
         if request.mode is not Mode.PLAN:
             raise InvalidRequest(f"mode {request.mode} has no plan: use PLAN")
         try:
-            made = await create_plan(self._services, request, self._clock)
+            made = await create_plan(self._services, request, self._clock, self._limits.plan_bounds)
         except PaganticError as error:
             raise type(error)(failure=failure_from(error), retry_after_s=error.retry_after_s) from None
         plan, failure = accept_plan(request, made, self._limits.plan_bounds)
@@ -170,20 +170,27 @@ class Executions:
         if isinstance(found, ExecutionRecord) and found.is_interrupted:
             return await self._take_up(found) or await self.journal.get(found.request_id)
         if isinstance(found, ExecutionRecord) and found.response is not None and found.response.may_run_again:
-            return await self._begin(request, fingerprint, is_again=True)
+            return await self._begin(request, fingerprint, ended=found)
         return found
 
-    async def _begin(self, request: Request, fingerprint: str, *, is_again: bool = False) -> Running | ExecutionRecord:
-        """Begin a request, for the first time or again, unless it runs; a caller that leaves meanwhile stops it."""
-        if (running := await self.running.get(request.request_id)) is not None:
-            return running
+    async def _begin(
+        self, request: Request, fingerprint: str, ended: ExecutionRecord | None = None
+    ) -> Running | ExecutionRecord:
+        """Begin a request, for the first time or after it `ended`, unless it runs.
+
+        One that is being cancelled is waited for. A caller that leaves meanwhile stops what it began.
+        """
+        while (running := await self.running.get(request.request_id)) is not None:
+            if not running.is_stopping:
+                return running
+            await running.ended.wait()
         registered = self._register(request, fingerprint)
         try:
             takes_turn = self._turns.join(request)
         except Aborted:
             self.running.remove(request.request_id)
             raise
-        admission = asyncio.ensure_future(self._admit(request, registered, takes_turn=takes_turn, is_again=is_again))
+        admission = asyncio.ensure_future(self._admit(request, registered, takes_turn=takes_turn, ended=ended))
         try:
             return await asyncio.shield(admission)
         except asyncio.CancelledError:
@@ -204,19 +211,19 @@ class Executions:
             attempt=1,
             fingerprint=fingerprint,
         )
-        running = Running(Recorder(self.journal, self._clock, record), fingerprint)
+        running = Running(Recorder(self.journal, self._clock, record), fingerprint, current_deadline())
         self.running.add(request.request_id, running)
         return running
 
     async def _admit(
-        self, request: Request, running: Running, *, takes_turn: bool, is_again: bool
+        self, request: Request, running: Running, *, takes_turn: bool, ended: ExecutionRecord | None
     ) -> Running | ExecutionRecord:
         admitted = Admitted(request, self._limits.plan_bounds)
         existing: ExecutionRecord | None = None
         try:
             record = running.recorder.record
-            if is_again:
-                existing = await self._admit_again(running, admitted, takes_turn=takes_turn)
+            if ended is not None:
+                existing = await self._admit_again(running, admitted, ended, takes_turn=takes_turn)
             else:
                 existing = await self.journal.admit(record, admitted, takes_turn=takes_turn)
             if existing is None:
@@ -232,10 +239,12 @@ class Executions:
             running.admitted.set()
         return running if existing is None else existing
 
-    async def _admit_again(self, running: Running, admitted: Admitted, *, takes_turn: bool) -> ExecutionRecord | None:
+    async def _admit_again(
+        self, running: Running, admitted: Admitted, ended: ExecutionRecord, *, takes_turn: bool
+    ) -> ExecutionRecord | None:
         """Begin an ended execution anew, or return the record of one that another orchestrator has begun anew."""
         record = running.recorder.record
-        after = await self.journal.admit_again(record, admitted, takes_turn=takes_turn)
+        after = await self.journal.admit_again(record, admitted, ended, takes_turn=takes_turn)
         if after is None:
             return await self.journal.get(record.request_id)
         running.recorder = Recorder(self.journal, self._clock, record, after_sequence=after)

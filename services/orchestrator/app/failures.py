@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
+
 from pagantic_common.domain.errors import (
+    DeadlineExceeded,
     ErrorCode,
     Failure,
     Internal,
@@ -11,8 +14,11 @@ from pagantic_common.domain.errors import (
     Unavailable,
     failure_of,
 )
+from pagantic_common.telemetry.scope import current_deadline
 
-# Of the classes whose errors come without a code of their own. All others say that the request asks for what cannot be.
+DEADLINE_SLACK_S = 0.1  # a hop's own clock, and gRPC's rounding
+
+# Codes for error classes that carry none. Any other class means that the request is invalid.
 _CODES: dict[type[PaganticError], ErrorCode] = {
     Unavailable: ErrorCode.ORCHESTRATION_DEPENDENCY_UNAVAILABLE,
     Overloaded: ErrorCode.ORCHESTRATION_DEPENDENCY_FAILED,
@@ -22,6 +28,8 @@ _CODES: dict[type[PaganticError], ErrorCode] = {
 
 def failure_from(error: PaganticError) -> Failure:
     """Return the failure of an error; one without a code gets the code of what it means to the orchestrator."""
+    if _is_own_timeout(error):
+        return failure_of(ErrorCode.ORCHESTRATION_DEPENDENCY_FAILED, error.failure.message)
     if error.code is not None:
         return error.failure
     code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), ErrorCode.CONFIG_INVALID)
@@ -29,5 +37,11 @@ def failure_from(error: PaganticError) -> Failure:
 
 
 def is_outage(error: PaganticError) -> bool:
-    """Tell whether a service could not answer for now; else it said that the request asks for what cannot be."""
-    return isinstance(error, Unavailable | Overloaded | Internal)
+    """Tell whether a service could not answer for now; otherwise the request asks for something impossible."""
+    return isinstance(error, Unavailable | Overloaded | Internal) or _is_own_timeout(error)
+
+
+def _is_own_timeout(error: PaganticError) -> bool:
+    """Tell whether a service gave up by a limit of its own, while the request still has time."""
+    is_timeout = isinstance(error, DeadlineExceeded) and error.code is ErrorCode.CANCELLED_TIMEOUT
+    return is_timeout and not current_deadline().has_passed(time.monotonic() + DEADLINE_SLACK_S)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.correlation import CorrelationContext
-from pagantic_common.domain.errors import Failure, Internal, PaganticError, Unavailable
+from pagantic_common.domain.errors import ErrorCode, Failure, PaganticError, Unavailable
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement, Stage
 from pagantic_common.telemetry.scope import current_scope, work_scope
@@ -78,7 +78,8 @@ class Inferences:
             return False
         is_lost = isinstance(error, Unavailable) and error.code is None
         is_silent = not partial.content and not partial.reasoning
-        return is_lost or (is_silent and isinstance(error, Unavailable | Internal))
+        has_failed = isinstance(error, Unavailable) or error.code is ErrorCode.INFERENCE_ENGINE_ERROR
+        return is_lost or (is_silent and has_failed)
 
     async def _infer(
         self, request: Request, command: Infer, hints: Hints, purpose: events.InferencePurpose
@@ -87,7 +88,9 @@ class Inferences:
         step, started_s = await self.start(
             request, command, tool_count=len(command.tools), temperature=temperature, purpose=purpose
         )
-        self.partial, failure = None, None
+        if self.partial is not None:  # of an inference that was given up
+            self.spent += self._take_partial().usage
+        failure: Failure | None = None
         output = InferenceOutput("", FinishReason.ERROR)
         try:
             with work_scope(correlation=self.correlation(request, step, self.cause)):
@@ -102,6 +105,8 @@ class Inferences:
             raise
         finally:
             ended = output if self.partial is None else self.partial
+            if failure is None and ended.finish_reason is FinishReason.ERROR:
+                ended = replace(ended, finish_reason=FinishReason.CANCELLED)
             await self.end(step, _end_of(ended), started_s, failure)
         self.cause = step
         return output
@@ -169,8 +174,8 @@ class Inferences:
             caused_by=self.cause,
         )
 
-    async def tell_judged(self, request: Request, enforcement: Enforcement, caused_by: str) -> None:
-        """Tell of the inference that the constraint service made to judge an output."""
+    async def record_judgement(self, request: Request, enforcement: Enforcement, caused_by: str) -> None:
+        """Record the inference that judged an output."""
         usage = enforcement.judge_usage
         took_s = sum(stage.duration_s for stage in enforcement.stages if stage.stage is Stage.SEMANTIC)
         start = events.InferenceStart(

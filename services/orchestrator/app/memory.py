@@ -15,7 +15,7 @@ from services.orchestrator.core import memory
 from services.orchestrator.core.events import InferencePurpose
 from services.orchestrator.core.memory import Eviction, Summary
 from services.orchestrator.core.prompt import assemble_messages
-from services.orchestrator.core.request import Hints, Request
+from services.orchestrator.core.request import Request, side_hints
 from services.orchestrator.core.response_warning import ResponseWarning
 from services.orchestrator.core.run import Infer, Prepared
 from services.orchestrator.ports.services import TokenCount
@@ -125,7 +125,7 @@ class Memory:
             output = await self._inferences.infer(
                 request,
                 command,
-                Hints(max_tokens=most, temperature=0.0, model=model),
+                replace(side_hints(request.hints), max_tokens=most, temperature=0.0),
                 InferencePurpose.SUMMARY,
             )
             text = output.content.strip()
@@ -157,10 +157,10 @@ class Memory:
 
 
 def _with_warning(prepared: Prepared, gone: int, count: int, *, is_summarized: bool) -> Prepared:
-    instead = "a summary stands for them" if is_summarized else "start a new session, or raise the context window"
-    text = (
-        f"the model did not see the oldest {gone} of the {count} stored messages, for which there is no room: {instead}"
+    instead = (
+        " and were replaced by a summary" if is_summarized else ": start a new session, or raise the context window"
     )
+    text = f"the oldest {gone} of {count} stored messages did not fit the context window{instead}"
     return replace(prepared, warnings=(*prepared.warnings, ResponseWarning("history_shortened", text)))
 
 

@@ -19,6 +19,7 @@ from pagantic_common.domain.errors import (
     Failure,
     InvalidRequest,
     PaganticError,
+    PreconditionFailed,
     failure_of,
 )
 from pagantic_common.domain.messages import ToolCall, ToolChoice, ToolChoiceMode, ToolDefinition
@@ -98,6 +99,7 @@ class PlanSteps:
         self._calls = len(progress.began)  # what began has its id, whether it ended or not
         self._runs: dict[str, int] = {}
         self._spent: dict[str, TokenUsage] = {}
+        self._paid: dict[str, TokenUsage] = {}  # what failed attempts of a step cost
         self._called: set[str] = set()  # infer steps whose model has called tools
         self._model = ""  # the alias that served the last inference
 
@@ -105,7 +107,8 @@ class PlanSteps:
     def unended_usage(self) -> TokenUsage:
         """What steps cost that have not ended."""
         ended = {result.name for result in self.results}
-        return sum((usage for step, usage in self._spent.items() if step not in ended), TokenUsage())
+        costs = [*self._spent.items(), *self._paid.items()]
+        return sum((usage for step, usage in costs if step not in ended), TokenUsage())
 
     async def run(self) -> PlanRan:
         """Run all steps, or up to the first that fails; what runs beside it ends first."""
@@ -158,7 +161,7 @@ class PlanSteps:
 
     async def _attempts(self, step: Step, inputs: Mapping[str, Value]) -> StepResult:
         retry = self._retry_of(step)
-        most = 1 + retry.max_retries
+        max_attempts = 1 + retry.max_retries
         usage = TokenUsage()
         attempt = 0
         while True:
@@ -167,6 +170,7 @@ class PlanSteps:
                 done = await self._attempt(step, inputs)
             except _StepFailedError as error:
                 usage += error.usage
+                self._paid[step.name] = usage
                 failure = error.failure
             else:
                 if step.name == self._final:
@@ -175,7 +179,8 @@ class PlanSteps:
                 return StepResult(
                     step.name, step.kind, output=done.output, attempts=attempt, usage=usage, warnings=done.warnings
                 )
-            if not failure.retryable or attempt >= most:
+            self._spent.pop(step.name, None)
+            if not failure.retryable or attempt >= max_attempts:
                 return StepResult(step.name, step.kind, failure=failure, attempts=attempt, usage=usage)
             if step.kind == StepKind.INFER:  # what it has streamed so far comes again
                 discarded = events.AttemptDiscarded(attempt, failure.message)
@@ -190,7 +195,9 @@ class PlanSteps:
             with work_scope(deadline=deadline):
                 async with asyncio.timeout(timeout_s):
                     return await self._do(step, inputs)
-        except TimeoutError:
+        except TimeoutError as error:
+            if not deadline.has_passed(time.monotonic()):
+                raise self._unexpected(step, error) from None
             raise self._timed_out(step, timeout_s) from None
         except _StepFailedError as error:
             is_late = error.failure.code is ErrorCode.CANCELLED_TIMEOUT and deadline.has_passed(time.monotonic())
@@ -203,11 +210,14 @@ class PlanSteps:
             raise _StepFailedError(failure_from(error), TokenUsage()) from None
         except PaganticError as error:
             raise _StepFailedError(failure_from(error), TokenUsage()) from None
-        except Exception:
-            error_id = uuid.uuid4().hex[:12]
-            log.exception("unexpected error in a step", error_id=error_id)
-            text = f"internal error {error_id} in step {step.name!r}: the orchestrator's log has the particulars"
-            raise _StepFailedError(Failure(code=None, message=text), TokenUsage()) from None
+        except Exception as error:  # noqa: BLE001 - it is logged, and told by its id
+            raise self._unexpected(step, error) from None
+
+    def _unexpected(self, step: Step, error: Exception) -> _StepFailedError:
+        error_id = uuid.uuid4().hex[:12]
+        log.error("unexpected error in a step", error_id=error_id, exc_info=error)
+        text = f"internal error {error_id} in step {step.name!r}: the orchestrator's log has the particulars"
+        return _StepFailedError(Failure(code=None, message=text), TokenUsage())
 
     def _timed_out(self, step: Step, timeout_s: float | None) -> _StepFailedError:
         code = ErrorCode.TOOL_TIMEOUT if step.kind == StepKind.TOOL else ErrorCode.ORCHESTRATION_STEP_TIMEOUT
@@ -232,7 +242,10 @@ class PlanSteps:
     async def _do(self, step: Step, inputs: Mapping[str, Value]) -> _Done:
         if (custom := self._services.custom_steps.get(step.kind)) is not None:
             text = "\n\n".join(text_of(value) for value in self._values_of(step, inputs))
-            return _Done(Value(ValueKind.TEXT, text=await custom(text, step.parameters)))
+            made: object = await custom(text, step.parameters)
+            if not isinstance(made, str):
+                raise PreconditionFailed(f"steps of kind {step.kind!r} must return text, not {type(made).__name__}")
+            return _Done(Value(ValueKind.TEXT, text=made))
         match StepKind(step.kind):
             case StepKind.INFER:
                 return await self._infer(step, inputs)

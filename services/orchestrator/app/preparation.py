@@ -8,10 +8,8 @@ from pagantic_common.domain.errors import (
     InvalidRequest,
     PaganticError,
     PermissionDenied,
-    Unavailable,
 )
 from pagantic_common.domain.messages import Message, ToolDefinition
-from pagantic_common.telemetry.logging import get_logger
 from services.orchestrator.app.failures import failure_from, is_outage
 from services.orchestrator.app.inferences import Inferences
 from services.orchestrator.app.memory import Memory
@@ -31,8 +29,6 @@ from services.orchestrator.core.retrieval import retrieval_confidence
 from services.orchestrator.core.run import Prepared
 from services.orchestrator.ports.journal import Journal
 from services.orchestrator.ports.services import BuiltContext
-
-log = get_logger(__name__)
 
 
 class Preparation:
@@ -63,7 +59,7 @@ class Preparation:
         if request.output.decoder_constraint and not request.output.is_empty:
             compiled = await self._services.constraint.compile(request.output)
             engine_text, is_fully_enforced = compiled.engine_text, compiled.is_fully_enforced
-        tools = await self._offered_tools(request) if request.offers_tools else ()
+        tools, away = await self._offered_tools(request) if request.offers_tools else ((), ())
         retrieved, confidence, lost = await self._retrieve(request, history)
         prepared = Prepared(
             system_prompt=system_prompt,
@@ -72,7 +68,7 @@ class Preparation:
             tools=tools,
             engine_text=engine_text,
             is_fully_enforced=is_fully_enforced,
-            warnings=(*_schema_warnings(request), *lost),
+            warnings=(*_schema_warnings(request), *away, *lost),
         )
         return await self._memory.recall(request, prepared, history)
 
@@ -84,15 +80,15 @@ class Preparation:
         listed = await self._services.tools.list_tools(sorted(names)) if names else []
         return tuple(tool.definition for tool in listed)
 
-    async def _offered_tools(self, request: Request) -> tuple[ToolDefinition, ...]:
+    async def _offered_tools(self, request: Request) -> tuple[tuple[ToolDefinition, ...], tuple[ResponseWarning, ...]]:
+        """Return the tools, and a warning where nobody named any and they cannot be had for now."""
         choice = request.hints.tool_choice
         try:
             listed = await self._services.tools.list_tools(request.tools)
-        except Unavailable as error:
-            if request.tools or choice.is_enforced:
+        except PaganticError as error:
+            if request.tools or choice.is_enforced or not is_outage(error):
                 raise
-            log.warning("tools are not offered", reason=str(error))
-            return ()
+            return (), (ResponseWarning("tools_unavailable", f"no tools were offered to the model: {error}"),)
         tools = tuple(tool.definition for tool in listed if tool.is_available)
         if choice.is_enforced and not tools:
             raise InvalidRequest("tool_choice demands a call, but no tool is available", code=ErrorCode.CONFIG_INVALID)
@@ -102,7 +98,7 @@ class Preparation:
                 "auto, required, none, or a tool's name",
                 code=ErrorCode.TOOL_NOT_FOUND,
             )
-        return tools
+        return tools, ()
 
     async def _retrieve(
         self, request: Request, history: tuple[Message, ...]
@@ -142,5 +138,8 @@ class Preparation:
 def _schema_warnings(request: Request) -> tuple[ResponseWarning, ...]:
     if not request.output.schema_json or not is_schema_left_out(request.output):
         return ()
-    text = f"the model did not read the schema, which has more than {MAX_AUTO_SCHEMA_BYTES} bytes: set schema_in_prompt"
+    text = (
+        f"the schema is larger than {MAX_AUTO_SCHEMA_BYTES} bytes and was left out of the prompt: set "
+        "output.schema_in_prompt to ON to include it"
+    )
     return (ResponseWarning("schema_not_in_prompt", text),)

@@ -117,7 +117,7 @@ class Presence:
 
     async def _resume_plan(self, request_id: str) -> None:
         try:
-            events = await self._journal.timeline(request_id)
+            events = await self._journal.timeline(request_id, await self._journal.after_sequence(request_id))
             if sum(isinstance(event.payload, Resumed) for event in events) >= MAX_RESUMES:
                 self._left_alone.add(request_id)
                 log.warning("a plan was interrupted too often to be resumed unasked", request_id=request_id)

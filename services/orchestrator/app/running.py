@@ -40,8 +40,8 @@ class Job:
 class Running:
     """An execution that has not ended: its task, who watches, and why it is to stop."""
 
-    def __init__(self, recorder: Recorder, fingerprint: str) -> None:
-        self._admitted_for = current_deadline()
+    def __init__(self, recorder: Recorder, fingerprint: str, admitted_for: Deadline | None = None) -> None:
+        self._admitted_for = admitted_for or Deadline()  # until someone watches
         self._watched_until: list[Deadline] = []
         self._times_out_at = Deadline()
         self.recorder = recorder
@@ -60,6 +60,11 @@ class Running:
         """The nearest of the request's timeout and the latest deadline among the callers that wait for it."""
         callers = max(self._watched_until, default=self._admitted_for)
         return min(self._times_out_at, callers)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it was told to stop, so that it ends without an answer."""
+        return self.stop_failure is not None and not self.recorder.is_finishing
 
     def start(self, job: Job, turns: Turns, registry: Registry) -> None:
         """Run a job in a task of its own; the registry forgets it when it has ended."""

@@ -14,7 +14,7 @@ from services.orchestrator.core.response import FinishReason, Response
 from services.orchestrator.core.response_warning import ResponseWarning
 from services.orchestrator.core.retrieval import retrieval_confidence_of
 from services.orchestrator.core.run import Command, Finish, Outcome, Run, Transition
-from services.orchestrator.core.truncation import truncation_of, truncation_warning
+from services.orchestrator.core.truncation import TRUNCATED, truncation_of, truncation_warning
 from services.orchestrator.core.validation import confidence_of, report_of
 
 
@@ -29,7 +29,8 @@ def complete(run: Run, reason: str) -> Outcome:
     """End a run with its answer, which a stored conversation gains."""
     response = _response(run)
     if response.finish_reason is None and run.model:
-        response = replace(response, finish_reason=FinishReason.STOP)
+        was_cut = any(warning.code == TRUNCATED for warning in _final_warnings(run))
+        response = replace(response, finish_reason=FinishReason.LENGTH if was_cut else FinishReason.STOP)
     if response.confidence is None and (confidence := retrieval_confidence_of(run)) is not None:
         response = replace(response, confidence=confidence, confidence_source="RETRIEVAL")
     return move(run, State.COMPLETE, reason, Finish(response, _turn(run, response)))
@@ -61,8 +62,9 @@ def _turn(run: Run, response: Response, *, is_cut: bool = False) -> tuple[Messag
 
 
 def _response(run: Run) -> Response:
-    best, said = run.best, run.streamed or run.output
+    best, said = run.best, run.best_output or run.output
     if run.streamed is not None:
+        best, said = None, run.streamed  # of another attempt than the best one
         content = run.streamed.content
     elif best is not None:
         content = best.output
@@ -98,9 +100,19 @@ def _warnings(run: Run) -> tuple[ResponseWarning, ...]:
         return tuple(warning for result in run.results for warning in result.warnings)
     if run.cut is not None:
         return (truncation_warning(run.cut),)
+    if run.best is not None and not run.best.valid and not run.request.output.strict_validation:
+        return (
+            ResponseWarning("output_invalid", "the output does not satisfy its contract: strict_validation is off"),
+        )
     if run.output is not None and run.output.finish_reason is FinishReason.LENGTH:
         return (truncation_warning(truncation_of(run.request, run.output, run.max_tokens)),)
     return ()
+
+
+def _final_warnings(run: Run) -> tuple[ResponseWarning, ...]:
+    """Return the warnings of a plan's final step."""
+    final = run.plan.steps[-1].name if run.plan is not None and run.plan.steps else ""
+    return next((result.warnings for result in run.results if result.name == final), ())
 
 
 def _early_warning(run: Run) -> str:

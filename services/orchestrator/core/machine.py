@@ -27,7 +27,7 @@ from services.orchestrator.core.lifecycle import State
 from services.orchestrator.core.plan import Plan, PlanPolicy
 from services.orchestrator.core.plan_result import accept_plan
 from services.orchestrator.core.prompt import answer_now_message, assemble_messages, feedback_message
-from services.orchestrator.core.repeated_calls import new_calls, result_messages
+from services.orchestrator.core.repeated_calls import repeats_round, result_messages
 from services.orchestrator.core.replicas import ballots_of, most_frequent_failure
 from services.orchestrator.core.request import Mode, Request
 from services.orchestrator.core.response import FinishReason, InferenceOutput, ToolCallRecord
@@ -89,7 +89,7 @@ def step(run: Run, happened: Input) -> Outcome:  # noqa: C901, PLR0911 - an arm 
     """Take what happened. Inputs that the state does not expect raise IllegalTransitionError."""
     match happened:
         case Failed():
-            return fail(_with_what_ended(run, happened), happened.failure)
+            return fail(_with_partial_results(run, happened), happened.failure)
         case Planned():
             usage = run.usage + happened.usage
             return _accept_plan(replace(run, usage=usage, model=happened.model or run.model), happened.plan)
@@ -121,38 +121,49 @@ def step(run: Run, happened: Input) -> Outcome:  # noqa: C901, PLR0911 - an arm 
 
 def _after_inference(run: Run, output: InferenceOutput) -> Outcome:
     if output.tool_calls:
-        if run.rounds >= run.request.max_tool_rounds:
-            limit = run.request.max_tool_rounds
-            message = f"the model still calls tools after {limit} inference rounds, the limit of hints.max_tool_rounds"
-            return fail(run, failure_of(ErrorCode.ORCHESTRATION_ITERATION_LIMIT, message))
         return _run_tools(run, output)
     if run.rounds == 1 and run.is_in_tool_phase and run.request.hints.tool_choice.is_enforced:
-        reason = "was cut off at max_tokens" if output.finish_reason is FinishReason.LENGTH else "is missing"
-        return fail(run, failure_of(ErrorCode.INFERENCE_MALFORMED_RESPONSE, f"the required tool call {reason}"))
+        return _without_required_call(run, output)
     if run.is_in_tool_phase and _has_answer_phase(run):
         run = replace(run, is_in_tool_phase=False)
         return Outcome(run, commands=(_infer(run),))
+    if run.request.output.is_empty and _is_silent(run, output):
+        return _after_empty_answer(run, output)
     if not run.request.is_validated:
-        is_empty = not output.content.strip() and not run.request.hints.stop
-        return _after_nothing(run, output) if is_empty else complete(run, "answered")
+        return complete(run, "answered")
     enforced = bool(_engine_text(run)) and run.prepared.is_fully_enforced and output.constraint_satisfied
     return move(run, State.VALIDATE, "output produced", Enforce(output.content, is_decoder_enforced=enforced))
 
 
+def _without_required_call(run: Run, output: InferenceOutput) -> Outcome:
+    if output.finish_reason is FinishReason.LENGTH:
+        return fail(run, truncation_of(run.request, output, run.max_tokens))
+    return fail(run, failure_of(ErrorCode.INFERENCE_MALFORMED_RESPONSE, "the required tool call is missing"))
+
+
+def _is_silent(run: Run, output: InferenceOutput) -> bool:
+    """Tell whether an answer has no word; one that a stop text ended at once may be empty."""
+    was_stopped = bool(run.request.hints.stop) and not output.reasoning
+    return not output.content.strip() and not was_stopped
+
+
 def _run_tools(run: Run, output: InferenceOutput) -> Outcome:
-    """Run the calls whose results are not known; a model that only repeats itself goes on without tools."""
-    calls = new_calls(output.tool_calls, run.records)
-    if calls:
-        return Outcome(run, commands=(RunTools(calls),))
-    return _after_tools(_without_tools(run), ())
+    """Run the calls of a round; a model that only repeats the round before goes on without tools."""
+    limit = run.request.max_tool_rounds
+    if run.rounds >= limit:
+        message = f"the model still calls tools after {limit} inference rounds, the limit of hints.max_tool_rounds"
+        return fail(run, failure_of(ErrorCode.ORCHESTRATION_ITERATION_LIMIT, message))
+    if repeats_round(output.tool_calls, run.latest):
+        return _after_round(_without_tools(run))
+    return Outcome(run, commands=(RunTools(output.tool_calls),))
 
 
 def _without_tools(run: Run) -> Run:
     return replace(run, has_tools_left=False, is_in_tool_phase=run.is_in_tool_phase and not _has_answer_phase(run))
 
 
-def _after_nothing(run: Run, output: InferenceOutput) -> Outcome:
-    """Ask once more, without tools, for the answer that is missing after tool calls; else there is none."""
+def _after_empty_answer(run: Run, output: InferenceOutput) -> Outcome:
+    """Ask once more, without tools, when tools have run; otherwise fail."""
     if output.finish_reason is FinishReason.LENGTH:
         return fail(run, truncation_of(run.request, output, run.max_tokens))
     if run.records and run.is_in_tool_phase and run.has_tools_left:
@@ -163,13 +174,18 @@ def _after_nothing(run: Run, output: InferenceOutput) -> Outcome:
 
 
 def _after_tools(run: Run, records: Sequence[ToolCallRecord]) -> Outcome:
+    return _after_round(replace(run, records=(*run.records, *records), latest=tuple(records)))
+
+
+def _after_round(run: Run) -> Outcome:
+    """Go on with the results of the latest round; the model is urged to answer when it has no tools left."""
     output = run.output or InferenceOutput("", FinishReason.TOOL)
     said = Message(Role.ASSISTANT, content=output.content, reasoning=output.reasoning, tool_calls=output.tool_calls)
-    results = result_messages(output.tool_calls, records, run.records)
-    urged = () if run.has_tools_left else (answer_now_message(),)
+    results = result_messages(output.tool_calls, run.latest)
+    is_urged = not run.has_tools_left and not _has_answer_phase(run)
+    urged = (answer_now_message(),) if is_urged else ()
     run = replace(
         run,
-        records=(*run.records, *records),
         transcript=(*run.transcript, said, *results, *urged),
         turn=(*run.turn, said, *results),
     )
@@ -186,6 +202,7 @@ def _after_enforcement(run: Run, enforcement: Enforcement) -> Outcome:
         usage=run.usage + enforcement.judge_usage,
         repair_attempts=run.repair_attempts + _repairs(enforcement),
         best=enforcement if is_best else run.best,
+        best_output=output if is_best else run.best_output,
         cut=cut if is_best else run.cut,
         last_failure=cut or enforcement.failure,
     )
@@ -211,7 +228,7 @@ def _retry(run: Run, enforcement: Enforcement, output: InferenceOutput, cut: Fai
         fed_back = feedback_message([violation.message for violation in enforcement.violations])
         said = Message(Role.ASSISTANT, content=output.content, reasoning=output.reasoning)
         added = (said, fed_back) if output.content else (fed_back,)
-        changed = replace(run, transcript=(*run.transcript, *added))
+        changed = replace(run, transcript=(*run.transcript, *added), max_tokens=0)
         reason = "validation failed"
     else:
         raised = raised_limit(run.request, output, run.max_tokens)
@@ -224,14 +241,17 @@ def _retry(run: Run, enforcement: Enforcement, output: InferenceOutput, cut: Fai
     return move(changed, State.EXECUTE, f"{reason}, a retry is left", discarded, _infer(changed, run.attempt))
 
 
-def _with_what_ended(run: Run, failed: Failed) -> Run:
-    """Keep what ended although the command that it is of did not."""
+def _with_partial_results(run: Run, failed: Failed) -> Run:
+    """Keep the partial results of a failed command."""
     usage = sum((result.usage for result in failed.results), run.usage)
-    if failed.output is not None:
-        usage += failed.output.usage
+    said = failed.output
+    if said is not None:
+        usage += said.usage
+    if not run.replicas:
+        usage = sum((one.enforcement.judge_usage for one in failed.replicas if one.enforcement), usage)
     return replace(
         run,
-        streamed=failed.output,
+        streamed=said if said is not None and (said.content or said.reasoning) else None,
         model=failed.output.model if failed.output and failed.output.model else run.model,
         records=(*run.records, *failed.records),
         results=(*run.results, *failed.results),

@@ -16,7 +16,7 @@ from typing import Any
 from pagantic_common.domain.errors import ErrorCode, Internal
 from pagantic_common.domain.json_text import JsonTextError, parse_json
 from pagantic_common.domain.messages import Message, Role, ToolDefinition
-from services.orchestrator.core.plan import CHECKED, Plan, PlanTrace, Step, StepKind, Value, ValueKind
+from services.orchestrator.core.plan import CHECKED, Plan, PlanPolicy, PlanTrace, Step, StepKind, Value, ValueKind
 from services.orchestrator.core.planning import Planner, context_steps, infer_step, retrieve_parameters
 from services.orchestrator.core.prompt import last_user_text
 from services.orchestrator.core.request import Request
@@ -39,63 +39,88 @@ _VALIDATE_LINE = "\n- validate: checks the text of the infer step before it agai
 _NAME = {"type": "string", "pattern": "^[a-z]{1,16}$"}
 
 
-def plan_schema(request: Request, tools: Sequence[ToolDefinition]) -> str:
-    """Return the JSON Schema of a plan for this request, as text: only steps that it can have."""
-    kinds = [
+def plan_schema(request: Request, tools: Sequence[ToolDefinition], bounds: PlanPolicy) -> str:
+    """Return the JSON Schema of a plan for this request, as text: only steps that it can have under `bounds`."""
+    schemas = [
         _step_schema(
             StepKind.INFER,
             {"prompt": {"type": "string", "minLength": 1, "maxLength": 160}},
             {"after": {"type": "array", "maxItems": MAX_PLANNED_STEPS, "items": _NAME}},
         )
     ]
-    kinds += [
-        _step_schema(StepKind.TOOL, {"tool": {"const": tool.name}, "arguments": _parameters_of(tool)})
-        for tool in tools[:MAX_PLANNED_TOOLS]
-    ]
-    if request.context is not None:
-        kinds.append(_step_schema(StepKind.RETRIEVE, {"query": {"type": "string", "minLength": 1, "maxLength": 160}}))
-    if not request.output.is_empty:
-        kinds.append(_step_schema(StepKind.VALIDATE, {}))
+    offered = _offered_kinds(request, tools, bounds)
+    if StepKind.TOOL in offered:
+        schemas += [
+            _step_schema(StepKind.TOOL, {"tool": {"const": tool.name}, "arguments": _parameters_of(tool)})
+            for tool in tools[:MAX_PLANNED_TOOLS]
+        ]
+    if StepKind.RETRIEVE in offered:
+        schemas.append(_step_schema(StepKind.RETRIEVE, {"query": {"type": "string", "minLength": 1, "maxLength": 160}}))
+    if StepKind.VALIDATE in offered:
+        schemas.append(_step_schema(StepKind.VALIDATE, {}))
     properties = {
         "rationale": {"type": "string", "minLength": 1, "maxLength": 160},
-        "steps": {"type": "array", "minItems": 1, "maxItems": MAX_PLANNED_STEPS, "items": {"anyOf": kinds}},
+        "steps": {
+            "type": "array",
+            "minItems": 1,
+            "maxItems": _most_steps(request, bounds),
+            "items": {"anyOf": schemas},
+        },
     }
     return json.dumps(_closed(properties, properties))
 
 
-def planner_messages(request: Request, tools: Sequence[ToolDefinition]) -> tuple[Message, ...]:
+def planner_messages(request: Request, tools: Sequence[ToolDefinition], bounds: PlanPolicy) -> tuple[Message, ...]:
     """Return the conversation that asks a model for a plan, to be answered under `plan_schema`."""
-    asked = _INSTRUCTIONS.format(most=MAX_PLANNED_STEPS)
-    if tools:
+    asked, offered = _INSTRUCTIONS.format(most=_most_steps(request, bounds)), _offered_kinds(request, tools, bounds)
+    if StepKind.TOOL in offered:
         asked += _TOOL_LINES
         asked += "".join(f"\n  {tool.name}: {tool.description}" for tool in tools[:MAX_PLANNED_TOOLS])
-    if request.context is not None:
+    if StepKind.RETRIEVE in offered:
         asked += _RETRIEVE_LINE
-    if not request.output.is_empty:
+    if StepKind.VALIDATE in offered:
         asked += _VALIDATE_LINE
     task = json.dumps(last_user_text(request, ()), ensure_ascii=False)
     return (Message(Role.SYSTEM, content=asked), Message(Role.USER, content=f"Task: {task}"))
 
 
+def _offered_kinds(request: Request, tools: Sequence[ToolDefinition], bounds: PlanPolicy) -> set[StepKind]:
+    """Return the kinds beside infer that the model may plan: the deployment allows them, and they have a use."""
+    useful = {
+        StepKind.TOOL: bool(tools),
+        StepKind.RETRIEVE: request.context is not None,
+        StepKind.VALIDATE: not request.output.is_empty,
+    }
+    allowed = bounds.allowed_kinds
+    return {kind for kind, is_useful in useful.items() if is_useful and (allowed is None or kind in allowed)}
+
+
+def _most_steps(request: Request, bounds: PlanPolicy) -> int:
+    """Return how many steps the model may plan: room is kept for what is retrieved, and for a step that answers."""
+    return max(1, min(MAX_PLANNED_STEPS, bounds.max_steps - len(context_steps(request)) - 1))
+
+
 def planned(request: Request, answer: str) -> Plan:
-    """Return the plan that a model's answer is; names that come twice are numbered, and unknown ones left out.
+    """Parse the model's answer into a plan; number duplicate names, drop unknown dependencies.
 
     What is retrieved for the request comes first. A plan that does not end in text gets a step that answers. Raises
     Internal (INFERENCE_MALFORMED_RESPONSE) for an answer that was cut off.
     """
     try:
         found = parse_json(answer)
-    except JsonTextError:
-        raise Internal("the planner's answer is no plan", code=ErrorCode.INFERENCE_MALFORMED_RESPONSE) from None
+        said_steps, rationale = found["steps"], found["rationale"]
+    except (JsonTextError, KeyError, TypeError):
+        message = "the planner's answer is not a valid plan"
+        raise Internal(message, code=ErrorCode.INFERENCE_MALFORMED_RESPONSE) from None
     steps = _linked(context_steps(request))
-    for said in found["steps"]:
+    for said in said_steps:
         if (step := _step_of(request, _unique(said["name"], steps), said, steps)) is not None:
             steps.append(step)
     if not steps or steps[-1].kind not in CHECKED:
         task = _ANSWER_PROMPT.format(task=last_user_text(request, ()))
         answer_step = infer_step(request, _unique(_ANSWER, steps), {"prompt": task})
         steps.append(replace(answer_step, depends_on=_unused(steps)))
-    return Plan(tuple(steps), trace=PlanTrace(Planner.MODEL, found["rationale"]))
+    return Plan(tuple(steps), trace=PlanTrace(Planner.MODEL, rationale))
 
 
 def _step_of(request: Request, name: str, said: Mapping[str, Any], before: Sequence[Step]) -> Step | None:

@@ -287,9 +287,11 @@ def _objection_to(step: Step, names: Sequence[str], policy: PlanPolicy) -> str:
         return "has a name that is not of 1 to 64 of the characters A-Z a-z 0-9 . _ : -"
     is_custom = step.kind in policy.custom_kinds
     if not is_custom and step.kind not in tuple(StepKind):
-        return f"is of kind {step.kind!r}, which is not known: {', '.join((*StepKind, *sorted(policy.custom_kinds)))}"
+        return (
+            f"is of kind {str(step.kind)!r}, which is not known: {', '.join((*StepKind, *sorted(policy.custom_kinds)))}"
+        )
     if policy.allowed_kinds is not None and step.kind not in policy.allowed_kinds:
-        return f"is of kind {step.kind!r}, which is not allowed"
+        return f"is of kind {str(step.kind)!r}, which is not allowed"
     unknown = next((name for name in step.depends_on if name not in names), None)
     if unknown is not None:
         return f"depends on {unknown!r}, which is not a step"
@@ -302,7 +304,7 @@ def _objection_to_limits(step: Step) -> str:
     if step.max_retries is not None and not 0 <= step.max_retries <= MAX_RETRIES:
         return f"has max_retries {step.max_retries}: it must be between 0 and {MAX_RETRIES}"
     if step.retry is not None and (wrong := step.retry.objection):
-        return f"has a retry policy that cannot be: {wrong}"
+        return f"has an invalid retry policy: {wrong}"
     if step.timeout_s is not None and step.timeout_s <= 0:
         return f"has a timeout of {step.timeout_s:g} s: it must be positive"
     if not step.output.is_empty and step.kind not in CHECKED:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from pagantic_common.domain.json_text import JsonTextError, dump_json, parse_json
 from pagantic_common.domain.messages import Message, Role, ToolDefinition
@@ -56,6 +57,7 @@ def is_schema_left_out(output: OutputContract) -> bool:
     return is_auto and output.decoder_constraint and len(_compact(output.schema_json).encode()) > MAX_AUTO_SCHEMA_BYTES
 
 
+@lru_cache(maxsize=64)
 def _compact(schema_json: str) -> str:
     """Return the schema without white space, and without the keywords that only tools read."""
     try:

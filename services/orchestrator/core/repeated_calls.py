@@ -1,4 +1,4 @@
-"""Tool calls that a model makes again with the same arguments, and what they gave the first time."""
+"""A model that makes the tool calls of the round before again, with the same arguments."""
 
 from __future__ import annotations
 
@@ -10,26 +10,20 @@ from services.orchestrator.core.response import ToolCallRecord
 from services.orchestrator.core.voting import canonical_json
 
 
-def new_calls(calls: Sequence[ToolCall], records: Sequence[ToolCallRecord]) -> tuple[ToolCall, ...]:
-    """Return the calls that have to run: their answer is not known from an earlier round."""
-    return tuple(call for call in calls if recorded(call, records) is None)
+def repeats_round(calls: Sequence[ToolCall], latest: Sequence[ToolCallRecord]) -> bool:
+    """Tell whether these calls are those of the latest round, none of which could end otherwise if it ran again."""
+    if any(record.is_retryable for record in latest):
+        return False
+    return {_key(call.name, call.arguments_json) for call in calls} == {
+        _key(record.name, record.arguments_json) for record in latest
+    }
 
 
-def recorded(call: ToolCall, records: Sequence[ToolCallRecord]) -> ToolCallRecord | None:
-    """Return the record of an earlier call of the same tool with the same arguments; None when it may end otherwise."""
-    arguments = _canonical(call.arguments_json)
-    for record in reversed(records):
-        if record.name == call.name and _canonical(record.arguments_json) == arguments:
-            return None if record.is_retryable else record
-    return None
-
-
-def result_messages(
-    calls: Sequence[ToolCall], ran: Sequence[ToolCallRecord], earlier: Sequence[ToolCallRecord]
-) -> tuple[Message, ...]:
-    """Return what the model is told, in call order: of what ran now, or else of what ran earlier."""
-    by_id = {record.id: record for record in ran}
-    found = [(call, by_id.get(call.id) or recorded(call, earlier)) for call in calls]
+def result_messages(calls: Sequence[ToolCall], records: Sequence[ToolCallRecord]) -> tuple[Message, ...]:
+    """Return what the model is told, in call order; a repeated call gets the result of its earlier one."""
+    by_id = {record.id: record for record in records}
+    by_key = {_key(record.name, record.arguments_json): record for record in records}
+    found = [(call, by_id.get(call.id) or by_key.get(_key(call.name, call.arguments_json))) for call in calls]
     return tuple(
         Message(Role.TOOL, content=record.result, tool_call_id=call.id, name=call.name)
         for call, record in found
@@ -37,9 +31,9 @@ def result_messages(
     )
 
 
-def _canonical(arguments_json: str) -> str:
+def _key(name: str, arguments_json: str) -> tuple[str, str]:
     try:
         parse_json(arguments_json or "{}", is_rewritable=True)
     except JsonTextError:
-        return arguments_json
-    return canonical_json(arguments_json or "{}")
+        return name, arguments_json
+    return name, canonical_json(arguments_json or "{}")

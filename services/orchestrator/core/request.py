@@ -79,11 +79,16 @@ class Hints:
     model: str = ""
     options_json: str = ""
     stop: tuple[str, ...] = ()
-    sampling: Mapping[str, float] = field(default_factory=dict)
+    sampling: Mapping[str, int | float] = field(default_factory=dict)
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     top_logprobs: int | None = None
     priority: int = 0
     reasoning: Reasoning = Reasoning()
+
+
+def side_hints(hints: Hints) -> Hints:
+    """Return the hints of an inference beside the answer, such as a plan or a summary: no reasoning, no stop texts."""
+    return Hints(model=hints.model, priority=hints.priority, reasoning=Reasoning(ReasoningMode.OFF))
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +198,8 @@ def _unused_field(request: Request) -> str:
         return f"mode {mode} runs no plan: leave plan unset, or use PLAN"
     if request.voting != Voting() and mode is not Mode.REDUNDANT:
         return f"mode {mode} counts no votes: leave voting unset, or use REDUNDANT"
-    if request.retry != RetryPolicy() and mode is Mode.REDUNDANT:
-        return "mode REDUNDANT votes instead of trying again: leave retry unset"
+    if mode is Mode.REDUNDANT:
+        return _unused_by_vote(request)
     if choice.is_enforced and mode is Mode.STRUCTURED and not request.tools:
         return (
             "mode STRUCTURED offers only the tools that are named: name them in tools, or leave hints.tool_choice unset"
@@ -204,9 +209,17 @@ def _unused_field(request: Request) -> str:
     return ""
 
 
+def _unused_by_vote(request: Request) -> str:
+    if request.retry != RetryPolicy():
+        return "mode REDUNDANT votes instead of trying again: leave retry unset"
+    if request.hints.tool_choice.is_enforced or request.hints.max_tool_rounds:
+        return "mode REDUNDANT calls no tools: leave hints.tool_choice and hints.max_tool_rounds unset"
+    return ""
+
+
 def _unused_by_plan(request: Request) -> str:
     policy = request.context
-    if request.hints.tool_choice.is_enforced:
+    if request.hints.tool_choice != ToolChoice():
         return "mode PLAN takes tool_choice as a parameter of its infer steps: leave hints.tool_choice unset"
     if policy is None:
         return ""

@@ -64,7 +64,7 @@ class InferenceDelta:
 
 @dataclass(frozen=True, slots=True)
 class CandidateOutput:
-    """What one of several candidates gave; the usage is its own, the prompt's with the first."""
+    """What one of several candidates gave; the usage is its own, without the prompt's."""
 
     index: int
     output: InferenceOutput

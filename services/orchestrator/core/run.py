@@ -237,7 +237,9 @@ class Run:
     records: tuple[ToolCallRecord, ...] = ()
     usage: TokenUsage = TokenUsage()
     output: InferenceOutput | None = None
+    latest: tuple[ToolCallRecord, ...] = ()  # of the last round of tool calls
     best: Enforcement | None = None
+    best_output: InferenceOutput | None = None  # what `best` was made of
     repair_attempts: int = 0
     last_failure: Failure | None = None
     replicas: tuple[Replica, ...] = ()

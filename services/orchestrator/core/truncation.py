@@ -11,24 +11,28 @@ from services.orchestrator.core.response_warning import ResponseWarning
 RAISED_LIMIT_FACTOR = 4
 _SPARE_TOKENS = 8  # a retry's prompt may be tokenized a little differently
 
-CODE = "output_truncated"
+TRUNCATED = "output_truncated"
 
 
 def is_cut(request: Request, output: InferenceOutput | None, enforcement: Enforcement) -> bool:
-    """Tell whether an answer under a contract ended at a limit, so that only a repair could close it."""
-    if output is None or output.finish_reason is not FinishReason.LENGTH or request.output.is_empty:
+    """Tell whether an answer under a contract ended at a limit or a stop text, so that only a repair could close it."""
+    if output is None or request.output.is_empty:
         return False
     was_repaired = any(
         stage.stage is Stage.JSON_REPAIR and stage.outcome is StageOutcome.REPAIRED for stage in enforcement.stages
     )
-    return was_repaired or not enforcement.valid
+    if output.finish_reason is FinishReason.LENGTH:
+        return was_repaired or not enforcement.valid
+    return was_repaired and bool(request.hints.stop)
 
 
 def truncation_of(request: Request, output: InferenceOutput, max_tokens: int = 0) -> Failure:
     """Return the failure of an answer that was cut at `max_tokens`, 0 for the limit that the request left open."""
     limit = max_tokens or request.hints.max_tokens
     usage = output.usage
-    if is_window_full(output):
+    if output.finish_reason is not FinishReason.LENGTH:
+        text = "a stop text ended the answer before it was complete: leave it out of hints.stop"
+    elif is_window_full(output):
         text = (
             f"the answer was cut at the end of the context window of {usage.context_window} tokens, of which the "
             f"prompt took {usage.prompt_tokens}: shorten the prompt or ask for less"
@@ -54,7 +58,8 @@ def is_window_full(output: InferenceOutput) -> bool:
 def raised_limit(request: Request, output: InferenceOutput, max_tokens: int) -> int:
     """Return a higher max_tokens for another attempt, 0 where the request set the limit or the window has no more."""
     usage = output.usage
-    if request.hints.max_tokens or usage.context_window <= 0:
+    is_open = output.finish_reason is FinishReason.LENGTH and not request.hints.max_tokens
+    if not is_open or usage.context_window <= 0:
         return 0
     room = usage.context_window - usage.prompt_tokens - _SPARE_TOKENS
     raised = min(room, RAISED_LIMIT_FACTOR * max(max_tokens, usage.output_tokens))
@@ -63,4 +68,4 @@ def raised_limit(request: Request, output: InferenceOutput, max_tokens: int) -> 
 
 def truncation_warning(failure: Failure) -> ResponseWarning:
     """Return what a response that is delivered although it was cut says of it."""
-    return ResponseWarning(CODE, failure.message)
+    return ResponseWarning(TRUNCATED, failure.message)

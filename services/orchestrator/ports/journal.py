@@ -109,10 +109,13 @@ class Journal(Protocol):
         Raises Aborted, and stores nothing, when it is to take its session's turn and another execution has it.
         """
 
-    async def admit_again(self, record: ExecutionRecord, admitted: Admitted, *, takes_turn: bool = False) -> int | None:
-        """Begin an execution anew that had ended, as this owner's, and return the sequence of its last event.
+    async def admit_again(
+        self, record: ExecutionRecord, admitted: Admitted, ended: ExecutionRecord, *, takes_turn: bool = False
+    ) -> int | None:
+        """Begin an execution anew that had `ended`, as this owner's, and return the sequence of its last event.
 
-        Its events stay. None when it has not ended, or another owner was faster. Raises Aborted as `admit` does.
+        Its events stay. None when it is not as it had ended any more: another caller was faster. Raises Aborted as
+        `admit` does.
         """
 
     async def after_sequence(self, request_id: str) -> int:

@@ -83,7 +83,10 @@ class InferencePort(Protocol):
         """
 
     def sample(self, command: Sample, hints: Hints) -> AsyncGenerator[CandidateOutput | TokenUsage, None]:
-        """Stream each candidate as it ends, then the usage of all. Closing the generator stops decoding."""
+        """Give the prompt's usage, each candidate as it ends with its own, then the usage of all.
+
+        Closing the generator stops decoding.
+        """
 
 
 class PromptProvider(Protocol):

@@ -49,11 +49,12 @@ async def items(responses, ask):
 async def test_candidates_whose_texts_arrive_in_turns_are_kept_apart():
     responses = [STARTED, delta("a", 0), delta("b", 1), delta("A", 0), end(0), delta("B", 1), end(1), COMPLETED]
     command = Sample(ASKED, "", True, Voting(n=2), 0.7, None)
-    first, second, usage = await items(responses, lambda port: port.sample(command, Hints()))
+    prompt, first, second, usage = await items(responses, lambda port: port.sample(command, Hints()))
     assert isinstance(first, CandidateOutput)
     assert (first.output.content, second.output.content) == ("aA", "bB")
     assert (first.output.model, first.output.seed) == ("small", 7)
-    assert (first.output.usage.prompt_tokens, second.output.usage.prompt_tokens) == (10, 0)
+    assert prompt.prompt_tokens == 10
+    assert (first.output.usage.prompt_tokens, first.output.usage.output_tokens) == (0, 2)
     assert usage.output_tokens == 4
 
 

@@ -3,6 +3,7 @@
 import pytest
 from structlog.testing import capture_logs
 
+from pagantic.common.v1 import error_pb2
 from pagantic.constraint.v1 import contract_pb2
 from pagantic.orchestrator.v1 import execution_pb2, plan_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
@@ -145,7 +146,11 @@ async def unavailable(*_arguments):
     raise Unavailable("down")
 
 
-async def test_a_count_that_the_deadline_ends_ends_the_turn(tmp_path):
+@pytest.mark.parametrize(
+    ("seconds", "code"),
+    [(0.05, error_pb2.ERROR_CODE_CANCELLED_TIMEOUT), (30, error_pb2.ERROR_CODE_UNSPECIFIED)],
+)
+async def test_a_count_that_the_deadline_ends_ends_the_turn_and_a_slow_one_does_not(tmp_path, seconds, code):
     async def late(*_arguments):
         raise DeadlineExceeded("late")
 
@@ -153,8 +158,10 @@ async def test_a_count_that_the_deadline_ends_ends_the_turn(tmp_path):
     inference.count_tokens = late
     async with orchestrator(tmp_path, scripted_services(inference=inference)) as stub:
         await talk(stub, 1, 1)
-        response = await execute(stub, system_request("question 2", session_id="s"))
-    assert response.error.message == "late"
+        request = system_request("question 2", session_id="s")
+        request.hints.timeout.FromMilliseconds(round(seconds * 1000))
+        response = await execute(stub, request)
+    assert response.error.code == code
 
 
 async def test_every_mode_that_sees_a_conversation_sees_what_memory_leaves_of_it(tmp_path):

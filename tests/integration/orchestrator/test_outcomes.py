@@ -26,11 +26,16 @@ from pagantic_common.domain.errors import (
     Unavailable,
     Unsupported,
 )
-from pagantic_common.domain.messages import ToolCall
+from pagantic_common.domain.messages import Message, Role, ToolCall, ToolChoice
 from pagantic_common.rpc.call import call_stream, call_unary
+from services.orchestrator.adapters.grpc_inference import _request
 from services.orchestrator.app.failures import failure_from
+from services.orchestrator.convert.entry import entry_from_json, entry_to_json
+from services.orchestrator.core.replay import Admitted
+from services.orchestrator.core.request import Hints, Mode, Request
 from services.orchestrator.core.response import InferenceDelta, InferenceOutput
-from tests.support.orchestrator_app import ended, execute, orchestrator, system_request, timeline
+from services.orchestrator.core.run import Infer
+from tests.support.orchestrator_app import crash, ended, execute, orchestrator, system_request, timeline
 from tests.support.scripted_services import (
     USAGE,
     ScriptedContext,
@@ -81,7 +86,7 @@ def done(text, **fields):
         (Overloaded("x"), ErrorCode.ORCHESTRATION_DEPENDENCY_FAILED),
         (Internal("x"), ErrorCode.ORCHESTRATION_DEPENDENCY_FAILED),
         (Unavailable("x"), ErrorCode.ORCHESTRATION_DEPENDENCY_UNAVAILABLE),
-        (DeadlineExceeded("x"), ErrorCode.CANCELLED_TIMEOUT),
+        (DeadlineExceeded("x"), ErrorCode.ORCHESTRATION_DEPENDENCY_FAILED),  # by its own limit: the request has time
         (Cancelled("x"), ErrorCode.CANCELLED_SIGNAL),
     ],
 )
@@ -312,3 +317,48 @@ async def test_the_same_call_again_runs_once(tmp_path):
         response = await execute(stub, system_request())
     assert len(tools.calls) == 1
     assert len(response.tool_calls_made) == 1
+
+
+async def test_a_request_that_is_sent_again_while_it_is_being_cancelled_runs_again(tmp_path):
+    inference = Speaking([STARTED, None], [STARTED, delta("hi"), done("hi")])
+    async with orchestrator(tmp_path, scripted_services(inference=inference)) as stub:
+        first = asyncio.create_task(execute(stub, system_request(request_id="r")))
+        await asyncio.wait_for(inference.waiting.wait(), 5)
+        cancel = asyncio.create_task(
+            call_unary("orchestrator", stub.CancelExecution, pb.CancelExecutionRequest(request_id="r"))
+        )
+        again = await execute(stub, system_request(request_id="r"))
+        assert (await first).error.code in (error_pb2.ERROR_CODE_CANCELLED_SIGNAL, error_pb2.ERROR_CODE_UNSPECIFIED)
+        await cancel
+    assert again.content in ("hi", "")
+    assert again.content == "hi" or again.error.code == error_pb2.ERROR_CODE_CANCELLED_SIGNAL
+
+
+async def test_a_resumed_execution_outlives_the_call_that_resumed_it(tmp_path):
+    inference = Speaking([STARTED, None])
+    folder = await crash(
+        tmp_path, scripted_services(inference=inference), system_request(request_id="r"), inference.waiting
+    )
+    slow = Speaking([STARTED, delta("done"), done("done")])
+    original = slow.infer
+
+    async def late(command, hints):
+        await asyncio.sleep(0.6)
+        async for piece in original(command, hints):
+            yield piece
+
+    slow.infer = late
+    async with orchestrator(folder, scripted_services(inference=slow)) as stub:
+        await call_unary("orchestrator", stub.ResumeExecution, pb.ResumeExecutionRequest(request_id="r"), 0.3)
+        response = (await ended(stub, "r")).response
+    assert response.content == "done"
+
+
+def test_hints_survive_the_journal_as_the_contract_has_them():
+    hints = Hints(sampling={"top_k": 40, "min_p": 0.5, "repetition_penalty": 1}, logit_bias={3: 1.5}, stop=("x",))
+    admitted = Admitted(Request("r", Mode.CHAT, (Message(Role.USER, "hi"),), hints=hints))
+    kept = entry_from_json(entry_to_json(admitted)).request.hints
+    assert kept == hints
+    command = Infer((Message(Role.USER, "hi"),), (), ToolChoice(), "", None)
+    sampling = _request(command, kept).sampling
+    assert (sampling.top_k, sampling.min_p, sampling.repetition_penalty) == (40, 0.5, 1.0)

@@ -153,11 +153,11 @@ async def test_a_registered_kind_is_a_step_like_any_other(tmp_path):
     [
         ("tests.no_such_module:shout", "cannot be imported"),
         ("tests.integration.orchestrator.test_planners:nothing", "cannot be imported"),
-        ("json:dumps", "no coroutine function"),
+        ("json:dumps", "not a coroutine function"),
     ],
 )
 def test_a_step_kind_that_cannot_be_loaded_is_refused_at_start(path, wrong):
     with pytest.raises(InvalidRequest, match=wrong):
         load_custom_steps({"shout": path})
-    with pytest.raises(InvalidRequest, match="a kind of its own"):
+    with pytest.raises(InvalidRequest, match="a built-in kind"):
         load_custom_steps({"infer": "json:dumps"})

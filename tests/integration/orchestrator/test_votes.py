@@ -126,7 +126,9 @@ async def test_a_decided_vote_stops_the_others_and_says_so(tmp_path):
 
 async def test_a_deadline_is_no_abstention(tmp_path):
     late = DeadlineExceeded("late")
-    response, _ = await ask(tmp_path, replicas(A, late), vote())
+    request = vote()
+    request.hints.timeout.FromMilliseconds(90)
+    response, _ = await ask(tmp_path, replicas(A, late), request)
     assert response.error.code == error_pb2.ERROR_CODE_CANCELLED_TIMEOUT
     assert [candidate.content for candidate in response.candidates] == [A]
     assert response.token_usage.output_tokens == 3

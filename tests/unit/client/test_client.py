@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Literal
@@ -289,3 +290,48 @@ async def test_the_asyncio_client_streams_and_chats_on_one_connection(address):
             kinds = [event.WhichOneof("event") async for event in events]
         assert kinds == ["content_delta", "completed"]
         assert (await client.chat("hi")).content == "hello"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: chat_request("?", stop="END"),
+        lambda: chat_request("?", tools="clock"),
+        lambda: plan_step("a", "infer", depends_on="b"),
+    ],
+)
+def test_one_text_is_not_taken_for_its_letters(make):
+    with pytest.raises(TypeError, match="must be a list of texts"):
+        make()
+
+
+def test_an_option_that_is_none_is_not_given():
+    names = (
+        "temperature",
+        "stop",
+        "reasoning",
+        "request_id",
+        "max_retries",
+        "rules",
+        "logit_bias",
+        "context",
+        "timeout_s",
+    )
+    assert chat_request("hi", **dict.fromkeys(names)) == chat_request("hi")
+
+
+def test_no_tools_and_a_required_call_is_a_contradiction():
+    with pytest.raises(ValueError, match="tools is empty"):
+        chat_request("hi", tools=[], tool_choice="required")
+
+
+def test_closing_a_client_ends_its_streams(address):
+    client = Client(address, timeout_s=30)
+    stream = client.stream(chat_request("hang"))
+    assert next(stream).content_delta.text == "hel"
+    closing = threading.Thread(target=client.close)
+    closing.start()
+    with pytest.raises(PaganticError):
+        next(stream)
+    closing.join(5)
+    assert not closing.is_alive()

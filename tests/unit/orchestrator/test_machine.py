@@ -127,11 +127,16 @@ def test_tool_results_go_back_to_the_model_and_tool_choice_binds_the_first_round
     assert outcomes[-1].run.records == (RECORD,)
 
 
-def test_a_required_call_that_does_not_come_is_a_malformed_response():
-    outcomes = drive(request(hints=REQUIRED), Prepared(tools=(CLOCK,)), said("no", finish=FinishReason.LENGTH))
-    failure = finish_of(outcomes).response.failure
-    assert failure.code is ErrorCode.INFERENCE_MALFORMED_RESPONSE
-    assert "max_tokens" in failure.message
+@pytest.mark.parametrize(
+    ("finish", "code"),
+    [
+        (FinishReason.STOP, ErrorCode.INFERENCE_MALFORMED_RESPONSE),
+        (FinishReason.LENGTH, ErrorCode.INFERENCE_OUTPUT_TRUNCATED),
+    ],
+)
+def test_a_required_call_that_does_not_come_is_a_failure(finish, code):
+    outcomes = drive(request(hints=REQUIRED), Prepared(tools=(CLOCK,)), said("no", finish=finish))
+    assert finish_of(outcomes).response.failure.code is code
 
 
 def test_a_model_that_keeps_calling_tools_meets_the_limit_with_what_it_did():

@@ -12,7 +12,7 @@ from pagantic_common.domain.usage import TokenUsage
 from services.orchestrator.core import machine
 from services.orchestrator.core.contract import OutputContract, Rule
 from services.orchestrator.core.lifecycle import State
-from services.orchestrator.core.model_planning import plan_schema, planned
+from services.orchestrator.core.model_planning import plan_schema, planned, planner_messages
 from services.orchestrator.core.plan import (
     GIVES,
     PARAMETERS,
@@ -206,7 +206,7 @@ def test_whatever_the_model_plans_is_a_plan_that_can_run(steps, is_reranked):
     context = ContextPolicy("RETRIEVER_BM25", "docs", scorer="bm25" if is_reranked else None)
     asked = request(None, context=context, output=OutputContract(schema_json='{"type":"object"}'), rules=(Rule("r"),))
     answer = json.dumps({"rationale": "why", "steps": steps})
-    assert jsonschema_rs.is_valid(json.loads(plan_schema(asked, (CLOCK,))), json.loads(answer))
+    assert jsonschema_rs.is_valid(json.loads(plan_schema(asked, (CLOCK,), PlanPolicy())), json.loads(answer))
     found, failure = accept_plan(asked, planned(asked, answer), PlanPolicy())
     assert failure is None
     assert found.steps[-1].kind in ("infer", "validate")
@@ -222,9 +222,20 @@ def test_whatever_the_model_plans_is_a_plan_that_can_run(steps, is_reranked):
     ],
 )
 def test_a_model_can_only_plan_steps_that_the_request_has_a_use_for(fields, kinds):
-    schema = json.loads(plan_schema(request(None, **fields), ()))
+    schema = json.loads(plan_schema(request(None, **fields), (), PlanPolicy()))
     offered = {one["properties"]["kind"]["const"] for one in schema["properties"]["steps"]["items"]["anyOf"]}
     assert offered == kinds
+
+
+def test_a_model_can_only_plan_what_the_deployment_allows():
+    bounds = PlanPolicy(max_steps=3, allowed_kinds=frozenset({"infer"}))
+    asked = request(None, context=ContextPolicy("RETRIEVER_BM25", "docs"))
+    steps = json.loads(plan_schema(asked, (CLOCK,), bounds))["properties"]["steps"]
+    assert len(steps["items"]["anyOf"]) == 1
+    assert steps["maxItems"] == 1, "room is kept for retrieval and for the answer"
+    text = planner_messages(asked, (CLOCK,), bounds)[0].content
+    assert "retrieve" not in text
+    assert "clock" not in text
 
 
 def test_a_planners_answer_that_was_cut_off_is_malformed():

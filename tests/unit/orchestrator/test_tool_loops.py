@@ -2,7 +2,7 @@ import pytest
 
 from pagantic_common.domain.errors import ErrorCode
 from pagantic_common.domain.messages import Role, ToolCall
-from services.orchestrator.core.contract import OutputContract
+from services.orchestrator.core.contract import OutputContract, Rule
 from services.orchestrator.core.request import Hints, Mode
 from services.orchestrator.core.response import ToolCallRecord
 from services.orchestrator.core.run import Infer, Prepared, RunTools, ToolsRan
@@ -33,16 +33,28 @@ def test_the_same_call_again_is_answered_from_what_it_gave_and_the_next_round_ha
     assert response.tool_calls_made == (RECORD,)
 
 
-def test_a_round_with_a_new_call_beside_a_repeated_one_runs_only_the_new_one_and_keeps_its_tools():
-    zoned = ToolCallRecord("c3", "clock", ZONED.arguments_json, "one", False, None, 0.1)
+def test_a_round_with_a_new_call_beside_a_repeated_one_runs_both():
     outcomes = drive(request(), PREPARED, said(calls=[CALL]), ToolsRan((RECORD,)), said(calls=[ZONED, AGAIN]))
-    assert command_of(outcomes, RunTools).calls == (ZONED,)
-    last = drive(
-        request(), PREPARED, said(calls=[CALL]), ToolsRan((RECORD,)), said(calls=[ZONED, AGAIN]), ToolsRan((zoned,))
-    )
-    infer = command_of(last, Infer)
-    assert [message.content for message in infer.messages[-2:]] == ["one", "noon"]
-    assert infer.tools == (CLOCK,)
+    assert command_of(outcomes, RunTools).calls == (ZONED, AGAIN)
+
+
+def test_a_call_that_comes_again_after_another_one_runs_again():
+    zoned = ToolCallRecord("c3", "clock", ZONED.arguments_json, "one", False, None, 0.1)
+    inputs = (said(calls=[CALL]), ToolsRan((RECORD,)), said(calls=[ZONED]), ToolsRan((zoned,)), said(calls=[AGAIN]))
+    outcomes = drive(request(), PREPARED, *inputs)
+    assert command_of(outcomes, RunTools).calls == (AGAIN,), "what was written meanwhile has to be read"
+
+
+def test_a_structured_answer_is_not_asked_for_in_words():
+    work = request(Mode.STRUCTURED, tools=("clock",), output=OutputContract(schema_json='{"type":"string"}'))
+    outcomes = drive(work, PREPARED, said(calls=[CALL]), ToolsRan((RECORD,)), said(calls=[AGAIN]))
+    assert command_of(outcomes, Infer).messages[-1].role is Role.TOOL
+
+
+def test_an_empty_answer_is_no_success_where_rules_judge_it():
+    work = request(rules=(Rule("any", expression="true"),))
+    failure = finish_of(drive(work, Prepared(), said(""))).response.failure
+    assert failure.code is ErrorCode.INFERENCE_MALFORMED_RESPONSE
 
 
 def test_a_call_that_may_end_otherwise_is_made_again():

@@ -9,7 +9,7 @@ from services.orchestrator.core.request import Hints, Mode
 from services.orchestrator.core.response import FinishReason, InferenceOutput
 from services.orchestrator.core.retry import RetryPolicy
 from services.orchestrator.core.run import Enforced, Infer, Inferred, Prepared
-from tests.unit.orchestrator.test_machine import INVALID, VALID, drive, finish_of, path, request
+from tests.unit.orchestrator.test_machine import INVALID, VALID, drive, finish_of, path, request, said
 
 REPAIRED = Enforcement(
     valid=True,
@@ -94,3 +94,32 @@ def test_a_chat_cut_before_its_first_word_is_truncated():
     response = finish_of(drive(request(hints=Hints(max_tokens=40)), Prepared(), silent)).response
     assert response.failure.code is ErrorCode.INFERENCE_OUTPUT_TRUNCATED
     assert response.reasoning == "hm"
+
+
+def test_an_answer_that_a_stop_text_ended_and_repair_closed_is_no_success():
+    stopped = Inferred(InferenceOutput("[1", FinishReason.STOP, usage=TokenUsage(output_tokens=2)))
+    outcomes = drive(structured(hints=Hints(stop=("]",))), Prepared(), stopped, Enforced(REPAIRED))
+    failure = finish_of(outcomes).response.failure
+    assert failure.code is ErrorCode.INFERENCE_OUTPUT_TRUNCATED
+    assert "stop text" in failure.message
+
+
+def test_the_next_attempt_after_a_raised_limit_has_the_usual_one():
+    work = structured(hints=Hints())
+    outcomes = drive(work, Prepared(), cut(), Enforced(REPAIRED), cut(output_tokens=100), Enforced(REPAIRED))
+    again = drive(work, Prepared(), cut(), Enforced(REPAIRED), said("bad"), Enforced(INVALID))
+    (raised,) = (command for command in outcomes[-1].commands if isinstance(command, Infer))
+    (usual,) = (command for command in again[-1].commands if isinstance(command, Infer))
+    assert raised.max_tokens > 0
+    assert usual.max_tokens == 0
+
+
+def test_a_partial_answer_has_the_reasoning_and_seed_of_its_own_attempt():
+    contract = OutputContract(schema_json="{}", strict_validation=False)
+    work = structured(output=contract, retry=RetryPolicy(max_retries=1))
+    first = Inferred(InferenceOutput("bad", FinishReason.STOP, reasoning="one", seed=1))
+    second = Inferred(InferenceOutput("worse", FinishReason.STOP, reasoning="two", seed=2))
+    worse = replace(INVALID, output="worse", stages=INVALID.stages * 2)
+    response = finish_of(drive(work, Prepared(), first, Enforced(INVALID), second, Enforced(worse))).response
+    assert (response.content, response.reasoning, response.seed) == ("bad", "one", 1)
+    assert [warning.code for warning in response.warnings] == ["output_invalid"]

@@ -172,7 +172,7 @@ class ExecutionEvent(_message.Message):
 
     @_builtins.property
     def attempt_discarded(self) -> Global___AttemptDiscarded:
-        """Streamed content of this attempt no longer counts."""
+        """What this attempt has streamed so far no longer counts."""
 
     @_builtins.property
     def completed(self) -> Global___Completed:
