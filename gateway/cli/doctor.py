@@ -18,7 +18,8 @@ import typer
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from gateway.cli.failures import EXIT_FAILED
-from gateway.cli.local import read_status
+from gateway.cli.local import has_services, read_status
+from gateway.cli.options import ORCHESTRATOR
 from gateway.cli.output import say_wrapped
 from pagantic.inference.v1 import inference_service_pb2, inference_service_pb2_grpc
 from pagantic_common.settings import state_folder
@@ -56,6 +57,10 @@ def doctor() -> None:
 
 def _checks() -> Iterator[Check]:
     yield check_python(sys.version_info[:3])
+    if not has_services():
+        yield Check("installation", "the client alone; `pip install 'pagantic[server]'` brings the services")
+        yield check_service({"name": "orchestrator", "address": os.environ.get("PAGANTIC_ADDRESS", ORCHESTRATOR)})
+        return
     yield check_engine()
     areas = read_status()
     inference = next((str(area["address"]) for area in areas if area["name"] == "inference"), "")

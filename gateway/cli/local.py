@@ -81,6 +81,11 @@ def use_remembered_addresses() -> None:
         os.environ.setdefault(variable, f"{host}:{area['port']}")
 
 
+def has_services() -> bool:
+    """Tell whether what the services need is installed, or the client alone."""
+    return importlib.util.find_spec("supervisor") is not None
+
+
 def read_status() -> list[dict[str, Any]]:
     """Return what `status --json` prints; empty when it fails."""
     command = [sys.executable, "-m", MODULE, "status", "--json"]
@@ -123,7 +128,7 @@ def _show_lines(file: Path, lines: Sequence[bytes], *, is_named: bool) -> None:
 
 
 def _run(*arguments: str) -> int:
-    if importlib.util.find_spec("supervisor") is None:
+    if not has_services():
         typer.echo(
             "this installation has the client only: `pip install 'pagantic[server]'` brings the services", err=True
         )

@@ -82,6 +82,13 @@ def test_a_request_finds_no_orchestrator_and_says_so(site):
     assert "the orchestrator service cannot be reached" in done.stderr
 
 
+def test_doctor_checks_what_a_client_needs(site):
+    done = run(site, "from gateway.cli.main import main; main()", "doctor")
+    assert "installation: the client alone" in done.stdout
+    assert "orchestrator: " in done.stdout
+    assert "engine" not in done.stdout
+
+
 def test_starting_services_says_what_to_install(site):
     done = run(site, "from gateway.cli.main import main; main()", "up")
     assert done.returncode == 2
