@@ -132,7 +132,7 @@ proto-check: setup-dev ## Lint protos, check compatibility, and that proto/gen i
 		diff -r -q -x __pycache__ "$$fresh" proto/gen || { echo "proto/gen is stale: run make proto"; exit 1; }
 
 .PHONY: lock
-lock: $(STAMPS)/venv ## Compile the lock files anew
+lock: $(STAMPS)/venv ## Compile the lock files
 	@$(BIN)/python -m pip install -q uv
 	@$(COMPILE) pyproject.toml --extra server -o requirements.lock
 	@$(COMPILE) pyproject.toml --extra server --extra dev -c requirements.lock -o requirements-dev.lock

@@ -58,7 +58,7 @@ def down(system: LocalSystem) -> int:
 def _tell_of_old_state() -> None:
     old = Path(".pagantic")
     if "PAGANTIC_STATE" not in os.environ and old.is_dir():
-        print(f"state is in {state_folder()} now; PAGANTIC_STATE=.pagantic goes on with that of this folder")
+        print(f"state is in {state_folder()} now; PAGANTIC_STATE=.pagantic uses that of this folder")
 
 
 def status(system: LocalSystem, *, as_json: bool) -> int:

@@ -108,7 +108,7 @@ def _show_tail(file: Path, lines: int, *, is_named: bool) -> int:
 
 
 def _show_new(file: Path, start: int, *, is_named: bool) -> int:
-    """Print the whole lines after `start`; returns where the next begins. A log that was rotated begins anew."""
+    """Print the whole lines after `start`; returns where the next begins. A rotated log is read from its start."""
     size = file.stat().st_size if file.is_file() else 0
     if size == start:
         return start

@@ -103,14 +103,14 @@ def reporting_errors(request_id: str = "") -> Iterator[None]:
 
 @contextmanager
 def showing_progress() -> Iterator[Progress]:
-    """Show on a terminal that work goes on; nothing elsewhere."""
+    """Show on a terminal that work is in progress; nothing elsewhere."""
     console = Console(stderr=True, highlight=False)
     with console.status("") as status:
         yield Progress(status if console.is_terminal else None)
 
 
 class Progress:
-    """A line that tells what is done, for how long, and how much has been written."""
+    """A line with the work in progress, the time it has taken and how much has been written."""
 
     def __init__(self, status: Status | None) -> None:
         self._status = status

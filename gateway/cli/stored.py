@@ -222,4 +222,4 @@ def _wait_for(client: Client, request_id: str, timeout_s: float) -> execution_pb
         if execution.state.current in ENDED:
             return execution.response
         time.sleep(POLL_S)
-    raise DeadlineExceeded(f"execution {request_id!r} had not ended after {timeout_s:.0f} s; it goes on")
+    raise DeadlineExceeded(f"execution {request_id!r} had not ended after {timeout_s:.0f} s; it is still running")
