@@ -163,8 +163,8 @@ class Recorder:
         return await asyncio.shield(self._ended)
 
     @property
-    def is_untold(self) -> bool:
-        """Whether nothing of the execution is stored but that it was admitted."""
+    def has_no_events(self) -> bool:
+        """Whether only the admission is stored."""
         return self._sequence == self._after_sequence
 
     async def watch(self, after: int = 0) -> AsyncGenerator[Event, None]:

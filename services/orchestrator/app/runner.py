@@ -63,7 +63,7 @@ class Runner:
         What the outstanding command of an interrupted machine had done is not done again.
         """
         outcome = self._interrupted.outcome if self._interrupted else machine.start(request, self._bounds)
-        if self._recorder.is_untold and await self._record(outcome):
+        if self._recorder.has_no_events and await self._record(outcome):
             return
         if self._interrupted is not None:
             # Durable: an execution that ends its orchestrator each time must not look as if it were taken up once.
@@ -107,7 +107,7 @@ class Runner:
             await self._recorder.settle()
             return
         outcome = self._interrupted.outcome if self._interrupted else machine.start(request, self._bounds)
-        if self._recorder.is_untold and await self._record(outcome):
+        if self._recorder.has_no_events and await self._record(outcome):
             return
         run = self._run or outcome.run
         known = [record.id for record in run.records]

@@ -185,7 +185,7 @@ class Registry:
 
 
 def caller_left(watched_s: float = 0.0) -> Failure:
-    """Say why a caller is not there any more that was for `watched_s`."""
+    """Return why a caller that watched for `watched_s` seconds left."""
     left_s = current_deadline().remaining_s(time.monotonic())
     if left_s is not None and left_s <= DEADLINE_SLACK_S + DEADLINE_ROUNDING_RATIO * (watched_s + left_s):
         return failure_of(ErrorCode.CANCELLED_TIMEOUT, "the caller's deadline passed")
