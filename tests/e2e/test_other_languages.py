@@ -90,8 +90,8 @@ def test_grpcurl_runs_a_structured_request_and_reads_the_stream(system):
     ("request_", "status", "wrong"),
     [
         ({"mode": "MODE_CHAT"}, "InvalidArgument", "messages is empty"),
-        ({"messages": [{"role": "ROLE_USER", "content": "x"}]}, "InvalidArgument", "mode 0 is not set"),
-        ({"mode": "MODE_CHAT", "messages": [{"content": "x"}]}, "InvalidArgument", "message role 0"),
+        ({"messages": [{"role": "ROLE_USER", "content": "x"}]}, "InvalidArgument", "mode is not set"),
+        ({"mode": "MODE_CHAT", "messages": [{"content": "x"}]}, "InvalidArgument", "role is not set"),
         (
             {"mode": "MODE_CHAT", "messages": [{"role": "ROLE_USER", "content": "x"}], "prompt": {"template": {}}},
             "InvalidArgument",
