@@ -16,7 +16,7 @@ from pagantic_common.rpc.status import error_of
 
 ValueT = TypeVar("ValueT")
 
-_SCHEMAS = ("properties", "$defs", "definitions", "patternProperties")  # of schemas by name
+_SCHEMAS = ("properties", "$defs", "definitions", "patternProperties")  # keywords that hold schemas by name
 _LISTS = ("anyOf", "oneOf", "prefixItems")
 _SINGLE = ("items", "additionalProperties")  # not those under which a closed object means something else
 

@@ -19,7 +19,7 @@ from services.orchestrator.core.response import FinishReason, InferenceDelta, In
 from services.orchestrator.core.run import Infer, Sample
 from services.orchestrator.ports.services import InferencePort
 
-MAX_RESTARTS = 1  # of one inference
+MAX_RESTARTS = 1  # for each inference
 
 
 class Inferences:
@@ -88,7 +88,7 @@ class Inferences:
         step, started_s = await self.start(
             request, command, tool_count=len(command.tools), temperature=temperature, purpose=purpose
         )
-        if self.partial is not None:  # of an inference that was given up
+        if self.partial is not None:  # the inference before was given up
             self.spent += self._take_partial().usage
         failure: Failure | None = None
         output = InferenceOutput("", FinishReason.ERROR)

@@ -99,7 +99,7 @@ class PlanSteps:
         self._calls = len(progress.began)  # what began has its id, whether it ended or not
         self._runs: dict[str, int] = {}
         self._spent: dict[str, TokenUsage] = {}
-        self._paid: dict[str, TokenUsage] = {}  # what failed attempts of a step cost
+        self._paid: dict[str, TokenUsage] = {}  # cost of each step's failed attempts
         self._called: set[str] = set()  # infer steps whose model has called tools
         self._model = ""  # the alias that served the last inference
 

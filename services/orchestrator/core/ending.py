@@ -64,7 +64,7 @@ def _turn(run: Run, response: Response, *, is_cut: bool = False) -> tuple[Messag
 def _response(run: Run) -> Response:
     best, said = run.best, run.best_output or run.output
     if run.streamed is not None:
-        best, said = None, run.streamed  # of another attempt than the best one
+        best, said = None, run.streamed  # the stopped attempt is not the best one
         content = run.streamed.content
     elif best is not None:
         content = best.output
