@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pagantic.constraint.v1 import contract_pb2
+from pagantic_common.domain.errors import InvalidRequest
 from services.orchestrator.core.contract import OutputContract, Rule, SchemaInPrompt
 
 _SCHEMA_IN_PROMPT = {
@@ -35,7 +36,9 @@ def rule_to_proto(rule: Rule) -> contract_pb2.Rule:
 
 
 def output_from_proto(output: contract_pb2.OutputContract) -> OutputContract:
-    """Decode an output contract; unset switches are on."""
+    """Decode an output contract; unset switches are on. Raises InvalidRequest for an unknown schema_in_prompt."""
+    if output.schema_in_prompt not in contract_pb2.SchemaInPrompt.values():
+        raise InvalidRequest(f"output.schema_in_prompt {output.schema_in_prompt} is not known")
     return OutputContract(
         schema_json=output.schema_json,
         grammar=output.grammar,

@@ -266,8 +266,8 @@ def check_plan(plan: Plan, bounds: PlanPolicy) -> tuple[Plan, Failure | None]:
 
 def _objection(plan: Plan) -> str:
     names = [step.name for step in plan.steps]
-    if len(plan.steps) > plan.policy.max_steps:
-        return f"it has {len(plan.steps)} steps, at most {plan.policy.max_steps} are allowed"
+    if wrong := _objection_to_bounds(plan):
+        return wrong
     for step in plan.steps:
         if names.count(step.name) > 1:
             return f"step {step.name!r} is named more than once"
@@ -279,6 +279,15 @@ def _objection(plan: Plan) -> str:
     late = next((name for name in names if any(names.index(one) > names.index(name) for one in needed[name])), None)
     if plan.policy.require_linear and late is not None:
         return f"it must be linear, and step {late!r} depends on a later one"
+    return ""
+
+
+def _objection_to_bounds(plan: Plan) -> str:
+    policy = plan.policy
+    if policy.timeout_per_step_s is not None and policy.timeout_per_step_s < 0:
+        return f"its policy.timeout_per_step is {policy.timeout_per_step_s:g} s: it must be positive"
+    if len(plan.steps) > policy.max_steps:
+        return f"it has {len(plan.steps)} steps, at most {policy.max_steps} are allowed"
     return ""
 
 

@@ -185,6 +185,9 @@ def check_request(request: Request) -> None:
         raise InvalidRequest(f"mode {request.mode} reports no log-probabilities: leave hints.top_logprobs unset")
     if wrong := request.retry.objection:
         raise InvalidRequest(f"retry.{wrong}")
+    has_grammar = bool(request.output.grammar or request.output.grammar_name)
+    if has_grammar and not request.output.decoder_constraint:
+        raise InvalidRequest("a grammar binds the decoder: leave output.decoder_constraint on, or the grammar out")
     if unused := _unused_field(request):
         raise InvalidRequest(unused)
     if request.mode is Mode.REDUNDANT:

@@ -28,6 +28,7 @@ from tests.support.scripted_services import (
 
 POLICY = context_service_pb2.ContextPolicy(collection="handbook")
 REQUIRED = execution_pb2.ExecutionHints(tool_choice=message_pb2.ToolChoice(mode=message_pb2.TOOL_CHOICE_MODE_REQUIRED))
+UNDECODED = contract_pb2.OutputContract(grammar='root ::= "a"', decoder_constraint=False)
 SCHEMA = contract_pb2.OutputContract(schema_json="{}")
 
 
@@ -193,12 +194,15 @@ async def test_a_step_whose_tools_ran_is_not_run_again(tmp_path):
         ("PLAN", {"context": context_service_pb2.ContextPolicy(placement=2)}, "placement"),
         ("CHAT", {"context": context_service_pb2.ContextPolicy(placement=9)}, "context.placement 9 is not known"),
         ("CHAT", {"retry": plan_pb2.RetryPolicy(kind=9)}, "retry.kind 9 is not known"),
+        ("CHAT", {"output": contract_pb2.OutputContract(schema_in_prompt=9)}, "schema_in_prompt 9 is not known"),
+        ("CHAT", {"output": UNDECODED}, "leave output.decoder_constraint on"),
+        ("REDUNDANT", {"hints": REQUIRED}, "calls no tools"),
         ("CHAT", {"retry": plan_pb2.RetryPolicy(backoff={"seconds": 61})}, "retry.backoff is 61 s"),
         ("PLAN", {"hints": execution_pb2.ExecutionHints(top_logprobs=1)}, "reports no log-probabilities"),
     ],
 )
 async def test_a_field_that_would_have_no_effect_is_refused(tmp_path, mode, fields, wrong):
-    request = system_request(mode=execution_pb2.Mode.Value(f"MODE_{mode}"), output=SCHEMA, **fields)
+    request = system_request(mode=execution_pb2.Mode.Value(f"MODE_{mode}"), **{"output": SCHEMA, **fields})
     async with orchestrator(tmp_path) as stub:
         with pytest.raises(InvalidRequest, match=wrong):
             await execute(stub, request)
