@@ -29,7 +29,7 @@ def describe_usage(usage: usage_pb2.TokenUsage) -> str:
     """Return usage as one line."""
     return (
         f"{count_of(usage.prompt_tokens, 'prompt token')} ({usage.cached_prompt_tokens} cached), "
-        f"{count_of(usage.output_tokens, 'output token')}, {usage.tokens_per_second:.0f} tokens/s"
+        f"{count_of(usage.output_tokens, 'output token')}, decoded at {usage.tokens_per_second:.0f} tokens/s"
     )
 
 
