@@ -11,9 +11,11 @@ from pagantic_common.domain.messages import Message, Role, ToolDefinition
 from services.orchestrator.core.contract import OutputContract, SchemaInPrompt
 from services.orchestrator.core.request import Request, SystemPrompt
 from services.orchestrator.core.run import Prepared
+from services.orchestrator.core.schema_form import form_of
 
 MAX_AUTO_SCHEMA_BYTES = 8 * 1024
-_ANYTHING = ("{}", "true")  # schemas that tell the model nothing
+_AS_FORM = "Answer with JSON in this form:"
+_AS_SCHEMA = "Answer with JSON that satisfies this JSON Schema:"
 _FOR_TOOLS = frozenset({"$schema", "$id", "$comment"})
 
 
@@ -38,7 +40,7 @@ def assemble_messages(request: Request, prepared: Prepared, transcript: Sequence
 
 
 def schema_prompt(request: Request) -> str:
-    """Return what the model is told of the output's schema, compact; empty when it is not to see it.
+    """Return what the model is told of the output's schema; empty when it is not to see it.
 
     The same schema gives the same text, at the end of the system prompt, so that its tokens are cached.
     """
@@ -46,27 +48,27 @@ def schema_prompt(request: Request) -> str:
     is_in_context = request.context is not None and request.context.includes_schema
     if not output.schema_json or is_in_context or output.schema_in_prompt is SchemaInPrompt.OFF:
         return ""
-    if is_schema_left_out(output) or _compact(output.schema_json) in _ANYTHING:
-        return ""
-    return f"Answer with JSON that satisfies this JSON Schema:\n{_compact(output.schema_json)}"
+    return "" if is_schema_left_out(output) else _shown(output.schema_json)
 
 
 def is_schema_left_out(output: OutputContract) -> bool:
     """Tell whether a schema is too large to be shown unless the request says so."""
     is_auto = output.schema_in_prompt is SchemaInPrompt.AUTO
-    return is_auto and output.decoder_constraint and len(_compact(output.schema_json).encode()) > MAX_AUTO_SCHEMA_BYTES
+    return is_auto and output.decoder_constraint and len(_shown(output.schema_json).encode()) > MAX_AUTO_SCHEMA_BYTES
 
 
 @lru_cache(maxsize=64)
-def _compact(schema_json: str) -> str:
-    """Return the schema without white space, and without the keywords that only tools read."""
+def _shown(schema_json: str) -> str:
+    """Return a schema as the model reads it: as a form, else as compact JSON; empty when it allows anything."""
     try:
         schema = parse_json(schema_json, is_rewritable=True)
     except JsonTextError:
-        return schema_json
+        return f"{_AS_SCHEMA}\n{schema_json}"
+    if (form := form_of(schema)) is not None:
+        return f"{_AS_FORM}\n{form}"
     if isinstance(schema, dict):
         schema = {key: value for key, value in schema.items() if key not in _FOR_TOOLS}
-    return dump_json(schema)
+    return f"{_AS_SCHEMA}\n{dump_json(schema)}" if schema not in ({}, True) else ""
 
 
 def context_message(request: Request, retrieved: Message | None, tools: Sequence[ToolDefinition]) -> Message | None:

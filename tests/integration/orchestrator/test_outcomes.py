@@ -294,7 +294,7 @@ async def test_a_structured_answer_is_greedy_unless_hinted_and_the_model_reads_i
         response = await execute(stub, system_request(mode=execution_pb2.MODE_STRUCTURED, output=large))
     shown, hidden, left_out = inference.commands
     assert shown.temperature == 0.0
-    assert '"description":"ISO code"' in shown.messages[0].content
+    assert '"country"?: string, // ISO code' in shown.messages[0].content
     assert len(hidden.messages) == len(left_out.messages) == 1
     assert [warning.code for warning in response.warnings] == ["schema_not_in_prompt"]
 

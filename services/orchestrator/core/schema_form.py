@@ -1,0 +1,120 @@
+"""A JSON Schema as a form that models read well: an object type with a comment for each field.
+
+Small models get far more fields right from this than from the schema itself. What a form cannot show is left to the
+schema's own text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+MAX_DEPTH = 8
+MAX_FIELDS = 256
+_INDENT = "  "
+_SHOWN = frozenset(
+    {"type", "properties", "required", "items", "enum", "const", "anyOf", "oneOf", "$ref", "description", "title"}
+)
+_BOUNDS = (
+    "format", "pattern", "minLength", "maxLength", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
+    "multipleOf", "minItems", "maxItems", "uniqueItems", "minProperties", "maxProperties",
+)  # fmt: skip
+_SILENT = frozenset(
+    {"$schema", "$id", "$comment", "$defs", "definitions", "default", "examples", "additionalProperties"}
+)
+_KNOWN = _SHOWN | _SILENT | frozenset(_BOUNDS)
+_TYPES = frozenset({"string", "number", "integer", "boolean", "null"})
+
+
+class _NoFormError(Exception):
+    """The schema has something that a form cannot show."""
+
+
+def form_of(schema: Any) -> str | None:
+    """Return the form of a schema of an object or an array; None where a form cannot show it all."""
+    if not isinstance(schema, dict) or not schema.keys() & {"properties", "items"}:
+        return None
+    try:
+        form = _Writer(schema).type_of(schema, 0, 0)
+    except (_NoFormError, AttributeError, TypeError):  # also a malformed schema, of which compiling says what is wrong
+        return None
+    about = _comment_of(schema)
+    return f"// {about}\n{form}" if about else form
+
+
+class _Writer:
+    """Writes the form of one schema; references are followed, up to MAX_FIELDS fields in all."""
+
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        self._root = root
+        self._fields_left = MAX_FIELDS
+
+    def type_of(self, schema: Any, indent: int, depth: int) -> str:
+        if not isinstance(schema, dict) or depth > MAX_DEPTH or not schema.keys() <= _KNOWN:
+            raise _NoFormError
+        if "$ref" in schema:
+            return self.type_of(_target_of(schema["$ref"], self._root), indent, depth + 1)
+        if "enum" in schema or "const" in schema:
+            return " | ".join(_literal(value) for value in schema.get("enum", [schema.get("const")]))
+        for union in ("anyOf", "oneOf"):
+            if union in schema:
+                return " | ".join(self.type_of(one, indent, depth + 1) for one in schema[union])
+        if isinstance(schema.get("type"), list):
+            return " | ".join(self.type_of({**schema, "type": one}, indent, depth + 1) for one in schema["type"])
+        return self._plain_type_of(schema, indent, depth)
+
+    def _plain_type_of(self, schema: Mapping[str, Any], indent: int, depth: int) -> str:
+        kind = schema.get("type") or ("object" if "properties" in schema else None)
+        if kind == "object":
+            return self._object_of(schema, indent, depth)
+        if kind == "array" and isinstance(schema.get("items"), dict):
+            item = self.type_of(schema["items"], indent, depth + 1)
+            return f"({item})[]" if " | " in item else f"{item}[]"
+        if kind in _TYPES:
+            return str(kind)
+        raise _NoFormError
+
+    def _object_of(self, schema: Mapping[str, Any], indent: int, depth: int) -> str:
+        required = schema.get("required", [])
+        inner = _INDENT * (indent + 1)
+        lines = []
+        for name, value in schema.get("properties", {}).items():
+            self._fields_left -= 1
+            if self._fields_left < 0:
+                raise _NoFormError
+            mark = "" if name in required else "?"
+            about = _comment_of(value)
+            written = self.type_of(value, indent + 1, depth + 1)
+            lines.append(f"{inner}{_literal(name)}{mark}: {written},{f' // {about}' if about else ''}")
+        others = schema.get("additionalProperties", True)
+        if isinstance(others, dict):
+            lines.append(f"{inner}[key: string]: {self.type_of(others, indent + 1, depth + 1)},")
+        if not lines:
+            raise _NoFormError
+        return "\n".join(["{", *lines, f"{_INDENT * indent}}}"])
+
+
+def _comment_of(schema: Any) -> str:
+    """Return title, description and bounds in one line."""
+    if not isinstance(schema, dict):
+        return ""
+    words = [schema[name] for name in ("title", "description") if isinstance(schema.get(name), str)]
+    bounds = [f"{name} {_literal(schema[name])}" for name in _BOUNDS if name in schema]
+    return " ".join("; ".join([*words, *bounds]).split())
+
+
+def _target_of(reference: Any, root: Mapping[str, Any]) -> Any:
+    """Return what a reference within the document names; one that leads on is followed where it stands."""
+    if not isinstance(reference, str) or not reference.startswith("#/"):
+        raise _NoFormError
+    found: Any = root
+    for part in reference[2:].split("/"):
+        if not isinstance(found, dict) or part not in found:
+            raise _NoFormError
+        found = found[part]
+    return found
+
+
+def _literal(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
