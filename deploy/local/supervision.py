@@ -198,7 +198,8 @@ class Supervision:
         self._socket.unlink(missing_ok=True)
         self._pid_file.unlink(missing_ok=True)
         if self._socket_folder.is_dir() and not self._socket_folder.is_symlink():
-            self._socket_folder.rmdir()
+            with contextlib.suppress(FileNotFoundError):  # another command that stops it may be as far
+                self._socket_folder.rmdir()
 
     def log_tail(self, name: str) -> str:
         """Return the last lines of a service's log, none from before this object started it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import pty
@@ -50,14 +51,21 @@ class Terminal:
                     break
         raise AssertionError(f"{pattern!r} was not shown: {self.seen!r}")
 
+    def wait_for_quiet(self):
+        """Wait until nothing is shown for a moment: the line editor waits for a key."""
+        while select.select([self.file], [], [], 0.5)[0]:
+            self.seen += os.read(self.file, 65536).decode(errors="replace")
+
     def end(self):
-        """Return the exit code."""
+        """Return the exit code; what is shown meanwhile is read, for a command may wait for that."""
         until_s = time.monotonic() + LIMIT_S
         while time.monotonic() < until_s:
             ended, status = os.waitpid(self.pid, os.WNOHANG)
             if ended:
                 return os.waitstatus_to_exitcode(status)
-            time.sleep(0.05)
+            with contextlib.suppress(OSError):
+                if select.select([self.file], [], [], 0.05)[0]:
+                    self.seen += os.read(self.file, 65536).decode(errors="replace")
         os.kill(self.pid, signal.SIGKILL)
         raise AssertionError("the command did not end")
 
@@ -87,6 +95,7 @@ def test_a_line_can_be_edited_and_comes_back_from_the_history_of_an_earlier_conv
     second = chat("--max-tokens", "8")
     second.type(UP + UP)
     second.wait_for("My name is Ana")
+    second.wait_for_quiet()
     second.type("\x03")
     assert second.end() == 0
     assert (system.state / "chat_history").stat().st_mode & 0o777 == 0o600

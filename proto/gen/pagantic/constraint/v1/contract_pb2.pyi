@@ -28,9 +28,11 @@ class _SchemaInPrompt:
 class _SchemaInPromptEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SchemaInPrompt.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     SCHEMA_IN_PROMPT_UNSPECIFIED: _SchemaInPrompt.ValueType  # 0
-    """Not set: ON for a schema of at most 8 KiB, compact; a larger one is left out with a warning."""
+    """Not set: ON for a schema of at most 8 KiB; a larger one is left out with a warning."""
     SCHEMA_IN_PROMPT_ON: _SchemaInPrompt.ValueType  # 1
-    """The schema follows the system prompt, compact, at the same place in every request, so that its tokens are cached."""
+    """The schema follows the system prompt, as a form with a comment for each field, or as compact JSON where a form
+    cannot show it; at the same place in every request, so that its tokens are cached.
+    """
     SCHEMA_IN_PROMPT_OFF: _SchemaInPrompt.ValueType  # 2
     """The model does not see the schema."""
 
@@ -38,9 +40,11 @@ class SchemaInPrompt(_SchemaInPrompt, metaclass=_SchemaInPromptEnumTypeWrapper):
     """Whether the schema, with its titles and descriptions, is part of the system prompt."""
 
 SCHEMA_IN_PROMPT_UNSPECIFIED: SchemaInPrompt.ValueType  # 0
-"""Not set: ON for a schema of at most 8 KiB, compact; a larger one is left out with a warning."""
+"""Not set: ON for a schema of at most 8 KiB; a larger one is left out with a warning."""
 SCHEMA_IN_PROMPT_ON: SchemaInPrompt.ValueType  # 1
-"""The schema follows the system prompt, compact, at the same place in every request, so that its tokens are cached."""
+"""The schema follows the system prompt, as a form with a comment for each field, or as compact JSON where a form
+cannot show it; at the same place in every request, so that its tokens are cached.
+"""
 SCHEMA_IN_PROMPT_OFF: SchemaInPrompt.ValueType  # 2
 """The model does not see the schema."""
 Global___SchemaInPrompt: _TypeAlias = SchemaInPrompt  # noqa: Y015
