@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import psutil
@@ -28,10 +28,14 @@ def stop_leftovers(state: Path, daemon_pid: int, wait: Callable[[], None]) -> li
     while alive := psutil.wait_procs(found, timeout=0.2)[1]:
         wait()
         if time.monotonic() - started_s > STOP_WAIT_S:
-            for process in alive:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process.kill()
+            _kill(alive)
     return names
+
+
+def _kill(processes: Iterable[psutil.Process]) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 def _is_leftover(process: psutil.Process, state: Path, daemon_pid: int) -> bool:

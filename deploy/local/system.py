@@ -101,7 +101,7 @@ class LocalSystem:
             record.save(self.state, pid, self.areas, os.environ, is_host=False)
             self._wait_until_ready(progress)
         except BaseException as error:
-            if not pid or self.supervision.daemon_pid() == pid:  # else another command has stopped it, or has its own
+            if not pid or self.supervision.daemon_pid() == pid:  # another command has not replaced it
                 self._stop_supervised(progress)
             if isinstance(error, SupervisionError):
                 raise StartFailed(str(error)) from None

@@ -66,7 +66,7 @@ def chat(
         if text is None and request_id:
             raise UsageError("--request-id names one request: give its text")
         if text is None:
-            request_of("", "", "")  # what was typed wrong is told before the first turn
+            request_of("", "", "")  # a wrong option fails before the first turn
             with Client(address, timeout_s=timeout) as client:
                 _converse(client, request_of, session or f"chat-{uuid.uuid4().hex[:8]}")
             return

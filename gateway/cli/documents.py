@@ -24,7 +24,7 @@ from pagantic_common.rpc.channel import open_channel
 
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 MAX_BATCH_BYTES = MAX_MESSAGE_BYTES - 64 * 1024
-MAX_BATCH_DOCUMENTS = 1000  # what the service takes at once by default
+MAX_BATCH_DOCUMENTS = 1000  # the service's default limit for one call
 
 ResultT = TypeVar("ResultT")
 Address = Annotated[

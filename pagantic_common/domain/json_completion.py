@@ -14,7 +14,7 @@ from pagantic_common.domain.json_text import JsonTextError, parse_json
 
 NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _NUMBER_CHARS = re.compile(r"[-+0-9.eE]+")
-_CUT_NUMBER = re.compile(r"(?:\.|[eE][+-]?)?\Z")  # what may stand behind a number that goes on
+_CUT_NUMBER = re.compile(r"(?:\.|[eE][+-]?)?\Z")  # the end of a number that was cut
 _WORD = re.compile(r"[a-z]+")
 _SPACE = re.compile(r"[ \t\r\n]*")
 _STRING_BODY = re.compile(r'[^"\\\x00-\x1f]*(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*)*')

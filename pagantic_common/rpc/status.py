@@ -40,7 +40,7 @@ STATUS_OF_CLASS: dict[type[PaganticError], grpc.StatusCode] = {
 _CLASS_OF_STATUS = {status: cls for cls, status in STATUS_OF_CLASS.items()}
 
 
-_TOO_LARGE = "larger than max"  # what gRPC itself says; a service of ours would say it with details
+_TOO_LARGE = "larger than max"  # gRPC's own wording; our services attach details
 
 
 _FAILED_ADDRESS = re.compile(r"ipv[46]:(\S+?:\d+)(?=:?[\s;,]|$)")

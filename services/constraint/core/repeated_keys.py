@@ -28,7 +28,7 @@ def without_repeated_keys(text: str) -> tuple[str, tuple[str, ...]]:
     cuts, keys = _find_repeated(text)
     pieces, end = [], 0
     for start, stop in sorted(cuts):
-        if start >= end:  # else inside what is cut already
+        if start >= end:  # a later start would lie inside an earlier cut
             pieces.append(text[end:start])
             end = stop
     return "".join([*pieces, text[end:]]), tuple(dict.fromkeys(keys))

@@ -16,7 +16,7 @@ import json_repair
 
 MAX_CHARS = 100_000
 MAX_STEPS = 600_000  # characters that the library looks at, a few for each of a text; about half a second
-MAX_DEPTH = 200  # of values; the library gives up at about as many
+MAX_DEPTH = 200  # nesting of values; the library gives up near this depth
 MAX_STARTS = 20  # brackets in prose that are tried as the document's start
 
 _FENCE = re.compile(r"```[A-Za-z0-9_+-]*[ \t]*\r?\n?(.*?)(?:```|\Z)", re.DOTALL)
@@ -121,7 +121,7 @@ def _candidates(text: str) -> Iterator[tuple[str, list[str]]]:
         document = bare[start.start() :]
         if not _COMMENT.sub("", bare[: start.start()]).strip():
             yield from _spellings(document, [])
-        elif _JSON_LIKE.search(document):  # else brackets of prose
+        elif _JSON_LIKE.search(document):  # brackets in prose are no JSON
             yield from _spellings(document, ["text before the JSON removed"])
     if not _BRACKET.search(bare):
         yield from _spellings(bare, [])

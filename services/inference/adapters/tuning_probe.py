@@ -90,7 +90,7 @@ class _Bench:
             times_s.append(time.perf_counter() - started_s)
         for sequence in range(sequences):
             self._engine.truncate(sequence, length)
-        return min(times_s) * _MS  # what others do on the machine only makes steps slower
+        return min(times_s) * _MS  # other processes can only make a step slower
 
     def _clear(self) -> None:
         for sequence in range(SEQUENCES):

@@ -75,6 +75,7 @@ class Effects:
         self.calls = ToolCalls(services.tools, clock, recorder, self._inferences, step)
         self.sampled_usage = TokenUsage()
         self._replicas: dict[int, Replica] = {}
+        self._last_drawn = InferenceOutput("", FinishReason.ERROR)
 
     @property
     def ended_replicas(self) -> tuple[Replica, ...]:
@@ -141,17 +142,10 @@ class Effects:
         step, started_s = await self._inferences.start(
             run.request, command, tool_count=0, temperature=command.temperature
         )
-        replicas = self._replicas
-        last, failure = InferenceOutput("", FinishReason.ERROR), None
+        replicas, failure = self._replicas, None
         try:
             with work_scope(correlation=self._inferences.correlation(run.request, step, self._inferences.cause)):
-                async with aclosing(self._draws(run, command)) as ended:
-                    async for item in ended:
-                        last = item.output
-                        replicas[item.index] = await self._cast(run, command, item)
-                        is_stopped = command.voting.early_stop and len(replicas) < command.voting.n
-                        if is_stopped and _is_decided(replicas, command):
-                            break
+                await self._collect_votes(run, command)
         except PaganticError as error:
             failure = failure_from(error)
             if not replicas or failure.category is ErrorCategory.CANCELLATION:
@@ -160,6 +154,7 @@ class Effects:
             for index in set(range(command.voting.n)) - set(replicas):
                 replicas[index] = Replica(index, failure=failure)
         finally:
+            last = self._last_drawn
             end = events.InferenceEnd(
                 duration_ms=0.0,
                 tokens_in=self.sampled_usage.prompt_tokens,
@@ -172,18 +167,24 @@ class Effects:
             await self._inferences.end(step, end, started_s, failure)
         return Sampled(self.ended_replicas, self.sampled_usage, last.seed, last.model)
 
+    async def _collect_votes(self, run: Run, command: Sample) -> None:
+        """Cast the vote of each candidate as it ends, until all have ended or the vote is decided early."""
+        async with aclosing(self._draws(run, command)) as ended:
+            async for item in ended:
+                self._last_drawn = item.output
+                self._replicas[item.index] = await self._cast(run, command, item)
+                may_stop = command.voting.early_stop and len(self._replicas) < command.voting.n
+                if may_stop and _is_decided(self._replicas, command):
+                    return
+
     async def _draws(self, run: Run, command: Sample) -> AsyncGenerator[CandidateOutput, None]:
         """Give each candidate as it ends, and count what they cost; a vote lost before its first one begins again."""
         lost = TokenUsage()
         for is_last in (False, True):
             self.sampled_usage = lost
             try:
-                async with aclosing(self._services.inference.sample(command, run.request.hints)) as items:
+                async with aclosing(self._counted_draws(run, command, lost)) as items:
                     async for item in items:
-                        if isinstance(item, TokenUsage):
-                            self.sampled_usage = lost + item
-                            continue
-                        self.sampled_usage += item.output.usage
                         yield item
             except Unavailable as error:
                 has_begun = self.sampled_usage != lost
@@ -192,6 +193,17 @@ class Effects:
                 lost = self.sampled_usage
             else:
                 return
+
+    async def _counted_draws(
+        self, run: Run, command: Sample, lost: TokenUsage
+    ) -> AsyncGenerator[CandidateOutput, None]:
+        async with aclosing(self._services.inference.sample(command, run.request.hints)) as items:
+            async for item in items:
+                if isinstance(item, TokenUsage):
+                    self.sampled_usage = lost + item
+                else:
+                    self.sampled_usage += item.output.usage
+                    yield item
 
     async def _cast(self, run: Run, command: Sample, ended: CandidateOutput) -> Replica:
         output, name = ended.output, f"replica-{ended.index}"

@@ -94,12 +94,7 @@ class Inferences:
         output = InferenceOutput("", FinishReason.ERROR)
         try:
             with work_scope(correlation=self.correlation(request, step, self.cause)):
-                async with aclosing(self._inference.infer(command, hints)) as pieces:
-                    async for piece in pieces:
-                        if isinstance(piece, InferenceOutput):
-                            output, self.partial = piece, None
-                        else:
-                            await self._take(piece, command, step)
+                output = await self._collect(command, hints, step)
         except PaganticError as error:
             failure = failure_from(error)
             raise
@@ -109,6 +104,17 @@ class Inferences:
                 ended = replace(ended, finish_reason=FinishReason.CANCELLED)
             await self.end(step, _end_of(ended), started_s, failure)
         self.cause = step
+        return output
+
+    async def _collect(self, command: Infer, hints: Hints, step: str) -> InferenceOutput:
+        """Take what an inference says, and return its whole output."""
+        output = InferenceOutput("", FinishReason.ERROR)
+        async with aclosing(self._inference.infer(command, hints)) as pieces:
+            async for piece in pieces:
+                if isinstance(piece, InferenceOutput):
+                    output, self.partial = piece, None
+                else:
+                    await self._take(piece, command, step)
         return output
 
     async def _take(self, delta: InferenceDelta, command: Infer, step: str) -> None:

@@ -231,7 +231,7 @@ class Run:
     has_tools_left: bool = True  # until the model only repeats itself
     max_tokens: int = 0  # a limit that a retry raised
     cut: Failure | None = None  # why the attempt at hand is not complete
-    streamed: InferenceOutput | None = None  # what a stopped inference had said
+    streamed: InferenceOutput | None = None  # the partial output of a stopped inference
     seed: int | None = None
     model: str = ""  # the alias that served
     records: tuple[ToolCallRecord, ...] = ()

@@ -29,7 +29,7 @@ def test_what_runs_is_found_with_its_addresses_by_who_has_another_environment(tm
         (SET, []),
         ({**SET, "PAGANTIC_INFERENCE_MODEL_PATH": "/other"}, ["PAGANTIC_INFERENCE_MODEL_PATH"]),
         ({"PAGANTIC_RERANK_PORT": "7000"}, ["PAGANTIC_RERANK_PORT"]),
-        ({"PAGANTIC_ADDRESS": "a:1", "PAGANTIC_CONTEXT_ADDRESS": "b:1"}, []),  # which only commands read
+        ({"PAGANTIC_ADDRESS": "a:1", "PAGANTIC_CONTEXT_ADDRESS": "b:1"}, []),  # only commands read these
     ],
 )
 def test_settings_that_differ_from_what_runs_are_named(tmp_path, environment, differing):
