@@ -33,7 +33,8 @@ def failure_to_proto(failure: Failure) -> error_pb2.SystemError:
         category=error_pb2.ErrorCategory.Value(_CATEGORY_PREFIX + category),
         retryable=failure.retryable,
         message=failure.message,
-        details_json=dump_json(dict(failure.details)) if failure.details else "",
+        # Half of a surrogate pair, which a caller's JSON may hold, cannot be sent.
+        details_json=dump_json(dict(failure.details)).encode(errors="replace").decode() if failure.details else "",
         caused_by=[failure_to_proto(cause) for cause in failure.caused_by[:MAX_CAUSES]],
     )
 

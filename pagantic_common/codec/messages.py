@@ -27,6 +27,10 @@ _CHOICE_TO_PROTO = {mode: message_pb2.ToolChoiceMode.Value(f"TOOL_CHOICE_MODE_{m
 _CHOICE_FROM_PROTO = {value: mode for mode, value in _CHOICE_TO_PROTO.items()}
 
 
+MAX_DURATION_S = 31_536_000
+NANOS_PER_S = 1_000_000_000
+
+
 def duration_to_proto(seconds: float) -> Duration:
     """Encode seconds."""
     duration = Duration()
@@ -34,9 +38,12 @@ def duration_to_proto(seconds: float) -> Duration:
     return duration
 
 
-def duration_from_proto(duration: Duration) -> float:
-    """Decode to seconds."""
-    return duration.ToNanoseconds() / 1e9
+def duration_from_proto(duration: Duration, field: str = "a duration") -> float:
+    """Decode to seconds; raises InvalidRequest, naming the field, for less than none and more than a year."""
+    seconds = duration.seconds + duration.nanos / 1e9
+    if not 0 <= seconds <= MAX_DURATION_S or not 0 <= duration.nanos < NANOS_PER_S:
+        raise InvalidRequest(f"{field} is {seconds:g} s: it must be from 0 to {MAX_DURATION_S} s, which is a year")
+    return seconds
 
 
 def tool_call_to_proto(call: ToolCall) -> message_pb2.ToolCall:
@@ -101,7 +108,9 @@ def tool_definition_from_proto(tool: message_pb2.ToolDefinition) -> ToolDefiniti
         parameters_json=tool.parameters_json,
         safety=_SAFETY_FROM_PROTO.get(tool.safety, ToolSafety.NONE),
         idempotent=tool.idempotent,
-        timeout_s=duration_from_proto(tool.timeout) if tool.HasField("timeout") else None,
+        timeout_s=duration_from_proto(tool.timeout, f"the timeout of tool {tool.name[:80]!r}")
+        if tool.HasField("timeout")
+        else None,
         requires=tuple(tool.requires),
     )
 
@@ -121,7 +130,9 @@ def tool_choice_to_proto(choice: ToolChoice) -> message_pb2.ToolChoice:
 
 
 def tool_choice_from_proto(choice: message_pb2.ToolChoice) -> ToolChoice:
-    """Decode a tool choice; unset is AUTO."""
+    """Decode a tool choice; unset is AUTO, a mode that is not known raises InvalidRequest."""
+    if choice.mode and choice.mode not in _CHOICE_FROM_PROTO:
+        raise InvalidRequest(f"there is no tool choice mode {choice.mode}")
     return ToolChoice(
         mode=_CHOICE_FROM_PROTO.get(choice.mode, ToolChoiceMode.AUTO),
         tool_name=choice.tool_name,

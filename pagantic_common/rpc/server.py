@@ -1,4 +1,4 @@
-"""One way to start a server: health, reflection, channelz, tracing, and a graceful drain on SIGTERM.
+"""One way to start a server: health, bounds, tracing, a graceful drain on SIGTERM, an exit when a service is broken.
 
 Health has two names besides those of the services: `liveness` says that this process works, whatever it depends on, and
 so do the empty name and each service's; `readiness` says that a request that comes now would be answered.
@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
-from typing import NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
 
 import grpc
-from grpc_channelz.v1 import channelz
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2_grpc
 from opentelemetry.instrumentation.grpc import aio_server_interceptor, filters
 
+from pagantic_common.domain.call_limits import CallLimits
 from pagantic_common.domain.errors import PaganticError
+from pagantic_common.rpc.admin import PortInUse, listen, start_admin_server
+from pagantic_common.rpc.health import NOT_SERVING, SERVING, Health
 from pagantic_common.rpc.reflection import add_reflection
 from pagantic_common.rpc.server_call import CallInterceptor
 from pagantic_common.settings import EXIT_CONFIG, ServiceSettings
@@ -30,11 +33,25 @@ from pagantic_common.telemetry.names import LIVENESS, READINESS
 from pagantic_common.telemetry.tracing import is_recording, set_up_tracing, shut_down_tracing
 
 LAST_WORDS_S = 1.0
-MAX_CONNECTION_AGE_MS = 120_000
 READINESS_INTERVAL_S = 0.25
-SERVING = health_pb2.HealthCheckResponse.SERVING
-NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 EXIT_START_FAILED = 69  # EX_UNAVAILABLE of sysexits.h
+EXIT_BROKEN = 70  # EX_SOFTWARE: a supervisor starts the process again
+BROKEN_DRAIN_S = 2.0
+
+_CONNECTION_OPTIONS = (
+    ("grpc.so_reuseport", 0),
+    # Callers ping a silent call each minute; the default would take that for an attack after four.
+    ("grpc.http2.min_ping_interval_without_data_ms", 30_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    # A caller that vanished without a word is noticed, and its calls end.
+    ("grpc.keepalive_time_ms", 60_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.max_connection_idle_ms", 600_000),
+    # Callers look up their peers again when a connection ends: so replicas that were added get calls.
+    ("grpc.max_connection_age_ms", 120_000),
+    # Longer than any execution may last; what runs on an old connection after that is not work.
+    ("grpc.max_connection_age_grace_ms", 3_900_000),
+)
 
 log = get_logger(__name__)
 
@@ -44,7 +61,7 @@ class Registration:
     """A servicer to add: its full service name and what adds it to a server.
 
     `drain` ends what still runs shortly before the drain's time is up, so that callers get an answer, not a cut line.
-    `wait_until_broken` returns the reason when the service can serve no more; its health says so from then on.
+    `wait_until_broken` returns the reason when the service can serve no more; the process ends then, with status 70.
     `why_not_ready` returns what the service still waits for, empty when it is ready; without it a service that listens
     is ready.
     """
@@ -59,10 +76,6 @@ class Registration:
 OpenApp = Callable[[], AbstractAsyncContextManager[Sequence[Registration]]]
 
 
-class PortInUse(Exception):
-    """The address cannot be listened on."""
-
-
 class StartFailed(Exception):
     """A service of a process that has several cannot start."""
 
@@ -74,66 +87,45 @@ class StartFailed(Exception):
 
 async def start_server(
     settings: ServiceSettings, registrations: Sequence[Registration]
-) -> tuple[grpc.aio.Server, health.aio.HealthServicer, int]:
+) -> tuple[grpc.aio.Server, Health, int]:
     """Start a server with everything that each has; returns it, its health and its port. Raises PortInUse."""
     tracing = [aio_server_interceptor(filter_=filters.negate(filters.health_check()))] if is_recording() else []
+    limits = CallLimits(settings.max_concurrent_rpcs, settings.max_concurrent_rpcs_per_host)
     server = grpc.aio.server(
-        interceptors=[*tracing, CallInterceptor()],
+        interceptors=[*tracing, CallInterceptor(limits)],
         options=[
-            ("grpc.so_reuseport", 0),
-            # Callers ping a silent call each minute; the default would take that for an attack after four.
-            ("grpc.http2.min_ping_interval_without_data_ms", 30_000),
-            ("grpc.keepalive_permit_without_calls", 1),
-            # Callers look up their peers again when a connection ends: so replicas that were added get calls.
-            ("grpc.max_connection_age_ms", MAX_CONNECTION_AGE_MS),
+            *_CONNECTION_OPTIONS,
+            ("grpc.max_concurrent_streams", settings.max_streams_per_connection),
             ("grpc.max_receive_message_length", settings.max_message_bytes),
             ("grpc.max_send_message_length", settings.max_message_bytes),
         ],
-        maximum_concurrent_rpcs=settings.max_concurrent_rpcs,
     )
-    health_servicer = health.aio.HealthServicer()
+    health = Health()
     names = [registration.service_name for registration in registrations]
     for registration in registrations:
         registration.add_to(server)
-    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
-    channelz.add_channelz_servicer(server)
-    add_reflection(server, [*names, health.SERVICE_NAME, "grpc.channelz.v1.Channelz"])
-    address = f"{settings.host}:{settings.port}"
-    try:
-        port = server.add_insecure_port(address)
-    except RuntimeError:
-        raise PortInUse(
-            f"cannot listen on {address}: the port is in use or the address is not this machine's"
-        ) from None
+    health_pb2_grpc.add_HealthServicer_to_server(health, server)
+    if settings.serves_reflection:
+        add_reflection(server, names)
+    port = listen(server, f"{settings.host}:{settings.port}")
     for name in ("", LIVENESS, *names):
-        await health_servicer.set(name, SERVING)
+        health.set(name, SERVING)
     is_ready = all(registration.why_not_ready is None for registration in registrations)
-    await health_servicer.set(READINESS, SERVING if is_ready else NOT_SERVING)
+    health.set(READINESS, SERVING if is_ready else NOT_SERVING)
     await server.start()
-    return server, health_servicer, port
+    return server, health, port
 
 
-async def _watch(registration: Registration, health_servicer: health.aio.HealthServicer) -> None:
-    if registration.wait_until_broken is None:
-        return
-    reason = await registration.wait_until_broken()
-    log.error("not serving", reason=reason)
-    for name in ("", LIVENESS, READINESS, registration.service_name):
-        await health_servicer.set(name, NOT_SERVING)
-
-
-async def _watch_readiness(registrations: Sequence[Registration], health_servicer: health.aio.HealthServicer) -> None:
-    """Keep the readiness what the services say; once the process is broken it stays so."""
+async def _watch_readiness(registrations: Sequence[Registration], health: Health) -> None:
+    """Keep the readiness what the services say."""
     checks = [one.why_not_ready for one in registrations if one.why_not_ready is not None]
-    told: str | None = None
-    while checks:
+    told: str | None = None if checks else ""
+    while True:
         reason = "; ".join(filter(None, [await check() for check in checks]))
         if reason != told:
             told = reason
             log.info("waiting" if reason else "ready", **({"reason": reason} if reason else {}))
-            live = await health_servicer.Check(health_pb2.HealthCheckRequest(service=LIVENESS), None)
-            is_ready = not reason and live.status == SERVING
-            await health_servicer.set(READINESS, SERVING if is_ready else NOT_SERVING)
+            health.set(READINESS, NOT_SERVING if reason else SERVING)
         await asyncio.sleep(READINESS_INTERVAL_S)
 
 
@@ -143,17 +135,15 @@ async def _serve(area: str, settings: ServiceSettings, open_app: OpenApp, on_lis
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with open_app() as registrations:
-        server, health_servicer, port = await start_server(settings, registrations)
+        server, health, port = await start_server(settings, registrations)
+        admin = await start_admin_server(settings, health)
         _spare_the_collector()
         log.info("listening", address=f"{settings.host}:{port}")
         on_listening()
-        watching = [asyncio.create_task(_watch(one, health_servicer)) for one in registrations]
-        watching.append(asyncio.create_task(_watch_readiness(registrations, health_servicer)))
-        await stop.wait()
-        for watch in watching:
-            watch.cancel()
+        if reason := await _wait_for_end(stop, registrations, health):
+            await _give_up(area, reason, server, health)
         log.info("draining", drain_s=settings.drain_s)
-        await health_servicer.enter_graceful_shutdown()
+        health.stop()
         if settings.drain_s <= LAST_WORDS_S:  # the server would cut the lines before the last words
             await _drain(registrations)
         stopping = asyncio.create_task(server.stop(grace=settings.drain_s))
@@ -161,11 +151,49 @@ async def _serve(area: str, settings: ServiceSettings, open_app: OpenApp, on_lis
         if still_running:
             await _drain(registrations)
         await stopping
+        if admin is not None:
+            await admin.stop(grace=0)
     log.info("stopped", area=area)
 
 
+async def _wait_for_end(stop: asyncio.Event, registrations: Sequence[Registration], health: Health) -> str:
+    """Wait until the process is told to stop, and return ""; or until a service is broken, and return why."""
+    stopping = asyncio.create_task(stop.wait())
+    readiness = asyncio.create_task(_watch_readiness(registrations, health))
+    watching = [asyncio.ensure_future(one.wait_until_broken()) for one in registrations if one.wait_until_broken]
+    ending: list[asyncio.Future[Any]] = [stopping, *watching]
+    try:
+        await asyncio.wait([*ending, readiness], return_when=asyncio.FIRST_COMPLETED)
+        if stopping.done():
+            return ""
+        ended = next(task for task in (*watching, readiness) if task.done())
+        failed = ended.exception()
+        return f"watching it failed: {failed!r}" if failed is not None else str(ended.result())
+    finally:
+        for task in (*ending, readiness):
+            task.cancel()
+
+
+async def _give_up(area: str, reason: str, server: grpc.aio.Server, health: Health) -> NoReturn:
+    """End the process of a service that can serve no more; its supervisor starts another.
+
+    It leaves nothing to Python: a thread that hangs would keep the interpreter from ending.
+    """
+    log.critical("broken: the process ends", area=area, reason=reason, exit_status=EXIT_BROKEN)
+    health.stop()
+    with suppress(Exception):
+        async with asyncio.timeout(2 * BROKEN_DRAIN_S):
+            await server.stop(grace=BROKEN_DRAIN_S)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(EXIT_BROKEN)
+
+
 async def _drain(registrations: Sequence[Registration]) -> None:
-    await asyncio.gather(*(one.drain() for one in registrations if one.drain is not None))
+    drains = (one.drain() for one in registrations if one.drain is not None)
+    for outcome in await asyncio.gather(*drains, return_exceptions=True):
+        if isinstance(outcome, Exception):
+            log.error("a service could not end what it runs", exc_info=outcome)
 
 
 def _spare_the_collector() -> None:

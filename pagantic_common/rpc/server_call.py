@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 import uuid
@@ -10,12 +11,14 @@ from contextlib import aclosing, contextmanager
 from typing import Any
 
 import grpc
+from google.protobuf import message
 
+from pagantic_common.domain.call_limits import CallLimits
 from pagantic_common.domain.correlation import CorrelationContext
 from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import ErrorCode, Internal, InvalidRequest, Overloaded, PaganticError, Unavailable
 from pagantic_common.domain.ids import require_id
-from pagantic_common.rpc.status import DETAILS_KEY, details_of, status_code_of
+from pagantic_common.rpc.status import DETAILS_KEY, details_of, status_code_of, status_message
 from pagantic_common.telemetry.logging import get_logger
 from pagantic_common.telemetry.metrics import make_counter
 from pagantic_common.telemetry.names import (
@@ -39,8 +42,15 @@ Context = grpc.aio.ServicerContext[Any, Any]
 Trailing = tuple[tuple[str, str | bytes], ...]
 
 
+class Malformed:
+    """Stands for a request that is not of its method's type."""
+
+
 class CallInterceptor(grpc.aio.ServerInterceptor):
-    """Wraps every unary-request method of the server that is ours."""
+    """Wraps every unary-request method of the server that is ours, and bounds all of them."""
+
+    def __init__(self, limits: CallLimits) -> None:
+        self._limits = limits
 
     async def intercept_service(
         self,
@@ -49,51 +59,119 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
         """Return the method's handler inside the scope of its call."""
         handler: Any = await continuation(handler_call_details)
-        # Methods of gRPC itself (health, reflection, channelz) have no errors of ours, and their own calling style.
-        if handler is None or handler.request_streaming or handler_call_details.method.startswith("/grpc."):
-            return handler  # type: ignore[no-any-return]
+        if handler is None:
+            return None
+        if handler_call_details.method.startswith("/grpc."):
+            return self._bound_side_stream(handler)  # type: ignore[no-any-return]
         codec = {
-            "request_deserializer": handler.request_deserializer,
+            "request_deserializer": _tolerant(handler.request_deserializer),
             "response_serializer": handler.response_serializer,
         }
         if handler.response_streaming:
-            return grpc.unary_stream_rpc_method_handler(_around_stream(handler.unary_stream), **codec)
-        return grpc.unary_unary_rpc_method_handler(_around_unary(handler.unary_unary), **codec)
+            return grpc.unary_stream_rpc_method_handler(self._around_stream(handler.unary_stream), **codec)
+        return grpc.unary_unary_rpc_method_handler(self._around_unary(handler.unary_unary), **codec)
 
+    def _around_unary(
+        self, behavior: Callable[[Any, Context], Awaitable[Any]]
+    ) -> Callable[[Any, Context], Awaitable[Any]]:
+        async def unary(request: Any, context: Context) -> Any:
+            try:
+                with self._call_scope(request, context):
+                    return await behavior(request, context)
+            except grpc.aio.AbortError:
+                raise
+            except asyncio.CancelledError as error:
+                return await _abort(context, _leaked(error))
+            except Exception as error:  # noqa: BLE001 - the edge of the process: everything becomes a status
+                return await _abort(context, error)
 
-def _around_unary(behavior: Callable[[Any, Context], Awaitable[Any]]) -> Callable[[Any, Context], Awaitable[Any]]:
-    async def unary(request: Any, context: Context) -> Any:
+        return unary
+
+    def _around_stream(
+        self, behavior: Callable[[Any, Context], AsyncGenerator[Any, None]]
+    ) -> Callable[[Any, Context], AsyncIterator[Any]]:
+        async def stream(request: Any, context: Context) -> AsyncIterator[Any]:
+            try:
+                with self._call_scope(request, context):
+                    # Closed here, not by the garbage collector: a caller that is gone stops the work at once.
+                    async with aclosing(behavior(request, context)) as responses:
+                        async for response in responses:
+                            yield response
+            except grpc.aio.AbortError:
+                raise
+            except asyncio.CancelledError as error:
+                await _abort(context, _leaked(error))
+            except Exception as error:  # noqa: BLE001 - the edge of the process: everything becomes a status
+                await _abort(context, error)
+
+        return stream
+
+    @contextmanager
+    def _call_scope(self, request: Any, context: Context) -> Iterator[None]:
+        peer = context.peer()
+        self._limits.begin_call(peer)
         try:
-            with _call_scope(context):
-                return await behavior(request, context)
-        except grpc.aio.AbortError:
-            raise
-        except Exception as error:  # noqa: BLE001 - the edge of the process: everything becomes a status
-            return await _abort(context, error)
+            with _correlated(context):
+                if isinstance(request, Malformed):
+                    raise InvalidRequest("the message cannot be read: it is cut, of another type, or not UTF-8")
+                yield
+        finally:
+            self._limits.end_call(peer)
 
-    return unary
+    def _bound_side_stream(self, handler: Any) -> Any:
+        """Bound the streams of gRPC's own services; single answers, as health checks are, pass."""
+        if not handler.response_streaming:
+            return handler
+        behavior = handler.stream_stream if handler.request_streaming else handler.unary_stream
 
-
-def _around_stream(
-    behavior: Callable[[Any, Context], AsyncGenerator[Any, None]],
-) -> Callable[[Any, Context], AsyncIterator[Any]]:
-    async def stream(request: Any, context: Context) -> AsyncIterator[Any]:
-        try:
-            with _call_scope(context):
-                # Closed here, not by the garbage collector: a caller that is gone stops the work at once.
+        async def stream(request: Any, context: Context) -> AsyncIterator[Any]:
+            peer = context.peer()
+            try:
+                self._limits.begin_side_stream(peer)
+            except Overloaded as error:
+                await _abort(context, error)
+            try:
                 async with aclosing(behavior(request, context)) as responses:
                     async for response in responses:
                         yield response
-        except grpc.aio.AbortError:
-            raise
-        except Exception as error:  # noqa: BLE001 - the edge of the process: everything becomes a status
-            await _abort(context, error)
+            finally:
+                self._limits.end_side_stream(peer)
 
-    return stream
+        kind = (
+            grpc.stream_stream_rpc_method_handler if handler.request_streaming else grpc.unary_stream_rpc_method_handler
+        )
+        return kind(
+            stream,
+            request_deserializer=handler.request_deserializer,
+            response_serializer=handler.response_serializer,
+        )
+
+
+def _tolerant(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    """Return a deserializer that leaves it to the call to refuse what cannot be read: gRPC would log a traceback."""
+
+    def read(data: bytes) -> Any:
+        try:
+            return deserialize(data)
+        except message.DecodeError:
+            return Malformed()
+
+    return read
+
+
+def _leaked(error: asyncio.CancelledError) -> Exception:
+    """Return what a caller is told of a cancellation that it did not ask for; raises one that it did.
+
+    gRPC sends no status at all for a handler that ends as cancelled: the caller would wait until its deadline.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise error
+    return Unavailable("the work was given up inside the service: send the request again", retry_after_s=0.1)
 
 
 @contextmanager
-def _call_scope(context: Context) -> Iterator[None]:
+def _correlated(context: Context) -> Iterator[None]:
     metadata = dict(context.invocation_metadata() or ())
     if PREVIOUS_ATTEMPTS_KEY in metadata:
         retried_calls.add(1)
@@ -130,7 +208,7 @@ async def _abort(context: Context, error: Exception) -> Any:
     elif error.code in (ErrorCode.INFERENCE_ENGINE_ERROR, None) and isinstance(error, Internal):
         log.error("call failed", code=error.code, message=str(error))
     trailing: Trailing = ((DETAILS_KEY, details_of(error)), *_pushback(context, error))
-    await context.abort(status_code_of(error), str(error)[:1000], trailing_metadata=trailing)
+    await context.abort(status_code_of(error), status_message(error), trailing_metadata=trailing)
 
 
 def _pushback(context: Context, error: PaganticError) -> Trailing:

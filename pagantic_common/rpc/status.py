@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import string
 import urllib.parse
 from dataclasses import replace
 
@@ -12,15 +13,18 @@ from google.rpc import error_details_pb2, status_pb2
 
 from pagantic.common.v1 import error_pb2
 from pagantic_common.codec.errors import failure_from_proto, failure_to_proto
-from pagantic_common.codec.messages import duration_from_proto
 from pagantic_common.domain import errors
-from pagantic_common.domain.errors import ErrorCode, Failure, PaganticError
+from pagantic_common.domain.errors import ErrorCategory, ErrorCode, Failure, PaganticError
 from pagantic_common.telemetry.names import ERROR_DOMAIN
 
 DETAILS_KEY = "grpc-status-details-bin"
-# gRPC refuses headers above 8 KiB in all; base64 adds a third, and the message travels once more beside the details.
-MAX_STATUS_BYTES = 4096
-MAX_MESSAGE_CHARS = 800
+# gRPC refuses headers above 8 KiB in all. Base64 adds a third to the details, which have the message twice; beside them
+# it travels once more, with each byte that is not ASCII as three.
+MAX_STATUS_BYTES = 3072
+MAX_MESSAGE_BYTES = 900
+MAX_CAUSE_BYTES = 200
+MAX_HEADER_BYTES = 900
+CUT = " … (truncated)"
 UNREACHABLE_RETRY_AFTER_S = 1.0
 
 STATUS_OF_CLASS: dict[type[PaganticError], grpc.StatusCode] = {
@@ -60,6 +64,9 @@ _CLASS_OF_CODE: dict[ErrorCode, type[PaganticError]] = {
     ErrorCode.INFERENCE_MALFORMED_RESPONSE: errors.Internal,
     ErrorCode.INFERENCE_MODEL_UNAVAILABLE: errors.Unavailable,
     ErrorCode.INFERENCE_OVERLOADED: errors.Overloaded,
+    ErrorCode.INFERENCE_CONTEXT_EXCEEDED: errors.InvalidRequest,
+    ErrorCode.INFERENCE_OUTPUT_TRUNCATED: errors.InvalidRequest,
+    ErrorCode.TOOL_INVALID_ARGUMENTS: errors.InvalidRequest,
     ErrorCode.TOOL_NOT_FOUND: errors.NotFound,
     ErrorCode.TOOL_EXECUTION_FAILED: errors.PreconditionFailed,
     ErrorCode.TOOL_TIMEOUT: errors.DeadlineExceeded,
@@ -77,10 +84,17 @@ _CLASS_OF_CODE: dict[ErrorCode, type[PaganticError]] = {
 }
 
 
+_REQUEST_CATEGORIES = frozenset(
+    {ErrorCategory.CONSTRAINT_FAILURE, ErrorCategory.VALIDATION_FAILURE, ErrorCategory.CONFIGURATION_FAILURE}
+)
+
+
 def error_of(failure: Failure) -> PaganticError:
-    """Return the exception that stands for a failure; codes that the table does not name are the request's fault."""
-    cls = errors.Internal if failure.code is None else _CLASS_OF_CODE.get(failure.code, errors.InvalidRequest)
-    return cls(failure=failure)
+    """Return the exception that stands for a failure; a code that is not known is nobody's fault but the service's."""
+    if failure.code in _CLASS_OF_CODE:
+        return _CLASS_OF_CODE[failure.code](failure=failure)
+    is_of_request = failure.category in _REQUEST_CATEGORIES
+    return errors.InvalidRequest(failure=failure) if is_of_request else errors.Internal(failure=failure)
 
 
 def status_code_of(error: PaganticError) -> grpc.StatusCode:
@@ -89,14 +103,31 @@ def status_code_of(error: PaganticError) -> grpc.StatusCode:
     return next(statuses, grpc.StatusCode.UNKNOWN)
 
 
+def status_message(error: PaganticError) -> str:
+    """Return the status' message: at most 900 bytes as they travel; the details have more of it."""
+    text = str(error)
+    while len(urllib.parse.quote(text, safe=string.printable, errors="replace")) > MAX_HEADER_BYTES:
+        text = cut_text(text, max(len(CUT.encode()), len(text.encode(errors="replace")) * 2 // 3))
+    return text
+
+
+def cut_text(text: str, max_bytes: int) -> str:
+    """Return the text in at most `max_bytes` of UTF-8, which is more than the words that say that it was cut."""
+    encoded = text.encode(errors="replace")
+    if len(encoded) <= max_bytes:
+        return encoded.decode()
+    return encoded[: max_bytes - len(CUT.encode())].decode(errors="ignore") + CUT
+
+
 def details_of(error: PaganticError) -> bytes:
-    """Encode the error as `google.rpc.Status` of at most 4 KiB; what was cut says so."""
-    failure = error.failure
-    if len(failure.message) > MAX_MESSAGE_CHARS:
-        failure = replace(failure, message=failure.message[:MAX_MESSAGE_CHARS] + " … (truncated)")
+    """Encode the error as `google.rpc.Status` of at most 3 KiB; what was cut says so."""
+    causes = tuple(replace(one, message=cut_text(one.message, MAX_MESSAGE_BYTES)) for one in error.failure.caused_by)
+    failure = replace(error.failure, message=cut_text(error.failure.message, MAX_MESSAGE_BYTES), caused_by=causes)
     encoded = _encode(error, failure)
     if len(encoded) > MAX_STATUS_BYTES:
-        causes = tuple(replace(cause, message=cause.message[:200], details={}) for cause in failure.caused_by)
+        causes = tuple(
+            replace(cause, message=cut_text(cause.message, MAX_CAUSE_BYTES), details={}) for cause in failure.caused_by
+        )
         failure = replace(failure, details={"truncated": True}, caused_by=causes)
         encoded = _encode(error, failure)
     if len(encoded) > MAX_STATUS_BYTES:
@@ -171,5 +202,5 @@ def _decode(error: grpc.aio.AioRpcError) -> tuple[Failure | None, float | None]:
             if detail.Unpack(system_error):
                 failure = failure_from_proto(system_error)
             elif detail.Unpack(retry):
-                retry_after_s = duration_from_proto(retry.retry_delay)
+                retry_after_s = max(0.0, retry.retry_delay.seconds + retry.retry_delay.nanos / 1e9)
     return failure, retry_after_s

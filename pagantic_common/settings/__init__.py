@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 import sys
@@ -56,11 +57,15 @@ class ServiceSettings(BaseSettings):
     port: int = Field(ge=0, le=65535, description="port to listen on; 0 takes a free one")
     max_message_bytes: int = Field(4 * 1024 * 1024, ge=1024, description="largest message taken or sent")
     max_concurrent_rpcs: int = Field(1024, ge=1, description="calls beyond this are RESOURCE_EXHAUSTED")
+    max_concurrent_rpcs_per_host: int = Field(512, ge=1, description="of them, calls from one host")
+    max_streams_per_connection: int = Field(128, ge=1, description="calls at once on one connection; more wait")
     drain_s: float = Field(10.0, ge=0, description="how long running calls may go on after SIGTERM")
     log_level: str = Field("INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$", description="least level logged")
     log_format: LogFormat = Field(LogFormat.JSON, description="json or text")
     otlp_endpoint: str = Field("", description="host:port of an OpenTelemetry collector; empty exports nothing")
     metrics_port: int = Field(0, ge=0, le=65535, description="port where Prometheus reads metrics; 0 is none")
+    admin_port: int = Field(0, ge=0, le=65535, description="port for probes: health and channelz over gRPC; 0 is none")
+    reflection: bool | None = Field(None, description="serve gRPC reflection; by default only on a loopback address")
 
     @classmethod
     def settings_customise_sources(
@@ -74,6 +79,16 @@ class ServiceSettings(BaseSettings):
         """Put what is set for every service behind what is set for this one."""
         shared = _SharedEnvironment(settings_cls, env_prefix=PREFIX)
         return init_settings, env_settings, shared, dotenv_settings, file_secret_settings
+
+    @property
+    def serves_reflection(self) -> bool:
+        """Whether the service's port describes its contracts to tools such as grpcurl."""
+        return self.is_local if self.reflection is None else self.reflection
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine can call the service."""
+        return is_loopback(self.host)
 
 
 class CallerSettings(ServiceSettings):
@@ -89,7 +104,15 @@ class CallerSettings(ServiceSettings):
 
 
 # What all services may have in common; two that listen on one port would not.
-SHARED_SETTINGS = frozenset(CallerSettings.model_fields) - {"port", "metrics_port"}
+SHARED_SETTINGS = frozenset(CallerSettings.model_fields) - {"port", "metrics_port", "admin_port"}
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether a listening address can only be reached from this machine."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost" or host.startswith("unix:")
 
 
 def known_names(cls: type[BaseSettings]) -> frozenset[str]:
@@ -128,7 +151,7 @@ def load_settings(cls: type[SettingsT]) -> SettingsT:
         problems: dict[str, list[str]] = {}
         for problem in error.errors():
             name = _variable_of(prefix, str(problem["loc"][0]).upper() if problem["loc"] else "")
-            given = f", not {problem['input']!r}" if not isinstance(problem["input"], dict) else ""
+            given = f", not {problem['input']!r}" if _may_show(problem["input"]) else ""
             problems.setdefault(name, []).append(f"{problem['msg'].lower()}{given}")
         for variable, reasons in problems.items():
             print(f"configuration error: {variable}: {' or '.join(reasons)}", file=sys.stderr)  # noqa: T201
@@ -137,6 +160,11 @@ def load_settings(cls: type[SettingsT]) -> SettingsT:
         name = f"{prefix}{field[1].upper()}" if field else prefix
         print(f"configuration error: {name}: it must be JSON", file=sys.stderr)  # noqa: T201
     sys.exit(EXIT_CONFIG)
+
+
+def _may_show(value: object) -> bool:
+    """Tell whether a refused value may be printed: a URL may hold a password."""
+    return not isinstance(value, dict) and "://" not in str(value)
 
 
 def _variable_of(prefix: str, name: str) -> str:

@@ -1,0 +1,76 @@
+"""How many calls a server runs: in all, for one host, and how many of gRPC's own streams for one connection."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from pagantic_common.domain.errors import Overloaded
+
+BUSY_RETRY_AFTER_S = 1.0
+MAX_SIDE_STREAMS_PER_CONNECTION = 4
+MAX_SIDE_STREAMS_PER_HOST = 256
+
+
+class CallLimits:
+    """Counts what runs.
+
+    Side streams are gRPC's own (health watches, reflection): they cost a service little, last for ever, and take no
+    place from its calls.
+
+    Args:
+        max_calls: Calls of the service's methods in all.
+        max_calls_per_host: Of them, those from one host.
+    """
+
+    def __init__(self, max_calls: int, max_calls_per_host: int) -> None:
+        self._max_calls = max_calls
+        self._max_calls_per_host = max_calls_per_host
+        self._running = 0
+        self._calls: Counter[str] = Counter()
+        self._streams_of_host: Counter[str] = Counter()
+        self._streams_of_connection: Counter[str] = Counter()
+
+    def begin_call(self, peer: str) -> None:
+        """Count a call of a gRPC peer, `ipv4:10.0.0.1:5000`; raises Overloaded when it is one too many."""
+        host = host_of(peer)
+        if self._running >= self._max_calls:
+            raise _busy(f"the service already runs {self._max_calls} calls")
+        if self._calls[host] >= self._max_calls_per_host:
+            raise _busy(f"the caller's host already has {self._max_calls_per_host} running calls")
+        self._running += 1
+        self._calls[host] += 1
+
+    def end_call(self, peer: str) -> None:
+        """Count a call as ended."""
+        self._running -= 1
+        _decrement(self._calls, host_of(peer))
+
+    def begin_side_stream(self, peer: str) -> None:
+        """Count a stream of gRPC's own; raises Overloaded when it is one too many."""
+        host = host_of(peer)
+        if self._streams_of_connection[peer] >= MAX_SIDE_STREAMS_PER_CONNECTION:
+            raise _busy(f"the connection already has {MAX_SIDE_STREAMS_PER_CONNECTION} health or reflection streams")
+        if self._streams_of_host[host] >= MAX_SIDE_STREAMS_PER_HOST:
+            raise _busy(f"the caller's host already has {MAX_SIDE_STREAMS_PER_HOST} health or reflection streams")
+        self._streams_of_connection[peer] += 1
+        self._streams_of_host[host] += 1
+
+    def end_side_stream(self, peer: str) -> None:
+        """Count a stream of gRPC's own as ended."""
+        _decrement(self._streams_of_connection, peer)
+        _decrement(self._streams_of_host, host_of(peer))
+
+
+def host_of(peer: str) -> str:
+    """Return a peer's host: `ipv4:10.0.0.1:5000` and any other port of it are `ipv4:10.0.0.1`."""
+    return peer.rpartition(":")[0] if peer.startswith(("ipv4:", "ipv6:")) else peer
+
+
+def _busy(reason: str) -> Overloaded:
+    return Overloaded(f"{reason}, the most that are allowed: try again later", retry_after_s=BUSY_RETRY_AFTER_S)
+
+
+def _decrement(counter: Counter[str], key: str) -> None:
+    counter[key] -= 1
+    if counter[key] <= 0:
+        del counter[key]

@@ -1,0 +1,71 @@
+"""gRPC's health service for a server whose watchers may be slow, hostile or gone.
+
+The one that grpcio-health-checking has writes to each watcher while it holds the lock that a change needs: one watcher
+that does not read keeps every change from everybody, and the server from stopping.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+SERVING: int = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING: int = health_pb2.HealthCheckResponse.NOT_SERVING
+SERVICE_UNKNOWN: int = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+MAX_NAME_CHARS = 200
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
+    """Says of each name whether it serves."""
+
+    def __init__(self) -> None:
+        self._statuses: dict[str, int] = {}
+        self._changed = asyncio.Event()  # replaced at each change
+        self._is_stopping = False
+
+    def status_of(self, name: str) -> int | None:
+        """Return the status of a name; None when it is not known."""
+        return self._statuses.get(name)
+
+    def set(self, name: str, status: int) -> None:
+        """Set the status of a name; after `stop` nothing changes."""
+        if not self._is_stopping:
+            self._set(name, status)
+
+    def stop(self) -> None:
+        """Say of every name, for good, that it does not serve."""
+        self._is_stopping = True
+        for name in self._statuses:
+            self._set(name, NOT_SERVING)
+
+    async def Check(self, request: health_pb2.HealthCheckRequest, context: Context) -> Any:  # noqa: N802 - gRPC's name
+        """Answer with a name's status; NOT_FOUND for one that is not known."""
+        status = self._statuses.get(request.service)
+        if status is None:
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"no service is named {request.service[:MAX_NAME_CHARS]!r}")
+        return health_pb2.HealthCheckResponse(status=status)
+
+    async def Watch(self, request: health_pb2.HealthCheckRequest, context: Context) -> AsyncIterator[Any]:  # noqa: N802, ARG002
+        """Send a name's status, and again at each change."""
+        told: int | None = None
+        while True:
+            changed = self._changed
+            status = self._statuses.get(request.service, SERVICE_UNKNOWN)
+            if status == told:
+                await changed.wait()
+                continue
+            told = status
+            yield health_pb2.HealthCheckResponse(status=status)
+
+    def _set(self, name: str, status: int) -> None:
+        if self._statuses.get(name) == status:
+            return
+        self._statuses[name] = status
+        self._changed.set()
+        self._changed = asyncio.Event()
