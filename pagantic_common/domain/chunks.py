@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Final
+
+from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.domain.json_text import JsonTextError, parse_json
+
+MAX_CHUNKS: Final = 1000
+MAX_CHUNK_CHARS: Final = 100_000
+MAX_METADATA_BYTES: Final = 16 * 1024
+MAX_CHUNK_METADATA_BYTES: Final = 20 * 1024  # a document's, and what rerankers add
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,3 +26,37 @@ class Chunk:
     score: float = 0.0
     score_kind: str = ""
     metadata_json: str = ""
+
+
+def check_chunks(chunks: Sequence[Chunk]) -> None:
+    """Raise InvalidRequest, naming the place, unless the chunks that a caller sends can be worked with."""
+    if len(chunks) > MAX_CHUNKS:
+        raise InvalidRequest(f"chunks has {len(chunks)} entries, at most {MAX_CHUNKS} are allowed")
+    for position, chunk in enumerate(chunks):
+        where = f"chunks[{position}]"
+        if len(chunk.content) > MAX_CHUNK_CHARS:
+            actual = len(chunk.content)
+            raise InvalidRequest(f"{where}.content has {actual} characters, at most {MAX_CHUNK_CHARS} are allowed")
+        if not math.isfinite(chunk.score):
+            raise InvalidRequest(f"{where}.score is {chunk.score}: it must be a number")
+        parse_metadata(where, chunk.metadata_json, MAX_CHUNK_METADATA_BYTES)
+
+
+def check_min_score(field: str, min_score: float | None) -> None:
+    """Raise InvalidRequest, naming the field, for what nothing compares with."""
+    if min_score is not None and not math.isfinite(min_score):
+        raise InvalidRequest(f"{field} is {min_score}: it must be a number")
+
+
+def parse_metadata(where: str, metadata_json: str, max_bytes: int = MAX_METADATA_BYTES) -> dict[str, Any]:
+    """Return metadata, empty for an empty text; raises InvalidRequest for what is large or no JSON object."""
+    size = len(metadata_json.encode())
+    if size > max_bytes:
+        raise InvalidRequest(f"{where}.metadata_json has {size} bytes, at most {max_bytes} are allowed")
+    try:
+        metadata = parse_json(metadata_json or "{}", is_rewritable=True)
+    except JsonTextError as error:
+        raise InvalidRequest(f"{where}.metadata_json is not JSON: {error}") from None
+    if not isinstance(metadata, dict):
+        raise InvalidRequest(f"{where}.metadata_json is not a JSON object")
+    return metadata

@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import math
 import re
-import unicodedata
+from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from pagantic_common.domain.unicode_text import normalize_nfkc
+
 K1: Final = 1.5  # how soon further occurrences of a term stop counting
 B: Final = 0.75  # how much longer texts are held back
 
+MAX_QUERY_CHARS: Final = 8192
+TERM_BYTES: Final = 150  # what a term of an index takes, beside its postings
+
 _WORD = re.compile(r"\w+")
+# Normalizing holds the interpreter: it is done piece by piece, and pieces end with words where they can.
+_PIECE = re.compile(r"(?s).{1,4096}(?=\s|\Z)|.{1,4096}")
 
 
 def split_terms(text: str) -> list[str]:
     """Split into terms: runs of Unicode letters, digits and underscores, normalized (NFKC) and casefolded."""
-    return _WORD.findall(unicodedata.normalize("NFKC", text).casefold())
+    return [term for piece in _PIECE.findall(text) for term in _WORD.findall(normalize_nfkc(piece).casefold())]
 
 
 def query_terms(query: str) -> list[str]:
-    """Return the distinct terms of a query, in their order."""
-    return list(dict.fromkeys(split_terms(query)))
+    """Return the distinct terms of a query, in their order; of a long one its end counts, 8192 characters."""
+    return list(dict.fromkeys(split_terms(query[-MAX_QUERY_CHARS:])))
 
 
 def coverage_of(query: str, texts: Iterable[str]) -> float:
@@ -33,20 +40,30 @@ def coverage_of(query: str, texts: Iterable[str]) -> float:
     return len(terms & {term for text in texts for term in split_terms(text)}) / len(terms)
 
 
+_NOWHERE: Final = array("I")
+
+
 class TextIndex:
     """An inverted index over texts; built once, searched often. Texts are named by their position."""
 
     def __init__(self, texts: Sequence[str]) -> None:
-        self._postings: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        # Of each term: position, count, position, count, ...
+        self._postings: dict[str, array[int]] = defaultdict(lambda: array("I"))
         lengths: list[int] = []
         for position, text in enumerate(texts):
             terms = split_terms(text)
             lengths.append(len(terms))
             for term, count in Counter(terms).items():
-                self._postings[term].append((position, count))
+                self._postings[term].extend((position, count))
         self._size = len(lengths)
         mean = sum(lengths) / self._size if any(lengths) else 1.0
         self._length_factors = [K1 * (1 - B + B * length / mean) for length in lengths]
+
+    @property
+    def size_bytes(self) -> int:
+        """About how much memory the index takes."""
+        postings = sum(found.itemsize * len(found) for found in self._postings.values())
+        return postings + TERM_BYTES * len(self._postings) + 32 * self._size
 
     def bm25(self, query: str) -> dict[int, float]:
         """Return the score, above 0, of each text that has a term of the query.
@@ -56,14 +73,15 @@ class TextIndex:
         """
         scores: dict[int, float] = defaultdict(float)
         for term in query_terms(query):
-            postings = self._postings.get(term, [])
-            rarity = math.log1p((self._size - len(postings) + 0.5) / (len(postings) + 0.5))
-            for position, count in postings:
+            postings = self._postings.get(term, _NOWHERE)
+            positions, counts = postings[::2], postings[1::2]
+            rarity = math.log1p((self._size - len(positions) + 0.5) / (len(positions) + 0.5))
+            for position, count in zip(positions, counts, strict=True):
                 scores[position] += rarity * count * (K1 + 1) / (count + self._length_factors[position])
         return dict(scores)
 
     def coverage(self, query: str) -> dict[int, float]:
         """Return the fraction of the query's terms, in (0, 1], that each text has; texts with none are left out."""
         terms = query_terms(query)
-        matched = Counter(position for term in terms for position, _ in self._postings.get(term, []))
+        matched = Counter(position for term in terms for position in self._postings.get(term, _NOWHERE)[::2])
         return {position: count / len(terms) for position, count in matched.items()}

@@ -25,16 +25,18 @@ from services.context.settings import ContextSettings
 async def open_app(settings: ContextSettings) -> AsyncIterator[Sequence[Registration]]:
     """Wire the service; the store is closed last."""
     path = settings.data_folder / "context.sqlite3"
-    with closing(SqliteStore(path, SystemClock(), settings.max_chunks_per_collection)) as store:
+    with closing(
+        SqliteStore(path, SystemClock(), settings.max_chunks_per_collection, settings.max_collections)
+    ) as store:
         async with open_channel(settings.inference_address, max_message_bytes=settings.max_message_bytes) as channel:
             bounds = IngestBounds(settings.max_documents_per_ingest, settings.max_document_chars)
             library = Library(store, bounds, settings.chunk_chars, settings.overlap_chars)
-            retrieval = Retrieval(store, settings.max_indexes)
+            retrieval = Retrieval(store, settings.max_index_bytes)
             counter = InferenceTokenCounter(channel, settings.inference_timeout_s, settings.connect_patience_s)
             building = ContextBuilding(retrieval, counter, settings.default_max_tokens)
             servicer = ContextServicer(library, retrieval, building)
             add_to = partial(pb_grpc.add_ContextServiceServicer_to_server, servicer)
-            yield [Registration("pagantic.context.v1.ContextService", add_to)]
+            yield [Registration("pagantic.context.v1.ContextService", add_to, why_not_ready=store.why_not_ready)]
 
 
 def main() -> None:

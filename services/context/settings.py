@@ -28,7 +28,10 @@ class ContextSettings(CallerSettings):
     max_documents_per_ingest: int = Field(1000, ge=1, description="documents of one Ingest")
     max_document_chars: int = Field(2_000_000, ge=1, description="characters of one document")
     max_chunks_per_collection: int = Field(100_000, ge=1, description="chunks of one collection")
-    max_indexes: int = Field(16, ge=1, description="collections whose index is kept in memory")
+    max_collections: int = Field(1000, ge=1, le=10_000, description="collections in all")
+    max_index_bytes: int = Field(
+        512 * 1024 * 1024, ge=1, description="memory for indexes that are kept, and their texts"
+    )
 
     @model_validator(mode="after")
     def _check_overlap(self) -> Self:

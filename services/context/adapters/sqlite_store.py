@@ -6,7 +6,7 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -46,11 +46,14 @@ class SqliteStore:
         path: The file; made with its folder when it is not there. InvalidRequest when it cannot be used.
         clock: For created_at.
         max_chunks: Most chunks of one collection; an ingest beyond it is PreconditionFailed.
+        max_collections: Most collections; another is PreconditionFailed.
     """
 
-    def __init__(self, path: Path, clock: Clock, max_chunks: int) -> None:
+    def __init__(self, path: Path, clock: Clock, max_chunks: int, max_collections: int = 1000) -> None:
         self._clock = clock
         self._max_chunks = max_chunks
+        self._max_collections = max_collections
+        self._problem = ""
         self._lock = threading.Lock()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -67,6 +70,14 @@ class SqliteStore:
         """Close the file, after the use in progress."""
         with self._lock:
             self._db.close()
+
+    async def why_not_ready(self) -> str:
+        """Return what is wrong with the store, empty when it can be written; looks only where the last use failed."""
+        if not self._problem:
+            return ""
+        with suppress(Unavailable):
+            await asyncio.to_thread(self._try_writing)
+        return self._problem and f"the store cannot be used: {self._problem}"
 
     async def create_collection(self, name: str) -> Collection:
         """Make an empty collection; raises Conflict when the name is taken."""
@@ -107,8 +118,14 @@ class SqliteStore:
                 finally:
                     if self._db.in_transaction:
                         self._db.execute("ROLLBACK")
-            except sqlite3.OperationalError as error:  # the disk is full, or another process holds the file
+                self._problem = ""
+            except sqlite3.DatabaseError as error:  # the disk is full, the file damaged, or held by another process
+                self._problem = str(error)
                 raise Unavailable(f"the store cannot be used: {error}") from error
+
+    def _try_writing(self) -> None:
+        with self._transaction() as db:
+            db.execute("UPDATE collections SET revision = revision WHERE id = 0")
 
     def _create_collection(self, name: str) -> Collection:
         with self._transaction() as db:
@@ -121,7 +138,11 @@ class SqliteStore:
             "INSERT INTO collections (name, created_at, revision) VALUES (?, ?, 0) ON CONFLICT DO NOTHING RETURNING id"
         )
         row = db.execute(sql, (name, self._clock.now().isoformat())).fetchone()
-        return None if row is None else int(row[0])
+        if row is None:
+            return None
+        if db.execute("SELECT count(*) FROM collections").fetchone()[0] > self._max_collections:
+            raise PreconditionFailed(f"there are {self._max_collections} collections, the most: delete one first")
+        return int(row[0])
 
     def _list_collections(self) -> list[Collection]:
         with self._transaction("BEGIN") as db:
@@ -174,16 +195,19 @@ class SqliteStore:
             return _find(db, name)
 
     def _load_chunks(self, name: str) -> tuple[Version, list[Chunk]]:
-        sql = (
-            "SELECT k.position, k.content, d.source, d.metadata_json FROM documents d JOIN chunks k "
-            "ON k.document_id = d.id WHERE d.collection_id = ? ORDER BY d.id, k.position"
+        of_documents = "SELECT id, source, metadata_json FROM documents WHERE collection_id = ?"
+        of_chunks = (
+            "SELECT k.document_id, k.position, k.content FROM documents d JOIN chunks k ON k.document_id = d.id "
+            "WHERE d.collection_id = ? ORDER BY d.id, k.position"
         )
         with self._transaction("BEGIN") as db:
             version = _find(db, name)
-            rows = db.execute(sql, (version[0],)).fetchall()
+            # Read once for each document: a row has a copy of its own of every text.
+            documents = {row[0]: row[1:] for row in db.execute(of_documents, (version[0],))}
+            rows = db.execute(of_chunks, (version[0],)).fetchall()
         return version, [
-            Chunk(id=str(position), content=content, source=source, metadata_json=metadata_json)
-            for position, content, source, metadata_json in rows
+            Chunk(str(position), content, source=documents[key][0], metadata_json=documents[key][1])
+            for key, position, content in rows
         ]
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from pagantic_common.domain.chunks import Chunk
+from pagantic_common.domain.chunks import Chunk, check_chunks
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.text_scoring import coverage_of
 from services.context.app.retrieval import Retrieval, RetrievalPolicy
@@ -42,6 +43,7 @@ class ContextBuilding:
         """Lay out the given chunks, or the retrieved ones when none are given; drops from the end what does not fit."""
         if policy.max_tokens < 0:
             raise InvalidRequest(f"policy.max_tokens is {policy.max_tokens}: it must not be negative")
+        check_chunks(chunks)
         if not chunks:
             chunks = await self._retrieval.retrieve(query, policy)
         budget = policy.max_tokens or self._default_max_tokens
@@ -49,25 +51,28 @@ class ContextBuilding:
         if not kept:
             return BuiltContext()
         chunks = tuple(chunks[:kept])
-        coverage = coverage_of(query, (chunk.content for chunk in chunks))
+        coverage = await asyncio.to_thread(coverage_of, query, [chunk.content for chunk in chunks])
         return BuiltContext(lay_out(chunks), chunks, tokens, coverage)
 
     async def _fit(self, chunks: Sequence[Chunk], budget: int, model: str) -> tuple[int, int]:
+        """Return how many of the chunks fit, and their tokens; counts the whole a few times, however many there are."""
         # Tokens of the whole differ a little from the sum over its lines: the sum says where to look, the whole rules.
         most = min(len(chunks), budget)  # a line has at least one token
         lines = [line_of(number, chunk) for number, chunk in enumerate(chunks[:most], 1)]
         sums = list(accumulate(await self._counter.count(model, lines)))
-        kept = max(1, sum(total <= budget for total in sums))
-        tokens = {0: 0, kept: await self._count_whole(chunks[:kept], model)}
-        while kept and tokens[kept] > budget:
-            kept -= 1
-            if kept not in tokens:
-                tokens[kept] = await self._count_whole(chunks[:kept], model)
-        while kept < most and kept + 1 not in tokens:
-            tokens[kept + 1] = await self._count_whole(chunks[: kept + 1], model)
-            if tokens[kept + 1] <= budget:
-                kept += 1
-        return kept, tokens[kept]
+        probe = max(1, sum(total <= budget for total in sums))
+        fits, tokens, exceeds = 0, 0, most + 1
+        is_first = True
+        while exceeds - fits > 1:
+            counted = await self._count_whole(chunks[:probe], model)
+            if counted <= budget:
+                fits, tokens = probe, counted
+            else:
+                exceeds = probe
+            beside = fits + 1 if counted <= budget else exceeds - 1
+            probe = beside if is_first else (fits + exceeds) // 2
+            is_first = False
+        return fits, tokens
 
     async def _count_whole(self, chunks: Sequence[Chunk], model: str) -> int:
         return (await self._counter.count(model, [lay_out(chunks)]))[0]

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from pagantic_common.domain.chunks import Chunk
+from pagantic_common.domain.chunks import Chunk, check_min_score
 from pagantic_common.domain.errors import InvalidRequest, Unsupported
 from pagantic_common.domain.text_scoring import TextIndex
 from services.context.core.chunk import select_chunks
 from services.context.core.document import check_collection_name
 from services.context.ports import DocumentStore, Version
+
+CHUNK_BYTES = 200  # what a chunk takes beside its text
 
 
 class Retriever(StrEnum):
@@ -40,6 +43,7 @@ class _Indexed:
     version: Version
     chunks: list[Chunk]
     index: TextIndex
+    size_bytes: int
 
 
 class Retrieval:
@@ -47,18 +51,20 @@ class Retrieval:
 
     Args:
         store: Where the chunks are.
-        max_indexes: Collections whose index is kept; the one used longest ago goes first.
+        max_index_bytes: Memory for the indexes that are kept, and their texts; the one used longest ago goes first.
+            The one in use may be larger.
     """
 
-    def __init__(self, store: DocumentStore, max_indexes: int) -> None:
+    def __init__(self, store: DocumentStore, max_index_bytes: int) -> None:
         self._store = store
-        self._max_indexes = max_indexes
+        self._max_index_bytes = max_index_bytes
         self._indexes: OrderedDict[str, _Indexed] = OrderedDict()
         self._building: dict[str, asyncio.Lock] = {}
 
     async def retrieve(self, query: str, policy: RetrievalPolicy) -> list[Chunk]:
         """Return the chunks that share a term with the query, best first, without duplicates."""
         check_collection_name("policy.collection", policy.collection)
+        check_min_score("policy.min_score", policy.min_score)
         if not query.strip():
             raise InvalidRequest("query is empty")
         if policy.retriever not in (Retriever.BM25, Retriever.KEYWORD):
@@ -76,15 +82,22 @@ class Retrieval:
                 indexed = self._indexes.get(name)
                 if indexed is None or indexed.version != version:
                     loaded, chunks = await self._store.load_chunks(name)
-                    index = await asyncio.to_thread(TextIndex, [chunk.content for chunk in chunks])
-                    indexed = self._indexes[name] = _Indexed(loaded, chunks, index)
+                    self._indexes.pop(name, None)  # what it said before is not kept beside what it says now
+                    indexed = self._indexes[name] = await asyncio.to_thread(_index, loaded, chunks)
                 self._indexes.move_to_end(name)
         finally:
             if not lock.locked():
                 self._building.pop(name, None)
-        while len(self._indexes) > self._max_indexes:
+        while len(self._indexes) > 1 and sum(one.size_bytes for one in self._indexes.values()) > self._max_index_bytes:
             self._indexes.popitem(last=False)
         return indexed
+
+
+def _index(version: Version, chunks: list[Chunk]) -> _Indexed:
+    index = TextIndex([chunk.content for chunk in chunks])
+    texts = sum(sys.getsizeof(chunk.content) + CHUNK_BYTES for chunk in chunks)
+    metadata = sum({chunk.source: sys.getsizeof(chunk.metadata_json) for chunk in chunks}.values())
+    return _Indexed(version, chunks, index, index.size_bytes + texts + metadata)
 
 
 def _search(indexed: _Indexed, query: str, policy: RetrievalPolicy) -> list[Chunk]:

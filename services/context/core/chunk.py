@@ -6,16 +6,23 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from pagantic_common.domain.chunks import Chunk
+from pagantic_common.domain.chunks import MAX_CHUNKS, Chunk
 
+MAX_REPLY_BYTES: Final = 3 * 1024 * 1024
+CHUNK_OVERHEAD_BYTES: Final = 1024  # source, id and the like
 HEADING: Final = "Relevant context:"
 
 
-def select_chunks(chunks: Iterable[Chunk], min_score: float | None, max_chunks: int) -> list[Chunk]:
+def select_chunks(
+    chunks: Iterable[Chunk], min_score: float | None, max_chunks: int, max_bytes: int = MAX_REPLY_BYTES
+) -> list[Chunk]:
     """Return chunks best first, ties in their order, without duplicates and without those below `min_score`.
 
-    Of chunks with the same content, or the same source and id, the best is kept. `max_chunks` of 0 or less is all.
+    Of chunks with the same content, or the same source and id, the best is kept. `max_chunks` of 0 or less is as many
+    as a reply may have: 1000, and no more than `max_bytes` of them.
     """
+    most = min(max_chunks, MAX_CHUNKS) if max_chunks > 0 else MAX_CHUNKS
+    left_bytes = max_bytes
     kept: list[Chunk] = []
     seen: set[object] = set()
     for chunk in sorted(chunks, key=lambda chunk: -chunk.score):
@@ -23,9 +30,12 @@ def select_chunks(chunks: Iterable[Chunk], min_score: float | None, max_chunks: 
             continue
         keys = {hashlib.sha256(chunk.content.encode()).digest(), (chunk.source, chunk.id)}
         if seen.isdisjoint(keys):
+            left_bytes -= len(chunk.content.encode()) + len(chunk.metadata_json.encode()) + CHUNK_OVERHEAD_BYTES
+            if kept and left_bytes < 0:
+                break
             kept.append(chunk)
         seen |= keys
-        if len(kept) == max_chunks:
+        if len(kept) == most:
             break
     return kept
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from pagantic_common.domain.chunks import parse_metadata
 from pagantic_common.domain.errors import InvalidRequest
-from pagantic_common.domain.json_text import JsonTextError, parse_json
 
 _COLLECTION = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _MAX_SOURCE_CHARS = 512
@@ -70,14 +70,4 @@ def check_documents(documents: Sequence[Document], bounds: IngestBounds) -> None
         if len(document.content) > bounds.max_document_chars:
             actual, limit = len(document.content), bounds.max_document_chars
             raise InvalidRequest(f"{where}.content has {actual} characters, at most {limit} are allowed")
-        if document.metadata_json:
-            _check_metadata(where, document.metadata_json)
-
-
-def _check_metadata(where: str, metadata_json: str) -> None:
-    try:
-        metadata = parse_json(metadata_json)
-    except JsonTextError as error:
-        raise InvalidRequest(f"{where}.metadata_json is not JSON: {error}") from None
-    if not isinstance(metadata, dict):
-        raise InvalidRequest(f"{where}.metadata_json is not a JSON object")
+        parse_metadata(where, document.metadata_json)

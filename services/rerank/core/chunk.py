@@ -7,12 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from pagantic_common.domain.chunks import Chunk
+from pagantic_common.domain.chunks import MAX_CHUNK_METADATA_BYTES, Chunk, check_chunks, check_min_score, parse_metadata
 from pagantic_common.domain.errors import InvalidRequest
-from pagantic_common.domain.json_text import JsonTextError, dump_json, parse_json
+from pagantic_common.domain.json_text import dump_json
 from pagantic_common.domain.text_scoring import TextIndex
-
-MAX_CHUNKS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +70,8 @@ def rerank(query: str, chunks: Sequence[Chunk], policy: RerankPolicy) -> list[Ch
     scorer = find_scorer(policy.scorer)
     if not query.strip():
         raise InvalidRequest("query is empty")
-    if len(chunks) > MAX_CHUNKS:
-        raise InvalidRequest(f"chunks has {len(chunks)} entries, at most {MAX_CHUNKS} are allowed")
+    check_chunks(chunks)
+    check_min_score("min_score", policy.min_score)
     if policy.top_k < 0:
         raise InvalidRequest(f"top_k is {policy.top_k}: it must not be negative")
     scores = scorer.score(query, [chunk.content for chunk in chunks])
@@ -92,13 +90,5 @@ def rerank(query: str, chunks: Sequence[Chunk], policy: RerankPolicy) -> list[Ch
 
 
 def _keep_score(position: int, chunk: Chunk) -> str:
-    where = f"chunks[{position}]"
-    try:
-        metadata = parse_json(chunk.metadata_json or "{}")
-    except JsonTextError as error:
-        raise InvalidRequest(f"{where}.metadata_json is not JSON: {error}") from None
-    if not isinstance(metadata, dict):
-        raise InvalidRequest(f"{where}.metadata_json is not a JSON object")
-    if not math.isfinite(chunk.score):
-        raise InvalidRequest(f"{where}.score is {chunk.score}: it must be a number")
+    metadata = parse_metadata(f"chunks[{position}]", chunk.metadata_json, MAX_CHUNK_METADATA_BYTES)
     return dump_json({**metadata, "retriever_score": chunk.score, "retriever_score_kind": chunk.score_kind})

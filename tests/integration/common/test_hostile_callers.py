@@ -73,13 +73,12 @@ async def watch(channel, name=""):
 
 
 async def test_idle_health_watches_take_no_place_from_calls():
-    async with serving(Scripted(answer), max_concurrent_rpcs=8) as (address, _):
-        async with contextlib.AsyncExitStack() as stack:
-            for number in range(20):  # as many connections, or gRPC would share one
-                options = [("grpc.use_local_subchannel_pool", 1), ("test", number)]
-                channel = await stack.enter_async_context(grpc.aio.insecure_channel(address, options=options))
-                await watch(channel)
-            await list_tools(address)
+    async with serving(Scripted(answer), max_concurrent_rpcs=8) as (address, _), contextlib.AsyncExitStack() as stack:
+        for number in range(20):  # as many connections, or gRPC would share one
+            options = [("grpc.use_local_subchannel_pool", 1), ("test", number)]
+            channel = await stack.enter_async_context(grpc.aio.insecure_channel(address, options=options))
+            await watch(channel)
+        await list_tools(address)
 
 
 async def test_one_connection_has_few_health_watches():

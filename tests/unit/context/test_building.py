@@ -77,3 +77,27 @@ async def test_the_longest_prefix_that_fits_is_kept(sizes, budget):
     assert len(built.chunks) == (max(fitting) if fitting else 0)
     assert built.chunks == tuple(chunks[: len(built.chunks)])
     assert built.token_count == (counts[len(built.chunks) - 1] if fitting else 0)
+
+
+async def test_a_wrong_estimate_costs_few_counts():
+    class Misleading(WordCounter):
+        async def count(self, _model, texts):
+            self.calls += 1
+            return [1 if len(texts) > 1 else text.count("\n") + 1 for text in texts]
+
+    counter = Misleading()
+    chunks = [chunk("a\n" * 9, str(number)) for number in range(1000)]
+    built = await ContextBuilding(ScriptedRetrieval(), counter, 1000).build("a", POLICY, chunks, "")
+    assert built.token_count <= 1000
+    assert len(built.chunks) == pytest.approx(100, abs=2)
+    assert counter.calls <= 14
+
+
+async def test_chunks_that_are_given_are_looked_at():
+    for given_chunk in (
+        Chunk("0", ".", "s", metadata_json="NaN"),
+        Chunk("0", ".", "s", float("nan")),
+        chunk("x" * 100_001),
+    ):
+        with pytest.raises(InvalidRequest, match=r"chunks\[0\]"):
+            await ContextBuilding(ScriptedRetrieval(), WordCounter(), 10).build("q", POLICY, [given_chunk], "")

@@ -1,15 +1,25 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import sqlite3
+from contextlib import closing
 
 import pytest
 
-from pagantic_common.domain.errors import Conflict, InvalidRequest, NotFound, PreconditionFailed, Unsupported
+from pagantic_common.domain.errors import (
+    Conflict,
+    InvalidRequest,
+    NotFound,
+    PreconditionFailed,
+    Unavailable,
+    Unsupported,
+)
 from pagantic_common.telemetry.clock import SystemClock
 from services.context.adapters.sqlite_store import SqliteStore
 from services.context.app.library import Library
 from services.context.app.retrieval import Retrieval, RetrievalPolicy, Retriever
+from services.context.core.chunk import select_chunks
 from services.context.core.document import Document, IngestBounds
 
 BOUNDS = IngestBounds(100, 10_000)
@@ -104,7 +114,7 @@ def test_file_that_is_no_store_is_refused(path, damage):
 
 
 async def test_retrieval_sees_every_change(library, store):
-    retrieval = Retrieval(store, max_indexes=1)
+    retrieval = Retrieval(store, max_index_bytes=1)
 
     async def find(query, **policy):
         return [chunk.source for chunk in await retrieval.retrieve(query, RetrievalPolicy("docs", **policy))]
@@ -124,12 +134,12 @@ async def test_retrieval_sees_every_change(library, store):
 
 async def test_same_content_is_found_once(library, store):
     await library.ingest("docs", [Document("a", "same words"), Document("b", "same words")])
-    found = await Retrieval(store, max_indexes=1).retrieve("same", RetrievalPolicy("docs"))
+    found = await Retrieval(store, max_index_bytes=1).retrieve("same", RetrievalPolicy("docs"))
     assert [(chunk.source, chunk.score_kind) for chunk in found] == [("a", "bm25")]
 
 
 async def test_concurrent_searches_over_more_collections_than_indexes_agree(library, store):
-    retrieval = Retrieval(store, max_indexes=2)
+    retrieval = Retrieval(store, max_index_bytes=2000)
     for number in range(4):
         await library.ingest(f"c{number}", [Document(f"s{number}", "word")])
     found = await asyncio.gather(
@@ -147,3 +157,53 @@ async def test_embedding_retrievers_are_not_supported_yet(store, retriever):
 async def test_empty_query_is_refused(store):
     with pytest.raises(InvalidRequest, match="query"):
         await Retrieval(store, 1).retrieve("  ", RetrievalPolicy("docs"))
+
+
+async def test_chunks_share_the_metadata_of_their_document(library, store):
+    metadata = '{"a": "' + "x" * 10_000 + '"}'
+    await library.ingest("docs", [Document("a", "word " * 200, metadata)])
+    _, chunks = await store.load_chunks("docs")
+    assert len(chunks) > 1
+    assert len({id(chunk.metadata_json) for chunk in chunks}) == 1
+
+
+@pytest.mark.parametrize("metadata", ['{"a":1e999}', r'{"a":"\ud800"}', '{"a":"' + "x" * 20_000 + '"}', "[]", "NaN"])
+async def test_metadata_that_could_not_be_told_again_is_refused(library, metadata):
+    with pytest.raises(InvalidRequest, match=r"documents\[0\].metadata_json"):
+        await library.ingest("docs", [Document("a", "word", metadata)])
+
+
+async def test_a_search_gives_no_more_than_a_reply_takes(library, store):
+    await library.ingest("docs", [Document(f"d{number}", f"word {number}") for number in range(20)])
+    retrieval = Retrieval(store, max_index_bytes=1 << 20)
+    found = await retrieval.retrieve("word", RetrievalPolicy("docs"))
+    assert len(found) == 20
+    assert len(select_chunks(found, None, 0, max_bytes=5 * 1100)) == 5
+    assert len(select_chunks(found, None, 0, max_bytes=1)) == 1
+
+
+@pytest.mark.parametrize("score", [math.nan, math.inf, -math.inf])
+async def test_a_least_score_that_is_no_number_is_refused(store, score):
+    with pytest.raises(InvalidRequest, match="min_score"):
+        await Retrieval(store, 1).retrieve("word", RetrievalPolicy("docs", min_score=score))
+
+
+async def test_there_are_only_so_many_collections(path):
+    with closing(SqliteStore(path, SystemClock(), max_chunks=50, max_collections=2)) as store:
+        await store.create_collection("a")
+        await store.create_collection("b")
+        with pytest.raises(PreconditionFailed, match="2 collections"):
+            await store.create_collection("c")
+        assert [one.name for one in await store.list_collections()] == ["a", "b"]
+
+
+async def test_a_store_that_fails_is_not_ready_until_it_works(store):
+    assert await store.why_not_ready() == ""
+    working = store._db
+    store._db = sqlite3.connect(":memory:", check_same_thread=False)  # a file without its tables, as when it was lost
+    with pytest.raises(Unavailable):
+        await store.list_collections()
+    assert "the store cannot be used" in await store.why_not_ready()
+    store._db.close()
+    store._db = working
+    assert await store.why_not_ready() == ""

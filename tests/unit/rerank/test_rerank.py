@@ -78,3 +78,14 @@ def test_retrievers_score_stays_in_the_metadata():
 def test_mistake_is_refused_with_its_place(query, given_chunks, policy, problem):
     with pytest.raises(InvalidRequest, match=problem):
         rerank(query, given_chunks, policy)
+
+
+@pytest.mark.parametrize("metadata", ['{"a":1e999}', r'{"a":"\ud800"}', '{"a":"' + "x" * 30_000 + '"}'])
+def test_metadata_that_could_not_be_told_again_is_refused(metadata):
+    with pytest.raises(InvalidRequest, match=r"chunks\[0\].metadata_json"):
+        rerank("cat", [Chunk("0", "cat", "s", metadata_json=metadata)], RerankPolicy())
+
+
+def test_a_least_score_that_is_no_number_is_refused():
+    with pytest.raises(InvalidRequest, match="min_score"):
+        rerank("cat", [Chunk("0", "cat", "s")], RerankPolicy(min_score=float("nan")))

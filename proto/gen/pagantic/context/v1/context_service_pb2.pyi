@@ -128,7 +128,7 @@ class Document(_message.Message):
     content: _builtins.str
     """Its text."""
     metadata_json: _builtins.str
-    """Anything else known of it, as a JSON object; copied to each chunk."""
+    """Anything else known of it, as a JSON object of at most 16 KiB; copied to each chunk."""
     def __init__(
         self,
         *,
@@ -165,7 +165,7 @@ class ContextPolicy(_message.Message):
     collection: _builtins.str
     """Collection to search."""
     max_chunks: _builtins.int
-    """Most chunks; 0 or less is all."""
+    """Most chunks; 0 or less is as many as a reply takes, which is 1000 and 3 MiB."""
     min_score: _builtins.float
     """Chunks below this score are dropped; applies after reranking when there is one. Unset drops none."""
     placement: Global___Placement.ValueType
@@ -485,7 +485,7 @@ class RetrieveRequest(_message.Message):
     QUERY_FIELD_NUMBER: _builtins.int
     POLICY_FIELD_NUMBER: _builtins.int
     query: _builtins.str
-    """The question."""
+    """The question; of a longer one its last 8192 characters."""
     @_builtins.property
     def policy(self) -> Global___ContextPolicy:
         """Where and how; placement, rerank and the fields after it are not looked at."""

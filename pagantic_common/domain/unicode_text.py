@@ -1,0 +1,34 @@
+"""Unicode normalization that takes time in proportion to the text, whatever the text is."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from functools import cache
+from typing import Final
+
+# Unicode Standard Annex 15, Stream-Safe Text Format: no text of any language has longer runs.
+MAX_COMBINING_RUN: Final = 30
+# Every character that is reordered beside others stands between these; a test looks at all of them.
+_FIRST_COMBINING, _LAST_COMBINING = 0x300, 0x1F000
+
+
+def normalize_nfkc(text: str) -> str:
+    """Return the text in NFKC; of a longer run of combining characters only the first 30 stay.
+
+    Ordering such a run takes the square of its length, and holds the interpreter all the while.
+    """
+    if text.isascii():
+        return text
+    return unicodedata.normalize("NFKC", _long_runs().sub(lambda match: match[0][:MAX_COMBINING_RUN], text))
+
+
+def is_reordered(char: str) -> bool:
+    """Tell whether normalizing may move a character past its neighbours."""
+    return unicodedata.combining(unicodedata.normalize("NFKD", char)[0]) != 0
+
+
+@cache
+def _long_runs() -> re.Pattern[str]:
+    characters = "".join(filter(is_reordered, map(chr, range(_FIRST_COMBINING, _LAST_COMBINING))))
+    return re.compile(f"[{re.escape(characters)}]{{{MAX_COMBINING_RUN + 1},}}")
