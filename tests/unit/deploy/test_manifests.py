@@ -111,7 +111,7 @@ def test_containers_have_requests_and_limits_and_run_their_own_service(area):
     container = container_of(area)
     assert container["args"] == [f"services.{area}"]
     for bound in ("requests", "limits"):
-        assert set(container["resources"][bound]) == {"cpu", "memory"}
+        assert set(container["resources"][bound]) == {"cpu", "memory", "ephemeral-storage"}
 
 
 @pytest.mark.parametrize("area", AREAS)
@@ -119,7 +119,8 @@ def test_containers_have_requests_and_limits_and_run_their_own_service(area):
     ("probe", "health"), [("startupProbe", LIVENESS), ("readinessProbe", READINESS), ("livenessProbe", LIVENESS)]
 )
 def test_containers_are_probed_over_grpc_by_the_health_that_each_probe_is_about(area, probe, health):
-    assert container_of(area)[probe]["grpc"] == {"port": DEFAULT_PORTS[area], "service": health}
+    admin_port = int(environment_of(area)[f"PAGANTIC_{area.upper()}_ADMIN_PORT"])
+    assert container_of(area)[probe]["grpc"] == {"port": admin_port, "service": health}
 
 
 @pytest.mark.parametrize("area", AREAS)
@@ -128,7 +129,8 @@ def test_headless_service_reaches_the_pods_of_its_deployment(area):
     assert service["spec"]["clusterIP"] == "None"
     assert service["spec"]["selector"] == deployment["spec"]["selector"]["matchLabels"]
     assert service["spec"]["selector"].items() <= deployment["spec"]["template"]["metadata"]["labels"].items()
-    (service_port,), (container_port,) = service["spec"]["ports"], container_of(area)["ports"]
+    (service_port,), (container_port, admin_port) = service["spec"]["ports"], container_of(area)["ports"]
+    assert admin_port["containerPort"] != container_port["containerPort"]
     assert service_port["port"] == container_port["containerPort"] == settings_of(area).model_fields["port"].default
     assert service_port["targetPort"] == service_port["name"] == container_port["name"] == "grpc"
 
@@ -137,7 +139,8 @@ def test_headless_service_reaches_the_pods_of_its_deployment(area):
 def test_environment_is_made_of_settings_that_the_service_has(area, monkeypatch):
     settings = settings_from(area, environment_of(area), monkeypatch)
     assert settings.host == "0.0.0.0"  # noqa: S104 - inside the pod
-    assert pod_of(area)["terminationGracePeriodSeconds"] > settings.drain_s
+    before_s = int(container_of(area)["lifecycle"]["preStop"]["exec"]["command"][1])
+    assert pod_of(area)["terminationGracePeriodSeconds"] > before_s + settings.drain_s
 
 
 @pytest.mark.parametrize("area", AREAS)
@@ -165,20 +168,57 @@ def test_state_is_kept_on_a_claim_by_one_pod_at_a_time(area, setting, monkeypatc
 
 
 def test_inference_alone_is_scaled_and_its_number_is_left_to_the_autoscaler():
-    assert list(of_kind("HorizontalPodAutoscaler")) == list(of_kind("PodDisruptionBudget")) == ["inference"]
+    assert list(of_kind("HorizontalPodAutoscaler")) == ["inference"]
     assert of_kind("HorizontalPodAutoscaler")["inference"]["spec"]["scaleTargetRef"]["name"] == "inference"
     assert "replicas" not in of_kind("Deployment")["inference"]["spec"]
 
 
-def test_only_the_orchestrator_is_reached_from_outside_the_namespace():
-    for policy in of_kind("NetworkPolicy").values():
-        spec = policy["spec"]
-        assert spec["policyTypes"] == ["Ingress"]
-        if spec["podSelector"] == {}:
-            assert spec["ingress"] == [{"from": [{"podSelector": {}}]}]
-        else:
-            assert spec["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "orchestrator"
-    assert {} in [policy["spec"]["podSelector"] for policy in of_kind("NetworkPolicy").values()]
+def test_every_deployment_bounds_its_disruption():
+    assert sorted(of_kind("PodDisruptionBudget")) == AREAS
+    for area, budget in of_kind("PodDisruptionBudget").items():
+        assert budget["spec"]["selector"] == of_kind("Deployment")[area]["spec"]["selector"]
+
+
+def component_of(peer):
+    assert set(peer) == {"podSelector"}
+    return peer["podSelector"]["matchLabels"]["app.kubernetes.io/component"]
+
+
+def allowed_calls():
+    """Return who may call whom, as both ends' policies say it."""
+    outgoing, incoming = set(), set()
+    for name, policy in of_kind("NetworkPolicy").items():
+        if name in ("default-deny", "dns", "orchestrator-from-outside"):
+            continue
+        area = component_of({"podSelector": policy["spec"]["podSelector"]})
+        for rule in policy["spec"].get("egress", []):
+            (callee,) = map(component_of, rule["to"])
+            assert [port["port"] for port in rule["ports"]] == [DEFAULT_PORTS[callee]]
+            outgoing.add((area, callee))
+        for rule in policy["spec"].get("ingress", []):
+            assert [port["port"] for port in rule["ports"]] == ["grpc"]
+            incoming |= {(component_of(peer), area) for peer in rule["from"]}
+    return outgoing, incoming
+
+
+def test_services_may_call_those_whose_address_they_have_and_no_others():
+    outgoing, incoming = allowed_calls()
+    addressed = {
+        (area, name.removesuffix("_address"))
+        for area in AREAS
+        for name in settings_of(area).model_fields
+        if name.endswith("_address")
+    }
+    assert outgoing == incoming == addressed
+
+
+def test_what_no_policy_names_is_denied_both_ways():
+    policies = of_kind("NetworkPolicy")
+    assert policies["default-deny"]["spec"] == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+    open_to_all = [
+        name for name, one in policies.items() if any("from" not in rule for rule in one["spec"].get("ingress", []))
+    ]
+    assert open_to_all == ["orchestrator-from-outside"]
 
 
 def test_overlay_patches_what_the_base_has():
