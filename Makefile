@@ -101,6 +101,14 @@ format: setup-dev ## Rewrite sources in house style
 unit: setup-dev ## Only the unit tests
 	@$(BIN)/python -m pytest tests/unit
 
+.PHONY: fuzz
+fuzz: setup-dev ## Send generated requests to every rpc of a real system; EXAMPLES=2500 for each
+	@PAGANTIC_FUZZ_EXAMPLES=$(or $(EXAMPLES),2500) $(BIN)/python -m pytest tests/fuzz -s
+
+.PHONY: soak
+soak: setup-dev ## Load a real system for MINUTES=60 with hostile requests beside it, and kill a service each minute
+	@$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),60)
+
 .PHONY: bench
 bench: setup-dev ## Measure inference; PEER=URL compares; also SCENARIOS=, CLIENTS=, RUNS=, BUSY=1, JSON=
 	@$(BIN)/python -m tests.bench $(if $(PEER),--peer "$(PEER)") $(if $(SCENARIOS),--scenarios "$(SCENARIOS)") \
