@@ -19,10 +19,14 @@ from services.orchestrator.core.run import Infer, Sample
 
 @dataclass(frozen=True, slots=True)
 class CompiledConstraint:
-    """What the decoder takes; `is_fully_enforced` when nothing of the source is left to check."""
+    """What the decoder takes; `is_fully_enforced` when nothing of the source is left to check.
+
+    `unsupported` are the schema's keywords that the decoder does not enforce, each with its place where that is known.
+    """
 
     engine_text: str
     is_fully_enforced: bool
+    unsupported: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
