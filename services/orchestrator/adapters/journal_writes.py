@@ -174,7 +174,11 @@ class Writes:
         if with_session:
             self._end_turns.run(db, [{"key": write.record.request_id} for write in with_session])
         if totals := [write.used for write in writes if write.used is not None]:
-            self._add_totals.run(db, _total_rows(totals))
+            self.add_usage(db, totals)
+
+    def add_usage(self, db: Connection, totals: Sequence[UsageTotal]) -> None:
+        """Add to the totals of sessions and models."""
+        self._add_totals.run(db, _total_rows(totals))
 
     def _add_turn(self, db: Connection, session_id: str, turn: Sequence[Message], now_s: float) -> None:
         self._touch(db, session_id, now_s)

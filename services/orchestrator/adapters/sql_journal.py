@@ -189,6 +189,10 @@ class SqlJournal:
         """See the port."""
         return await self._read(lambda db: reads.list_sessions(db, limit, after))
 
+    async def add_usage(self, used: UsageTotal) -> None:
+        """See the port."""
+        await self._commit(lambda db: self._writes.add_usage(db, [used]))
+
     async def usage_totals(self, *, session_id: str | None, model: str | None) -> list[UsageTotal]:
         """See the port."""
         return await self._read(lambda db: reads.usage_totals(db, session_id, model))

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.deadline import Deadline
@@ -30,6 +31,7 @@ from services.orchestrator.app.runner import Runner
 from services.orchestrator.app.running import Job, Registry, Running, caller_left
 from services.orchestrator.app.services import Services
 from services.orchestrator.app.turns import ConcurrentTurns, Turns
+from services.orchestrator.app.usage import total_of
 from services.orchestrator.core.cost import Prices
 from services.orchestrator.core.events import Completed, Event
 from services.orchestrator.core.lifecycle import IllegalTransitionError, State
@@ -37,7 +39,7 @@ from services.orchestrator.core.plan import Plan, PlanPolicy
 from services.orchestrator.core.plan_result import accept_plan
 from services.orchestrator.core.replay import Admitted, Replay, replay
 from services.orchestrator.core.request import Mode, Request, check_request
-from services.orchestrator.core.response import Response
+from services.orchestrator.core.response import InferenceOutput, Response
 from services.orchestrator.ports.journal import ExecutionRecord, Journal
 
 END_TIMEOUT_S = 5.0
@@ -110,13 +112,20 @@ class Executions:
         if request.mode is not Mode.PLAN:
             raise InvalidRequest(f"mode {request.mode} has no plan: use PLAN")
         try:
-            made = await create_plan(self._services, request, self._clock, self._limits.plan_bounds)
+            made = await create_plan(
+                self._services, request, self._clock, self._limits.plan_bounds, partial(self._count_planning, request)
+            )
         except PaganticError as error:
             raise type(error)(failure=failure_from(error), retry_after_s=error.retry_after_s) from None
         plan, failure = accept_plan(request, made, self._limits.plan_bounds)
         if failure is not None:
             raise PreconditionFailed(failure=failure)
         return plan
+
+    async def _count_planning(self, request: Request, output: InferenceOutput) -> None:
+        used = total_of(request, output.usage, output.model, self._limits.prices)
+        if used is not None:
+            await self.journal.add_usage(used)
 
     async def cancel(self, request_id: str) -> State:
         """Cancel an execution and return the state it is in then. Raises NotFound for an unknown id."""

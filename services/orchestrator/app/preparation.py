@@ -30,7 +30,6 @@ from services.orchestrator.core.run import Prepared
 from services.orchestrator.ports.journal import Journal
 from services.orchestrator.ports.services import BuiltContext, CompiledConstraint
 
-
 MAX_NAMED_KEYWORDS = 8  # in a warning
 
 

@@ -185,5 +185,8 @@ class Journal(Protocol):
     async def delete_session(self, session_id: str) -> None:
         """Remove a conversation. Raises NotFound."""
 
+    async def add_usage(self, used: UsageTotal) -> None:
+        """Add what was used by work that is no execution."""
+
     async def usage_totals(self, *, session_id: str | None, model: str | None) -> list[UsageTotal]:
         """Return the totals of a session, of a model, of both or all, by session and model."""

@@ -10,7 +10,7 @@ from pagantic.constraint.v1 import contract_pb2
 from pagantic.context.v1 import context_service_pb2
 from pagantic.orchestrator.v1 import execution_pb2, plan_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
-from pagantic_common.domain.errors import ErrorCode, InvalidRequest, PreconditionFailed, Unavailable
+from pagantic_common.domain.errors import ErrorCode, Internal, InvalidRequest, PreconditionFailed, Unavailable
 from pagantic_common.rpc.call import call_unary
 from services.orchestrator.adapters.custom_steps import load_custom_steps
 from services.orchestrator.core.plan import PlanPolicy
@@ -161,3 +161,14 @@ def test_a_step_kind_that_cannot_be_loaded_is_refused_at_start(path, wrong):
         load_custom_steps({"shout": path})
     with pytest.raises(InvalidRequest, match="a built-in kind"):
         load_custom_steps({"infer": "json:dumps"})
+
+
+async def test_what_a_planner_uses_counts_whether_its_plan_is_taken_or_not(tmp_path):
+    inference = ScriptedInference(answer(MADE), answer("no plan"))
+    services = replace(scripted_services(inference=inference), planner=Planner.MODEL)
+    async with orchestrator(tmp_path, services) as stub:
+        await create_plan(stub, request(session_id="s"))
+        with pytest.raises(Internal):
+            await create_plan(stub, request(session_id="s"))
+        (total,) = (await call_unary("orchestrator", stub.GetUsage, pb.GetUsageRequest(session_id="s"))).totals
+    assert (total.requests, total.prompt_tokens, total.output_tokens) == (2, 20, 6)
