@@ -185,6 +185,10 @@ class SqlJournal:
         """See the port."""
         return await self._read(lambda db: reads.get_session(db, session_id, limit))
 
+    async def session_state(self, session_id: str) -> Mapping[str, str]:
+        """See the port."""
+        return await self._read(lambda db: reads.state_of(db, session_id))
+
     async def list_sessions(self, *, limit: int, after: int) -> list[SessionRecord]:
         """See the port."""
         return await self._read(lambda db: reads.list_sessions(db, limit, after))

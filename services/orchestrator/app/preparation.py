@@ -51,8 +51,7 @@ class Preparation:
         check_configuration(request)
         if request.rules:
             await self._services.constraint.compile_rules(request)
-        prompt = request.prompt
-        system_prompt = prompt.text if prompt.is_assembled else await self._services.prompts.system_prompt(request)
+        system_prompt = await self._system_prompt(request)
         history = await self._journal.history(request.session_id) if request.session_id else ()
         if plan is not None:  # only a run in mode PLAN has one
             tools = await self._plan_tools(request, tools_of(plan))
@@ -72,6 +71,14 @@ class Preparation:
             warnings=(*_schema_warnings(request), *_decoder_warnings(compiled), *away, *lost),
         )
         return await self._memory.recall(request, prepared, history)
+
+    async def _system_prompt(self, request: Request) -> str:
+        prompt = request.prompt
+        if prompt.is_assembled:
+            return prompt.text
+        reads_session = prompt.template is not None and bool(request.session_id)
+        session = await self._journal.session_state(request.session_id) if reads_session else {}
+        return await self._services.prompts.system_prompt(request, session)
 
     async def _plan_tools(self, request: Request, names: frozenset[str]) -> tuple[ToolDefinition, ...]:
         if request.tools and (denied := sorted(names - set(request.tools))):

@@ -173,6 +173,9 @@ class Journal(Protocol):
     async def get_session(self, session_id: str, limit: int = 0) -> SessionRecord:
         """Return a conversation with its newest messages, as many as `limit` unless that is 0. Raises NotFound."""
 
+    async def session_state(self, session_id: str) -> Mapping[str, str]:
+        """Return the values of a session, JSON documents by their keys; none of one that is not there."""
+
     async def list_sessions(self, *, limit: int, after: int) -> list[SessionRecord]:
         """Return conversations, last used first, skipping the first `after`."""
 

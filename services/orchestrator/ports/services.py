@@ -96,8 +96,10 @@ class InferencePort(Protocol):
 class PromptProvider(Protocol):
     """Makes system prompts. A deployment that assembles prompts its own way has one of its own."""
 
-    async def system_prompt(self, request: Request) -> str:
+    async def system_prompt(self, request: Request, session: Mapping[str, str]) -> str:
         """Return the system prompt of a request, empty for none; asked once per request, in PREPARE.
+
+        `session` are the values kept for its conversation, JSON documents by their keys, where it names a template.
 
         Raises InvalidRequest (CONFIG_INVALID) for a template or variables that it does not have.
         """
