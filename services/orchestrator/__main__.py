@@ -76,7 +76,13 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
             require_linear=settings.require_linear_plans,
             timeout_per_step_s=settings.max_step_s or None,
         )
-        limits = Limits(settings.max_running, bounds, settings.concurrent_turns, settings.prices)
+        limits = Limits(
+            max_running=settings.max_running,
+            max_execution_s=settings.max_execution_s,
+            plan_bounds=bounds,
+            concurrent_turns=settings.concurrent_turns,
+            prices=settings.prices,
+        )
         executions = Executions(services, journal, SystemClock(), limits)
         stack.push_async_callback(executions.close)
         presence = Presence(

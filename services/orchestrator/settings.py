@@ -72,6 +72,9 @@ class OrchestratorSettings(CallerSettings):
         default_factory=dict,
         description="kinds of steps that this deployment adds: name=package.module:function, with commas between",
     )
+    max_execution_s: float = Field(
+        3600.0, gt=0, le=366 * 86_400, description="longest time of an execution, its interruptions included"
+    )
     max_running: int = Field(256, ge=1, description="executions that may run at once; one more is RESOURCE_EXHAUSTED")
 
     @field_validator("prices", mode="before")

@@ -27,6 +27,7 @@ from tests.support.orchestrator_app import (
     ended,
     execute,
     journal_url,
+    leave,
     orchestrator,
     stored,
     system_request,
@@ -250,6 +251,34 @@ async def test_the_time_of_a_request_goes_on_while_nobody_runs_it(tmp_path):
     async with orchestrator(folder) as stub:
         response = await execute(stub, request)
     assert response.error.code == error_pb2.ERROR_CODE_CANCELLED_TIMEOUT
+
+
+async def test_a_resume_does_not_renew_the_time_that_an_execution_was_admitted_with(tmp_path):
+    inference = ScriptedInference(None)
+    request = system_request(request_id="r")
+    folder = tmp_path / "left"
+    async with orchestrator(tmp_path, scripted_services(inference=inference), max_execution_s=1.5) as stub:
+        running = asyncio.create_task(execute(stub, request))
+        await asyncio.wait_for(inference.waiting.wait(), 5)
+        await stored(stub, "r", lambda events: "inference.start" in actions(events))
+        leave(tmp_path, folder)
+        response = await running
+        assert response.error.code == error_pb2.ERROR_CODE_CANCELLED_TIMEOUT
+        assert "the longest that one may, 1.5 s (MAX_EXECUTION_S)" in response.error.message
+    async with orchestrator(folder, max_execution_s=3600) as stub:
+        response = await execute(stub, request)
+    assert response.error.code == error_pb2.ERROR_CODE_CANCELLED_TIMEOUT
+
+
+async def test_a_request_may_have_less_time_than_the_longest_and_not_more(tmp_path):
+    inference = ScriptedInference(None)
+    async with orchestrator(tmp_path, scripted_services(inference=inference), max_execution_s=0.2) as stub:
+        for timeout_s, reason in ((0.05, "the request's time is up"), (1e6, "MAX_EXECUTION_S")):
+            request = system_request()
+            request.hints.timeout.FromNanoseconds(round(timeout_s * 1e9))
+            response = await execute(stub, request)
+            assert response.error.code == error_pb2.ERROR_CODE_CANCELLED_TIMEOUT
+            assert reason in response.error.message
 
 
 async def test_another_payload_does_not_take_up_what_was_interrupted(interrupted_plan):
