@@ -42,6 +42,7 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
             settings.journal_url,
             owner=settings.owner,
             retention_s=settings.retention_s,
+            session_retention_s=settings.session_retention_s,
             durability=settings.durability,
         )
         await journal.open()

@@ -44,7 +44,10 @@ class OrchestratorSettings(CallerSettings):
     concurrent_turns: ConcurrentTurns = Field(
         ConcurrentTurns.WAIT, description="a turn that comes while another of its session runs: wait or abort"
     )
-    retention_s: float = Field(86_400.0, gt=0, description="how long ended executions are kept; conversations stay")
+    retention_s: float = Field(86_400.0, gt=0, description="how long ended executions are kept")
+    session_retention_s: float = Field(
+        0.0, ge=0, allow_inf_nan=False, description="how long a conversation is kept that nobody uses; 0 is for ever"
+    )
     prompt_folder: Path | None = Field(
         None, description="folder of prompt templates, <name>.txt or <name>.md; empty is none"
     )

@@ -49,7 +49,7 @@ class Memory:
     async def recall(self, request: Request, prepared: Prepared, history: tuple[Message, ...]) -> Prepared:
         """Return what was prepared with as much of the history as the model is to see."""
         if not history or self._policy.eviction is Eviction.NONE:
-            return replace(prepared, history=history)
+            return replace(prepared, history=history, history_end=len(history))
         is_summarized = self._policy.eviction is Eviction.SUMMARIZE
         last = await self._summaries.get_summary(request.session_id)
         before = last.message_count if last is not None else 0
@@ -67,7 +67,12 @@ class Memory:
                 await self._summaries.put_summary(request.session_id, summary)
         elif start not in (0, before):
             await self._summaries.put_summary(request.session_id, Summary("", start))
-        prepared = replace(prepared, history=memory.remembered(summary, history[start:]))
+        prepared = replace(
+            prepared,
+            history=memory.remembered(summary, history[start:]),
+            history_start=start,
+            history_end=len(history),
+        )
         return _with_warning(prepared, start, len(history), is_summarized=summary is not None) if start else prepared
 
     async def _start(

@@ -158,6 +158,10 @@ class Journal(Protocol):
     async def beat(self) -> Pulse:
         """Tell that this owner lives, and see who else does."""
 
+    @property
+    def write_failure(self) -> str:
+        """Why the last write could not be made; empty while they can."""
+
     async def interrupt(self, owner: str, beat: int) -> bool:
         """Mark what a dead owner ran as interrupted; False when it has beaten since, or others were faster."""
 
@@ -186,7 +190,7 @@ class Journal(Protocol):
         """
 
     async def delete_session(self, session_id: str) -> None:
-        """Remove a conversation. Raises NotFound."""
+        """Remove a conversation and the executions of it that do not run. Raises NotFound when there are neither."""
 
     async def add_usage(self, used: UsageTotal) -> None:
         """Add what was used by work that is no execution."""

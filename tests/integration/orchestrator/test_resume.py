@@ -13,6 +13,7 @@ from pagantic_common.domain.messages import ToolCall
 from pagantic_common.rpc.call import call_stream, call_unary
 from pagantic_common.telemetry.clock import SystemClock
 from services.orchestrator.adapters.sql_journal import SqlJournal
+from services.orchestrator.convert.entry import entry_from_json, entry_to_json
 from services.orchestrator.convert.event import event_from_proto
 from services.orchestrator.convert.request import fingerprint_of, request_from_proto
 from services.orchestrator.convert.response import response_to_proto
@@ -287,6 +288,24 @@ async def test_another_payload_does_not_take_up_what_was_interrupted(interrupted
             await execute(stub, plan(TOOL))
 
 
+class Copying(SqlJournal):
+    """Keeps what it is given to take executions up from, as it is stored."""
+
+    copied = ()
+
+    async def admit(self, record, admitted, **fields):
+        self.copied += (self.stored(admitted),)
+        return await super().admit(record, admitted, **fields)
+
+    def write(self, write, **fields):
+        self.copied += tuple(map(self.stored, write.entries))
+        return super().write(write, **fields)
+
+    @staticmethod
+    def stored(entry):
+        return entry_from_json(entry_to_json(entry))
+
+
 VOTE = {"mode": execution_pb2.MODE_REDUNDANT, "output": SCHEMA}
 
 
@@ -309,13 +328,11 @@ async def test_every_journal_replayed_gives_the_states_and_the_response_that_it_
     request = type(request_)()
     request.CopyFrom(request_)
     request.request_id = "r"
-    async with orchestrator(tmp_path, scripted_services(**services)) as stub:
+    journal = Copying(journal_url(tmp_path))
+    async with orchestrator(tmp_path, scripted_services(**services), journal=journal) as stub:
         response = await execute(stub, request)
         events = [event_from_proto(event) for event in await timeline(stub, "r")]
-    journal = SqlJournal(journal_url(tmp_path))
-    await journal.open()
-    found = replay(await journal.entries("r"))
-    await journal.close()
+    found = replay(journal.copied)
     told = [event.payload for event in events if isinstance(event.payload, Transition)]
     assert list(found.transitions) == told
     (finish,) = (command for command in found.outcome.commands if isinstance(command, Finish))
