@@ -42,6 +42,7 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
             settings.journal_url,
             owner=settings.owner,
             retention_s=settings.retention_s,
+            session_retention_s=settings.session_retention_s,
             durability=settings.durability,
         )
         await journal.open()
@@ -76,7 +77,13 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
             require_linear=settings.require_linear_plans,
             timeout_per_step_s=settings.max_step_s or None,
         )
-        limits = Limits(settings.max_running, bounds, settings.concurrent_turns, settings.prices)
+        limits = Limits(
+            max_running=settings.max_running,
+            max_execution_s=settings.max_execution_s,
+            plan_bounds=bounds,
+            concurrent_turns=settings.concurrent_turns,
+            prices=settings.prices,
+        )
         executions = Executions(services, journal, SystemClock(), limits)
         stack.push_async_callback(executions.close)
         presence = Presence(

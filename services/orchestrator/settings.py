@@ -44,7 +44,10 @@ class OrchestratorSettings(CallerSettings):
     concurrent_turns: ConcurrentTurns = Field(
         ConcurrentTurns.WAIT, description="a turn that comes while another of its session runs: wait or abort"
     )
-    retention_s: float = Field(86_400.0, gt=0, description="how long ended executions are kept; conversations stay")
+    retention_s: float = Field(86_400.0, gt=0, description="how long ended executions are kept")
+    session_retention_s: float = Field(
+        0.0, ge=0, allow_inf_nan=False, description="how long a conversation is kept that nobody uses; 0 is for ever"
+    )
     prompt_folder: Path | None = Field(
         None, description="folder of prompt templates, <name>.txt or <name>.md; empty is none"
     )
@@ -71,6 +74,9 @@ class OrchestratorSettings(CallerSettings):
     step_kinds: Annotated[dict[str, str], NoDecode] = Field(
         default_factory=dict,
         description="kinds of steps that this deployment adds: name=package.module:function, with commas between",
+    )
+    max_execution_s: float = Field(
+        3600.0, gt=0, le=366 * 86_400, description="longest time of an execution, its interruptions included"
     )
     max_running: int = Field(256, ge=1, description="executions that may run at once; one more is RESOURCE_EXHAUSTED")
 

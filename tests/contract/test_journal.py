@@ -2,19 +2,28 @@
 
 import asyncio
 import sqlite3
+import threading
 from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, select, text
 
 from pagantic_common.domain.correlation import CorrelationContext
-from pagantic_common.domain.errors import Aborted, Conflict, InvalidRequest, NotFound, PreconditionFailed, Unavailable
+from pagantic_common.domain.errors import (
+    Aborted,
+    Conflict,
+    ErrorCode,
+    InvalidRequest,
+    NotFound,
+    PreconditionFailed,
+    Unavailable,
+)
 from pagantic_common.domain.messages import Message, Role
 from pagantic_common.telemetry.clock import SystemClock
-from services.orchestrator.adapters import journal_database
+from services.orchestrator.adapters import journal_database, journal_purge
 from services.orchestrator.adapters.journal_database import check_url
 from services.orchestrator.adapters.journal_schema import TABLES
 from services.orchestrator.adapters.sql_journal import SqlJournal
@@ -24,7 +33,7 @@ from services.orchestrator.core.memory import Summary
 from services.orchestrator.core.replay import Admitted
 from services.orchestrator.core.request import Mode, Request
 from services.orchestrator.core.response import FinishReason, InferenceOutput, Response
-from services.orchestrator.core.run import Inferred, Transition
+from services.orchestrator.core.run import Inferred, Prepared, Transition
 from services.orchestrator.ports.journal import (
     MAX_STATE_BYTES,
     MAX_STATE_VALUES,
@@ -43,8 +52,8 @@ def record(request_id="r", **fields):
     return ExecutionRecord(request_id=request_id, started_at=NOW, state=State.INIT, entered_at=NOW, attempt=1, **fields)
 
 
-def admitted(request_id="r"):
-    return Admitted(Request(request_id, Mode.CHAT, (Message(Role.USER, "hi"),)))
+def admitted(request_id="r", session_id=""):
+    return Admitted(Request(request_id, Mode.CHAT, (Message(Role.USER, "hi"),), session_id=session_id))
 
 
 def event(sequence):
@@ -71,7 +80,7 @@ def ended(one, *sequences, turn=(), used=None):
 
 async def admit(journal, request_id="r", *, takes_turn=False, **fields):
     one = record(request_id, **fields)
-    return await journal.admit(one, admitted(request_id), takes_turn=takes_turn)
+    return await journal.admit(one, admitted(request_id, one.session_id), takes_turn=takes_turn)
 
 
 @contextmanager
@@ -89,12 +98,13 @@ async def sequences(journal, request_id):
 async def test_an_execution_is_kept_with_its_events_entries_and_response(journal):
     assert await admit(journal) is None
     await journal.write(replace(happened(record(), 1, 2), entries=(SAID,), position=1))
-    await journal.write(ended(record(), 3))
+    assert await journal.entries("r") == [admitted(), SAID]
+    await journal.write(replace(ended(record(), 3), entries=(SAID,), position=2))
     found = await journal.get("r")
     assert (found.state, found.response.content, found.is_interrupted) == (State.COMPLETE, "hello", False)
     assert await sequences(journal, "r") == [1, 2, 3]
     assert [one.sequence for one in await journal.timeline("r", after=2)] == [3]
-    assert await journal.entries("r") == [admitted(), SAID]
+    assert await journal.entries("r") == [], "nobody takes up what has ended"
 
 
 async def test_an_id_is_admitted_once_also_when_several_come_together(journal):
@@ -318,8 +328,7 @@ async def test_what_has_ended_is_forgotten_after_its_time_and_what_runs_is_not(j
     await asyncio.sleep(0.05)
     await journal.release(["given-up"])
     await asyncio.sleep(0.05)
-    journal._group._purged_s = float("-inf")
-    await journal.beat()
+    await journal._purger.purge()
     for name in ("old", "given-up"):
         with pytest.raises(NotFound):
             await journal.timeline(name)
@@ -357,3 +366,137 @@ async def test_a_database_that_is_not_there_says_so():
     for url in ("mysql://x/y", "not a url", "sqlite://", "sqlite:///:memory:"):
         with pytest.raises(InvalidRequest, match="the journal's URL"):
             SqlJournal(url)
+
+
+async def test_the_history_of_a_run_is_kept_by_reference_and_read_back_exactly(journal, database_url):
+    await admit(journal, "before", session_id="s")
+    await journal.write(ended(record("before", session_id="s"), 1, turn=TURN * 3))
+    await admit(journal, session_id="s")
+    told = Message(Role.SYSTEM, "Summary of the conversation so far:\nThey met.")
+    prepared = Prepared(system_prompt="Be brief.", history=(told, *(TURN * 3)[2:]), history_start=2, history_end=6)
+    one = record(session_id="s")
+    await journal.write(Write(one, entries=(prepared,), position=1))
+    await admit(journal, "after", session_id="s")
+    await journal.write(ended(record("after", session_id="s"), 1, turn=TURN))
+    with opened(database_url) as db:
+        stored = bytes(db.execute(text("SELECT entry FROM entries WHERE position = 1")).scalar_one())
+    assert b"They met." in stored
+    assert b"hello" not in stored, "the conversation has it"
+    assert (await journal.entries("r"))[1] == prepared
+    with opened(database_url) as db:
+        db.execute(text("DELETE FROM messages"))
+    with pytest.raises(PreconditionFailed, match="'s' that the execution goes on from was deleted"):
+        await journal.entries("r")
+
+
+async def test_all_that_is_old_is_forgotten_in_small_batches_also_behind_what_runs(journals, monkeypatch):
+    monkeypatch.setattr(journal_purge, "PURGED_AT_ONCE", 4)
+    journal = await journals(retention_s=0.01)
+    await admit(journal, "head")
+    for number in range(11):
+        await admit(journal, f"r{number}")
+        await journal.write(ended(record(f"r{number}"), 1))
+    await asyncio.sleep(0.05)
+    sizes = []
+    forget = journal_purge.forget_old_executions
+    monkeypatch.setattr(
+        journal_purge, "forget_old_executions", lambda *given: sizes.append(forget(*given)) or sizes[-1]
+    )
+    journal._purger._at_once = 4
+    await journal._purger.purge()
+    assert sizes == [4, 4, 3, 0]
+    listed = await journal.list_executions(limit=50, before="", session_id="", state=None)
+    assert [one.request_id for one in listed] == ["head"]
+
+
+async def test_a_purge_that_fails_fails_no_caller_and_is_tried_again_smaller(journals, monkeypatch):
+    asked = asyncio.Event()
+    batches = []
+
+    def stuck(_db, _oldest_s, limit):
+        batches.append(limit)
+        if len(batches) < 3:
+            raise RuntimeError("canceling statement due to statement timeout")
+        loop.call_soon_threadsafe(asked.set)
+        return 0
+
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(journal_purge, "forget_old_executions", stuck)
+    monkeypatch.setattr(journal_purge, "RETRY_S", 0.05)
+    monkeypatch.setattr(journal_purge, "FIRST_PURGE_S", 0.0)
+    journal = await journals()
+    for number in range(20):
+        await admit(journal, f"r{number}")
+        await journal.write(ended(record(f"r{number}"), 1))
+    await asyncio.wait_for(asked.wait(), 5)
+    assert batches == [200, 100, 50]
+
+
+async def test_a_beat_does_not_wait_for_the_writer(journal):
+    begun, go = threading.Event(), threading.Event()
+
+    def slow(_db):
+        begun.set()
+        go.wait(5)
+
+    if journal._url.get_backend_name() == "sqlite":
+        pytest.skip("a file has one writer at a time, and one orchestrator")
+    writing = journal._group.submit(slow)
+    await asyncio.to_thread(begun.wait, 5)
+    before = (await journal.beat()).beats["local"]
+    assert (await journal.beat()).beats["local"] == before + 1
+    assert not writing.done()
+    go.set()
+    await writing
+
+
+async def test_writes_that_fail_are_told_until_one_succeeds_again(journal, monkeypatch):
+    def full(*_given):
+        raise sqlite3.OperationalError("database or disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(journal._writes, "write_all", full)
+        await admit(journal)
+        assert journal.write_failure == ""
+        with pytest.raises(Unavailable, match="disk is full") as failed:
+            await journal.write(happened(record(), 1))
+        assert failed.value.code is ErrorCode.ORCHESTRATION_DEPENDENCY_UNAVAILABLE
+        assert "disk is full" in journal.write_failure
+    await journal.beat()
+    assert journal.write_failure == "", "a beat tries again"
+
+
+async def test_deleting_a_conversation_forgets_what_its_executions_said(journal, database_url):
+    for name, fields in (("a", {"session_id": "s"}), ("b", {"session_id": "s"}), ("other", {"session_id": "t"})):
+        await admit(journal, name, **fields)
+    await admit(journal, "runs", session_id="s")
+    await journal.write(ended(record("a", session_id="s"), 1, turn=TURN, used=UsageTotal("s", "m", 1, 10)))
+    await journal.write(ended(record("other", session_id="t"), 1, turn=TURN))
+    await journal.release(["b"])
+    await journal.delete_session("s")
+    with opened(database_url) as db:
+        left = [
+            db.execute(select(TABLES.tables[name].c.request_id).order_by("request_id")).scalars().all()
+            for name in ("executions", "entries", "events")
+        ]
+        assert left == [["other", "runs"], ["runs"], ["other"]]
+        assert db.execute(text("SELECT session_id FROM messages GROUP BY 1")).scalars().all() == ["t"]
+    assert [one.requests for one in await journal.usage_totals(session_id="s", model=None)] == [1]
+    with pytest.raises(NotFound):
+        await journal.delete_session("s")
+
+
+async def test_conversations_have_a_retention_where_one_is_set(journals):
+    journal = await journals(session_retention_s=0.1)
+    for name in ("old", "busy"):
+        await admit(journal, name, session_id=name)
+        await journal.write(ended(record(name, session_id=name), 1, turn=TURN))
+    await admit(journal, "turn", session_id="busy", takes_turn=True)
+    await asyncio.sleep(0.2)
+    await journal.update_state("new", {"a": "1"}, ())
+    await journal._purger.purge()
+    for name in ("busy", "new"):
+        assert (await journal.get_session(name)).session_id == name
+    with pytest.raises(NotFound):
+        await journal.get_session("old")
+    assert (await journal.get("old")).response.content == "hello"

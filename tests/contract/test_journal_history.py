@@ -131,3 +131,13 @@ async def test_tables_that_are_of_no_version_are_refused_by_name(database_url, j
     run(database_url, "ALTER TABLE usage_totals DROP COLUMN cost_usd", "DROP TABLE entries")
     with pytest.raises(PreconditionFailed, match=r"lacks 'entries', 'usage_totals.cost_usd'.*JOURNAL_URL"):
         await SqlJournal(database_url).open()
+
+
+async def test_where_an_earlier_run_ended_is_known_of_what_an_earlier_version_began_again(journals, database_url):
+    make(database_url, "2691723")
+    engine = create_engine(check_url(database_url))
+    with engine.begin() as db:
+        for name, entry in (("r", b'["Admitted",{"request":{},"after_sequence":7}]'), ("q", b"of another version")):
+            db.execute(text("INSERT INTO entries VALUES (:name, 0, :entry)"), {"name": name, "entry": entry})
+    engine.dispose()
+    assert await (await journals()).after_sequence("r") == 7

@@ -53,20 +53,25 @@ async def crash(path, services, request, reached, stores=()):
     Returns the folder of that journal; `stores` are actions of events that must be in it.
     """
     left = path / "left"
-    left.mkdir()
     async with orchestrator(path, services) as stub:
         running = asyncio.create_task(execute(stub, request))
         await asyncio.wait_for(reached.wait(), 5)
         await stored(stub, request.request_id, lambda events: set(stores) <= {event.action for event in events})
-        with (
-            closing(sqlite3.connect(path / "journal.sqlite3")) as source,
-            closing(sqlite3.connect(left / "journal.sqlite3")) as copy,
-        ):
-            source.backup(copy)
+        leave(path, left)
         running.cancel()
         with suppress(asyncio.CancelledError, PaganticError):
             await running
     return left
+
+
+def leave(path, left):
+    """Copy a journal as a process that died now would leave it."""
+    left.mkdir()
+    with (
+        closing(sqlite3.connect(path / "journal.sqlite3")) as source,
+        closing(sqlite3.connect(left / "journal.sqlite3")) as copy,
+    ):
+        source.backup(copy)
 
 
 def system_request(text="hi", **fields):

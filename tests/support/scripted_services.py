@@ -85,11 +85,12 @@ class ScriptedConstraint:
         self.invalid = set(invalid)
         self.failure = None
         self.warnings = ()
+        self.unsupported = ()
 
     async def compile(self, _output):
         if self.failure is not None:
             raise self.failure
-        return CompiledConstraint("engine text", is_fully_enforced=True)
+        return CompiledConstraint("engine text", not self.unsupported, self.unsupported)
 
     async def compile_rules(self, _request):
         if self.failure is not None:

@@ -9,7 +9,6 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -21,19 +20,21 @@ from services.orchestrator.adapters.journal_writes import Admission, Writes
 from services.orchestrator.ports.journal import Write
 
 LINGER_S = 0.005  # how long what can wait is kept for a transaction that something else begins
-PURGE_INTERVAL_S = 60.0
 
 Work = Admission | Write | Callable[[Connection], Any]
 
 
 class GroupCommit:
-    """The one thread that writes. Once a minute it forgets what is older than the retention."""
+    """The one thread that writes.
 
-    def __init__(self, engine: Engine, writes: Writes, retention_s: float) -> None:
+    Attributes:
+        failure: Why the last transaction could not be made; empty while they can.
+    """
+
+    def __init__(self, engine: Engine, writes: Writes) -> None:
         self._engine = engine
         self._writes = writes
-        self._retention_s = retention_s
-        self._purged_s = float("-inf")
+        self.failure = ""
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal-writer")
         self._waiting: list[tuple[Work, asyncio.Future[Any]]] = []
         self._writer: asyncio.Task[None] | None = None
@@ -73,8 +74,10 @@ class GroupCommit:
                 outcomes: list[Any]
                 try:
                     outcomes = await loop.run_in_executor(self._thread, self._write_group, works)
+                    self.failure = ""
                 except Exception as error:  # noqa: BLE001 - each caller is told
                     outcomes = [told(error)] * len(group)
+                    self.failure = str(told(error))
                 for (work, done), outcome in zip(group, outcomes, strict=True):
                     _settle(done, outcome)
                     if isinstance(work, Write) and isinstance(outcome, Exception):
@@ -93,7 +96,6 @@ class GroupCommit:
         """Do the works in one transaction; returns what each returned, or the exception that undid it alone."""
         try:
             with self._engine.begin() as db:
-                self._purge(db)
                 return self._write_together(db, works)
         except Exception as error:
             if told(error) is not error and not is_conflict(error):  # it does not answer, so neither would it now
@@ -136,11 +138,6 @@ class GroupCommit:
             if told(error) is not error:
                 raise
             return error
-
-    def _purge(self, db: Connection) -> None:
-        if time.monotonic() - self._purged_s >= PURGE_INTERVAL_S:
-            self._purged_s = time.monotonic()
-            self._writes.purge(db, time.time() - self._retention_s)
 
 
 class _NotTogetherError(Exception):

@@ -36,7 +36,9 @@ class GrpcConstraint:
         else:
             request.schema_json = output.schema_json
         compiled = await self._peer.call_unary(self._stub.Compile, request)
-        return CompiledConstraint(compiled.engine_text, is_fully_enforced=not has_grammar and not compiled.unsupported)
+        unsupported = tuple(f"{one.keyword} at {one.path}" if one.path else one.keyword for one in compiled.unsupported)
+        is_fully_enforced = not has_grammar and not unsupported
+        return CompiledConstraint(compiled.engine_text, is_fully_enforced, unsupported)
 
     async def compile_rules(self, request: Request) -> None:
         """Have the request's rules checked before there is an output."""

@@ -16,10 +16,11 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, 
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, PendingRollbackError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from pagantic_common.domain.errors import InvalidRequest, PreconditionFailed, Unavailable
+from pagantic_common.domain.errors import ErrorCode, InvalidRequest, PreconditionFailed, Unavailable
 from services.orchestrator.ports.journal import Durability
 
 CONNECT_TIMEOUT_S = 5
+POOL_SIZE = 4  # of the writer, the reader, the beats and the purge
 ANSWER_TIMEOUT_S = 10  # of a statement, a lock, and of a network that is silent
 OWNER_TIMEOUT_S = 15.0  # how long a predecessor of the same name may take to be gone
 # Else only reads, which are marked, begin a SQLite transaction that may wait for nobody.
@@ -68,7 +69,7 @@ def open_engine(url: URL, durability: Durability) -> Engine:
         "tcp_user_timeout": timeout_ms,
         "keepalives_idle": ANSWER_TIMEOUT_S,
     }
-    return create_engine(url, pool_size=2, pool_pre_ping=True, hide_parameters=True, connect_args=arguments)
+    return create_engine(url, pool_size=POOL_SIZE, pool_pre_ping=True, hide_parameters=True, connect_args=arguments)
 
 
 def _open_sqlite(url: URL, durability: Durability) -> Engine:
@@ -77,7 +78,7 @@ def _open_sqlite(url: URL, durability: Durability) -> Engine:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InvalidRequest(f"the journal's folder cannot be made: {error.strerror}") from None
-    engine = create_engine(url, pool_size=2, hide_parameters=True, connect_args={"timeout": ANSWER_TIMEOUT_S})
+    engine = create_engine(url, pool_size=POOL_SIZE, hide_parameters=True, connect_args={"timeout": ANSWER_TIMEOUT_S})
     synchronous = "FULL" if durability is Durability.POWER else "NORMAL"
 
     def set_up(connection: sqlite3.Connection, _record: object) -> None:
@@ -150,11 +151,14 @@ def is_conflict(error: Exception) -> bool:
 
 def told(error: Exception) -> Exception:
     """Return what a caller is told of a database that does not answer, nothing of its statement; else the error."""
-    if not isinstance(error, (*_UNANSWERED, *_UNANSWERED_BY_DRIVER)):
-        return error
     cause = error.orig if isinstance(error, DBAPIError) else error
+    is_damaged = type(cause) is sqlite3.DatabaseError  # a file that is no database any more
+    if not is_damaged and not isinstance(error, (*_UNANSWERED, *_UNANSWERED_BY_DRIVER)):
+        return error
     reason = (str(cause).strip().splitlines() or ["no reason given"])[0]
-    return Unavailable(f"the journal's database does not answer: {reason}")
+    return Unavailable(
+        f"the journal's database does not answer: {reason}", code=ErrorCode.ORCHESTRATION_DEPENDENCY_UNAVAILABLE
+    )
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from pagantic_common.codec.messages import message_from_proto
 from pagantic_common.domain.errors import NotFound, PreconditionFailed
 from pagantic_common.domain.messages import Message
 from services.orchestrator.adapters import journal_schema as tables
-from services.orchestrator.convert.entry import UnreadableEntryError, entry_from_json
+from services.orchestrator.convert.entry import UnreadableEntryError, entry_from_json, referred_count
 from services.orchestrator.convert.event import event_from_proto
 from services.orchestrator.convert.response import response_from_proto
 from services.orchestrator.core.events import Event
@@ -22,11 +22,12 @@ from services.orchestrator.core.lifecycle import State
 from services.orchestrator.core.memory import Summary
 from services.orchestrator.core.replay import Admitted, Entry
 from services.orchestrator.core.request import Mode
+from services.orchestrator.core.run import Prepared
 from services.orchestrator.ports.journal import ExecutionRecord, SessionRecord, UsageTotal
 
 _executions, _sessions = tables.executions, tables.sessions
 IS_INTERRUPTED = and_(_executions.c.response.is_(None), _executions.c.interrupted == 1)
-_NOT_READ = ("ordinal", "response", "owner", "cancel_requested", "interrupted_at")
+_NOT_READ = ("ordinal", "response", "owner", "cancel_requested", "interrupted_at", "after_sequence")
 _RECORD = [column for column in _executions.c if column.name not in _NOT_READ]
 
 
@@ -77,20 +78,35 @@ def entries(db: Connection, request_id: str) -> list[Entry]:
     table = tables.entries
     found = select(table.c.entry).where(table.c.request_id == request_id).order_by(table.c.position)
     try:
-        return [entry_from_json(entry) for entry in db.execute(found).scalars()]
+        read = [entry_from_json(entry) for entry in db.execute(found).scalars()]
     except UnreadableEntryError as error:
         raise PreconditionFailed(f"execution {request_id!r} cannot be taken up again: {error}") from None
+    session_id = next((entry.request.session_id for entry in read if isinstance(entry, Admitted)), "")
+    return [_with_history(db, session_id, one) if isinstance(one, Prepared) else one for one in read]
+
+
+def _with_history(db: Connection, session_id: str, prepared: Prepared) -> Prepared:
+    """Return what was prepared with the messages that it refers to."""
+    count, table = referred_count(prepared), tables.messages
+    if not count:
+        return prepared
+    place = table.c.position
+    found = select(table.c.message).where(
+        table.c.session_id == session_id, place >= prepared.history_start, place < prepared.history_end
+    )
+    said = [_message_of(stored) for stored in db.execute(found.order_by(place)).scalars()]
+    if len(said) != count:
+        raise PreconditionFailed(
+            f"the conversation {session_id!r} that the execution goes on from was deleted: send the request again "
+            "under a new request_id"
+        )
+    return replace(prepared, history=(*prepared.history, *said))
 
 
 def after_sequence(db: Connection, request_id: str) -> int:
-    """Return the last sequence of an earlier run under the id; 0 for none, or when the admission cannot be read."""
-    table = tables.entries
-    found = select(table.c.entry).where(table.c.request_id == request_id, table.c.position == 0)
-    try:
-        first = [entry_from_json(entry) for entry in db.execute(found).scalars()]
-    except UnreadableEntryError:
-        return 0
-    return next((entry.after_sequence for entry in first if isinstance(entry, Admitted)), 0)
+    """Return the last sequence of an earlier run under the id; 0 for none."""
+    found = select(_executions.c.after_sequence).where(_executions.c.request_id == request_id)
+    return int(db.execute(found).scalar_one_or_none() or 0)
 
 
 def history(db: Connection, session_id: str, limit: int = 0) -> tuple[Message, ...]:
@@ -98,7 +114,11 @@ def history(db: Connection, session_id: str, limit: int = 0) -> tuple[Message, .
     table = tables.messages
     found = select(table.c.message).where(table.c.session_id == session_id).order_by(table.c.position.desc())
     stored = db.execute(found.limit(limit or None)).scalars().all()
-    return tuple(message_from_proto(message_pb2.Message.FromString(message)) for message in reversed(stored))
+    return tuple(_message_of(message) for message in reversed(stored))
+
+
+def _message_of(stored: bytes) -> Message:
+    return message_from_proto(message_pb2.Message.FromString(stored))
 
 
 def get_session(db: Connection, session_id: str, limit: int | None) -> SessionRecord:

@@ -54,10 +54,17 @@ executions = Table(
     Column("interrupted_at", Double),
     Column("owner", Text, nullable=False, server_default=""),
     Column("cancel_requested", Integer, nullable=False, server_default="0"),
+    Column("after_sequence", Integer, nullable=False, server_default="0"),
     UniqueConstraint("request_id"),
     Index("executions_by_session", "session_id", "ordinal"),
     # Of what has not ended only, which is little.
     Index("executions_live", "owner", sqlite_where=text("response IS NULL"), postgresql_where=text("response IS NULL")),
+    Index(
+        "executions_ended",
+        "entered_at",
+        sqlite_where=text("response IS NOT NULL"),
+        postgresql_where=text("response IS NOT NULL"),
+    ),
 )
 events = Table(
     "events",
@@ -81,6 +88,7 @@ sessions = Table(
     Column("session_id", Text, primary_key=True),
     Column("created_at", Double, nullable=False),
     Column("updated_at", Double, nullable=False),
+    Index("sessions_by_use", "updated_at", "session_id"),
 )
 messages = Table(
     "messages",

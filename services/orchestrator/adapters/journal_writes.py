@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Dialect, and_, bindparam, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Dialect, and_, bindparam, delete, func, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from pagantic_common.codec.errors import failure_to_proto
@@ -17,7 +17,7 @@ from pagantic_common.codec.messages import message_to_proto
 from pagantic_common.domain.errors import Aborted, Conflict, InvalidRequest
 from pagantic_common.domain.messages import Message
 from services.orchestrator.adapters import journal_schema as tables
-from services.orchestrator.adapters.journal_reads import IS_INTERRUPTED, get, get_session, no_session, state_of
+from services.orchestrator.adapters.journal_reads import IS_INTERRUPTED, get, get_session, state_of
 from services.orchestrator.convert.entry import entry_to_json
 from services.orchestrator.convert.event import event_to_proto
 from services.orchestrator.convert.response import response_to_proto
@@ -36,7 +36,6 @@ from services.orchestrator.ports.journal import (
 
 _executions, _turns, _sessions = tables.executions, tables.turns, tables.sessions
 _live = and_(_executions.c.response.is_(None), _executions.c.interrupted == 0)
-PURGED_AT_ONCE = 5000
 SAME_MOMENT_S = 1e-6  # a moment that was read has microseconds
 RELEASED_AT_ONCE = 1000  # a statement takes so many parameters and not many more
 _MOVING = ("state", "entered_at", "attempt", "total_steps", "last_step", "last_error", "response")
@@ -85,7 +84,7 @@ class Writes:
         self._insert: Any = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}[dialect.name]
         executions: Any = self._insert(_executions)
         totals: Any = self._insert(tables.usage_totals)
-        later = ("ordinal", "response", "last_error", "interrupted_at")
+        later = ("ordinal", "response", "last_error", "interrupted_at", "after_sequence")
         admitted = [column.name for column in _executions.c if column.name not in later]
         new: dict[str, Any] = {name: bindparam(name) for name in admitted}
         new |= {"owner": owner, "interrupted": 0, "cancel_requested": 0}
@@ -98,6 +97,9 @@ class Writes:
         self._add_events = _Prepared(self._insert(tables.events), dialect)
         self._add_entries = _Prepared(self._insert(tables.entries), dialect)
         self._add_messages = _Prepared(self._insert(tables.messages), dialect)
+        self._end_entries = _Prepared(
+            delete(tables.entries).where(tables.entries.c.request_id == bindparam("key")), dialect
+        )
         self._end_turns = _Prepared(delete(_turns).where(_turns.c.request_id == bindparam("key")), dialect)
         self._add_totals = _Prepared(
             totals.on_conflict_do_update(index_elements=["session_id", "model"], set_=added), dialect
@@ -129,6 +131,8 @@ class Writes:
         self._take_turn_now(db, admission)
         events = tables.events.c
         last = db.execute(select(func.max(events.sequence)).where(events.request_id == request_id)).scalar_one() or 0
+        begun = update(_executions).where(_executions.c.request_id == request_id)
+        db.execute(begun.values(after_sequence=last))
         db.execute(delete(tables.entries).where(tables.entries.c.request_id == request_id))
         self._add_entries.run(db, [_entry_row(request_id, 0, replace(admission.admitted, after_sequence=last))])
         return int(last)
@@ -151,9 +155,11 @@ class Writes:
     def write_all(self, db: Connection, writes: Sequence[Write]) -> None:
         """Store what happened; of several writes of one execution the last tells where it stands."""
         events = [_event_row(write.record.request_id, event) for write in writes for event in write.events]
+        ending = {write.record.request_id for write in writes if write.record.response is not None}
         entries = [
             _entry_row(write.record.request_id, position, entry)
             for write in writes
+            if write.record.request_id not in ending  # nobody takes up what has ended
             for position, entry in enumerate(write.entries, start=write.position)
         ]
         records = {write.record.request_id: write.record for write in writes}
@@ -164,9 +170,11 @@ class Writes:
             self._add_events.run(db, events)
         if entries:
             self._add_entries.run(db, entries)
-        self._end_all(db, [write for write in writes if write.record.response is not None])
+        if ended := [write for write in writes if write.record.response is not None]:
+            self._end_all(db, ended)
 
     def _end_all(self, db: Connection, writes: Sequence[Write]) -> None:
+        self._end_entries.run(db, [{"key": write.record.request_id} for write in writes])
         with_session = [write for write in writes if write.record.session_id]
         for write in with_session:
             if write.turn:
@@ -174,7 +182,11 @@ class Writes:
         if with_session:
             self._end_turns.run(db, [{"key": write.record.request_id} for write in with_session])
         if totals := [write.used for write in writes if write.used is not None]:
-            self._add_totals.run(db, _total_rows(totals))
+            self.add_usage(db, totals)
+
+    def add_usage(self, db: Connection, totals: Sequence[UsageTotal]) -> None:
+        """Add to the totals of sessions and models."""
+        self._add_totals.run(db, _total_rows(totals))
 
     def _add_turn(self, db: Connection, session_id: str, turn: Sequence[Message], now_s: float) -> None:
         self._touch(db, session_id, now_s)
@@ -281,24 +293,6 @@ class Writes:
         )
         kept = {"text": made.excluded.text, "message_count": made.excluded.message_count}
         db.execute(made.on_conflict_do_update(index_elements=["session_id"], set_=kept))
-
-    def delete_session(self, db: Connection, session_id: str) -> None:
-        """Remove a conversation with all that is kept for it; what it cost stays."""
-        if not db.execute(delete(_sessions).where(_sessions.c.session_id == session_id)).rowcount:
-            raise no_session(session_id)
-        for table in (tables.messages, tables.session_state, tables.summaries):
-            db.execute(delete(table).where(table.c.session_id == session_id))
-
-    def purge(self, db: Connection, oldest_s: float) -> None:
-        """Forget executions that ended, or were interrupted, before a time; of the oldest, so many at once."""
-        first = select(_executions.c.ordinal).order_by(_executions.c.ordinal).limit(PURGED_AT_ONCE).subquery()
-        has_ended = and_(_executions.c.response.is_not(None), _executions.c.entered_at < oldest_s)
-        is_given_up = and_(IS_INTERRUPTED, _executions.c.interrupted_at < oldest_s)
-        old = and_(_executions.c.ordinal.in_(select(first.c.ordinal)), or_(has_ended, is_given_up))
-        ids = select(_executions.c.request_id).where(old)
-        for table in (tables.events, tables.entries, _turns):
-            db.execute(delete(table).where(table.c.request_id.in_(ids)))
-        db.execute(delete(_executions).where(old))
 
 
 def _check_state(session_id: str, state: Mapping[str, str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
@@ -30,7 +31,7 @@ class PromptFolder:
             if path.suffix in SUFFIXES and not path.name.startswith(".") and path.is_file():
                 self._add(path)
 
-    async def system_prompt(self, request: Request) -> str:
+    async def system_prompt(self, request: Request, session: Mapping[str, str]) -> str:
         """Return the request's text, instructions, or rendered template."""
         template = request.prompt.template
         if template is None:
@@ -43,7 +44,7 @@ class PromptFolder:
                 code=ErrorCode.CONFIG_INVALID,
             )
         try:
-            return found.render(dict(template.variables))
+            return found.render(dict(template.variables), session)
         except PromptTemplateError as error:
             raise InvalidRequest(f"prompt.template {template.name!r}: {error}", code=ErrorCode.CONFIG_INVALID) from None
 

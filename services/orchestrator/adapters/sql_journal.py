@@ -1,6 +1,6 @@
 """Journal in a database by URL: a SQLite file of one orchestrator, or a PostgreSQL that several share.
 
-One thread writes, in groups, and one reads.
+One thread writes, in groups, one reads, one tells that this owner lives, and one forgets what is old.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pagantic_common.domain.messages import Message
 from services.orchestrator.adapters import journal_reads as reads
 from services.orchestrator.adapters.group_commit import GroupCommit, Work
 from services.orchestrator.adapters.journal_database import READING, OwnerLock, check_url, open_engine, telling
+from services.orchestrator.adapters.journal_purge import Purger, forget_sessions
 from services.orchestrator.adapters.journal_schema import migrate
 from services.orchestrator.adapters.journal_writes import Admission, Writes
 from services.orchestrator.core.events import Event
@@ -50,18 +51,22 @@ class SqlJournal:
         *,
         owner: str = "local",
         retention_s: float = 86_400.0,
+        session_retention_s: float = 0.0,
         durability: Durability = Durability.POWER,
     ) -> None:
         self._url = check_url(url)
         self._owner = owner
         self._durability = durability
         self._retention_s = retention_s
+        self._session_retention_s = session_retention_s
         self._writes = Writes(owner, self._url.get_dialect()())
         self._reading = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal-reader")
+        self._beating = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal-beats")
         self._stack = contextlib.ExitStack()
         self._is_open = False
         self._engine: Engine
         self._group: GroupCommit
+        self._purger: Purger
 
     async def open(self) -> None:
         """Connect and bring the tables up to date.
@@ -69,7 +74,9 @@ class SqlJournal:
         Raises Unavailable when the database cannot be reached, PreconditionFailed when another process is this owner.
         """
         await asyncio.get_running_loop().run_in_executor(self._reading, self._open)
-        self._group = GroupCommit(self._engine, self._writes, self._retention_s)
+        self._group = GroupCommit(self._engine, self._writes)
+        self._purger = Purger(self._engine, self._retention_s, self._session_retention_s)
+        self._purger.start()
         self._is_open = True
 
     async def close(self) -> None:
@@ -77,6 +84,8 @@ class SqlJournal:
         if not self._is_open:
             return
         self._is_open = False
+        await self._purger.close()
+        self._beating.shutdown()
         with contextlib.suppress(Unavailable):
             await self._commit(lambda db: self._writes.leave(db, time.time()))
         await self._group.close()
@@ -120,8 +129,15 @@ class SqlJournal:
 
     async def beat(self) -> Pulse:
         """See the port."""
-        pulse: Pulse = await self._commit(self._writes.beat)
+        pulse = await asyncio.get_running_loop().run_in_executor(self._beating, self._beat_now)
+        if self._group.failure:
+            await self._commit(self._writes.beat)  # whether it is mended shows by trying
         return pulse
+
+    @property
+    def write_failure(self) -> str:
+        """See the port."""
+        return self._group.failure if self._is_open else "it is closed"
 
     async def interrupt(self, owner: str, beat: int) -> bool:
         """See the port."""
@@ -151,7 +167,10 @@ class SqlJournal:
 
     async def delete_session(self, session_id: str) -> None:
         """See the port."""
-        await self._commit(lambda db: self._writes.delete_session(db, session_id))
+        forgotten = await self._purger.forget_session(session_id)
+        deleted = await self._commit(lambda db: forget_sessions(db, [session_id]))
+        if not forgotten and not deleted:
+            raise reads.no_session(session_id)
 
     async def get(self, request_id: str) -> ExecutionRecord:
         """See the port."""
@@ -185,9 +204,17 @@ class SqlJournal:
         """See the port."""
         return await self._read(lambda db: reads.get_session(db, session_id, limit))
 
+    async def session_state(self, session_id: str) -> Mapping[str, str]:
+        """See the port."""
+        return await self._read(lambda db: reads.state_of(db, session_id))
+
     async def list_sessions(self, *, limit: int, after: int) -> list[SessionRecord]:
         """See the port."""
         return await self._read(lambda db: reads.list_sessions(db, limit, after))
+
+    async def add_usage(self, used: UsageTotal) -> None:
+        """See the port."""
+        await self._commit(lambda db: self._writes.add_usage(db, [used]))
 
     async def usage_totals(self, *, session_id: str | None, model: str | None) -> list[UsageTotal]:
         """See the port."""
@@ -202,6 +229,10 @@ class SqlJournal:
     def _read_now(self, work: Callable[[Connection], ResultT]) -> ResultT:
         with telling(), self._engine.execution_options(**READING).connect() as db:
             return work(db)
+
+    def _beat_now(self) -> Pulse:
+        with telling(), self._engine.begin() as db:
+            return self._writes.beat(db)
 
     def _open(self) -> None:
         with telling(), contextlib.ExitStack() as stack:

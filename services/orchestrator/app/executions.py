@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import (
     Aborted,
     Conflict,
+    DeadlineExceeded,
     ErrorCode,
     Failure,
     InvalidRequest,
@@ -22,14 +25,15 @@ from pagantic_common.domain.errors import (
     Unavailable,
     failure_of,
 )
-from pagantic_common.telemetry.scope import current_correlation, current_deadline
+from pagantic_common.telemetry.scope import current_correlation, current_deadline, work_scope
 from services.orchestrator.app.failures import failure_from
 from services.orchestrator.app.planning import create_plan
 from services.orchestrator.app.recorder import Recorder
 from services.orchestrator.app.runner import Runner
-from services.orchestrator.app.running import Job, Registry, Running, caller_left
+from services.orchestrator.app.running import Job, Registry, Running, TimeLimits, caller_left, time_limits
 from services.orchestrator.app.services import Services
 from services.orchestrator.app.turns import ConcurrentTurns, Turns
+from services.orchestrator.app.usage import total_of
 from services.orchestrator.core.cost import Prices
 from services.orchestrator.core.events import Completed, Event
 from services.orchestrator.core.lifecycle import IllegalTransitionError, State
@@ -37,7 +41,7 @@ from services.orchestrator.core.plan import Plan, PlanPolicy
 from services.orchestrator.core.plan_result import accept_plan
 from services.orchestrator.core.replay import Admitted, Replay, replay
 from services.orchestrator.core.request import Mode, Request, check_request
-from services.orchestrator.core.response import Response
+from services.orchestrator.core.response import InferenceOutput, Response
 from services.orchestrator.ports.journal import ExecutionRecord, Journal
 
 END_TIMEOUT_S = 5.0
@@ -50,6 +54,7 @@ class Limits:
     """What executions may do, and what they cost, by model."""
 
     max_running: int = 256
+    max_execution_s: float = 3600.0
     plan_bounds: PlanPolicy = field(default_factory=PlanPolicy)
     concurrent_turns: ConcurrentTurns = ConcurrentTurns.WAIT
     prices: Mapping[str, Prices] = field(default_factory=dict)
@@ -109,14 +114,34 @@ class Executions:
         check_request(request)
         if request.mode is not Mode.PLAN:
             raise InvalidRequest(f"mode {request.mode} has no plan: use PLAN")
+        limits = time_limits(request, self._limits.max_execution_s)
         try:
-            made = await create_plan(self._services, request, self._clock, self._limits.plan_bounds)
+            made = await self._create_plan(request, limits)
+        except TimeoutError:
+            raise DeadlineExceeded(failure=limits.failure) from None
         except PaganticError as error:
             raise type(error)(failure=failure_from(error), retry_after_s=error.retry_after_s) from None
         plan, failure = accept_plan(request, made, self._limits.plan_bounds)
         if failure is not None:
             raise PreconditionFailed(failure=failure)
         return plan
+
+    async def _create_plan(self, request: Request, limits: TimeLimits) -> Plan:
+        end = min(current_deadline(), Deadline.after(time.monotonic(), limits.left_s))
+        with self.running.counted(), work_scope(deadline=end):
+            async with asyncio.timeout(limits.left_s):
+                return await create_plan(
+                    self._services,
+                    request,
+                    self._clock,
+                    self._limits.plan_bounds,
+                    partial(self._count_planning, request),
+                )
+
+    async def _count_planning(self, request: Request, output: InferenceOutput) -> None:
+        used = total_of(request, output.usage, output.model, self._limits.prices)
+        if used is not None:
+            await self.journal.add_usage(used)
 
     async def cancel(self, request_id: str) -> State:
         """Cancel an execution and return the state it is in then. Raises NotFound for an unknown id."""
@@ -218,7 +243,7 @@ class Executions:
     async def _admit(
         self, request: Request, running: Running, *, takes_turn: bool, ended: ExecutionRecord | None
     ) -> Running | ExecutionRecord:
-        admitted = Admitted(request, self._limits.plan_bounds)
+        admitted = Admitted(request, self._limits.plan_bounds, max_execution_s=self._limits.max_execution_s)
         existing: ExecutionRecord | None = None
         try:
             record = running.recorder.record
@@ -228,7 +253,8 @@ class Executions:
                 existing = await self.journal.admit(record, admitted, takes_turn=takes_turn)
             if existing is None:
                 runner = self._runner(running)
-                job = Job(request, runner.run, runner.end, request.hints.timeout_s, request.trace_id)
+                limits = time_limits(request, self._limits.max_execution_s)
+                job = Job(request, runner.run, runner.end, limits, request.trace_id)
                 running.start(job, self._turns, self.running)
         finally:
             if running.task is None:
@@ -274,7 +300,8 @@ class Executions:
                 replayed = replay(entries)
             except (ValueError, IllegalTransitionError) as error:
                 raise PreconditionFailed(f"execution {request_id!r} cannot be taken up again: {error}") from None
-            after = next((entry.after_sequence for entry in entries if isinstance(entry, Admitted)), 0)
+            admitted = next((entry for entry in entries if isinstance(entry, Admitted)), None)
+            after = admitted.after_sequence if admitted is not None else 0
             running.recorder = Recorder(
                 self.journal,
                 self._clock,
@@ -284,12 +311,12 @@ class Executions:
                 after_sequence=after,
             )
             request = replayed.outcome.run.request
-            timeout_s = request.hints.timeout_s
-            if timeout_s is not None:
-                timeout_s -= (self._clock.now() - record.started_at).total_seconds()
+            max_execution_s = admitted.max_execution_s if admitted is not None else None
+            limits = time_limits(request, max_execution_s or self._limits.max_execution_s)
+            limits = limits.after((self._clock.now() - record.started_at).total_seconds())
             self._turns.join(request, is_limited=False)
             runner = self._runner(running, replayed)
-            job = Job(request, runner.run, runner.end, timeout_s, record.trace_id)
+            job = Job(request, runner.run, runner.end, limits, record.trace_id)
             running.start(job, self._turns, self.running)
             return running
         finally:

@@ -60,7 +60,7 @@ class Inferences:
                 lost = self._take_partial()
                 self.spent += lost.usage
                 if lost.content or lost.reasoning:
-                    discarded = events.AttemptDiscarded(self._recorder.record.attempt, str(error))
+                    discarded = events.AttemptDiscarded(self._recorder.attempt, str(error))
                     await self._recorder.emit(
                         discarded, layer="orchestrator", action="attempt.discarded", caused_by=self.cause
                     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from pagantic_common.domain.errors import ErrorCategory, PaganticError
 from pagantic_common.domain.messages import Message, ToolChoice, ToolDefinition
@@ -28,6 +28,15 @@ UNKNOWN_WINDOW = 2048
 SUMMARY_MESSAGE_TOKENS = 32  # its heading and what the template puts around it
 
 
+@dataclass(frozen=True, slots=True)
+class _Past:
+    """A stored conversation, where its last cut was, 0 for none, and what stands for its oldest messages."""
+
+    history: tuple[Message, ...]
+    last_start: int
+    summary: Summary | None
+
+
 class Memory:
     """The memory of one run."""
 
@@ -40,33 +49,41 @@ class Memory:
     async def recall(self, request: Request, prepared: Prepared, history: tuple[Message, ...]) -> Prepared:
         """Return what was prepared with as much of the history as the model is to see."""
         if not history or self._policy.eviction is Eviction.NONE:
-            return replace(prepared, history=history)
+            return replace(prepared, history=history, history_end=len(history))
         is_summarized = self._policy.eviction is Eviction.SUMMARIZE
-        summary = await self._summaries.get_summary(request.session_id) if is_summarized else None
+        last = await self._summaries.get_summary(request.session_id)
+        before = last.message_count if last is not None else 0
+        summary = last if is_summarized and last is not None and last.text else None
         covered = summary.message_count if summary is not None else 0
         cuts = memory.cuts_of(history, request.messages)
         cuts = memory.cuts_from(cuts, memory.cut_at(cuts, covered))
         if self._policy.max_messages:
-            start = memory.cut_by_messages(cuts, len(history), self._policy.max_messages)
-            cuts = memory.cuts_from(cuts, start)
-        start = await self._start(request, prepared, history, cuts, summary)
+            cuts = memory.cuts_from(cuts, memory.cut_for(cuts, [1] * len(history), self._policy.max_messages, before))
+        start = await self._start(request, prepared, _Past(history, before, summary), cuts)
         if is_summarized and start > covered:
             newer, prepared = await self._summarize(request, prepared, history[covered:start], summary)
             if newer:
                 summary = Summary(newer, start)
                 await self._summaries.put_summary(request.session_id, summary)
-        prepared = replace(prepared, history=memory.remembered(summary, history[start:]))
+        elif start not in (0, before):
+            await self._summaries.put_summary(request.session_id, Summary("", start))
+        prepared = replace(
+            prepared,
+            history=memory.remembered(summary, history[start:]),
+            history_start=start,
+            history_end=len(history),
+        )
         return _with_warning(prepared, start, len(history), is_summarized=summary is not None) if start else prepared
 
     async def _start(
         self,
         request: Request,
         prepared: Prepared,
-        history: tuple[Message, ...],
+        past: _Past,
         cuts: Sequence[int],
-        summary: Summary | None,
     ) -> int:
         """Return where the history begins by tokens; they are counted only where its bytes do not settle it."""
+        history, summary = past.history, past.summary
         most, model = self._policy.max_tokens, request.hints.model
         sizes = [memory.byte_count(message) for message in history]
         window = self._inference.context_window(model)
@@ -90,7 +107,7 @@ class Memory:
             return start
         if window:
             limits.append(window - others - self._reserved(request, len(history), summary, window))
-        return memory.cut_by_tokens(cuts, history, sizes, min(limits), most or window)
+        return memory.cut_for(cuts, sizes, max(0, min(limits)), past.last_start)
 
     def _reserved(self, request: Request, start: int, summary: Summary | None, window: int) -> int:
         """Return the tokens kept free for the answer, and for the summary that a history from `start` needs."""

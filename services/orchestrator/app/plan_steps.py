@@ -29,7 +29,7 @@ from pagantic_common.telemetry.logging import get_logger
 from pagantic_common.telemetry.scope import work_scope
 from services.orchestrator.app.effects import Effects
 from services.orchestrator.app.failures import failure_from
-from services.orchestrator.app.recorder import Recorder
+from services.orchestrator.app.recorder import Recorder, attempt_scope
 from services.orchestrator.app.services import Services
 from services.orchestrator.core import events, machine
 from services.orchestrator.core.plan import RETRIEVERS, Plan, Proposal, Step, StepKind, StepResult, Value, ValueKind
@@ -167,7 +167,8 @@ class PlanSteps:
         while True:
             attempt += 1
             try:
-                done = await self._attempt(step, inputs)
+                with attempt_scope(attempt):
+                    done = await self._attempt(step, inputs)
             except _StepFailedError as error:
                 usage += error.usage
                 self._paid[step.name] = usage
@@ -183,9 +184,13 @@ class PlanSteps:
             if not failure.retryable or attempt >= max_attempts:
                 return StepResult(step.name, step.kind, failure=failure, attempts=attempt, usage=usage)
             if step.kind == StepKind.INFER:  # what it has streamed so far comes again
-                discarded = events.AttemptDiscarded(attempt, failure.message)
-                await self._recorder.emit(discarded, layer="orchestrator", action="attempt.discarded")
+                await self._discard(attempt, failure.message)
             await asyncio.sleep(retry.wait_s(attempt, random.random()))  # noqa: S311 - no secret
+
+    async def _discard(self, attempt: int, reason: str) -> None:
+        discarded = events.AttemptDiscarded(attempt, reason)
+        with attempt_scope(attempt):
+            await self._recorder.emit(discarded, layer="orchestrator", action="attempt.discarded")
 
     async def _attempt(self, step: Step, inputs: Mapping[str, Value]) -> _Done:
         timeouts = [timeout for timeout in (step.timeout_s, self._plan.policy.timeout_per_step_s) if timeout]
@@ -282,9 +287,9 @@ class PlanSteps:
             while (finish := next((one for one in outcome.commands if isinstance(one, Finish)), None)) is None:
                 for command in outcome.commands:
                     if isinstance(command, DiscardAttempt):
-                        discarded = events.AttemptDiscarded(command.attempt, command.reason)
-                        await self._recorder.emit(discarded, layer="orchestrator", action="attempt.discarded")
-                happened = await effects.carry_out(outcome, progress)
+                        await self._discard(number - 1 + command.attempt, command.reason)
+                with attempt_scope(number - 1 + outcome.run.attempt):
+                    happened = await effects.carry_out(outcome, progress)
                 progress = Progress()
                 outcome = machine.step(outcome.run, happened)
                 self._spent[step.name] = outcome.run.usage

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import replace
 
@@ -42,17 +44,29 @@ def plan_of(request: Request, asked: Request, output: InferenceOutput) -> Plan:
     return planned(request, output.content)
 
 
-async def create_plan(services: Services, request: Request, clock: Clock, bounds: PlanPolicy) -> Plan:
-    """Return the request's plan, or else the planner's."""
+async def create_plan(
+    services: Services,
+    request: Request,
+    clock: Clock,
+    bounds: PlanPolicy,
+    count: Callable[[InferenceOutput], Awaitable[None]],
+) -> Plan:
+    """Return the request's plan, or else the planner's; `count` is told what the planner used, also when it failed."""
     if request.plan is not None:
         return request.plan
     if services.planner is Planner.STATIC:
         return made_at(static_plan(request), clock.now())
     command, asked = await planner_command(services, request, bounds)
     output = InferenceOutput("", FinishReason.ERROR)
-    async with aclosing(services.inference.infer(command, asked.hints)) as pieces:
-        async for piece in pieces:
-            output = piece if isinstance(piece, InferenceOutput) else output
+    try:
+        async with aclosing(services.inference.infer(command, asked.hints)) as pieces:
+            async for piece in pieces:
+                if isinstance(piece, InferenceOutput):
+                    output = piece
+                else:
+                    output = replace(output, usage=piece.usage, model=piece.model)
+    finally:
+        await asyncio.shield(asyncio.ensure_future(count(output)))
     return made_at(plan_of(request, asked, output), clock.now())
 
 

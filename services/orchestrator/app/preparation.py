@@ -28,7 +28,9 @@ from services.orchestrator.core.response_warning import ResponseWarning
 from services.orchestrator.core.retrieval import retrieval_confidence
 from services.orchestrator.core.run import Prepared
 from services.orchestrator.ports.journal import Journal
-from services.orchestrator.ports.services import BuiltContext
+from services.orchestrator.ports.services import BuiltContext, CompiledConstraint
+
+MAX_NAMED_KEYWORDS = 8  # in a warning
 
 
 class Preparation:
@@ -49,16 +51,14 @@ class Preparation:
         check_configuration(request)
         if request.rules:
             await self._services.constraint.compile_rules(request)
-        prompt = request.prompt
-        system_prompt = prompt.text if prompt.is_assembled else await self._services.prompts.system_prompt(request)
+        system_prompt = await self._system_prompt(request)
         history = await self._journal.history(request.session_id) if request.session_id else ()
         if plan is not None:  # only a run in mode PLAN has one
             tools = await self._plan_tools(request, tools_of(plan))
             return await self._memory.recall(request, Prepared(system_prompt=system_prompt, tools=tools), history)
-        engine_text, is_fully_enforced = "", False
+        compiled = CompiledConstraint("", is_fully_enforced=False)
         if request.output.decoder_constraint and not request.output.is_empty:
             compiled = await self._services.constraint.compile(request.output)
-            engine_text, is_fully_enforced = compiled.engine_text, compiled.is_fully_enforced
         tools, away = await self._offered_tools(request) if request.offers_tools else ((), ())
         retrieved, confidence, lost = await self._retrieve(request, history)
         prepared = Prepared(
@@ -66,11 +66,19 @@ class Preparation:
             context_message=context_message(request, retrieved, tools),
             retrieval_confidence=confidence,
             tools=tools,
-            engine_text=engine_text,
-            is_fully_enforced=is_fully_enforced,
-            warnings=(*_schema_warnings(request), *away, *lost),
+            engine_text=compiled.engine_text,
+            is_fully_enforced=compiled.is_fully_enforced,
+            warnings=(*_schema_warnings(request), *_decoder_warnings(compiled), *away, *lost),
         )
         return await self._memory.recall(request, prepared, history)
+
+    async def _system_prompt(self, request: Request) -> str:
+        prompt = request.prompt
+        if prompt.is_assembled:
+            return prompt.text
+        reads_session = prompt.template is not None and bool(request.session_id)
+        session = await self._journal.session_state(request.session_id) if reads_session else {}
+        return await self._services.prompts.system_prompt(request, session)
 
     async def _plan_tools(self, request: Request, names: frozenset[str]) -> tuple[ToolDefinition, ...]:
         if request.tools and (denied := sorted(names - set(request.tools))):
@@ -143,3 +151,13 @@ def _schema_warnings(request: Request) -> tuple[ResponseWarning, ...]:
         "output.schema_in_prompt to ON to include it"
     )
     return (ResponseWarning("schema_not_in_prompt", text),)
+
+
+def _decoder_warnings(compiled: CompiledConstraint) -> tuple[ResponseWarning, ...]:
+    """Return a warning that names the keywords of the schema that the decoder leaves to the check afterwards."""
+    if not compiled.unsupported:
+        return ()
+    named, more = compiled.unsupported[:MAX_NAMED_KEYWORDS], len(compiled.unsupported) - MAX_NAMED_KEYWORDS
+    names = "; ".join(named) + (f"; and {more} more" if more > 0 else "")
+    text = f"the decoder does not enforce these parts of the schema, which are checked after decoding: {names}"
+    return (ResponseWarning("schema_not_enforced", text),)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +23,19 @@ from services.orchestrator.ports.journal import ExecutionRecord, Journal, UsageT
 
 WATCHER_CAPACITY = 4096
 MAX_UNSTORED = 64
+
+
+_step_attempt: ContextVar[int] = ContextVar("step_attempt", default=0)
+
+
+@contextlib.contextmanager
+def attempt_scope(attempt: int) -> Iterator[None]:
+    """Give what is told inside this attempt's number: a step of a plan has attempts of its own."""
+    before = _step_attempt.set(attempt)
+    try:
+        yield
+    finally:
+        _step_attempt.reset(before)
 
 
 @dataclass(slots=True)
@@ -68,6 +82,11 @@ class Recorder:
         self._failure: BaseException | None = None
         self._finishing: asyncio.Future[None] | None = None
         self._ended: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+
+    @property
+    def attempt(self) -> int:
+        """The number of the attempt at hand: that of the plan's step that does this work, else the execution's."""
+        return _step_attempt.get() or self.record.attempt
 
     @property
     def is_finishing(self) -> bool:
@@ -260,7 +279,7 @@ class Recorder:
             correlation=correlation,
             sequence=self._sequence,
             timestamp=now,
-            attempt=self.record.attempt,
+            attempt=self.attempt,
             payload=payload,
             **particulars,
         )

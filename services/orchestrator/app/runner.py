@@ -15,16 +15,16 @@ from services.orchestrator.app.effects import Effects
 from services.orchestrator.app.plan_steps import PlanSteps
 from services.orchestrator.app.recorder import Recorder
 from services.orchestrator.app.services import Services
+from services.orchestrator.app.usage import total_of
 from services.orchestrator.core import events, machine
-from services.orchestrator.core.cost import Prices, cost_usd, prices_of
+from services.orchestrator.core.cost import Prices
 from services.orchestrator.core.events import Payload
 from services.orchestrator.core.plan import PlanPolicy
 from services.orchestrator.core.prompt import with_prepared
 from services.orchestrator.core.replay import Progress, Replay
 from services.orchestrator.core.request import Request
-from services.orchestrator.core.response import Response
-from services.orchestrator.core.run import DiscardAttempt, Failed, Finish, Input, Outcome, Run, RunPlan
-from services.orchestrator.ports.journal import Journal, UsageTotal
+from services.orchestrator.core.run import DiscardAttempt, Failed, Finish, Input, Outcome, RunPlan
+from services.orchestrator.ports.journal import Journal
 
 NO_PRICES: Mapping[str, Prices] = MappingProxyType({})
 
@@ -130,7 +130,8 @@ class Runner:
         told: list[tuple[Payload, str]] = [(moved, "lifecycle.transition") for moved in outcome.transitions]
         for command in outcome.commands:
             if isinstance(command, Finish):
-                used = self._used(outcome.run, command.response)
+                run = outcome.run
+                used = total_of(run.request, command.response.usage, run.model, self._prices)
                 await self._recorder.finish(
                     outcome.transitions, command.response, turn=command.turn, entries=entries, used=used
                 )
@@ -139,19 +140,3 @@ class Runner:
                 told.append((events.AttemptDiscarded(command.attempt, command.reason), "attempt.discarded"))
         await self._recorder.record_step(told, entries)
         return False
-
-    def _used(self, run: Run, response: Response) -> UsageTotal | None:
-        usage = response.usage
-        if not usage.prompt_tokens:  # else anyone could fill the table with names of models that there are not
-            return None
-        asked = run.request.hints.model
-        prices = (prices_of(self._prices, run.model) if run.model else None) or prices_of(self._prices, asked)
-        return UsageTotal(
-            session_id=run.request.session_id,
-            model=run.model or asked or "default",
-            requests=1,
-            prompt_tokens=usage.prompt_tokens,
-            cached_prompt_tokens=usage.cached_prompt_tokens,
-            output_tokens=usage.output_tokens,
-            cost_usd=cost_usd(usage, prices) or 0.0,
-        )

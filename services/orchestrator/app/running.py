@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pagantic_common.domain.correlation import CorrelationContext
 from pagantic_common.domain.deadline import Deadline
@@ -27,13 +27,40 @@ DEADLINE_ROUNDING_RATIO = 0.01
 
 
 @dataclass(frozen=True, slots=True)
+class TimeLimits:
+    """How long an execution may still take, and what it is told when that is over."""
+
+    left_s: float
+    reason: str
+
+    def after(self, spent_s: float) -> TimeLimits:
+        """Return what is left after some time."""
+        return replace(self, left_s=self.left_s - spent_s)
+
+    @property
+    def failure(self) -> Failure:
+        """Why an execution ends that took too long."""
+        return failure_of(ErrorCode.CANCELLED_TIMEOUT, self.reason)
+
+
+def time_limits(request: Request, max_execution_s: float) -> TimeLimits:
+    """Return the nearer of the request's own timeout and the service's."""
+    timeout_s = request.hints.timeout_s
+    if timeout_s is not None and timeout_s <= max_execution_s:
+        return TimeLimits(timeout_s, "the request's time is up")
+    return TimeLimits(
+        max_execution_s, f"the execution took the longest that one may, {max_execution_s:g} s (MAX_EXECUTION_S)"
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """How an execution is driven, how it is ended from outside, and how long it may take."""
 
     request: Request
     drive: Callable[[Request], Awaitable[None]]
     end: Callable[[Request, Failure], Awaitable[None]]
-    timeout_s: float | None
+    limits: TimeLimits
     trace_id: str
 
 
@@ -104,7 +131,7 @@ class Running:
         self.is_started = True
         request = job.request
         correlation = CorrelationContext(request_id=request.request_id, session_id=request.session_id)
-        self._times_out_at = Deadline.after(time.monotonic(), job.timeout_s)
+        self._times_out_at = Deadline.after(time.monotonic(), job.limits.left_s)
         try:
             # Callers come and go, each with a deadline of its own: every command takes the deadline of its beginning.
             with trace_scope(job.trace_id), work_scope(correlation=correlation, is_detached=True):
@@ -126,13 +153,13 @@ class Running:
 
     async def _drive(self, job: Job, turns: Turns) -> Failure | None:
         """Run until the machine has finished, or return what ended it from outside."""
-        if job.timeout_s is not None and job.timeout_s <= 0:  # it passed while nobody ran it
-            return failure_of(ErrorCode.CANCELLED_TIMEOUT, "the request's time is up")
+        if job.limits.left_s <= 0:  # it passed while nobody ran it
+            return job.limits.failure
         try:
-            async with asyncio.timeout(job.timeout_s), turns.turn(job.request):
+            async with asyncio.timeout(job.limits.left_s), turns.turn(job.request):
                 await job.drive(job.request)
         except TimeoutError:
-            return failure_of(ErrorCode.CANCELLED_TIMEOUT, "the request's time is up")
+            return job.limits.failure
         except asyncio.CancelledError:
             if self.stop_failure is None and self.given_up is None:
                 raise
@@ -151,15 +178,37 @@ class Registry:
     def __init__(self, max_running: int) -> None:
         self._max_running = max_running
         self._running: dict[str, Running] = {}
+        self._others = 0
         self.unrecorded: set[str] = set()  # ended here, and the journal does not know
 
     def __iter__(self) -> Iterator[Running]:
         return iter(list(self._running.values()))
 
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count work that is no execution among what runs. Raises Overloaded when as much runs as may."""
+        self._check_room()
+        self._others += 1
+        try:
+            yield
+        finally:
+            self._others -= 1
+
+    @property
+    def count(self) -> int:
+        """How much runs."""
+        return len(self._running) + self._others
+
+    def _check_room(self) -> None:
+        if self.count >= self._max_running:
+            raise Overloaded(
+                f"{self.count} executions run already, the limit is {self._max_running}", retry_after_s=1.0
+            )
+
     @property
     def has_room_for_others(self) -> bool:
         """Whether so few run that what nobody waits for may be added."""
-        return 2 * len(self._running) < self._max_running
+        return 2 * self.count < self._max_running
 
     async def get(self, request_id: str) -> Running | None:
         """Return what runs under an id, once it is admitted."""
@@ -169,10 +218,7 @@ class Registry:
 
     def add(self, request_id: str, running: Running) -> None:
         """Take an id that is free. Raises Overloaded when as much runs as may."""
-        if len(self._running) >= self._max_running:
-            raise Overloaded(
-                f"{len(self._running)} executions run already, the limit is {self._max_running}", retry_after_s=1.0
-            )
+        self._check_room()
         self._running[request_id] = running
         self.unrecorded.discard(request_id)
 

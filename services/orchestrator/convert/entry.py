@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -32,11 +33,22 @@ class UnreadableEntryError(ValueError):
 
 
 def entry_to_json(entry: Entry) -> bytes:
-    """Encode an entry; what happened inside a step comes with the step's name and the number of its run."""
+    """Encode an entry; what happened inside a step comes with the step's name and the number of its run.
+
+    Of the history that a run sees only the positions are kept, for the conversation is stored: else it would be stored
+    again with each of its turns.
+    """
+    if isinstance(entry, Prepared):
+        entry = replace(entry, history=entry.history[: len(entry.history) - referred_count(entry)])
     document: list[Any] = [type(entry).__name__, entry]
     if isinstance(entry, Inside):
         document = [type(entry.happened).__name__, entry.happened, entry.step, entry.number]
     return to_json(document, inf_nan_mode="constants")
+
+
+def referred_count(prepared: Prepared) -> int:
+    """Return how many messages of a history are those of the stored conversation."""
+    return prepared.history_end - prepared.history_start
 
 
 def entry_from_json(document: bytes) -> Entry:

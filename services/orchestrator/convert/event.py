@@ -22,6 +22,7 @@ from pagantic_common.codec.validation import (
     stage_to_proto,
 )
 from pagantic_common.domain.correlation import CorrelationContext
+from pagantic_common.domain.errors import InvalidRequest
 from services.orchestrator.convert.inference import finish_reason_from_proto, finish_reason_to_proto
 from services.orchestrator.convert.response import response_from_proto, response_to_proto
 from services.orchestrator.core import events
@@ -39,10 +40,12 @@ def state_to_proto(state: State) -> execution_pb2.LifecycleState.ValueType:
 
 
 def state_from_proto(value: int) -> State | None:
-    """Decode a state; None when it is not set or not known."""
+    """Decode a state; None when it is not set. Raises InvalidRequest for one that is not known."""
     names: dict[int, str] = {number: name for name, number in execution_pb2.LifecycleState.items()}
     name = names.get(value, "").removeprefix(_STATE_PREFIX)
-    return State(name) if name in State.__members__ else None
+    if value and name not in State.__members__:
+        raise InvalidRequest(f"there is no state {value}: use one of {', '.join(_STATE_PREFIX + one for one in State)}")
+    return State(name) if value else None
 
 
 def timestamp_to_proto(moment: datetime) -> Timestamp:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC
+
+from google.protobuf.duration_pb2 import Duration
 
 from pagantic.common.v1 import error_pb2
 from pagantic.orchestrator.v1 import plan_pb2
@@ -33,6 +36,8 @@ from services.orchestrator.core.plan import (
     ValueKind,
 )
 from services.orchestrator.core.response_warning import ResponseWarning
+
+MAX_DURATION_S = 315_576_000_000  # of google.protobuf.Duration
 
 
 def plan_from_proto(plan: plan_pb2.ExecutionPlan) -> Plan:
@@ -128,13 +133,29 @@ def _step_from_proto(step: plan_pb2.Step) -> Step:
         name=step.name,
         kind=step.kind,
         parameters=parameters,
-        input=_value_from_proto(step.input) if step.HasField("input") else None,
+        input=_input_from_proto(step) if step.HasField("input") else None,
         depends_on=tuple(step.depends_on),
         output=output_from_proto(step.output),
         max_retries=step.max_retries if step.HasField("max_retries") else None,
-        timeout_s=duration_from_proto(step.timeout) if step.HasField("timeout") else None,
+        timeout_s=_timeout_from_proto("timeout", step.timeout) if step.HasField("timeout") else None,
         retry=retry_from_proto(step.retry) if step.HasField("retry") else None,
     )
+
+
+def _input_from_proto(step: plan_pb2.Step) -> Value | None:
+    value = _value_from_proto(step.input)
+    scores = [] if value is None else [one.score for one in value.proposals] + [one.score for one in value.chunks]
+    if not all(map(math.isfinite, scores)):
+        raise InvalidRequest(f"step {step.name[:64]!r}: input has a score that is no finite number")
+    return value
+
+
+def _timeout_from_proto(field: str, duration: Duration) -> float:
+    """Decode a timeout; one that could not be encoded again raises InvalidRequest."""
+    seconds = duration_from_proto(duration)
+    if not abs(seconds) <= MAX_DURATION_S:
+        raise InvalidRequest(f"{field} is {seconds:g} s: a duration has at most {MAX_DURATION_S:g} s")
+    return seconds
 
 
 def _policy_from_proto(policy: plan_pb2.PlanPolicy) -> PlanPolicy:
@@ -142,7 +163,7 @@ def _policy_from_proto(policy: plan_pb2.PlanPolicy) -> PlanPolicy:
         max_steps=policy.max_steps if policy.max_steps > 0 else MAX_STEPS,
         allowed_kinds=frozenset(policy.allowed_step_types) or None,
         require_linear=policy.require_linear,
-        timeout_per_step_s=duration_from_proto(policy.timeout_per_step)
+        timeout_per_step_s=_timeout_from_proto("policy.timeout_per_step", policy.timeout_per_step)
         if policy.HasField("timeout_per_step")
         else None,
     )

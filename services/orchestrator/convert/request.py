@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Literal
 
+from pagantic.common.v1 import message_pb2
 from pagantic.context.v1 import context_service_pb2
 from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import execution_pb2
@@ -108,6 +109,8 @@ def _prompt_from_proto(prompt: execution_pb2.SystemPrompt) -> SystemPrompt:
 
 
 def _hints_from_proto(hints: execution_pb2.ExecutionHints) -> Hints:
+    if hints.tool_choice.mode not in message_pb2.ToolChoiceMode.values():
+        raise InvalidRequest(f"hints.tool_choice.mode {hints.tool_choice.mode} is not known")
     return Hints(
         max_tokens=hints.max_tokens,
         timeout_s=duration_from_proto(hints.timeout) or None,

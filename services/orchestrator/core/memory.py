@@ -1,15 +1,14 @@
 """What a model sees of a stored conversation: which of its oldest messages go, and what stands for them.
 
 Theory of operation. A conversation is cut only where a new question begins, so that whole turns go: question, tool
-calls, their results, answer. A limit gives the first cut from which all that is kept is within it. That cut would move
-with nearly every turn, and with it the beginning of the prompt, whose KV cache would be lost each time. So it moves on
-to the next mark, the first cut after each `step` of the conversation, unless less than half of the limit would be left.
-Marks depend on nothing that comes later, so the beginning stays the same for several turns.
+calls, their results, answer. A cut that only just met the limit would move with nearly every turn, and with it the
+beginning of the prompt, whose KV cache would be lost each time. So a cut goes down to a low-water mark, half of the
+limit, and stays until the conversation has grown up to the limit again. Where it stays is kept with the conversation.
 
 Invariants:
     1. What is kept is an unbroken end of the conversation, and begins at a cut.
     2. It is within the limits, or it is what cannot go: what the new turn goes on from, where that is no question.
-    3. Nothing goes that is within the limits as it is.
+    3. Nothing goes of a conversation that is within the limits as it is.
     4. No tool result is without its call.
 """
 
@@ -18,13 +17,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import accumulate, pairwise
+from itertools import accumulate
 
 from pagantic_common.domain.messages import Message, Role, ToolDefinition
 
 DEFAULT_OUTPUT_TOKENS = 2048
 SUMMARY_TOKENS = 256
-_MARKS_PER_LIMIT = 4
+_LOW_WATER = 2  # parts of the limit: one of them is what a cut leaves
+_TOO_LITTLE = 4  # of which one is less than an earlier cut can have left: the limit was lower then
 _MESSAGE_BYTES = 16  # what a template puts around a message, at most, in tokens
 _PROMPT_BYTES = 256  # and around a prompt
 _TOOL_BYTES = 64
@@ -56,7 +56,7 @@ class MemoryPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What stands for the oldest `message_count` messages of a conversation."""
+    """What stands for the oldest `message_count` messages of a conversation; no text where they only went."""
 
     text: str
     message_count: int
@@ -81,43 +81,28 @@ def cuts_of(history: Sequence[Message], new_turn: Sequence[Message]) -> tuple[in
     return tuple(cuts)
 
 
-def cut_for(cuts: Sequence[int], sizes: Sequence[int], limit: int, *, places: Sequence[int], step: int) -> int:
-    """Return the cut from which what is kept is at most `limit`, moved on to a mark; the last one where none is.
+def cut_for(cuts: Sequence[int], sizes: Sequence[int], limit: int, before: int = 0) -> int:
+    """Return the cut from which the history is kept: all of it, else from where it was `before`, else half the limit.
 
     Args:
         cuts: Where the history may be cut; the first is where it begins now.
         sizes: Of each message of the history, in what the limit counts.
         limit: Most that may be kept.
-        places: Where each message begins in the conversation, and where the last ends, in what `step` counts.
-        step: Distance of marks.
+        before: Where the last cut was, 0 for none.
     """
-    first = cut_by_size(cuts, sizes, limit)
-    if first in (cuts[0], cuts[-1]):
-        return first
-    marks = (cut for before, cut in pairwise(cuts) if cut >= first and places[before] // step < places[cut] // step)
-    mark = next(marks, first)
-    return mark if sum(sizes[mark:]) * 2 >= limit else first
+    fitting = cut_by_size(cuts, sizes, limit)
+    if fitting in (cuts[0], cuts[-1]):
+        return fitting
+    if fitting <= before <= cut_by_size(cuts, sizes, limit // _TOO_LITTLE) and before in cuts[:-1]:
+        return before
+    low = cut_by_size(cuts, sizes, limit // _LOW_WATER)
+    return low if low != cuts[-1] else fitting
 
 
 def cut_by_size(cuts: Sequence[int], sizes: Sequence[int], limit: int) -> int:
     """Return the first cut from which at most `limit` is kept, wherever that is."""
     kept = [*accumulate(reversed(sizes), initial=0)][::-1]  # from each position to the end
     return next((cut for cut in cuts if kept[cut] <= limit), cuts[-1])
-
-
-def cut_by_messages(cuts: Sequence[int], message_count: int, limit: int) -> int:
-    """Return the cut from which at most `limit` of the messages are kept."""
-    places = range(message_count + 1)
-    return cut_for(cuts, [1] * message_count, limit, places=places, step=max(1, limit // _MARKS_PER_LIMIT))
-
-
-def cut_by_tokens(cuts: Sequence[int], history: Sequence[Message], tokens: Sequence[int], limit: int, most: int) -> int:
-    """Return the cut from which at most `limit` tokens are kept; `most` is what the limit is in a whole prompt.
-
-    Marks are a byte per token of `most` apart: about a quarter of it, for tokens of four bytes.
-    """
-    places = [*accumulate((byte_count(message) for message in history), initial=0)]
-    return cut_for(cuts, tokens, max(0, limit), places=places, step=max(1, most))
 
 
 def cut_at(cuts: Sequence[int], position: int) -> int:
@@ -167,8 +152,9 @@ def summary_room(window: int) -> int:
 
 def remembered(summary: Summary | None, kept: Sequence[Message]) -> tuple[Message, ...]:
     """Return what the model sees of a conversation: the summary of what went, and what is kept."""
-    told = Message(Role.SYSTEM, content=f"{_SUMMARY_HEADING}\n{summary.text}") if summary is not None else None
-    return (told, *kept) if told is not None else tuple(kept)
+    if summary is None or not summary.text:
+        return tuple(kept)
+    return (Message(Role.SYSTEM, content=f"{_SUMMARY_HEADING}\n{summary.text}"), *kept)
 
 
 def summary_request(
@@ -186,7 +172,7 @@ def summary_request(
             break
         room -= count + _MESSAGE_BYTES
         said.append(f"{message.role}: {counted_text(message)}")
-    before = f"Summary so far:\n{summary.text}\n\n" if summary is not None else ""
+    before = f"Summary so far:\n{summary.text}\n\n" if summary is not None and summary.text else ""
     told = "\n".join(reversed(said))
     return (
         Message(Role.SYSTEM, content=_SUMMARY_INSTRUCTIONS),

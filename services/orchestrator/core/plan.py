@@ -23,6 +23,8 @@ from services.orchestrator.core.response_warning import ResponseWarning
 from services.orchestrator.core.retry import MAX_RETRIES, RetryPolicy
 
 MAX_STEPS = 64
+MAX_STEP_TIMEOUT_S = 366 * 86_400.0
+_TIMEOUT_RANGE = f"it must be positive and at most {MAX_STEP_TIMEOUT_S:g} s"
 STEP_NAME = re.compile(r"[A-Za-z0-9._:-]{1,64}")  # they are part of ids
 
 
@@ -256,8 +258,9 @@ def _both(some: frozenset[str] | None, others: frozenset[str] | None) -> frozens
 
 def check_plan(plan: Plan, bounds: PlanPolicy) -> tuple[Plan, Failure | None]:
     """Return the plan under its bounded policy, and why it cannot run: PLAN_REJECTED or STEP_MISMATCH, else None."""
-    plan = replace(plan, policy=bounded(plan.policy, bounds))
-    objection = _objection(plan)
+    asked = plan.policy
+    plan = replace(plan, policy=bounded(asked, bounds))
+    objection = _objection_to_policy(asked) or _objection(plan)
     if objection:
         return plan, failure_of(ErrorCode.ORCHESTRATION_PLAN_REJECTED, f"the plan is rejected: {objection}")
     mismatch = _mismatch(plan)
@@ -266,8 +269,8 @@ def check_plan(plan: Plan, bounds: PlanPolicy) -> tuple[Plan, Failure | None]:
 
 def _objection(plan: Plan) -> str:
     names = [step.name for step in plan.steps]
-    if wrong := _objection_to_bounds(plan):
-        return wrong
+    if len(names) > plan.policy.max_steps:
+        return f"it has {len(names)} steps, at most {plan.policy.max_steps} are allowed"
     for step in plan.steps:
         if names.count(step.name) > 1:
             return f"step {step.name!r} is named more than once"
@@ -282,12 +285,10 @@ def _objection(plan: Plan) -> str:
     return ""
 
 
-def _objection_to_bounds(plan: Plan) -> str:
-    policy = plan.policy
-    if policy.timeout_per_step_s is not None and policy.timeout_per_step_s < 0:
-        return f"its policy.timeout_per_step is {policy.timeout_per_step_s:g} s: it must be positive"
-    if len(plan.steps) > policy.max_steps:
-        return f"it has {len(plan.steps)} steps, at most {policy.max_steps} are allowed"
+def _objection_to_policy(policy: PlanPolicy) -> str:
+    timeout_s = policy.timeout_per_step_s
+    if timeout_s is not None and not 0 <= timeout_s <= MAX_STEP_TIMEOUT_S:
+        return f"its policy.timeout_per_step is {timeout_s:g} s: {_TIMEOUT_RANGE}"
     return ""
 
 
@@ -314,8 +315,8 @@ def _objection_to_limits(step: Step) -> str:
         return f"has max_retries {step.max_retries}: it must be between 0 and {MAX_RETRIES}"
     if step.retry is not None and (wrong := step.retry.objection):
         return f"has an invalid retry policy: {wrong}"
-    if step.timeout_s is not None and step.timeout_s <= 0:
-        return f"has a timeout of {step.timeout_s:g} s: it must be positive"
+    if step.timeout_s is not None and not 0 < step.timeout_s <= MAX_STEP_TIMEOUT_S:
+        return f"has a timeout of {step.timeout_s:g} s: {_TIMEOUT_RANGE}"
     if not step.output.is_empty and step.kind not in CHECKED:
         return f"is of kind {step.kind}, whose output no contract can bind"
     if step.input is not None and step.input.kind is ValueKind.MESSAGES:

@@ -1,16 +1,21 @@
-"""Templates of system prompts: text with `{{ name }}` and `{% if name %}`, and nothing else.
+"""Templates of system prompts: text with `{{ name }}`, `{{ session.key }}` and `{% if name %}`, and nothing else.
 
 They are Jinja templates cut down to what is bounded: no loops, calls, filters or attributes, so rendering takes time
 linear in the template and runs nothing. Values are text and are put in as they are; what looks like a template in them
-is not read as one. Every variable that a template names must be given, also one in a branch that is not taken.
+is not read as one. Every variable that a template names must be given, also one in a branch that is not taken. What it
+reads of `session` comes from the state of the conversation: a condition on a value that is not there is false, and a
+text with one is an error.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from jinja2 import StrictUndefined, TemplateSyntaxError, nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from pagantic_common.domain.json_text import parse_json
 
 MAX_PROMPT_CHARS = 1_000_000
 
@@ -29,6 +34,10 @@ _ALLOWED = (
 )
 _COMPARISONS = frozenset({"eq", "ne"})
 _RESERVED = frozenset({"self"})
+_SESSION = "session"
+_SESSION_VALUE = "_session_value_"
+_NO_STATE: Mapping[str, str] = MappingProxyType({})
+
 
 _ENVIRONMENT = ImmutableSandboxedEnvironment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
 
@@ -37,11 +46,25 @@ class PromptTemplateError(ValueError):
     """The template is malformed, or the variables are not what it takes; the message says which and where."""
 
 
+class _Missing:
+    """A value that the session does not have: false in a condition, an error as text."""
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __str__(self) -> str:
+        raise PromptTemplateError(f"the session has no value {self._key!r}: set it with UpdateSession")
+
+
 class PromptTemplate:
     """A checked template; raises PromptTemplateError for a source that is none.
 
     Attributes:
         names: The variables that it takes, all of them.
+        session_keys: The values of the session that it reads.
     """
 
     def __init__(self, source: str) -> None:
@@ -49,16 +72,22 @@ class PromptTemplate:
             raise PromptTemplateError(f"it has {len(source)} characters, the limit is {MAX_PROMPT_CHARS}")
         try:
             tree = _ENVIRONMENT.parse(source)
+            keys = _name_session_values(tree)
             _check(tree)
             self._template = _ENVIRONMENT.from_string(tree)
         except TemplateSyntaxError as error:
             raise PromptTemplateError(f"line {error.lineno}: {error.message}") from None
         except RecursionError:
             raise PromptTemplateError("it is nested too deeply") from None
-        self.names = frozenset(node.name for node in tree.find_all(nodes.Name))
+        self._keys = keys
+        self.session_keys = frozenset(keys.values())
+        self.names = frozenset(node.name for node in tree.find_all(nodes.Name)) - keys.keys()
 
-    def render(self, variables: Mapping[str, str]) -> str:
-        """Return the text; the variables must be exactly those of `names`."""
+    def render(self, variables: Mapping[str, str], session: Mapping[str, str] = _NO_STATE) -> str:
+        """Return the text; the variables must be exactly those of `names`, `session` has the values of a conversation.
+
+        Values of a session are JSON documents: a string is put in as its text, anything else as its JSON.
+        """
         if missing := sorted(self.names - variables.keys()):
             raise PromptTemplateError(f"variable {missing[0]!r} is missing")
         if unknown := sorted(variables.keys() - self.names):
@@ -66,7 +95,9 @@ class PromptTemplate:
             raise PromptTemplateError(f"variable {unknown[0][:64]!r} is not one of its variables: {known}")
         parts: list[str] = []
         left = MAX_PROMPT_CHARS
-        for part in self._template.generate(dict(variables)):
+        values: dict[str, object] = dict(variables)
+        values |= {name: _session_value(session, key) for name, key in self._keys.items()}
+        for part in self._template.generate(values):
             left -= len(part)
             if left < 0:
                 raise PromptTemplateError(f"the prompt has more than {MAX_PROMPT_CHARS} characters")
@@ -74,9 +105,50 @@ class PromptTemplate:
         return "".join(parts)
 
 
+def _session_value(session: Mapping[str, str], key: str) -> object:
+    if key not in session:
+        return _Missing(key)
+    value = parse_json(session[key])
+    return value if isinstance(value, str) else session[key]
+
+
+def _name_session_values(node: nodes.Node) -> dict[str, str]:
+    """Make a variable of each `session.key` and `session["key"]`; returns the keys by the variables' names."""
+    keys: dict[str, str] = {}
+
+    def rename(place: nodes.Node) -> None:
+        for field, value in place.iter_fields():
+            listed = value if isinstance(value, list) else [value]
+            renamed = [_named(one, keys) if isinstance(one, nodes.Node) else one for one in listed]
+            setattr(place, field, renamed if isinstance(value, list) else renamed[0])
+            for one in renamed:
+                if isinstance(one, nodes.Node):
+                    rename(one)
+
+    rename(node)
+    return keys
+
+
+def _named(node: nodes.Node, keys: dict[str, str]) -> nodes.Node:
+    """Return the variable of a value of the session, or the node where it is none."""
+    if isinstance(node, nodes.Name) and node.name.startswith(_SESSION_VALUE):
+        raise PromptTemplateError(f"line {node.lineno}: a variable may not be named {node.name!r}")
+    if not isinstance(node, nodes.Getattr | nodes.Getitem):
+        return node
+    key = node.attr if isinstance(node, nodes.Getattr) else getattr(node.arg, "value", None)
+    if not isinstance(key, str) or not isinstance(node.node, nodes.Name) or node.node.name != _SESSION:
+        return node
+    known = {kept: name for name, kept in keys.items()}
+    name = known.get(key, f"{_SESSION_VALUE}{len(keys)}")
+    keys[name] = key
+    return nodes.Name(name, "load", lineno=node.lineno)
+
+
 def _check(node: nodes.Node) -> None:
     if not isinstance(node, _ALLOWED):
-        raise PromptTemplateError(f"line {node.lineno}: only {{{{ name }}}} and {{% if name %}} may be used")
+        raise PromptTemplateError(
+            f"line {node.lineno}: only {{{{ name }}}}, {{{{ session.key }}}} and {{% if name %}} may be used"
+        )
     if isinstance(node, nodes.Const) and not isinstance(node.value, str):
         raise PromptTemplateError(f"line {node.lineno}: {node.value!r} is no text, and all values are")
     if isinstance(node, nodes.Operand) and node.op not in _COMPARISONS:

@@ -27,12 +27,14 @@ from services.orchestrator.core.run import Input, Outcome, Transition
 class Admitted:
     """A request was admitted, and its plan is checked under these bounds.
 
-    `after_sequence` is the last event of an earlier run under the same id; 0 when there was none.
+    `after_sequence` is the last event of an earlier run under the same id; 0 when there was none. `max_execution_s` is
+    the longest that it may take, interruptions included; None where an earlier version admitted it.
     """
 
     request: Request
     bounds: PlanPolicy = field(default_factory=PlanPolicy)
     after_sequence: int = 0
+    max_execution_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

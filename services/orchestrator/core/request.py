@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -24,6 +25,9 @@ MAX_BIASED_TOKENS = 1024
 MAX_LOGIT_BIAS = 100
 MAX_TOP_LOGPROBS = 20
 MAX_PRIORITY = 10
+MAX_TIMEOUT_S = 366 * 86_400.0  # a deadline beyond it is a mistake, and far beyond it no clock has it
+MAX_RULES = 100
+MAX_RULE_NAME_CHARS = 200
 
 # The lowest value, whether it is excluded, and the highest: the ranges of the inference contract.
 SAMPLING_RANGES: Mapping[str, tuple[float, bool, float]] = {
@@ -183,6 +187,8 @@ def check_request(request: Request) -> None:
     _check_hints(request.hints)
     if request.hints.top_logprobs is not None and request.mode in (Mode.PLAN, Mode.REDUNDANT):
         raise InvalidRequest(f"mode {request.mode} reports no log-probabilities: leave hints.top_logprobs unset")
+    _check_context(request.context)
+    _check_rules(request.rules)
     if wrong := request.retry.objection:
         raise InvalidRequest(f"retry.{wrong}")
     has_grammar = bool(request.output.grammar or request.output.grammar_name)
@@ -251,8 +257,10 @@ def _check_hints(hints: Hints) -> None:
         raise InvalidRequest(f"hints.model must be a model's alias: at most {MAX_MODEL_CHARS} printable characters")
     if hints.max_tokens < 0 or hints.max_tool_rounds < 0:
         raise InvalidRequest("hints.max_tokens and hints.max_tool_rounds must not be negative")
-    if hints.timeout_s is not None and hints.timeout_s <= 0:
-        raise InvalidRequest(f"hints.timeout is {hints.timeout_s} s: it must be positive")
+    if hints.timeout_s is not None and not 0 < hints.timeout_s <= MAX_TIMEOUT_S:
+        raise InvalidRequest(
+            f"hints.timeout is {hints.timeout_s:g} s: it must be positive and at most {MAX_TIMEOUT_S:g} s"
+        )
     for name, value in {"temperature": hints.temperature, "top_p": hints.top_p, **hints.sampling}.items():
         if value is not None:
             _check_sampling(name, value)
@@ -265,6 +273,31 @@ def _check_sampling(name: str, value: float) -> None:
     if not low <= value <= high or (is_exclusive and value == low):
         bound = f"above {low:g} and at most" if is_exclusive else f"between {low:g} and"
         raise InvalidRequest(f"hints.{name} is {value:g}: it must be {bound} {high:g}")
+
+
+def _check_context(policy: ContextPolicy | None) -> None:
+    if policy is None:
+        return
+    if policy.min_score is not None and not math.isfinite(policy.min_score):
+        raise InvalidRequest(f"context.min_score is {policy.min_score}: it must be a finite number")
+    if policy.max_tokens < 0 or policy.top_k < 0:
+        raise InvalidRequest("context.max_tokens and context.rerank.top_k must not be negative")
+
+
+def _check_rules(rules: Sequence[Rule]) -> None:
+    """Check what can be seen of rules without reading their expressions."""
+    if len(rules) > MAX_RULES:
+        raise InvalidRequest(f"rules has {len(rules)} entries: it takes at most {MAX_RULES}")
+    names = [rule.name for rule in rules]
+    for rule in rules:
+        if not 1 <= len(rule.name) <= MAX_RULE_NAME_CHARS:
+            raise InvalidRequest(
+                f"rules has one whose name has {len(rule.name)} characters: each needs 1 to {MAX_RULE_NAME_CHARS}"
+            )
+        if names.count(rule.name) > 1:
+            raise InvalidRequest(f"rules has {rule.name!r} more than once: names must differ")
+        if not rule.expression and not rule.builtin_kind:
+            raise InvalidRequest(f"rule {rule.name!r} is empty: give it an expression or a builtin")
 
 
 def _check_stop(stop: Sequence[str]) -> None:
@@ -283,6 +316,8 @@ def _check_engine_hints(hints: Hints) -> None:
             f"hints.logit_bias has {len(hints.logit_bias)} tokens, at most {MAX_BIASED_TOKENS} are taken"
         )
     for token, bias in hints.logit_bias.items():
+        if token < 0:
+            raise InvalidRequest(f"hints.logit_bias names token {token}: tokens are numbered from 0")
         if not abs(bias) <= MAX_LOGIT_BIAS:
             raise InvalidRequest(f"hints.logit_bias of token {token} is {bias:g}: it must be between -100 and 100")
     if hints.top_logprobs is not None and not 0 <= hints.top_logprobs <= MAX_TOP_LOGPROBS:

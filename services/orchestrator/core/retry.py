@@ -7,6 +7,7 @@ from dataclasses import dataclass
 DEFAULT_MAX_RETRIES = 2
 MAX_RETRIES = 10
 MAX_BACKOFF_S = 60.0
+MAX_WAITS_S = 300.0  # of all retries together
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,11 @@ class RetryPolicy:
             return f"max_retries is {self.max_retries}: it must be between 0 and {MAX_RETRIES}"
         if not 0 <= self.backoff_s <= MAX_BACKOFF_S:
             return f"backoff is {self.backoff_s:g} s: it must be between 0 and {MAX_BACKOFF_S:g} s"
+        waits_s = sum(self.wait_s(retry, 0.0) for retry in range(1, self.max_retries + 1))
+        if waits_s > MAX_WAITS_S:
+            return (
+                f"backoff comes to {waits_s:g} s over {self.max_retries} retries: at most {MAX_WAITS_S:g} s are waited"
+            )
         return ""
 
     def wait_s(self, retry: int, draw: float) -> float:

@@ -21,11 +21,14 @@ from services.orchestrator.core.voting import Count, Voting
 class Prepared:
     """What PREPARE resolved; `engine_text` is empty when the decoder is free, `is_fully_enforced` is of the schema.
 
-    `warnings` are what could not be resolved, without failing the request.
+    `warnings` are what could not be resolved, without failing the request. The last of the history are the messages of
+    the stored conversation at the positions from `history_start` to `history_end`; a summary of others may come before.
     """
 
     system_prompt: str = ""
     history: tuple[Message, ...] = ()
+    history_start: int = 0
+    history_end: int = 0
     context_message: Message | None = None
     retrieval_confidence: float | None = None
     tools: tuple[ToolDefinition, ...] = ()

@@ -158,6 +158,10 @@ class Journal(Protocol):
     async def beat(self) -> Pulse:
         """Tell that this owner lives, and see who else does."""
 
+    @property
+    def write_failure(self) -> str:
+        """Why the last write could not be made; empty while they can."""
+
     async def interrupt(self, owner: str, beat: int) -> bool:
         """Mark what a dead owner ran as interrupted; False when it has beaten since, or others were faster."""
 
@@ -173,6 +177,9 @@ class Journal(Protocol):
     async def get_session(self, session_id: str, limit: int = 0) -> SessionRecord:
         """Return a conversation with its newest messages, as many as `limit` unless that is 0. Raises NotFound."""
 
+    async def session_state(self, session_id: str) -> Mapping[str, str]:
+        """Return the values of a session, JSON documents by their keys; none of one that is not there."""
+
     async def list_sessions(self, *, limit: int, after: int) -> list[SessionRecord]:
         """Return conversations, last used first, skipping the first `after`."""
 
@@ -183,7 +190,10 @@ class Journal(Protocol):
         """
 
     async def delete_session(self, session_id: str) -> None:
-        """Remove a conversation. Raises NotFound."""
+        """Remove a conversation and the executions of it that do not run. Raises NotFound when there are neither."""
+
+    async def add_usage(self, used: UsageTotal) -> None:
+        """Add what was used by work that is no execution."""
 
     async def usage_totals(self, *, session_id: str | None, model: str | None) -> list[UsageTotal]:
         """Return the totals of a session, of a model, of both or all, by session and model."""

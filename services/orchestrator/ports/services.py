@@ -19,10 +19,14 @@ from services.orchestrator.core.run import Infer, Sample
 
 @dataclass(frozen=True, slots=True)
 class CompiledConstraint:
-    """What the decoder takes; `is_fully_enforced` when nothing of the source is left to check."""
+    """What the decoder takes; `is_fully_enforced` when nothing of the source is left to check.
+
+    `unsupported` are the schema's keywords that the decoder does not enforce, each with its place where that is known.
+    """
 
     engine_text: str
     is_fully_enforced: bool
+    unsupported: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +96,10 @@ class InferencePort(Protocol):
 class PromptProvider(Protocol):
     """Makes system prompts. A deployment that assembles prompts its own way has one of its own."""
 
-    async def system_prompt(self, request: Request) -> str:
+    async def system_prompt(self, request: Request, session: Mapping[str, str]) -> str:
         """Return the system prompt of a request, empty for none; asked once per request, in PREPARE.
+
+        `session` are the values kept for its conversation, JSON documents by their keys, where it names a template.
 
         Raises InvalidRequest (CONFIG_INVALID) for a template or variables that it does not have.
         """

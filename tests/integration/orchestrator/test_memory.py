@@ -1,5 +1,7 @@
 """What a model sees of a stored conversation, over a real socket and a real journal."""
 
+import itertools
+
 import pytest
 from structlog.testing import capture_logs
 
@@ -103,6 +105,20 @@ async def test_the_oldest_turns_go_when_the_window_is_full_and_the_stored_conver
         assert prompt + HINTS.max_tokens <= 150
 
 
+async def test_the_prompt_begins_alike_for_several_turns_of_a_long_conversation_also_after_a_restart(tmp_path):
+    prompts = []
+    for first in (1, 16):
+        journal, inference = SqlJournal(journal_url(tmp_path)), Remembering(window=250)
+        services = scripted_services(inference=inference, summaries=journal)
+        async with orchestrator(tmp_path, services, journal=journal) as stub:
+            await talk(stub, first, first + 14)
+        prompts += [[message.content for message in command.messages] for command in inference.commands]
+    cold = [turn for turn in range(1, 30) if prompts[turn][: len(prompts[turn - 1])] != prompts[turn - 1]]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(cold)]
+    assert len(gaps) >= 3
+    assert min(gaps) >= 4, "a turn has 22 tokens, and the history 200"
+
+
 async def test_a_tool_call_goes_with_its_results(tmp_path):
     call = ToolCall("c", "clock", "{}")
     inference = ScriptedInference(answer("", [call]), answer(WORDS), answer("", [call]), answer(WORDS), answer("x"))
@@ -114,7 +130,7 @@ async def test_a_tool_call_goes_with_its_results(tmp_path):
 
 
 async def test_limits_by_number_and_by_tokens_bind_what_is_seen_of_the_history(tmp_path):
-    for policy, kept in ((MemoryPolicy(max_messages=5), 2), (MemoryPolicy(max_tokens=70), 3)):
+    for policy, kept in ((MemoryPolicy(max_messages=5), 1), (MemoryPolicy(max_tokens=90), 4)):
         path, inference = tmp_path / str(kept), Remembering()
         path.mkdir()
         async with orchestrator(path, scripted_services(inference=inference, memory=policy)) as stub:
@@ -138,7 +154,7 @@ async def test_where_tokens_cannot_be_counted_bytes_are_and_the_turn_goes_on(tmp
     async with orchestrator(tmp_path, scripted_services(inference=inference, memory=policy)) as stub:
         with capture_logs() as logs:
             await talk(stub, 1, 6)
-    assert inference.seen() == ["Be brief.", *questions(4, 6)], "a turn has 110 bytes"
+    assert inference.seen() == ["Be brief.", *questions(5, 6)], "a turn has 110 bytes"
     assert any("not counted" in entry["event"] for entry in logs)
 
 
@@ -189,9 +205,9 @@ async def test_what_goes_is_summarized_once_and_told_and_paid_for(tmp_path):
         await talk(stub, 1, 3)
         assert not inference.summarized
         response = await talk(stub, 4, 4, request_id="r4")
-        assert inference.seen() == ["Be brief.", f"{SUMMARY}sum 1", *questions(2, 4)]
+        assert inference.seen() == ["Be brief.", f"{SUMMARY}sum 1", *questions(3, 4)]
         command, hints = inference.summarized[0]
-        assert command.messages[1].content == f"What was said:\nuser: question 1\nassistant: {WORDS}"
+        assert command.messages[1].content.startswith(f"What was said:\nuser: question 1\nassistant: {WORDS}\n")
         assert (hints.max_tokens, hints.temperature) == (256, 0.0)
         assert response.token_usage.output_tokens == 6, "of the summary and of the answer"
         events = await timeline(stub, "r4")
@@ -201,18 +217,20 @@ async def test_what_goes_is_summarized_once_and_told_and_paid_for(tmp_path):
         assert states[-1] == execution_pb2.LIFECYCLE_STATE_PREPARE
         failed = await execute(stub, system_request("x", session_id="s", tools=["hammer"]))
         assert failed.HasField("error")
-        await talk(stub, 4, 4, **STRUCTURED)
-        assert inference.seen()[1] == f"{SUMMARY}sum 2", "question 4 was answered, so question 2 goes"
+        await talk(stub, 5, 5)
+        assert len(inference.summarized) == 1, "four messages are kept"
+        await talk(stub, 6, 6, **STRUCTURED)
+        assert inference.seen()[1] == f"{SUMMARY}sum 2", "question 5 was answered, so questions 3 and 4 go"
         assert len(inference.summarized) == 2
-        await talk(stub, 5, 5, **STRUCTURED)
+        await talk(stub, 6, 6, **STRUCTURED)
         assert len(inference.summarized) == 2, "nothing more goes, so the summary is used again"
         told = inference.summarized[1][0].messages[1].content
-        assert told.startswith("Summary so far:\nsum 1\n\nWhat was said since:\nuser: question 2\n")
+        assert told.startswith("Summary so far:\nsum 1\n\nWhat was said since:\nuser: question 3\n")
     journal, inference = SqlJournal(journal_url(tmp_path)), Remembering()
     services = scripted_services(inference=inference, summaries=journal, memory=SUMMARIZE)
     async with orchestrator(tmp_path, services, journal=journal) as stub:
-        await talk(stub, 5, 5)
-        assert inference.seen() == ["Be brief.", f"{SUMMARY}sum 2", *questions(3, 5)]
+        await talk(stub, 6, 6)
+        assert inference.seen() == ["Be brief.", f"{SUMMARY}sum 2", *questions(5, 6)]
         assert not inference.summarized, "it outlives a restart"
         await call_unary("orchestrator", stub.DeleteSession, pb.DeleteSessionRequest(session_id="s"))
         assert await journal.get_summary("s") is None
@@ -226,7 +244,7 @@ async def test_a_summary_is_made_when_the_window_is_full_and_has_room_itself(tmp
     inference.has_long_summaries = True
     policy = MemoryPolicy(eviction=Eviction.SUMMARIZE)
     async with orchestrator(tmp_path, scripted_services(inference=inference, memory=policy)) as stub:
-        await talk(stub, 1, 12)
+        await talk(stub, 1, 15)
     assert inference.seen()[1].startswith(SUMMARY)
     assert 1 < len(inference.summarized) < 8
     for command in inference.commands:
@@ -265,11 +283,11 @@ async def test_a_summary_that_fails_is_told_in_the_log_and_the_turn_goes_on_with
     async with orchestrator(tmp_path, services) as stub:
         with capture_logs() as logs:
             await talk(stub, 1, 4)
-        assert inference.seen() == ["Be brief.", *questions(2, 4)]
+        assert inference.seen() == ["Be brief.", *questions(3, 4)]
         assert [entry["reason"] for entry in logs if "not summarized" in entry["event"]] == ["gone"]
         inference.failure = None
         await talk(stub, 5, 5)
-        assert inference.seen() == ["Be brief.", f"{SUMMARY}sum 2", *questions(3, 5)]
+        assert inference.seen() == ["Be brief.", f"{SUMMARY}sum 2", *questions(4, 5)]
         told = inference.summarized[-1][0].messages[1].content
         assert "question 1" in told
         assert "question 2" in told

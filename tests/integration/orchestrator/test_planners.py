@@ -1,5 +1,6 @@
 """Requests that bring no plan."""
 
+import asyncio
 import json
 from dataclasses import replace
 
@@ -10,7 +11,15 @@ from pagantic.constraint.v1 import contract_pb2
 from pagantic.context.v1 import context_service_pb2
 from pagantic.orchestrator.v1 import execution_pb2, plan_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
-from pagantic_common.domain.errors import ErrorCode, InvalidRequest, PreconditionFailed, Unavailable
+from pagantic_common.domain.errors import (
+    DeadlineExceeded,
+    ErrorCode,
+    Internal,
+    InvalidRequest,
+    Overloaded,
+    PreconditionFailed,
+    Unavailable,
+)
 from pagantic_common.rpc.call import call_unary
 from services.orchestrator.adapters.custom_steps import load_custom_steps
 from services.orchestrator.core.plan import PlanPolicy
@@ -161,3 +170,30 @@ def test_a_step_kind_that_cannot_be_loaded_is_refused_at_start(path, wrong):
         load_custom_steps({"shout": path})
     with pytest.raises(InvalidRequest, match="a built-in kind"):
         load_custom_steps({"infer": "json:dumps"})
+
+
+async def test_what_a_planner_uses_counts_whether_its_plan_is_taken_or_not(tmp_path):
+    inference = ScriptedInference(answer(MADE), answer("no plan"))
+    services = replace(scripted_services(inference=inference), planner=Planner.MODEL)
+    async with orchestrator(tmp_path, services) as stub:
+        await create_plan(stub, request(session_id="s"))
+        with pytest.raises(Internal):
+            await create_plan(stub, request(session_id="s"))
+        (total,) = (await call_unary("orchestrator", stub.GetUsage, pb.GetUsageRequest(session_id="s"))).totals
+    assert (total.requests, total.prompt_tokens, total.output_tokens) == (2, 20, 6)
+
+
+async def test_planning_counts_among_what_runs_and_has_an_end(tmp_path):
+    inference = ScriptedInference(None)
+    services = replace(scripted_services(inference=inference), planner=Planner.MODEL)
+    async with orchestrator(tmp_path, services, max_running=1, max_execution_s=0.5) as stub:
+        planning = asyncio.create_task(create_plan(stub, request()))
+        await asyncio.wait_for(inference.waiting.wait(), 5)
+        with pytest.raises(Overloaded, match="1 executions run already"):
+            await execute(stub, request())
+        with pytest.raises(Overloaded):
+            await create_plan(stub, request())
+        with pytest.raises(DeadlineExceeded, match="MAX_EXECUTION_S"):
+            await planning
+        inference.outputs = [answer(MADE)]
+        assert await create_plan(stub, request())

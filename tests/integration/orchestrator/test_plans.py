@@ -362,3 +362,25 @@ async def test_each_hop_of_a_step_gets_what_is_left_of_the_nearest_deadline(tmp_
     assert 2 < left[0] < 3.1  # gRPC rounds a deadline up
     assert 1 < left[1] < 2.1
     assert 3 < left[2] < 4.1
+
+
+async def test_the_events_of_a_steps_inferences_carry_the_attempt_that_they_belong_to(tmp_path):
+    inference = ScriptedInference(Unavailable("gone"), answer("bad"), answer("good"), answer("next"))
+    steps = step("a", output=SCHEMA, retry=plan_pb2.RetryPolicy(max_retries=2)), step("b")
+    services = {"inference": inference, "constraint": ScriptedConstraint("bad")}
+    response, events = await ask(tmp_path, plan(*steps), **services)
+    assert response.content == "next"
+    found = [
+        (event.step_name, event.action, event.attempt)
+        for event in events
+        if event.action in ("inference.start", "inference.end", "validation.stage", "attempt.discarded")
+    ]
+    assert found == [
+        ("a", "inference.start", 1), ("a", "inference.end", 1), ("a", "attempt.discarded", 1),
+        ("a", "inference.start", 2), ("a", "inference.end", 2), ("a", "validation.stage", 2),
+        ("a", "attempt.discarded", 2),
+        ("a", "inference.start", 3), ("a", "inference.end", 3), ("a", "validation.stage", 3),
+        ("b", "inference.start", 1), ("b", "inference.end", 1),
+    ]  # fmt: skip
+    discarded = [event.attempt_discarded.attempt for event in events if event.HasField("attempt_discarded")]
+    assert discarded == [1, 2]

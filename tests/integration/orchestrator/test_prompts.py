@@ -5,8 +5,10 @@ import pytest
 from pagantic.common.v1 import error_pb2
 from pagantic.constraint.v1 import contract_pb2
 from pagantic.orchestrator.v1 import execution_pb2, plan_pb2
+from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.messages import Message, Role
+from pagantic_common.rpc.call import call_unary
 from pagantic_common.settings import load_settings
 from services.orchestrator.__main__ import open_app
 from services.orchestrator.adapters.prompt_folder import PromptFolder
@@ -81,7 +83,7 @@ async def test_a_provider_of_its_own_is_asked_once_and_its_prompt_is_the_steps_t
         def __init__(self):
             self.requests = []
 
-        async def system_prompt(self, request):
+        async def system_prompt(self, request, session):
             self.requests.append(request)
             return f"House rules.\n\n{request.prompt.render()}"
 
@@ -106,3 +108,18 @@ async def test_the_setting_names_the_folder_and_a_file_that_is_no_template_stops
     with pytest.raises(InvalidRequest, match=r"'broken\.md' cannot be used: line 1"):
         async with open_app(load_settings(OrchestratorSettings)):
             pass
+
+
+async def test_a_template_reads_the_state_of_its_conversation(tmp_path, prompts):
+    prompts.joinpath("greet.md").write_text("Greet {{ session.name }}.")
+    inference = ScriptedInference()
+    services = scripted_services(inference=inference, prompts=PromptFolder(prompts))
+    async with orchestrator(tmp_path, services) as stub:
+        asked = pb.UpdateSessionRequest(session_id="s", state_json={"name": '"Ada"'})
+        await call_unary("orchestrator", stub.UpdateSession, asked)
+        await execute(stub, system_request(session_id="s", prompt=template("greet")))
+        assert inference.commands[0].messages[0].content == "Greet Ada."
+        for fields in ({}, {"session_id": "another"}):
+            response = await execute(stub, system_request(prompt=template("greet"), **fields))
+            assert response.error.code == error_pb2.ERROR_CODE_CONFIG_INVALID
+            assert "the session has no value 'name'" in response.error.message

@@ -109,11 +109,12 @@ async def test_a_caller_that_leaves_while_it_is_admitted_leaves_no_zombie(tmp_pa
 
 async def test_ended_executions_are_kept_for_their_time_only(tmp_path):
     url = journal_url(tmp_path)
-    async with orchestrator(tmp_path, journal=SqlJournal(url, retention_s=0.05)) as stub:
+    async with orchestrator(tmp_path, journal=SqlJournal(url, retention_s=0.5)) as stub:
         await execute(stub, system_request(request_id="old"))
-    await asyncio.sleep(0.1)
-    async with orchestrator(tmp_path, journal=SqlJournal(url, retention_s=0.05)) as stub:
+    await asyncio.sleep(0.6)
+    async with orchestrator(tmp_path, journal=SqlJournal(url, retention_s=0.5)) as stub:
         await execute(stub, system_request(request_id="new"))
+        await stub.executions.journal._purger.purge()
         listed = await call_unary("orchestrator", stub.ListExecutions, pb.ListExecutionsRequest())
         assert [execution.request_id for execution in listed.executions] == ["new"]
         with pytest.raises(NotFound):

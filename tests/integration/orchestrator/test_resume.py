@@ -13,6 +13,7 @@ from pagantic_common.domain.messages import ToolCall
 from pagantic_common.rpc.call import call_stream, call_unary
 from pagantic_common.telemetry.clock import SystemClock
 from services.orchestrator.adapters.sql_journal import SqlJournal
+from services.orchestrator.convert.entry import entry_from_json, entry_to_json
 from services.orchestrator.convert.event import event_from_proto
 from services.orchestrator.convert.request import fingerprint_of, request_from_proto
 from services.orchestrator.convert.response import response_to_proto
@@ -27,6 +28,7 @@ from tests.support.orchestrator_app import (
     ended,
     execute,
     journal_url,
+    leave,
     orchestrator,
     stored,
     system_request,
@@ -252,10 +254,56 @@ async def test_the_time_of_a_request_goes_on_while_nobody_runs_it(tmp_path):
     assert response.error.code == error_pb2.ERROR_CODE_CANCELLED_TIMEOUT
 
 
+async def test_a_resume_does_not_renew_the_time_that_an_execution_was_admitted_with(tmp_path):
+    inference = ScriptedInference(None)
+    request = system_request(request_id="r")
+    folder = tmp_path / "left"
+    async with orchestrator(tmp_path, scripted_services(inference=inference), max_execution_s=1.5) as stub:
+        running = asyncio.create_task(execute(stub, request))
+        await asyncio.wait_for(inference.waiting.wait(), 5)
+        await stored(stub, "r", lambda events: "inference.start" in actions(events))
+        leave(tmp_path, folder)
+        response = await running
+        assert response.error.code == error_pb2.ERROR_CODE_CANCELLED_TIMEOUT
+        assert "the longest that one may, 1.5 s (MAX_EXECUTION_S)" in response.error.message
+    async with orchestrator(folder, max_execution_s=3600) as stub:
+        response = await execute(stub, request)
+    assert response.error.code == error_pb2.ERROR_CODE_CANCELLED_TIMEOUT
+
+
+async def test_a_request_may_have_less_time_than_the_longest_and_not_more(tmp_path):
+    inference = ScriptedInference(None)
+    async with orchestrator(tmp_path, scripted_services(inference=inference), max_execution_s=0.2) as stub:
+        for timeout_s, reason in ((0.05, "the request's time is up"), (1e6, "MAX_EXECUTION_S")):
+            request = system_request()
+            request.hints.timeout.FromNanoseconds(round(timeout_s * 1e9))
+            response = await execute(stub, request)
+            assert response.error.code == error_pb2.ERROR_CODE_CANCELLED_TIMEOUT
+            assert reason in response.error.message
+
+
 async def test_another_payload_does_not_take_up_what_was_interrupted(interrupted_plan):
     async with orchestrator(interrupted_plan) as stub:
         with pytest.raises(Conflict, match="another payload"):
             await execute(stub, plan(TOOL))
+
+
+class Copying(SqlJournal):
+    """Keeps what it is given to take executions up from, as it is stored."""
+
+    copied = ()
+
+    async def admit(self, record, admitted, **fields):
+        self.copied += (self.stored(admitted),)
+        return await super().admit(record, admitted, **fields)
+
+    def write(self, write, **fields):
+        self.copied += tuple(map(self.stored, write.entries))
+        return super().write(write, **fields)
+
+    @staticmethod
+    def stored(entry):
+        return entry_from_json(entry_to_json(entry))
 
 
 VOTE = {"mode": execution_pb2.MODE_REDUNDANT, "output": SCHEMA}
@@ -280,13 +328,11 @@ async def test_every_journal_replayed_gives_the_states_and_the_response_that_it_
     request = type(request_)()
     request.CopyFrom(request_)
     request.request_id = "r"
-    async with orchestrator(tmp_path, scripted_services(**services)) as stub:
+    journal = Copying(journal_url(tmp_path))
+    async with orchestrator(tmp_path, scripted_services(**services), journal=journal) as stub:
         response = await execute(stub, request)
         events = [event_from_proto(event) for event in await timeline(stub, "r")]
-    journal = SqlJournal(journal_url(tmp_path))
-    await journal.open()
-    found = replay(await journal.entries("r"))
-    await journal.close()
+    found = replay(journal.copied)
     told = [event.payload for event in events if isinstance(event.payload, Transition)]
     assert list(found.transitions) == told
     (finish,) = (command for command in found.outcome.commands if isinstance(command, Finish))

@@ -1,3 +1,5 @@
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -78,49 +80,60 @@ def test_what_the_new_turn_goes_on_from_stays():
 
 
 @given(histories, st.data())
-def test_what_is_kept_is_within_the_limit_and_nothing_goes_that_is(history, data):
+def test_what_is_kept_is_within_the_limit_and_nothing_goes_of_what_fits(history, data):
     sizes = data.draw(st.lists(st.integers(0, 50), min_size=len(history), max_size=len(history)))
-    limit, step = data.draw(st.integers(0, 200)), data.draw(st.integers(1, 200))
-    places = [0]
-    for message in history:
-        places.append(places[-1] + memory.byte_count(message))
+    limit, before = data.draw(st.integers(0, 200)), data.draw(st.integers(0, len(history)))
     cuts = memory.cuts_of(history, (ASK,))
-    cut = memory.cut_for(cuts, sizes, limit, places=places, step=step)
+    cut = memory.cut_for(cuts, sizes, limit, before)
     assert cut in cuts
     assert sum(sizes[cut:]) <= limit
-    exact = memory.cut_by_size(cuts, sizes, limit)
-    assert exact <= cut
     assert sum(sizes) > limit or cut == 0
-    if cut > exact:
-        assert sum(sizes[cut:]) * 2 >= limit, "a mark gives up half of the limit at most"
-    smaller = [before for before in cuts if before < exact]
-    assert not smaller or sum(sizes[smaller[-1] :]) > limit, "the exact cut is the first that fits"
+    if cut == cuts[-1]:
+        assert memory.cut_by_size(cuts, sizes, limit) == cut, "all goes only where nothing fits"
 
 
-def test_the_beginning_stays_for_several_turns_while_a_conversation_grows():
-    def starts(step_of_limit):
-        found = []
-        for count in range(1, 200):
-            history = [ASK, Message(Role.ASSISTANT, "x" * 95)] * count
-            tokens = [25] * len(history)
-            cuts = memory.cuts_of(history, (ASK,))
-            found.append(memory.cut_by_tokens(cuts, history, tokens, 1000, step_of_limit))
-        return found
-
-    stepped, exact = starts(1000), starts(1)
-    assert stepped == sorted(stepped)
-    assert len(set(exact)) > 150, "without marks the beginning moves with every turn"
-    assert len(set(stepped)) < 25, "with marks it moves with every tenth"
-    kept = [2 * count - start for count, start in enumerate(stepped, start=1)]
-    assert max(kept) == 40
-    assert min(kept[40:]) >= 20
+def starts_of(count, turn_tokens, limits):
+    """Return where the history begins in each turn of a conversation, each cut made after the one before."""
+    found, before = [], 0
+    for turns_so_far in range(1, count):
+        history = [ASK, Message(Role.ASSISTANT, "x")] * turns_so_far
+        tokens = [turn_tokens // 4, turn_tokens * 3 // 4] * turns_so_far
+        limit = limits(turns_so_far)
+        before = memory.cut_for(memory.cuts_of(history, (ASK,)), tokens, limit, before)
+        assert sum(tokens[before:]) <= limit
+        found.append(before)
+    return found
 
 
-@pytest.mark.parametrize(("limit", "kept"), [(100, 12), (12, 12), (11, 10), (4, 4), (3, 2), (2, 2), (1, 0)])
+def turns_between_cuts(starts):
+    moved = [turn for turn in range(1, len(starts)) if starts[turn] != starts[turn - 1]]
+    return [later - earlier for earlier, later in itertools.pairwise(moved)]
+
+
+@pytest.mark.parametrize(("turn_tokens", "least"), [(480, 2), (240, 5), (120, 11), (40, 35)])
+def test_the_beginning_stays_for_several_turns_between_cuts_while_a_conversation_grows(turn_tokens, least):
+    starts = starts_of(300, turn_tokens, lambda _: 2800)
+    assert starts == sorted(starts), "what went stays away"
+    assert min(turns_between_cuts(starts)) >= least
+
+
+def test_the_beginning_stays_although_the_new_questions_leave_now_more_and_now_less_room():
+    starts = starts_of(300, 120, lambda turn: 2800 - 90 * (turn % 3))
+    assert min(turns_between_cuts(starts)) >= 10
+
+
+def test_a_limit_that_grew_much_is_used_again():
+    history = [ASK, Message(Role.ASSISTANT, "x")] * 50
+    cuts = memory.cuts_of(history, (ASK,))
+    assert memory.cut_for(cuts, [10] * 100, 900, 96) == 56, "a model with a small window had left 40 tokens"
+    assert memory.cut_for(cuts, [10] * 100, 1000, 96) == 0
+
+
+@pytest.mark.parametrize(("limit", "kept"), [(100, 12), (12, 12), (11, 4), (4, 2), (3, 2), (2, 2), (1, 0)])
 def test_messages_are_kept_by_number_in_whole_turns(limit, kept):
     history = [ASK, Message(Role.ASSISTANT, "yes")] * 6
     cuts = memory.cuts_of(history, (ASK,))
-    assert len(history) - memory.cut_by_messages(cuts, len(history), limit) == kept
+    assert len(history) - memory.cut_for(cuts, [1] * len(history), limit) == kept
 
 
 @given(histories, st.text(min_size=300, max_size=400))
@@ -149,7 +162,7 @@ def test_a_message_that_is_too_long_alone_is_summarized_from_its_beginning():
 
 
 def test_a_summary_stands_before_what_is_kept():
-    assert memory.remembered(None, [ASK]) == (ASK,)
+    assert memory.remembered(None, [ASK]) == memory.remembered(Summary("", 2), [ASK]) == (ASK,)
     told = memory.remembered(Summary("They met.", 2), [ASK])
     assert told == (Message(Role.SYSTEM, "Summary of the conversation so far:\nThey met."), ASK)
 

@@ -329,3 +329,12 @@ def test_a_tool_step_takes_its_arguments_from_parameters_or_input():
 
 def test_every_kind_has_its_parameters_and_pairings():
     assert set(PARAMETERS) == set(TAKES) == set(GIVES) == set(StepKind)
+
+
+@pytest.mark.parametrize("timeout_s", [-5.0, 9.2e18, float("nan")])
+def test_a_timeout_that_no_clock_has_is_rejected(timeout_s):
+    bounds = {"timeout_per_step_s": 60.0}
+    for found in (plan(step("a", timeout_s=timeout_s)), plan(step("a"), timeout_per_step_s=timeout_s)):
+        for failure in (checked(found), checked(found, **bounds)):
+            assert failure.code is REJECTED
+            assert "it must be positive and at most" in failure.message

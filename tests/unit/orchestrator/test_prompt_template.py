@@ -21,7 +21,7 @@ def folder_of(path, files):
 
 def system_prompt(provider, prompt):
     work = Request(request_id="r", mode=Mode.CHAT, messages=(Message(Role.USER, "hi"),), prompt=prompt)
-    return asyncio.run(provider.system_prompt(work))
+    return asyncio.run(provider.system_prompt(work, {}))
 
 
 @given(st.text(), st.text())
@@ -48,7 +48,7 @@ def test_conditions_choose_text_by_what_the_values_are():
     [
         ("one\n{{ name", "line 2"),
         ("{% if a %}", "line 1"),
-        ("{% for a in b %}{{ a }}{% endfor %}", "only {{ name }} and {% if name %}"),
+        ("{% for a in b %}{{ a }}{% endfor %}", "only {{ name }}, {{ session.key }} and {% if name %}"),
         ("a\n{{ name.upper() }}", "line 2: only"),
         ("{{ name.__class__ }}", "only"),
         ("{{ name|upper }}", "only"),
@@ -136,3 +136,44 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path, files, wrong):
 def test_a_folder_that_is_not_there_is_named(tmp_path):
     with pytest.raises(InvalidRequest, match=r"the prompt folder .*missing' cannot be read"):
         PromptFolder(tmp_path / "missing")
+
+
+def test_values_of_the_session_are_put_in_as_they_are():
+    template = PromptTemplate(
+        '{{ session.name }} {{ session["a:b.c"] }} {{ session.age }} {{ one }} {{ session.name }}'
+    )
+    assert template.names == {"one"}
+    assert template.session_keys == {"name", "a:b.c", "age"}
+    state = {"name": '"{{ one }}"', "a:b.c": '{"x":[1]}', "age": "7", "other": "null"}
+    assert template.render({"one": "1"}, state) == '{{ one }} {"x":[1]} 7 1 {{ one }}'
+
+
+def test_a_value_that_the_session_lacks_is_false_in_a_condition_and_an_error_as_text():
+    template = PromptTemplate("{% if session.name == 'Ada' %}A{% elif session.name %}B{% else %}C{% endif %}")
+    assert [template.render({}, state) for state in ({"name": '"Ada"'}, {"name": '"Bo"'}, {})] == ["A", "B", "C"]
+    with pytest.raises(PromptTemplateError, match="the session has no value 'name': set it with UpdateSession"):
+        PromptTemplate("{{ session.name }}").render({}, {})
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ session.name.upper() }}",
+        "{{ session.__class__.__mro__ }}",
+        "{{ session['a']['b'] }}",
+        "{{ session[name] }}",
+        "{{ session[0] }}",
+        "{{ session() }}",
+        "{{ session.name|upper }}",
+        "{% for a in session %}{{ a }}{% endfor %}",
+    ],
+)
+def test_nothing_else_of_the_session_can_be_reached(source):
+    with pytest.raises(PromptTemplateError, match="only"):
+        PromptTemplate(source)
+
+
+def test_names_of_methods_are_keys_like_any_other():
+    template = PromptTemplate("{% if session.items or session.__class__ %}yes{% else %}no{% endif %}")
+    assert template.render({}, {}) == "no"
+    assert template.render({}, {"items": "1"}) == "yes"

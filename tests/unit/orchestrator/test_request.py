@@ -1,13 +1,16 @@
 import itertools
+import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.domain.messages import Message, Role, ToolDefinition
 from services.orchestrator.app.tool_calls import hash_arguments
 from services.orchestrator.convert.request import fingerprint_of
-from services.orchestrator.core.contract import OutputContract
+from services.orchestrator.core.contract import OutputContract, Rule
 from services.orchestrator.core.prompt import assemble_messages, context_message, last_user_text
 from services.orchestrator.core.request import (
     ContextPolicy,
@@ -20,6 +23,7 @@ from services.orchestrator.core.request import (
     check_configuration,
     check_request,
 )
+from services.orchestrator.core.retry import MAX_BACKOFF_S, MAX_RETRIES, MAX_WAITS_S
 from services.orchestrator.core.run import Prepared
 
 USER = Message(Role.USER, "why?")
@@ -44,6 +48,24 @@ def request(**fields):
         ({"mode": Mode.PLAN, "context": ContextPolicy("R", "c", includes_tools=True)}, "PLAN lays out no context"),
         ({"mode": Mode.PLAN, "context": ContextPolicy("R", "c", includes_schema=True)}, "PLAN lays out no context"),
         ({"retry": RetryPolicy(max_retries=11)}, "max_retries is 11"),
+        ({"retry": RetryPolicy(backoff_s=61)}, "backoff is 61 s"),
+        ({"retry": RetryPolicy(backoff_s=-1)}, "backoff is -1 s"),
+        ({"retry": RetryPolicy(backoff_s=math.nan)}, "backoff is nan s"),
+        ({"retry": RetryPolicy(max_retries=10, backoff_s=31)}, "comes to 310 s over 10 retries: at most 300 s"),
+        ({"retry": RetryPolicy(10, 2, is_exponential=True)}, "comes to 362 s"),
+        ({"hints": Hints(timeout_s=9_999_999_999)}, r"timeout is 1e\+10 s: it must be positive and at most"),
+        ({"hints": Hints(timeout_s=math.nan)}, "timeout is nan s"),
+        ({"hints": Hints(top_p=0.0)}, "top_p is 0: it must be above 0"),
+        ({"hints": Hints(top_p=math.nan)}, "top_p is nan"),
+        ({"hints": Hints(logit_bias={-1: 1.0})}, "token -1"),
+        ({"hints": Hints(logit_bias={1: math.nan})}, "token 1 is nan"),
+        ({"context": ContextPolicy("R", "c", min_score=math.nan)}, "context.min_score is nan"),
+        ({"context": ContextPolicy("R", "c", min_score=math.inf)}, "context.min_score is inf"),
+        ({"context": ContextPolicy("R", "c", max_tokens=-1)}, "must not be negative"),
+        ({"rules": (Rule("", "true"),)}, "0 characters"),
+        ({"rules": (Rule("r", "true"), Rule("r", "true"))}, "rules has 'r' more than once"),
+        ({"rules": (Rule("r"),)}, "rule 'r' is empty"),
+        ({"rules": tuple(Rule(f"r{number}", "true") for number in range(101))}, "101 entries"),
     ],
 )
 def test_a_malformed_envelope_is_refused_naming_the_field(fields, wrong):
@@ -124,3 +146,11 @@ def test_backoff_is_fixed_or_doubles():
     exponential = RetryPolicy(backoff_s=1, is_exponential=True)
     assert [exponential.wait_s(n, 0.0) for n in (0, 1, 2, 3)] == [0, 1, 2, 4]
     assert [exponential.wait_s(n, 0.5) for n in (1, 2, 3)] == [0.75, 1.5, 3]
+
+
+@given(st.integers(0, MAX_RETRIES), st.floats(0, MAX_BACKOFF_S), st.booleans(), st.floats(0, 1))
+def test_an_accepted_policy_never_waits_longer_than_the_limits(max_retries, backoff_s, is_exponential, draw):
+    policy = RetryPolicy(max_retries, backoff_s, is_exponential)
+    waits = [policy.wait_s(number, draw) for number in range(1, max_retries + 1)]
+    assert max(waits, default=0) <= MAX_BACKOFF_S
+    assert policy.objection or sum(waits) <= MAX_WAITS_S

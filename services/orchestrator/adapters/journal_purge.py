@@ -1,0 +1,135 @@
+"""Forgets what is old, beside the writer: on a thread and a connection of its own, a little at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from sqlalchemy import Connection, Engine, and_, delete, select, text
+
+from pagantic_common.telemetry.logging import get_logger
+from services.orchestrator.adapters import journal_schema as tables
+from services.orchestrator.adapters.journal_database import telling
+from services.orchestrator.adapters.journal_reads import IS_INTERRUPTED
+
+PURGED_AT_ONCE = 200
+PURGE_INTERVAL_S = 60.0
+FIRST_PURGE_S = 10.0  # after the start, which has enough to do, and may take up what is old
+RETRY_S = 5.0  # after a purge that failed
+ANSWER_TIMEOUT_S = 30  # of its statements, in PostgreSQL; nobody waits for them
+
+_executions, _sessions = tables.executions, tables.sessions
+log = get_logger(__name__)
+
+
+class Purger:
+    """Once a minute, forgets executions and conversations that are older than their retention, until none is left.
+
+    A batch that fails is tried again soon, and half as large. Conversations without a retention stay.
+    """
+
+    def __init__(self, engine: Engine, retention_s: float, session_retention_s: float = 0.0) -> None:
+        self._engine = engine
+        self._retention_s = retention_s
+        self._session_retention_s = session_retention_s
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal-purger")
+        self._task: asyncio.Task[None] | None = None
+        self._at_once = PURGED_AT_ONCE
+
+    def start(self) -> None:
+        """Purge from now on."""
+        self._task = asyncio.create_task(self._live())
+
+    async def close(self) -> None:
+        """End after the batch at hand."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await asyncio.get_running_loop().run_in_executor(None, self._thread.shutdown)
+
+    async def purge(self) -> None:
+        """Forget all that is old by now; raises what the database raised."""
+        now_s = time.time()
+        await self._repeat(lambda db: forget_old_executions(db, now_s - self._retention_s, self._at_once))
+        if self._session_retention_s:
+            oldest_s = now_s - self._session_retention_s
+            await self._repeat(lambda db: forget_old_sessions(db, oldest_s, self._at_once))
+
+    async def forget_session(self, session_id: str) -> int:
+        """Forget the executions of a conversation that do not run, and return how many there were."""
+        return await self._repeat(lambda db: forget_executions_of(db, session_id, self._at_once))
+
+    async def _live(self) -> None:
+        await asyncio.sleep(FIRST_PURGE_S)
+        while True:
+            try:
+                await self.purge()
+            except Exception as error:  # noqa: BLE001 - whatever it is, the next attempt comes
+                self._at_once = max(1, self._at_once // 2)
+                log.warning("the journal was not purged", reason=str(error), next_batch=self._at_once)
+                await asyncio.sleep(RETRY_S)
+            else:
+                self._at_once = PURGED_AT_ONCE
+                await asyncio.sleep(PURGE_INTERVAL_S)
+
+    async def _repeat(self, forget: Callable[[Connection], int]) -> int:
+        """Forget batch by batch until none is left; between batches whoever writes has its turn."""
+        count = 0
+        while True:
+            started_s = time.monotonic()
+            found = await asyncio.get_running_loop().run_in_executor(self._thread, self._in_transaction, forget)
+            count += found
+            if found == 0:
+                return count
+            await asyncio.sleep(time.monotonic() - started_s)
+
+    def _in_transaction(self, forget: Callable[[Connection], int]) -> int:
+        with telling(), self._engine.begin() as db:
+            if self._engine.dialect.name == "postgresql":
+                db.execute(text(f"SET LOCAL statement_timeout = {ANSWER_TIMEOUT_S * 1000}"))
+            return forget(db)
+
+
+def forget_old_executions(db: Connection, oldest_s: float, limit: int) -> int:
+    """Forget executions that ended, or were interrupted, before a time, the oldest first; returns how many."""
+    has_ended = and_(_executions.c.response.is_not(None), _executions.c.entered_at < oldest_s)
+    is_given_up = and_(IS_INTERRUPTED, _executions.c.interrupted_at < oldest_s)
+    count = 0
+    for is_old, moment in ((has_ended, _executions.c.entered_at), (is_given_up, _executions.c.interrupted_at)):
+        found = select(_executions.c.request_id).where(is_old).order_by(moment).limit(limit - count)
+        count += _forget_executions(db, db.execute(found.with_for_update(skip_locked=True)).scalars().all())
+    return count
+
+
+def forget_executions_of(db: Connection, session_id: str, limit: int) -> int:
+    """Forget executions of a conversation that ended or were interrupted; returns how many."""
+    has_stopped = (_executions.c.response.is_not(None)) | IS_INTERRUPTED
+    found = select(_executions.c.request_id).where(_executions.c.session_id == session_id, has_stopped).limit(limit)
+    return _forget_executions(db, db.execute(found.with_for_update(skip_locked=True)).scalars().all())
+
+
+def forget_old_sessions(db: Connection, oldest_s: float, limit: int) -> int:
+    """Forget conversations that were last used before a time, unless a turn of theirs runs; returns how many."""
+    in_use = select(tables.turns.c.session_id)
+    is_old = and_(_sessions.c.updated_at < oldest_s, _sessions.c.session_id.not_in(in_use))
+    found = select(_sessions.c.session_id).where(is_old).order_by(_sessions.c.updated_at).limit(limit)
+    return forget_sessions(db, db.execute(found.with_for_update(skip_locked=True)).scalars().all())
+
+
+def forget_sessions(db: Connection, session_ids: Sequence[str]) -> int:
+    """Forget conversations with all that is kept for them; what they cost stays. Returns how many there were."""
+    if not session_ids:
+        return 0
+    for table in (tables.messages, tables.session_state, tables.summaries):
+        db.execute(delete(table).where(table.c.session_id.in_(session_ids)))
+    return db.execute(delete(_sessions).where(_sessions.c.session_id.in_(session_ids))).rowcount
+
+
+def _forget_executions(db: Connection, request_ids: Sequence[str]) -> int:
+    if not request_ids:
+        return 0
+    for table in (tables.events, tables.entries, tables.turns):
+        db.execute(delete(table).where(table.c.request_id.in_(request_ids)))
+    return db.execute(delete(_executions).where(_executions.c.request_id.in_(request_ids))).rowcount

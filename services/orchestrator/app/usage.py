@@ -1,0 +1,27 @@
+"""What a request adds to the totals of its session and model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pagantic_common.domain.usage import TokenUsage
+from services.orchestrator.core.cost import Prices, cost_usd, prices_of
+from services.orchestrator.core.request import Request
+from services.orchestrator.ports.journal import UsageTotal
+
+
+def total_of(request: Request, usage: TokenUsage, model: str, prices: Mapping[str, Prices]) -> UsageTotal | None:
+    """Return what a request used under the alias that served it, empty where none is known; None for nothing."""
+    if not usage.prompt_tokens:  # else anyone could fill the table with names of models that there are not
+        return None
+    asked = request.hints.model
+    found = (prices_of(prices, model) if model else None) or prices_of(prices, asked)
+    return UsageTotal(
+        session_id=request.session_id,
+        model=model or asked or "default",
+        requests=1,
+        prompt_tokens=usage.prompt_tokens,
+        cached_prompt_tokens=usage.cached_prompt_tokens,
+        output_tokens=usage.output_tokens,
+        cost_usd=cost_usd(usage, found) or 0.0,
+    )
