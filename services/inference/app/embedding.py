@@ -96,10 +96,10 @@ class Embedding:
         return 0.0 if self._batch_started_s is None else now_s - self._batch_started_s
 
     def give_up(self, reason: str) -> None:
-        """Fail every request and refuse new ones: the thread is stuck."""
+        """Tell every caller that the engine is broken, and refuse new requests: the thread is stuck."""
         if not self.broken_because:
             self.broken_because = reason
-            self._fail_all(Internal(f"the engine is broken: {reason}", code=ErrorCode.INFERENCE_ENGINE_ERROR))
+            self._fail_all(Unavailable(f"the engine is broken: {reason}", code=ErrorCode.INFERENCE_ENGINE_ERROR))
 
     async def close(self) -> None:
         """Fail what still waits, and let the batch at hand and the thread end."""
