@@ -21,6 +21,7 @@ from services.constraint.core.work import Work
 from services.constraint.servicer import ConstraintServicer
 from services.constraint.settings import ConstraintSettings
 
+MIB = 1024 * 1024
 SERVICE_NAME = "pagantic.constraint.v1.ConstraintService"
 
 
@@ -39,7 +40,7 @@ async def open_app(settings: ConstraintSettings) -> AsyncIterator[Sequence[Regis
         constraints = Constraints(
             Work(limits, settings.repair_strategies),
             workers,
-            cache_entries=settings.compile_cache_entries,
+            cache_bytes=settings.compile_cache_mib * MIB,
             grammars=grammars,
             judge=InferenceJudge(channel, settings.judge_timeout_s, settings.connect_patience_s),
             clock=SystemClock(),

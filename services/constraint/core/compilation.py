@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -26,6 +27,7 @@ from services.constraint.core.schema import bound_source, open_schema, warnings_
 
 MAX_UNSUPPORTED = 200
 _MAX_REASON_CHARS = 100
+_ENTRY_BYTES = 200  # of an object and its place in a dict
 _UNSATISFIABLE = "Unsatisfiable schema"
 _UNIMPLEMENTED = re.compile(r"Unimplemented keys: (\[.*\])")
 _UNKNOWN_FORMAT = re.compile(r"Unknown format: (.*)")
@@ -69,6 +71,12 @@ class Compiled:
     engine_text: str
     unsupported: tuple[Unsupported, ...] = ()
     warnings: tuple[str, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        """About what it takes in memory; a character of engine text is a byte, but for those beyond Latin-1."""
+        listed = sum(len(found.keyword) + len(found.path) + _ENTRY_BYTES for found in self.unsupported)
+        return _ENTRY_BYTES + sys.getsizeof(self.engine_text) + listed + sum(map(sys.getsizeof, self.warnings))
 
 
 def compile_source(source: Source, limits: Limits) -> Compiled:
