@@ -21,7 +21,7 @@ from pagantic_common.grammar.engine_text import (
     engine_text_of_schema,
     engine_text_of_values,
 )
-from pagantic_common.grammar.json_schema import NO_SCHEMAS, SCHEMAS_BY_NAME, Schema, schema_for_engine
+from pagantic_common.grammar.json_schema import NO_SCHEMAS, SCHEMAS_BY_NAME, Schema, is_rounded, schema_for_engine
 from services.constraint.core.model import Limits
 from services.constraint.core.schema import bound_source, open_schema, warnings_of
 
@@ -115,7 +115,7 @@ def _compile_schema(source: Source, limits: Limits) -> Compiled:
     except GrammarError:
         pass
     else:
-        return Compiled(source.hash, engine_text, warnings=warnings)
+        return Compiled(source.hash, engine_text, tuple(_rounded(schema))[:MAX_UNSUPPORTED], warnings)
     try:
         engine_text = engine_text_of_schema(source.text, lenient=True)
         objections = check_engine_text(engine_text)
@@ -124,7 +124,8 @@ def _compile_schema(source: Source, limits: Limits) -> Compiled:
             reason = str(error).removeprefix(_UNSATISFIABLE).lstrip(" :")
             raise InvalidRequest(f"no JSON satisfies the schema{reason and f': {reason}'}") from None
         return _compile_type(source, schema, str(error))
-    found = [place for objection in objections for place in _places_of(objection, schema_for_engine(schema))]
+    found = _rounded(schema)
+    found += [place for objection in objections for place in _places_of(objection, schema_for_engine(schema))]
     return Compiled(source.hash, engine_text, tuple(dict.fromkeys(found))[:MAX_UNSUPPORTED], warnings)
 
 
@@ -152,6 +153,10 @@ def _places_of(warning: str, schema: Schema) -> list[Unsupported]:
     else:
         found = []
     return found or [Unsupported(warning[:_MAX_REASON_CHARS], "")]
+
+
+def _rounded(schema: Schema) -> list[Unsupported]:
+    return _find(schema_for_engine(schema), is_rounded)
 
 
 def _find(schema: Any, is_wanted: Callable[[str, Any], bool]) -> list[Unsupported]:

@@ -35,6 +35,20 @@ def test_what_decoding_cannot_enforce_is_listed_by_pointer():
     }
 
 
+def test_numbers_that_decoding_would_round_are_listed():
+    large = 2**53 + 1
+    compiled = compile_source(
+        schema({"properties": {"a": {"const": large}, "b": {"enum": [1, large]}, "c": {"maximum": large}}}), LIMITS
+    )
+    assert set(compiled.unsupported) == {
+        Unsupported("const", "/properties/a/const"),
+        Unsupported("enum", "/properties/b/enum"),
+        Unsupported("maximum", "/properties/c/maximum"),
+    }
+    bound = compile_source(schema({"type": "integer", "maximum": 2**63 - 1}), LIMITS)
+    assert bound.unsupported == (Unsupported("maximum", "/maximum"),)
+
+
 def test_schema_that_decoding_enforces_has_nothing_unsupported():
     assert compile_source(schema({"type": "string", "maxLength": 65535}), LIMITS).unsupported == ()
 
@@ -46,6 +60,8 @@ def test_schema_that_decoding_enforces_has_nothing_unsupported():
         (schema({"type": "strin"}), ErrorCode.CONFIG_INVALID),
         (schema({"$ref": "http://example.com/a"}), ErrorCode.CONFIG_INVALID),
         (schema(False), ErrorCode.CONFIG_INVALID),
+        (Source(SourceKind.SCHEMA, '{"x": 1e999}'), ErrorCode.CONFIG_INVALID),
+        (Source(SourceKind.SCHEMA, r'{"description": "\ud800"}'), ErrorCode.CONFIG_INVALID),
         (schema({"title": "x" * 2000}), ErrorCode.CONSTRAINT_TOO_COMPLEX),
         (Source(SourceKind.GRAMMAR, "rootRule ::= a"), ErrorCode.CONSTRAINT_GRAMMAR_INVALID),
         (Source(SourceKind.GRAMMAR, "#" * 2001), ErrorCode.CONSTRAINT_TOO_COMPLEX),
