@@ -14,8 +14,8 @@ from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Overloaded,
 from pagantic_common.workers import worker_process
 from pagantic_common.workers.process_workers import ProcessWorkers
 from pagantic_common.workers.replies import WorkFailed
+from pagantic_common.workers.thread_workers import ThreadWorkers
 from pagantic_common.workers.worker_process import WorkerLimits
-from services.constraint.adapters.thread_workers import ThreadWorkers
 from services.constraint.core.compilation import Source, SourceKind
 from services.constraint.core.model import Contract, Limits, Rule
 from services.constraint.core.work import EnforceJob, SchemaReport, Work
