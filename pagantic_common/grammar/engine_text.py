@@ -11,10 +11,11 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from llguidance import LLMatcher, LLTokenizer
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
+from pagantic_common.domain.json_text import JsonTextError, parse_json
 from pagantic_common.grammar.gbnf import parse_gbnf
-from pagantic_common.grammar.json_schema import schema_for_engine
+from pagantic_common.grammar.json_schema import find_rounded_value, schema_for_engine
 from pagantic_common.grammar.lark import to_lark
 from pagantic_common.grammar.problems import GrammarError, GrammarTooComplexError, Problem
 
@@ -31,26 +32,40 @@ __all__ = [
     "engine_text_of_regex",
     "engine_text_of_schema",
     "engine_text_of_values",
+    "start_matcher",
 ]
 
 ITEM_SEPARATOR = ", "
 KEY_SEPARATOR = ": "
 MAX_REASON_CHARS = 400
 STACK_BYTES = 256 * 1024 * 1024  # for threads that compile: the engine recurses along chains of thousands of rules
+# What one mask may cost, so that a step waits for it tens of milliseconds at most, and what its lexer may grow to. The
+# schemas of the JSON Schema Test Suite decode as under the engine's own limits, which are several times as wide. For
+# building a lexer the engine has no limit: that is bounded where it is done.
+LIMITS = LLParserLimits(
+    initial_lexer_fuel=200_000,
+    step_lexer_fuel=50_000,
+    step_max_items=20_000,
+    max_lexer_states=20_000,
+    verbose_errors=False,  # they quote the output
+)
 _NOTHING = "NoExtensionBias"  # the engine's word for a grammar without a first character
 _QUOTED = re.compile(r'"[^"]*"|`[^`]*`|\'[^\']*\'')
-_LIMIT = re.compile(r"schema too large|[Tt]oo many|exceeds|limit of|fuel exhausted|panic:")  # in the engine's own words
+_LIMIT = re.compile(  # in the engine's own words
+    r"schema too large|too big|[Tt]oo many|exceeds|limit of|recursion limit|initial_lexer_fuel|fuel exhausted|panic:"
+)
 
 
 def engine_text_of_schema(schema_json: str, *, lenient: bool = False) -> str:
-    """Compile a JSON Schema; lenient leaves out keywords that the engine does not know instead of refusing them.
+    """Compile a JSON Schema; lenient leaves out what the engine does not know, or would round, instead of refusing it.
 
-    Raises GrammarError when the text is not a JSON object or boolean; call check_engine_text for the rest.
+    Raises GrammarError when the text is not a JSON object or boolean, or cannot be enforced, GrammarTooComplexError
+    when it is nested too deeply; call check_engine_text for the rest.
     """
     try:
-        schema = json.loads(schema_json)
-    except (ValueError, RecursionError):
-        raise GrammarError(Problem("the schema is not JSON")) from None
+        schema = parse_json(schema_json, is_rewritable=True)
+    except JsonTextError as error:
+        raise GrammarError(Problem(f"the schema is not JSON: {error}")) from None
     if isinstance(schema, bool):
         schema = {} if schema else {"allOf": [False]}
     if not isinstance(schema, dict):
@@ -62,7 +77,17 @@ def engine_text_of_schema(schema_json: str, *, lenient: bool = False) -> str:
         "lenient": lenient,
     }
     schema.pop("x-guidance", None)
-    text: str = LLMatcher.grammar_from_json_schema(json.dumps(schema_for_engine(schema)), overrides=options)
+    try:
+        rewritten = schema_for_engine(schema, keeps_rounded=not lenient)
+    except RecursionError:
+        raise GrammarTooComplexError(Problem("the schema is nested too deeply")) from None
+    rounded = find_rounded_value(rewritten)
+    if rounded is not None:
+        raise GrammarError(Problem(f"the value {rounded} cannot be enforced: integers are exact up to 2^53"))
+    try:
+        text: str = LLMatcher.grammar_from_json_schema(json.dumps(rewritten), overrides=options)
+    except ValueError as error:
+        raise _refusal(str(error)) from None
     return text
 
 
@@ -89,15 +114,25 @@ def check_engine_text(text: str) -> list[str]:
 
     Raises GrammarError with its reason, GrammarTooComplexError when that is one of its limits.
     """
-    is_error, messages = LLMatcher.validate_grammar_with_warnings(text, byte_tokenizer())
+    is_error, messages = LLMatcher.validate_grammar_with_warnings(text, byte_tokenizer(), limits=LIMITS)
     if is_error:
         raise _refusal("; ".join(messages).strip())
-    matcher = LLMatcher(byte_tokenizer(), text, log_level=0)
-    matcher.compute_bitmask()
+    start_matcher(text, byte_tokenizer())
+    return list(messages)
+
+
+def start_matcher(text: str, tokenizer: LLTokenizer) -> LLMatcher:
+    """Return a matcher that can give its first mask. Raises GrammarError and GrammarTooComplexError.
+
+    Some grammars take minutes and gigabytes: call it where both are bounded, or for text that was built there before.
+    """
+    matcher = LLMatcher(tokenizer, text, log_level=0, limits=LIMITS)
+    if not matcher.is_error():
+        matcher.compute_bitmask()
     if matcher.is_error():
         reason = matcher.get_error().split("<state>", 1)[0].strip()
         raise _refusal("it derives nothing" if reason.startswith(_NOTHING) else reason)
-    return list(messages)
+    return matcher
 
 
 def _refusal(reason: str) -> GrammarError:

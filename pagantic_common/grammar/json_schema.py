@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 MAX_SHOWN_CHARS = 200
+MAX_EXACT_INTEGER = 2**53  # of a double
 
 Schema = dict[str, Any] | bool
 
@@ -51,6 +52,8 @@ SCHEMAS_BY_NAME = frozenset(
     {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"}
 )
 NO_SCHEMAS = frozenset({"enum", "const", "default", "examples"})
+_VALUES = frozenset({"const", "enum"})
+_WITH_NUMBERS = _VALUES | {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
 _KEPT_BESIDE_REF = frozenset({"$ref", "$schema", "$defs", "definitions"})
 _NEW_IN_6 = frozenset({"const", "contains", "propertyNames"})
 _NEW_IN_7 = frozenset({"if", "then", "else"})
@@ -68,21 +71,59 @@ _LATER: dict[Dialect, frozenset[str]] = {
 }
 
 
-def schema_for_engine(schema: Schema) -> Schema:
+def schema_for_engine(schema: Schema, *, keeps_rounded: bool = True) -> Schema:
     """Return the schema as the engine must read it: without the keywords that mean nothing in the schema's draft.
 
     The engine reads every keyword of every draft, and refuses a `$schema` that it does not know. Places stay as they
-    are, so that references hold.
+    are, so that references hold. Keywords whose numbers it would round are kept or left out.
     """
     dialect, _ = read_dialect(schema)
-    rewritten: Schema = _Rewriting(dialect).rewrite(schema)
+    rewritten: Schema = _Rewriting(dialect, keeps_rounded=keeps_rounded).rewrite(schema)
     return rewritten
 
 
+def is_rounded(key: str, value: Any) -> bool:
+    """Tell whether the engine, which reads numbers as doubles, would enforce another number than the keyword says."""
+    return key in _WITH_NUMBERS and _find_large_integer(value) is not None
+
+
+def find_rounded_value(schema: Any) -> int | None:
+    """Return an integer of a `const` or `enum` that the engine would round, so that no output were valid."""
+    waiting = [schema]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, list):
+            waiting += value
+        if not isinstance(value, dict):
+            continue
+        for key, item in value.items():
+            if key in _VALUES and (found := _find_large_integer(item)) is not None:
+                return found
+            if key in SCHEMAS_BY_NAME and isinstance(item, dict):
+                waiting += item.values()
+            elif key not in NO_SCHEMAS:
+                waiting.append(item)
+    return None
+
+
+def _find_large_integer(value: Any) -> int | None:
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, int) and abs(item) > MAX_EXACT_INTEGER:
+            return item
+        if isinstance(item, list):
+            waiting += item
+        elif isinstance(item, dict):
+            waiting += item.values()
+    return None
+
+
 class _Rewriting:
-    def __init__(self, dialect: Dialect) -> None:
+    def __init__(self, dialect: Dialect, *, keeps_rounded: bool) -> None:
         self.dialect = dialect
         self.later = _LATER[dialect]
+        self.keeps_rounded = keeps_rounded
 
     def rewrite(self, value: Any, *, is_schema: bool = True) -> Any:
         """Rewrite a schema, or a value at a place that is not known to hold one but may be referred to."""
@@ -94,6 +135,8 @@ class _Rewriting:
         rewritten: dict[str, Any] = {}
         for key, item in value.items():
             if (is_alone and key not in _KEPT_BESIDE_REF) or (is_schema and key in self.later):
+                continue
+            if is_schema and not self.keeps_rounded and is_rounded(key, item):
                 continue
             if key == "$schema" and isinstance(item, str):
                 if known := find_dialect(item):

@@ -22,6 +22,7 @@ class ScriptedEmbedder:
 
     Args:
         has_special: Whether texts get the special tokens.
+        longest_token_bytes: What it says that a token has at most; in truth each has one.
         on_embed: Sees the texts of every batch before it is computed; what it raises is raised.
     """
 
@@ -32,11 +33,13 @@ class ScriptedEmbedder:
         max_batch_tokens: int = 32,
         max_batch_texts: int = 8,
         has_special: bool = True,
+        longest_token_bytes: int = 32,
         on_embed: Callable[[Sequence[Sequence[int]]], None] | None = None,
     ) -> None:
         self.model = ModelInfo(name="scripted", context_window=context_window, capabilities=("embed",))
         self.max_batch_tokens = max_batch_tokens
         self.max_batch_texts = max_batch_texts
+        self.longest_token_bytes = longest_token_bytes
         self.batches: list[tuple[tuple[int, ...], ...]] = []
         self._has_special = has_special
         self._on_embed = on_embed

@@ -55,6 +55,7 @@ class ScriptedEngine:
     Args:
         script: What it says after any prompt.
         logits_of: Logits after given tokens, instead of a script.
+        longest_token_bytes: What it says that a token has at most; in truth each has one.
         on_decode: Sees the slices of every batch before it is decoded; what it raises is raised.
     """
 
@@ -66,11 +67,13 @@ class ScriptedEngine:
         context_window: int = 512,
         kv_capacity_tokens: int = 4096,
         max_sequences: int = 64,
+        longest_token_bytes: int = 32,
         on_decode: Callable[[Sequence[Any]], None] | None = None,
     ) -> None:
         self.model = ModelInfo(name="scripted", context_window=context_window, capabilities=("chat",))
         self.vocabulary = ByteVocabulary()
         self.max_batch_tokens = 64
+        self.longest_token_bytes = longest_token_bytes
         self.kv_capacity_tokens = kv_capacity_tokens
         self.max_sequences = max_sequences
         self.parked: dict[int, list[int]] = {}

@@ -11,16 +11,17 @@ from pagantic_common.rpc.channel import open_channel
 from pagantic_common.rpc.server import Registration, run_service
 from pagantic_common.settings import load_settings
 from pagantic_common.telemetry.clock import SystemClock
+from pagantic_common.workers.process_workers import ProcessWorkers
+from pagantic_common.workers.worker_process import WorkerLimits
 from services.constraint.adapters.grammar_folder import GrammarFolder
 from services.constraint.adapters.inference_judge import InferenceJudge
-from services.constraint.adapters.process_workers import ProcessWorkers
-from services.constraint.adapters.worker_process import WorkerLimits
 from services.constraint.app.constraints import Constraints
 from services.constraint.core.model import Limits
 from services.constraint.core.work import Work
 from services.constraint.servicer import ConstraintServicer
 from services.constraint.settings import ConstraintSettings
 
+MIB = 1024 * 1024
 SERVICE_NAME = "pagantic.constraint.v1.ConstraintService"
 
 
@@ -28,7 +29,9 @@ SERVICE_NAME = "pagantic.constraint.v1.ConstraintService"
 async def open_app(settings: ConstraintSettings) -> AsyncIterator[Sequence[Registration]]:
     """Wire the service; raises InvalidRequest for a grammars folder that cannot be used."""
     limits = Limits(settings.max_schema_bytes, settings.max_schema_depth, settings.max_output_bytes)
-    worker_limits = WorkerLimits(settings.workers, settings.max_work_s, settings.max_work_mib, settings.queue_capacity)
+    worker_limits = WorkerLimits(
+        settings.workers, settings.max_work_s, settings.max_work_mib, settings.queue_capacity, Work.__module__
+    )
     grammars = GrammarFolder(settings.grammars_folder)
     async with (
         ProcessWorkers(worker_limits) as workers,
@@ -37,7 +40,7 @@ async def open_app(settings: ConstraintSettings) -> AsyncIterator[Sequence[Regis
         constraints = Constraints(
             Work(limits, settings.repair_strategies),
             workers,
-            cache_entries=settings.compile_cache_entries,
+            cache_bytes=settings.compile_cache_mib * MIB,
             grammars=grammars,
             judge=InferenceJudge(channel, settings.judge_timeout_s, settings.connect_patience_s),
             clock=SystemClock(),

@@ -30,7 +30,7 @@ class ConstraintSettings(CallerSettings):
     max_work_mib: int = Field(512, ge=64, description="most memory that such work takes, in MiB")
     workers: int = Field(2, ge=1, le=256, description="processes that do such work")
     queue_capacity: int = Field(256, ge=1, description="pieces of work that wait for a process; more are refused")
-    compile_cache_entries: int = Field(256, ge=1, description="compiled sources kept")
+    compile_cache_mib: int = Field(64, ge=1, description="memory for compiled sources that are kept, in MiB")
     inference_address: str = Field("127.0.0.1:50052", min_length=1, description="host:port of the inference service")
     judge_timeout_s: float = Field(
         60.0, gt=0, allow_inf_nan=False, description="time for one verdict of the semantic stage"

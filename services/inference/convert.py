@@ -50,11 +50,11 @@ _RANGES = {
     "top_p": (0.0, 1.0),
     "top_k": (0, 2**31),
     "min_p": (0.0, 1.0),
-    "repetition_penalty": (0.0, 2.0),
+    "repetition_penalty": (0.1, 2.0),  # divides logits: a number near 0 makes them infinite
     "presence_penalty": (-2.0, 2.0),
     "frequency_penalty": (-2.0, 2.0),
 }
-_MUST_BE_POSITIVE = ("top_p", "repetition_penalty")
+_MUST_BE_POSITIVE = ("top_p",)
 _CONSTRAINT_KINDS = {
     "schema_json": ConstraintKind.SCHEMA,
     "gbnf": ConstraintKind.GBNF,

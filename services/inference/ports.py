@@ -42,6 +42,10 @@ class TuningStore(Protocol):
 class Tokenizer(Protocol):
     """Text to a model's tokens and back; may be called from any thread."""
 
+    @property
+    def longest_token_bytes(self) -> int:
+        """Most bytes of text that become one token."""
+
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         """Split text into token ids."""
 
@@ -156,5 +160,9 @@ class ChatTemplate(Protocol):
 class ConstraintCompiler(Protocol):
     """Turns constraints into matchers over the model's tokens."""
 
-    def start(self, constraint: Constraint) -> Matcher:
-        """Return a fresh matcher. Raises InvalidRequest (CONSTRAINT_GRAMMAR_INVALID) with the reason it cannot be."""
+    async def start(self, constraint: Constraint) -> Matcher:
+        """Return a fresh matcher.
+
+        Raises InvalidRequest (CONSTRAINT_GRAMMAR_INVALID, CONSTRAINT_TOO_COMPLEX) with the reason why there is none,
+        Overloaded and Unavailable when it cannot be built now.
+        """

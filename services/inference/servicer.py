@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
@@ -25,7 +24,6 @@ from services.inference.convert import (
     score_response_to_proto,
     tuner_to_proto,
 )
-from services.inference.ports import Tokenizer
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -70,23 +68,22 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         return score_response_to_proto(scores, usage)
 
     async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
-        options = {"add_special": request.add_special, "parse_special": request.parse_special}
         async with self._models.use(request.model) as served:
-            tokens = await asyncio.to_thread(served.tokenizer.tokenize, request.text, **options)
+            tokens = await served.preparation.tokenize(
+                request.text, add_special=request.add_special, parse_special=request.parse_special
+            )
         return pb.TokenizeResponse(tokens=tokens)
 
     async def Detokenize(self, request: pb.DetokenizeRequest, context: Context) -> pb.DetokenizeResponse:
         async with self._models.use(request.model) as served:
-            data = served.tokenizer.detokenize(request.tokens, with_special=request.with_special)
+            data = await served.preparation.detokenize(request.tokens, with_special=request.with_special)
         return pb.DetokenizeResponse(text=data.decode("utf-8", "replace"))
 
     async def CountTokens(self, request: pb.CountTokensRequest, context: Context) -> pb.CountTokensResponse:
         chat = chat_prompt_from_proto(request.chat) if request.HasField("chat") else None
         async with self._models.use(request.model) as served:
-            counts = await asyncio.to_thread(_count_tokens, served.tokenizer, request.texts)
-            chat_tokens = (
-                len(await asyncio.to_thread(served.generates().prompt_tokens, chat)) if chat is not None else 0
-            )
+            counts = await served.preparation.count(request.texts)
+            chat_tokens = len(await served.generates().prompt_tokens(chat)) if chat is not None else 0
         return pb.CountTokensResponse(
             text_tokens=counts, chat_tokens=chat_tokens, context_window=served.info.context_window
         )
@@ -115,7 +112,3 @@ class InferenceServicer(rpc.InferenceServiceServicer):
             raise PreconditionFailed("nothing is measured here")
         self._tuner.ask()
         return pb.TuneEngineResponse()
-
-
-def _count_tokens(tokenizer: Tokenizer, texts: Iterable[str]) -> list[int]:
-    return [len(tokenizer.tokenize(text, add_special=False, parse_special=False)) for text in texts]

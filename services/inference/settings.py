@@ -52,6 +52,11 @@ class InferenceSettings(ServiceSettings):
     gpu_layers: int = Field(0, ge=-1, description="layers kept on the GPU; -1 is all")
     queue_capacity: int = Field(64, ge=0, description="requests that may wait; one more is INFERENCE_OVERLOADED")
     max_candidates: int = Field(64, ge=1, description="most candidates of one request")
+    constraint_workers: int = Field(1, ge=1, le=64, description="processes that try whether a constraint can be built")
+    max_constraint_s: float = Field(
+        1.5, ge=0.05, le=600, allow_inf_nan=False, description="longest time that building a constraint takes"
+    )
+    constraint_cache_mib: int = Field(512, ge=1, description="memory for constraints that are kept, in MiB")
     stream_interval_ms: int = Field(
         50, ge=0, description="text of shorter intervals is sent in one message; the first of an answer is never held"
     )

@@ -19,6 +19,9 @@ from pagantic_common.telemetry import names
 from pagantic_common.telemetry.clock import SystemClock
 from pagantic_common.telemetry.logging import get_logger
 from pagantic_common.telemetry.metrics import add_counter, add_gauge
+from pagantic_common.workers.process_workers import ProcessWorkers
+from pagantic_common.workers.worker_process import WorkerLimits
+from services.inference.adapters import constraint_trial
 from services.inference.adapters.jinja_chat_template import JinjaChatTemplate
 from services.inference.adapters.llama_cpp_embedder import EmbedderOptions, LlamaCppEmbedder
 from services.inference.adapters.llama_cpp_engine import MAX_SEQUENCES, EngineOptions, LlamaCppEngine
@@ -39,6 +42,7 @@ from services.inference.settings import AUTO, InferenceSettings
 
 IDLE_SEQUENCES = 96  # ids for finished sequences whose tokens may be shared
 MEMO_ROWS = 64  # rows of logits kept for prompts and first tokens that come again
+MAX_CONSTRAINT_MIB = 512  # that a worker process may take to build a constraint; what it keeps is bounded apart
 MIB = 1024 * 1024
 
 log = get_logger(__name__)
@@ -55,6 +59,21 @@ class _Running:
 async def open_app(settings: InferenceSettings, default: Path) -> AsyncIterator[Sequence[Registration]]:
     """Load the default model and give what the server needs; everything is closed at the end."""
     threading.stack_size(STACK_BYTES)  # of threads that are started from here on
+    limits = WorkerLimits(
+        settings.constraint_workers,
+        settings.max_constraint_s,
+        MAX_CONSTRAINT_MIB,
+        settings.queue_capacity + settings.max_running,
+        constraint_trial.__name__,
+    )
+    async with ProcessWorkers(limits) as workers, _open_models(settings, default, workers) as registrations:
+        yield registrations
+
+
+@asynccontextmanager
+async def _open_models(
+    settings: InferenceSettings, default: Path, workers: ProcessWorkers
+) -> AsyncIterator[Sequence[Registration]]:
     paths = {settings.model_name or default.stem: default}
     paths |= {alias: Path(path) for alias, path in settings.models.items()}
     specs = [
@@ -68,7 +87,7 @@ async def open_app(settings: InferenceSettings, default: Path) -> AsyncIterator[
     running = _Running(EngineOptions())
     models = Models(
         specs,
-        lambda spec: _load_model(spec, paths[spec.info.name], settings, running.options),
+        lambda spec: _load_model(spec, paths[spec.info.name], settings, running.options, workers),
         memory_limit_bytes=settings.memory_limit_mib * MIB,
     )
     tuner = _make_tuner(settings, file, kept.tuning if kept is not None else None, models, running)
@@ -201,7 +220,9 @@ def _engine_options(settings: InferenceSettings, tuning: Tuning, *, use_extra_bu
     )
 
 
-async def _load_model(spec: ModelSpec, path: Path, settings: InferenceSettings, options: EngineOptions) -> ServedModel:
+async def _load_model(
+    spec: ModelSpec, path: Path, settings: InferenceSettings, options: EngineOptions, workers: ProcessWorkers
+) -> ServedModel:
     if CAPABILITY in spec.info.capabilities:
         return await _load_embedder(spec, path, settings, options)
     engine = await asyncio.to_thread(LlamaCppEngine, path, spec.info, options)
@@ -215,10 +236,13 @@ async def _load_model(spec: ModelSpec, path: Path, settings: InferenceSettings, 
         post=asyncio.get_running_loop().call_soon_threadsafe,
         stream_interval_s=settings.stream_interval_ms / 1000,
     )
+    constraints = LlguidanceCompiler(
+        engine.vocab, workers, cache_bytes=settings.constraint_cache_mib * MIB, clock=clock
+    )
     generation = Generation(
         loop=loop,
         template=JinjaChatTemplate(engine.chat_template, bos_token=engine.bos_text, eos_token=engine.eos_text),
-        constraints=LlguidanceCompiler(engine.vocab),
+        constraints=constraints,
         clock=clock,
         max_candidates=settings.max_candidates,
         may_draft=settings.drafting,
@@ -227,6 +251,7 @@ async def _load_model(spec: ModelSpec, path: Path, settings: InferenceSettings, 
 
     async def close() -> None:
         await generation.close()
+        await asyncio.to_thread(constraints.close)
         engine.close()
 
     return ServedModel(spec.info, engine, close, generation)

@@ -5,7 +5,9 @@ import pytest
 
 from pagantic_common.domain.errors import ErrorCode, PreconditionFailed
 from pagantic_common.domain.messages import ModelInfo
+from pagantic_common.testing.clock import FakeClock
 from pagantic_common.testing.scripted_engine import ScriptedEngine
+from pagantic_common.workers.thread_workers import ThreadWorkers
 from services.inference.adapters.default_model import find_default_model
 from services.inference.adapters.jinja_chat_template import JinjaChatTemplate
 from services.inference.adapters.llama_cpp_engine import EngineOptions, LlamaCppEngine
@@ -127,9 +129,13 @@ def test_control_texts_are_found_so_that_messages_cannot_forge_them(real_engine)
     assert end not in real_engine.tokenize("<|im_end|>", add_special=False, parse_special=False)
 
 
-def test_masks_allow_only_what_the_schema_derives(real_engine):
-    compiler = LlguidanceCompiler(real_engine.vocab)
-    matcher = compiler.start(Constraint(ConstraintKind.SCHEMA, '{"enum":["yes","no"]}'))
+def compiler_of(engine):
+    return LlguidanceCompiler(engine.vocab, ThreadWorkers(), cache_bytes=1 << 26, clock=FakeClock())
+
+
+async def test_masks_allow_only_what_the_schema_derives(real_engine):
+    compiler = compiler_of(real_engine)
+    matcher = await compiler.start(Constraint(ConstraintKind.SCHEMA, '{"enum":["yes","no"]}'))
     logits = np.zeros(real_engine.vocabulary.size, dtype=np.float32)
     masked = matcher.mask(logits)
     pieces = {real_engine.vocabulary.piece(int(token)) for token in np.flatnonzero(np.isfinite(masked))}
@@ -137,9 +143,9 @@ def test_masks_allow_only_what_the_schema_derives(real_engine):
     assert all(b'"yes"'.startswith(piece) or b'"no"'.startswith(piece) for piece in pieces)
 
 
-def test_a_forked_matcher_goes_its_own_way(real_engine):
-    compiler = LlguidanceCompiler(real_engine.vocab)
-    matcher = compiler.start(Constraint(ConstraintKind.REGEX, "(yes|no)"))
+async def test_a_forked_matcher_goes_its_own_way(real_engine):
+    compiler = compiler_of(real_engine)
+    matcher = await compiler.start(Constraint(ConstraintKind.REGEX, "(yes|no)"))
     other = matcher.fork()
     for token in tokens_of(real_engine, "yes"):
         matcher.accept(token)

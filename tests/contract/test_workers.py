@@ -1,6 +1,7 @@
 """Both kinds of workers do the work; the processes bound it."""
 
 import asyncio
+import operator
 import os
 import re
 import signal
@@ -10,19 +11,24 @@ from contextlib import AsyncExitStack, suppress
 import pytest
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Overloaded, Unavailable
-from services.constraint.adapters import worker_process
-from services.constraint.adapters.process_workers import ProcessWorkers
-from services.constraint.adapters.thread_workers import ThreadWorkers
-from services.constraint.adapters.worker_process import WorkerLimits
-from services.constraint.core.model import Limits
-from services.constraint.core.work import SchemaReport, Work
+from pagantic_common.workers import worker_process
+from pagantic_common.workers.process_workers import ProcessWorkers
+from pagantic_common.workers.replies import WorkFailed
+from pagantic_common.workers.thread_workers import ThreadWorkers
+from pagantic_common.workers.worker_process import WorkerLimits
+from services.constraint.core.compilation import Source, SourceKind
+from services.constraint.core.model import Contract, Limits, Rule
+from services.constraint.core.work import EnforceJob, SchemaReport, Work
 
 WORK = Work(Limits(max_schema_bytes=10_000, max_schema_depth=20, max_output_bytes=10_000_000))
 
 
+MODULE = {"module": Work.__module__}
+
+
 def processes(**limits):
     return ProcessWorkers(
-        WorkerLimits(**{"processes": 1, "time_s": 20.0, "memory_mib": 256, "queue_capacity": 8, **limits})
+        WorkerLimits(**{"processes": 1, "time_s": 20.0, "memory_mib": 256, "queue_capacity": 8, **MODULE, **limits})
     )
 
 
@@ -49,7 +55,7 @@ async def test_work_raises_its_error_with_its_code(workers):
     with pytest.raises(InvalidRequest, match="nested too deeply") as caught:
         await workers.run(WORK.check_schema, "1", '{"not":' * 30 + "{}" + "}" * 30)
     assert caught.value.code is ErrorCode.CONSTRAINT_TOO_COMPLEX
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises((ZeroDivisionError, WorkFailed), match="by zero"):
         await workers.run(divmod, 1, 0)
 
 
@@ -81,7 +87,7 @@ async def test_work_that_was_kept_waiting_is_not_called_too_complex():
 
 async def test_a_result_beyond_the_bound_is_refused():
     async with processes() as workers:
-        assert "room for its result" in await too_complex(workers, bytes, 20_000_000)
+        assert "room for its result" in await too_complex(workers, operator.mul, "a", 20_000_000)
 
 
 async def test_without_processes_callers_are_told_and_a_later_start_is_used(monkeypatch):
@@ -166,3 +172,63 @@ async def test_the_processes_end_with_the_service():
         process = await workers.run(os.getpid)
     with pytest.raises(ProcessLookupError):
         os.kill(process, 0)
+
+
+async def test_a_worker_that_was_killed_for_its_time_is_reaped_and_replaced_at_once():
+    async with processes(time_s=0.2) as workers:
+        process = await workers.run(os.getpid)
+        with pytest.raises((Unavailable, InvalidRequest)):
+            await workers.run(time.sleep, 60)
+        with pytest.raises(ProcessLookupError):  # a zombie still has its number
+            os.kill(process, 0)
+        async with asyncio.timeout(20):
+            assert await workers.run(os.getpid) != process
+
+
+def environment_names():
+    return list(os.environ)
+
+
+async def test_a_worker_has_none_of_the_services_environment(monkeypatch):
+    monkeypatch.setenv("PAGANTIC_ORCHESTRATOR_JOURNAL_URL", "postgresql://user:password@host/journal")
+    async with processes() as workers:
+        names = set(await workers.run(environment_names))
+    assert names <= {*worker_process.ENVIRONMENT, "LC_CTYPE"}  # which Python sets by itself
+
+
+class Chosen:
+    """Would run in the service, were replies unpickled there."""
+
+    def __reduce__(self):
+        return (os._exit, (1,))
+
+
+def choose() -> Chosen:
+    return Chosen()
+
+
+async def test_a_worker_can_hand_its_service_nothing_to_run():
+    async with processes() as workers:
+        with pytest.raises(WorkFailed):
+            await workers.run(choose)
+        assert await workers.run(abs, -1) == 1
+
+
+RESULTS = [
+    (WORK.compile, (Source(SourceKind.SCHEMA, '{"type": "integer", "uniqueItems": true}'),)),
+    (WORK.enforce, (EnforceJob('{"a": 1', Contract('{"required": ["b"]}')),)),
+    (WORK.enforce, (EnforceJob("é", Contract(), (Rule("r", expression="output == 'x'"),)),)),
+    (WORK.check_grammar, ('root ::= "a"\nb ::= "c"', "a")),
+    (WORK.check_grammar, ("root ::=", None)),
+    (WORK.normalize_enums, ('"LOW"', '{"enum": ["low"]}')),
+    (WORK.check_schema, ("[1]", '{"items": {"type": "string"}}')),
+    (WORK.compile_rules, ((), "")),
+    (WORK.check_rules, ("1", (Rule("r", expression="false"),))),
+    (WORK.repair_json, ('{"a": ',)),
+]
+
+
+async def test_every_kind_of_result_arrives_as_it_was_given():
+    async with processes() as workers:
+        for work, arguments in RESULTS:
+            assert await workers.run(work, *arguments) == work(*arguments)

@@ -14,7 +14,7 @@ TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}as
 
 
 class NoConstraints:
-    def start(self, _constraint):
+    async def start(self, _constraint):
         raise InvalidRequest("the scripted engine has no masks", code=ErrorCode.CONSTRAINT_GRAMMAR_INVALID)
 
 

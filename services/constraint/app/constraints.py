@@ -5,7 +5,7 @@ from __future__ import annotations
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.domain.validation import Enforcement, Violation
-from services.constraint.app.compile_cache import CompileCache
+from pagantic_common.workers.work_cache import WorkCache
 from services.constraint.core.compilation import Compiled, Source, SourceKind
 from services.constraint.core.json_repair import RepairResult
 from services.constraint.core.judgement import Verdict
@@ -26,7 +26,7 @@ class Constraints:
         work: Work,
         workers: Workers,
         *,
-        cache_entries: int,
+        cache_bytes: int,
         grammars: NamedGrammars,
         judge: Judge,
         clock: Clock,
@@ -34,7 +34,9 @@ class Constraints:
         self._limits = work.limits
         self._work = work
         self._workers = workers
-        self._cache = CompileCache(work, workers, cache_entries)
+        self._cache: WorkCache[Compiled] = WorkCache(
+            max_bytes=cache_bytes, size_of=lambda compiled: compiled.size_bytes, monotonic_s=clock.monotonic_s
+        )
         self._grammars = grammars
         self._judge = judge
         self._clock = clock
@@ -42,7 +44,7 @@ class Constraints:
     async def compile(self, source: Source) -> tuple[Compiled, bool]:
         """Compile a source; the flag says whether it was in the cache."""
         bound_source(source.text, self._limits, source.kind.value)
-        return await self._cache.compile(source)
+        return await self._cache.get(source.hash, lambda: self._workers.run(self._work.compile, source))
 
     async def compile_named(self, name: str) -> tuple[Compiled, bool]:
         """Compile a configured grammar."""

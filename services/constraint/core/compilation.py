@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -20,12 +21,13 @@ from pagantic_common.grammar.engine_text import (
     engine_text_of_schema,
     engine_text_of_values,
 )
-from pagantic_common.grammar.json_schema import NO_SCHEMAS, SCHEMAS_BY_NAME, Schema, schema_for_engine
+from pagantic_common.grammar.json_schema import NO_SCHEMAS, SCHEMAS_BY_NAME, Schema, is_rounded, schema_for_engine
 from services.constraint.core.model import Limits
 from services.constraint.core.schema import bound_source, open_schema, warnings_of
 
 MAX_UNSUPPORTED = 200
 _MAX_REASON_CHARS = 100
+_ENTRY_BYTES = 200  # of an object and its place in a dict
 _UNSATISFIABLE = "Unsatisfiable schema"
 _UNIMPLEMENTED = re.compile(r"Unimplemented keys: (\[.*\])")
 _UNKNOWN_FORMAT = re.compile(r"Unknown format: (.*)")
@@ -70,6 +72,12 @@ class Compiled:
     unsupported: tuple[Unsupported, ...] = ()
     warnings: tuple[str, ...] = ()
 
+    @property
+    def size_bytes(self) -> int:
+        """About what it takes in memory; a character of engine text is a byte, but for those beyond Latin-1."""
+        listed = sum(len(found.keyword) + len(found.path) + _ENTRY_BYTES for found in self.unsupported)
+        return _ENTRY_BYTES + sys.getsizeof(self.engine_text) + listed + sum(map(sys.getsizeof, self.warnings))
+
 
 def compile_source(source: Source, limits: Limits) -> Compiled:
     """Compile; raises InvalidRequest with CONFIG_INVALID, CONSTRAINT_GRAMMAR_INVALID or CONSTRAINT_TOO_COMPLEX."""
@@ -107,7 +115,7 @@ def _compile_schema(source: Source, limits: Limits) -> Compiled:
     except GrammarError:
         pass
     else:
-        return Compiled(source.hash, engine_text, warnings=warnings)
+        return Compiled(source.hash, engine_text, tuple(_rounded(schema))[:MAX_UNSUPPORTED], warnings)
     try:
         engine_text = engine_text_of_schema(source.text, lenient=True)
         objections = check_engine_text(engine_text)
@@ -116,7 +124,8 @@ def _compile_schema(source: Source, limits: Limits) -> Compiled:
             reason = str(error).removeprefix(_UNSATISFIABLE).lstrip(" :")
             raise InvalidRequest(f"no JSON satisfies the schema{reason and f': {reason}'}") from None
         return _compile_type(source, schema, str(error))
-    found = [place for objection in objections for place in _places_of(objection, schema_for_engine(schema))]
+    found = _rounded(schema)
+    found += [place for objection in objections for place in _places_of(objection, schema_for_engine(schema))]
     return Compiled(source.hash, engine_text, tuple(dict.fromkeys(found))[:MAX_UNSUPPORTED], warnings)
 
 
@@ -144,6 +153,10 @@ def _places_of(warning: str, schema: Schema) -> list[Unsupported]:
     else:
         found = []
     return found or [Unsupported(warning[:_MAX_REASON_CHARS], "")]
+
+
+def _rounded(schema: Schema) -> list[Unsupported]:
+    return _find(schema_for_engine(schema), is_rounded)
 
 
 def _find(schema: Any, is_wanted: Callable[[str, Any], bool]) -> list[Unsupported]:

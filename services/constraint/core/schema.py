@@ -51,7 +51,7 @@ def parse_schema(schema_json: str, limits: Limits) -> Schema:
             code=ErrorCode.CONSTRAINT_TOO_COMPLEX,
         )
     try:
-        schema = parse_json(schema_json)
+        schema = parse_json(schema_json, is_rewritable=True)
     except JsonTextError as error:
         raise InvalidRequest(f"the schema is not JSON: {error}") from None
     if not isinstance(schema, dict | bool):

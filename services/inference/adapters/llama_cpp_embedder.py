@@ -96,6 +96,11 @@ class LlamaCppEmbedder:
         """Most texts of one `embed`."""
         return self._options.max_texts
 
+    @property
+    def longest_token_bytes(self) -> int:
+        """Most bytes of text that become one token."""
+        return self._tokenizer.longest_token_bytes
+
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         """Split text into token ids."""
         return self._tokenizer.tokenize(text, add_special=add_special, parse_special=parse_special)

@@ -208,6 +208,11 @@ class LlamaCppEngine:
         """Text of the end-of-text token."""
         return self.special_text(llama_cpp.llama_vocab_eos(self.vocab))
 
+    @property
+    def longest_token_bytes(self) -> int:
+        """Most bytes of text that become one token."""
+        return self._tokenizer.longest_token_bytes
+
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         """Split text into token ids."""
         return self._tokenizer.tokenize(text, add_special=add_special, parse_special=parse_special)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import cast
 
@@ -15,6 +16,7 @@ from services.inference.core.dialect import MEANT_CONTROL_TEXTS
 
 log = get_logger(__name__)
 
+_UNKNOWN_WORD_BYTES = 32
 _PIECE_BYTES = 512
 _SPECIAL_TOKENS = 8  # most that a tokenizer adds to a text
 _GGML_LOG_LEVEL_WARN = 3
@@ -53,6 +55,11 @@ class LlamaTokenizer:
     def __init__(self, vocab: llama_cpp.llama_vocab_p) -> None:
         self.vocab = vocab
         self.size: int = llama_cpp.llama_vocab_n_tokens(vocab)
+
+    @cached_property
+    def longest_token_bytes(self) -> int:
+        """Most bytes of text that become one token; of a word that is not known, where that is one token, so many."""
+        return max(_UNKNOWN_WORD_BYTES, *(len(self.render(token, with_special=True)) for token in range(self.size)))
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         """Split text into token ids."""

@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import warnings
-from collections.abc import Callable
-from functools import lru_cache
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import llama_cpp
 import numpy as np
 from llguidance import LLMatcher
 from llguidance.llamacpp import lltokenizer_from_vocab
 
+from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
-from pagantic_common.grammar.engine_text import (
-    GrammarError,
-    engine_text_of_gbnf,
-    engine_text_of_regex,
-    engine_text_of_schema,
-)
-from services.inference.core.generation import Constraint, ConstraintKind
+from pagantic_common.grammar.engine_text import GrammarError, start_matcher
+from pagantic_common.workers.work_cache import WorkCache
+from services.inference.adapters.constraint_trial import refusal, try_constraint
+from services.inference.core.generation import Constraint
 from services.inference.core.sampling import Logits
 
+MAX_SOURCE_BYTES = 256 * 1024
+GROWTH_BYTES = 8 * 1024 * 1024  # that a constraint's lexer may grow by while it is used, within the engine's limits
 _NEVER = np.float32(-np.inf)
-_CACHED_CONSTRAINTS = 128
 _REASON_CHARS = 200
-
-_TO_ENGINE_TEXT: dict[ConstraintKind, Callable[[str], str]] = {
-    ConstraintKind.SCHEMA: engine_text_of_schema,
-    ConstraintKind.GBNF: engine_text_of_gbnf,
-    ConstraintKind.REGEX: engine_text_of_regex,
-    ConstraintKind.ENGINE_TEXT: str,
-}
 
 
 class LlguidanceMatcher:
@@ -82,31 +78,59 @@ class LlguidanceMatcher:
             )
 
 
-class LlguidanceCompiler:
-    """Compiles constraints for one model's tokens."""
+class Workers(Protocol):
+    """Where constraints are tried: processes with bounded time and memory."""
 
-    def __init__(self, vocab: llama_cpp.llama_vocab_p) -> None:
+    def run(self, work: Callable[..., Any], *arguments: object) -> Awaitable[Any]:
+        """Return what `work` returns; raises InvalidRequest (CONSTRAINT_TOO_COMPLEX) when that takes too much."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Built:
+    matcher: LlguidanceMatcher
+    size_bytes: int
+
+
+class LlguidanceCompiler:
+    """Compiles constraints for one model's tokens. Used from one event loop.
+
+    A constraint of 38 bytes can take minutes and gigabytes to build, so each is built in a worker process first, and
+    here only when that was quick and small.
+    """
+
+    def __init__(self, vocab: llama_cpp.llama_vocab_p, workers: Workers, *, cache_bytes: int, clock: Clock) -> None:
         with warnings.catch_warnings():
             # llguidance reads token attributes through a name that llama-cpp-python has deprecated.
             warnings.simplefilter("ignore", DeprecationWarning)
             self._tokenizer = lltokenizer_from_vocab(vocab)
 
-        self._compile = lru_cache(_CACHED_CONSTRAINTS)(self._compile_anew)
+        self._workers = workers
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="constraint")
+        self._cache: WorkCache[_Built] = WorkCache(
+            max_bytes=cache_bytes, size_of=lambda built: built.size_bytes, monotonic_s=clock.monotonic_s
+        )
 
-    def start(self, constraint: Constraint) -> LlguidanceMatcher:
+    async def start(self, constraint: Constraint) -> LlguidanceMatcher:
         """Return a fresh matcher; one that was compiled lately is copied."""
-        return self._compile(constraint).fork()
-
-    def _compile_anew(self, constraint: Constraint) -> LlguidanceMatcher:
-        try:
-            text = _TO_ENGINE_TEXT[constraint.kind](constraint.text)
-        except GrammarError as error:
-            raise InvalidRequest(str(error), code=ErrorCode.CONSTRAINT_GRAMMAR_INVALID) from None
-        matcher = LLMatcher(self._tokenizer, text, log_level=0)
-        if matcher.is_error():
-            reason = str(matcher.get_error()).strip().splitlines()
+        source = constraint.text.encode()
+        if len(source) > MAX_SOURCE_BYTES:
             raise InvalidRequest(
-                f"the decoder cannot enforce this {constraint.kind}: {reason[0] if reason else 'no reason given'}",
-                code=ErrorCode.CONSTRAINT_GRAMMAR_INVALID,
+                f"the {constraint.kind} is too large: {len(source)} bytes, at most {MAX_SOURCE_BYTES} are taken",
+                code=ErrorCode.CONSTRAINT_TOO_COMPLEX,
             )
-        return LlguidanceMatcher(matcher)
+        key = f"{constraint.kind} {hashlib.sha256(source).hexdigest()}"
+        built, _ = await self._cache.get(key, lambda: self._build(constraint))
+        return built.matcher.fork()
+
+    def close(self) -> None:
+        """End the thread that builds; it waits for what is being built."""
+        self._thread.shutdown()
+
+    async def _build(self, constraint: Constraint) -> _Built:
+        trial = await self._workers.run(try_constraint, constraint.kind, constraint.text)
+        loop = asyncio.get_running_loop()
+        try:
+            matcher = await loop.run_in_executor(self._thread, start_matcher, trial.engine_text, self._tokenizer)
+        except GrammarError as error:
+            raise refusal(constraint.kind, error) from None
+        return _Built(LlguidanceMatcher(matcher), trial.memory_bytes + 2 * len(trial.engine_text) + GROWTH_BYTES)

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, replace
 
 from pagantic_common.domain.clock import Clock
-from pagantic_common.domain.errors import Cancelled, DeadlineExceeded, ErrorCode, Internal, InvalidRequest
+from pagantic_common.domain.errors import Cancelled, DeadlineExceeded, ErrorCode, Internal, InvalidRequest, Unavailable
 from pagantic_common.domain.messages import ModelInfo
 from pagantic_common.domain.usage import TokenUsage
 from services.inference.core.answer import AnswerParser
@@ -77,7 +77,8 @@ class AnswerStream:
         """Give the events until the request ends; the deltas of a candidate that wait together are joined.
 
         Raises Cancelled, DeadlineExceeded, InvalidRequest (CONSTRAINT_TOO_COMPLEX) for a constraint that the decoder
-        gives up, and Internal (INFERENCE_ENGINE_ERROR, INFERENCE_MALFORMED_RESPONSE).
+        gives up, Unavailable (INFERENCE_ENGINE_ERROR) when the engine breaks, Internal (INFERENCE_ENGINE_ERROR,
+        INFERENCE_MALFORMED_RESPONSE), and RuntimeError from whatever else this request's decoding raised.
         """
         while not self.is_done:
             await self._has_arrived.wait()
@@ -178,5 +179,11 @@ def failure_of(event: Failed) -> Exception:
             return DeadlineExceeded("the deadline passed while decoding")
         case FailureCause.ENGINE:
             return Internal(event.reason, code=ErrorCode.INFERENCE_ENGINE_ERROR)
+        case FailureCause.BROKEN:
+            return Unavailable(f"the engine is broken: {event.reason}", code=ErrorCode.INFERENCE_ENGINE_ERROR)
         case FailureCause.CONSTRAINT:
             return InvalidRequest(event.reason, code=ErrorCode.CONSTRAINT_TOO_COMPLEX)
+        case FailureCause.UNEXPECTED:
+            unexpected = RuntimeError("decoding of one request failed")
+            unexpected.__cause__ = event.error
+            return unexpected

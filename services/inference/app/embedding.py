@@ -24,6 +24,7 @@ from pagantic_common.domain.errors import (
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.telemetry.logging import get_logger
 from pagantic_common.telemetry.scope import current_deadline
+from services.inference.app.preparation import Preparation
 from services.inference.core.embedding import MAX_TEXTS, Text, TextQueue, Vectors, unit_vectors
 from services.inference.ports import TextEmbedder
 
@@ -60,6 +61,7 @@ class Embedding:
         self._clock = clock
         self._requests: dict[int, _Request] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="embedder")
+        self.preparation = Preparation(embedder, window_tokens=embedder.model.context_window)
         self._worker: asyncio.Task[None] | None = None
         self._batch_started_s: float | None = None
 
@@ -72,7 +74,9 @@ class Embedding:
         if not 1 <= len(texts) <= MAX_TEXTS:
             raise InvalidRequest(f"{len(texts)} texts: there must be 1 to {MAX_TEXTS}")
         self._check_capacity()
-        tokens = await asyncio.to_thread(self._tokenize, texts)
+        for position, text in enumerate(texts):
+            self.preparation.check_text(f"texts[{position}]", text)
+        tokens = await self.preparation.run(self._tokenize, texts)
         self._check_capacity()
         number = self.queue.add(tokens)
         request = _Request({}, len(tokens), current_deadline(), asyncio.get_running_loop().create_future())
@@ -96,18 +100,19 @@ class Embedding:
         return 0.0 if self._batch_started_s is None else now_s - self._batch_started_s
 
     def give_up(self, reason: str) -> None:
-        """Fail every request and refuse new ones: the thread is stuck."""
+        """Tell every caller that the engine is broken, and refuse new requests: the thread is stuck."""
         if not self.broken_because:
             self.broken_because = reason
-            self._fail_all(Internal(f"the engine is broken: {reason}", code=ErrorCode.INFERENCE_ENGINE_ERROR))
+            self._fail_all(Unavailable(f"the engine is broken: {reason}", code=ErrorCode.INFERENCE_ENGINE_ERROR))
 
     async def close(self) -> None:
-        """Fail what still waits, and let the batch at hand and the thread end."""
+        """Fail what still waits, and let the batch at hand and every thread that uses the model end."""
         self.broken_because = self.broken_because or "the service stops"
         self._fail_all(Cancelled("the service stops"))
         if self._worker is not None:
             await self._worker
-        self._thread.shutdown()
+        await asyncio.to_thread(self._thread.shutdown)
+        await self.preparation.close()
 
     def _tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         window, name = self.embedder.model.context_window, self.embedder.model.name

@@ -119,11 +119,15 @@ class EngineLoop:
         return self._thread.is_alive()
 
     def give_up(self, reason: str) -> None:
-        """Fail every request and refuse new ones: the thread is stuck or dead."""
+        """Tell every caller that the engine is broken, and refuse new requests: the thread is stuck or dead."""
         with self._changed:
-            if not self.broken_because:
-                self.broken_because = reason
-                self._hand_out(self.scheduler.fail(None, reason))
+            if self.broken_because:
+                return
+            self.broken_because = reason
+            # The scheduler may be what broke, so it is not asked who waits.
+            self._hand_out([Failed(number, FailureCause.BROKEN, reason) for number in self._deliver])
+            if self._change is not None and not self._change[1].done():
+                self._change[1].set_exception(Unavailable(f"the engine is broken: {reason}"))
 
     def close(self) -> None:
         """Fail what still runs, within one step, and let the thread end."""
@@ -153,7 +157,7 @@ class EngineLoop:
                     return self._carry_out_change
                 self._changed.wait()
             if self._is_closing:
-                if self._change is not None:
+                if self._change is not None and not self._change[1].done():
                     self._change[1].set_exception(Unavailable("the engine closes"))
                 self._hand_out(self.scheduler.fail(None, "the service stops", FailureCause.CANCELLED))
                 return None
@@ -174,6 +178,8 @@ class EngineLoop:
         with self._changed:
             self._change = None
             self.scheduler.renew(self._empty_tree(), self.engine.max_batch_tokens)
+        if done.done():  # the engine was given up meanwhile
+            return
         if error is None:
             done.set_result(None)
         else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +17,7 @@ from pagantic_common.domain.messages import ToolChoiceMode, ToolDefinition
 from pagantic_common.telemetry.scope import current_deadline
 from services.inference.app.answer_stream import AnswerStream
 from services.inference.app.engine_loop import EngineLoop
+from services.inference.app.preparation import Preparation
 from services.inference.core.answer import AnswerParser
 from services.inference.core.branches import DecodeRequest
 from services.inference.core.chat import plain_messages, template_messages, template_tools, with_joined_system
@@ -74,10 +75,12 @@ class Generation:
         self._may_draft = may_draft
         self._new_seed = new_seed
         self._running: dict[str, tuple[int, int]] = {}
+        self.preparation = Preparation(self.engine, window_tokens=self.engine.model.context_window)
 
     async def close(self) -> None:
-        """Stop what still decodes, within one step, and let the engine's thread end."""
+        """Stop what still decodes, within one step, and let every thread that uses the model end."""
         await asyncio.to_thread(self.loop.close)
+        await self.preparation.close()
 
     def runs(self, inference_id: str) -> bool:
         """Tell whether an inference runs here."""
@@ -91,9 +94,11 @@ class Generation:
         for index in indexes:
             self.loop.cancel_candidate(number, index)
 
-    def prompt_tokens(self, prompt: ChatPrompt | str) -> list[int]:
+    async def prompt_tokens(self, prompt: ChatPrompt | str) -> list[int]:
         """Return a prompt as the model would see it."""
-        return self._tokenize(prompt)[0]
+        self._check_size(prompt)
+        tokens, _ = await self.preparation.run(self._tokenize, prompt)
+        return tokens
 
     async def infer(self, request: InferenceRequest) -> AsyncGenerator[Event, None]:
         """Stream the events of one request. Closing the generator stops decoding within one step."""
@@ -102,7 +107,12 @@ class Generation:
                 f"candidate_count is {request.candidate_count}: it must be between 1 and {self._max_candidates}"
             )
         self.loop.check_capacity()
-        prepared = await asyncio.to_thread(self._prepare, request)
+        self._check_size(request.prompt)
+        constraint = request.constraint
+        if _is_enforced(request):
+            constraint = await self.preparation.run(_call_constraint, request)
+        matcher = await self._constraints.start(constraint) if constraint is not None else None
+        prepared = await self.preparation.run(self._prepare, request, matcher)
         stream = AnswerStream(
             started=prepared.started,
             new_parser=lambda: AnswerParser(
@@ -154,17 +164,13 @@ class Generation:
                 raise
             return self._template.render(joined, tools, thinks=thinks)
 
-    def _prepare(self, request: InferenceRequest) -> _Prepared:
-        constraint = request.constraint
-        tools: tuple[ToolDefinition, ...] = ()
-        is_enforced = False
-        if isinstance(request.prompt, ChatPrompt):
-            tools = offered_tools(request.prompt.tools, request.prompt.tool_choice)
-            is_enforced = request.prompt.tool_choice.is_enforced
-        if is_enforced:
-            if constraint is not None:
-                raise InvalidRequest("a constraint and an enforced tool_choice cannot both bind the output")
-            constraint = Constraint(ConstraintKind.SCHEMA, call_schema(tools))
+    def _check_size(self, prompt: ChatPrompt | str) -> None:
+        texts = (prompt,) if isinstance(prompt, str) else tuple(_texts_of(prompt))
+        self.preparation.check_text("the prompt", *texts)
+
+    def _prepare(self, request: InferenceRequest, matcher: Matcher | None) -> _Prepared:
+        tools = _offered_tools(request)
+        is_enforced = _is_enforced(request)
         tokens, dialect = self._tokenize(request.prompt, request.reasoning.mode)
         if not tokens:
             raise InvalidRequest("the prompt is empty")
@@ -178,7 +184,7 @@ class Generation:
             sampling=request.sampling,
             max_tokens=max_tokens,
             stop=request.stop,
-            matcher=self._matcher(request, constraint, dialect, is_enforced=is_enforced),
+            matcher=self._matcher(request, matcher, dialect, is_enforced=is_enforced),
             prompt_tokens=tokens,
             top_logprobs=request.top_logprobs,
         )
@@ -200,10 +206,9 @@ class Generation:
         )
 
     def _matcher(
-        self, request: InferenceRequest, constraint: Constraint | None, dialect: Dialect, *, is_enforced: bool
+        self, request: InferenceRequest, answer: Matcher | None, dialect: Dialect, *, is_enforced: bool
     ) -> Matcher | None:
         """Return what binds the output; a reasoning model thinks first, unless a call is enforced or it may not."""
-        answer = self._constraints.start(constraint) if constraint is not None else None
         thinks = dialect.is_reasoning_model or dialect.is_in_reasoning
         if is_enforced or dialect.reasoning is None or not thinks:
             return answer
@@ -243,6 +248,35 @@ class Generation:
         if prompt.tool_choice.mode is ToolChoiceMode.NONE and not prompt.tool_choice.tool_name:
             return ()
         return offered_tools(prompt.tools, prompt.tool_choice) if prompt.tools else ()
+
+
+def _texts_of(prompt: ChatPrompt) -> Iterator[str]:
+    """Yield what of a conversation becomes a part of the prompt, whatever the template."""
+    for message in prompt.messages:
+        yield message.content
+        for call in message.tool_calls:
+            yield call.arguments_json
+    if prompt.tool_choice.mode is not ToolChoiceMode.NONE:
+        for tool in prompt.tools:
+            yield tool.description
+            yield tool.parameters_json
+
+
+def _is_enforced(request: InferenceRequest) -> bool:
+    return isinstance(request.prompt, ChatPrompt) and request.prompt.tool_choice.is_enforced
+
+
+def _offered_tools(request: InferenceRequest) -> tuple[ToolDefinition, ...]:
+    if not isinstance(request.prompt, ChatPrompt):
+        return ()
+    return offered_tools(request.prompt.tools, request.prompt.tool_choice)
+
+
+def _call_constraint(request: InferenceRequest) -> Constraint:
+    """Return the constraint of an enforced call."""
+    if request.constraint is not None:
+        raise InvalidRequest("a constraint and an enforced tool_choice cannot both bind the output")
+    return Constraint(ConstraintKind.SCHEMA, call_schema(_offered_tools(request)))
 
 
 def _random_stream(seed: int) -> Callable[[], float]:

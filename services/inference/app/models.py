@@ -11,6 +11,7 @@ from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Overloaded
 from pagantic_common.domain.messages import ModelInfo
 from services.inference.app.embedding import Embedding
 from services.inference.app.generation import Generation
+from services.inference.app.preparation import Preparation
 from services.inference.core.embedding import CAPABILITY
 from services.inference.ports import Tokenizer
 
@@ -34,6 +35,11 @@ class ServedModel:
     close: Callable[[], Awaitable[None]]
     generation: Generation | None = None
     embedding: Embedding | None = None
+
+    @property
+    def preparation(self) -> Preparation:
+        """What tokenizes for this model."""
+        return (self.generation or self.embeds()).preparation
 
     def generates(self) -> Generation:
         """Return what generates text; raises InvalidRequest when this model does not."""

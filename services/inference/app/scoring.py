@@ -38,12 +38,12 @@ async def score_continuations(
     """
     if not 1 <= len(continuations) <= MAX_CONTINUATIONS:
         raise InvalidRequest(f"{len(continuations)} continuations: there must be 1 to {MAX_CONTINUATIONS}")
-    tokens = await asyncio.to_thread(generation.prompt_tokens, prompt)
+    tokens = await generation.prompt_tokens(prompt)
     if not tokens:
         raise InvalidRequest("the prompt is empty")
-    engine, window = generation.engine, generation.engine.model.context_window
+    window = generation.engine.model.context_window
     given = [
-        await asyncio.to_thread(engine.tokenize, text, add_special=False, parse_special=False) for text in continuations
+        await generation.preparation.tokenize(text, add_special=False, parse_special=False) for text in continuations
     ]
     longest = len(tokens) + max(map(len, given))
     if longest > window:

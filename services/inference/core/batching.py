@@ -16,6 +16,7 @@ Invariants:
        admission takes the request that has waited longest, and no class of work can take the whole batch.
     4. The same calls give the same plans and events.
     5. What a cancelled or expired request holds is given back before the next batch is made.
+    6. An error in the sampling, constraint or text of one request ends that request alone.
 """
 
 from __future__ import annotations
@@ -223,12 +224,19 @@ class Scheduler:
             if not branch.candidates:
                 self._remove(branch)
 
-    def _fail(self, ticket: Ticket, cause: FailureCause, reason: str, events: list[SchedulerEvent]) -> None:
+    def _fail(
+        self,
+        ticket: Ticket,
+        cause: FailureCause,
+        reason: str,
+        events: list[SchedulerEvent],
+        error: BaseException | None = None,
+    ) -> None:
         if ticket in self._waiting:
             self._waiting.remove(ticket)
         for branch in [branch for branch in self._branches if branch.ticket is ticket]:
             self._remove(branch)
-        events.append(Failed(ticket.number, cause, reason))
+        events.append(Failed(ticket.number, cause, reason, error))
 
     def _remove(self, branch: Branch) -> None:
         self._branches.remove(branch)
@@ -350,8 +358,10 @@ class Scheduler:
             events.append(Prompted(ticket.number, cached))
         try:
             self._advance(branch, draft, rows, events)
-        except InvalidRequest as error:  # its constraint cannot be enforced any longer: it alone ends
+        except InvalidRequest as error:  # its constraint cannot be enforced any longer
             self._fail(ticket, FailureCause.CONSTRAINT, str(error), events)
+        except BaseException as error:  # noqa: BLE001 - a panic of a library written in Rust is not an Exception
+            self._fail(ticket, FailureCause.UNEXPECTED, "", events, error)
 
     def _advance(self, branch: Branch, draft: list[int], logits: Logits, events: list[SchedulerEvent]) -> None:
         accepted = 0

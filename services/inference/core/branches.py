@@ -148,16 +148,19 @@ class FailureCause(Enum):
     CANCELLED = "cancelled"
     DEADLINE = "deadline"
     ENGINE = "engine"
+    BROKEN = "broken"
     CONSTRAINT = "constraint"
+    UNEXPECTED = "unexpected"
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A request ended before its candidates did."""
+    """A request ended before its candidates did; `error` is what an UNEXPECTED failure raised."""
 
     number: int
     cause: FailureCause
     reason: str = ""
+    error: BaseException | None = None
 
 
 SchedulerEvent = Prompted | Progress | Ended | Finished | Failed

@@ -35,7 +35,7 @@ SAMPLING_RANGES: Mapping[str, tuple[float, bool, float]] = {
     "top_p": (0.0, True, 1.0),
     "top_k": (0, False, 2**31 - 1),
     "min_p": (0.0, False, 1.0),
-    "repetition_penalty": (0.0, True, 2.0),
+    "repetition_penalty": (0.1, False, 2.0),
     "presence_penalty": (-2.0, False, 2.0),
     "frequency_penalty": (-2.0, False, 2.0),
 }

@@ -24,7 +24,7 @@ OPENS = TEMPLATE + "{% if enable_thinking is not defined or enable_thinking %}{{
 
 
 class Digits:
-    def start(self, _constraint):
+    async def start(self, _constraint):
         return OnlyDigits()
 
 

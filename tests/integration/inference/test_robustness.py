@@ -13,6 +13,7 @@ from pagantic_common.testing.scripted_engine import ScriptedEngine
 from services.inference.app.models import Models, ModelSpec
 from services.inference.app.watchdog import wait_until_broken
 from services.inference.core.generation import Delta, InferenceRequest
+from services.inference.core.output import Output
 from tests.support.inference_app import generation_over, served
 
 
@@ -42,7 +43,7 @@ async def test_a_stuck_step_ends_its_streams_and_is_told_to_health():
         waiting = asyncio.create_task(collect_events(generation))
         reason = await wait_until_broken(models, step_timeout_s=0.05, clock=SystemClock(), interval_s=0.01)
         assert "longer than 0.05 s" in reason
-        with pytest.raises(Internal, match="longer than") as failed:
+        with pytest.raises(Unavailable, match="longer than") as failed:
             await waiting
         assert failed.value.code is ErrorCode.INFERENCE_ENGINE_ERROR
         with pytest.raises(Unavailable, match="broken") as refused:
@@ -59,10 +60,67 @@ async def test_a_dead_thread_ends_its_streams_and_is_told_to_health():
     generation = generation_over(ScriptedEngine(on_decode=die))
     models = Models([ModelSpec(generation.engine.model, 0)], lambda _spec: served(generation))
     async with models.use(""):
-        with pytest.raises(Internal, match="died of MemoryError"):
+        with pytest.raises(Unavailable, match="died of MemoryError"):
             await collect_events(generation)
         assert "MemoryError" in await wait_until_broken(models, step_timeout_s=9, clock=SystemClock())
     await models.close()
+
+
+async def test_whoever_waits_or_runs_when_the_engine_breaks_is_told_at_once_and_nobody_is_let_in():
+    reached, release = threading.Event(), threading.Event()
+
+    def die(_slices):
+        reached.set()
+        release.wait(5)
+        raise ZeroDivisionError
+
+    generation = generation_over(ScriptedEngine(on_decode=die), max_running=1)
+    running = [asyncio.create_task(collect_events(generation)) for _ in range(4)]
+    await asyncio.to_thread(reached.wait, 5)
+    while generation.loop.scheduler.waiting < len(running) - 1:  # noqa: ASYNC110 - the engine tells nobody who waits
+        await asyncio.sleep(0.01)
+    changed = generation.loop.when_idle(lambda: None)
+    release.set()
+    async with asyncio.timeout(2):
+        for outcome in await asyncio.gather(*running, return_exceptions=True):
+            assert isinstance(outcome, Unavailable)
+            assert outcome.code is ErrorCode.INFERENCE_ENGINE_ERROR
+            assert outcome.failure.retryable
+        with pytest.raises(Unavailable):
+            await asyncio.wrap_future(changed)
+        with pytest.raises(Unavailable, match="broken"):
+            await collect_events(generation)
+    await generation.close()
+
+
+class Panic(BaseException):
+    """As pyo3 raises it: not an Exception."""
+
+
+@pytest.mark.parametrize("error", [IndexError("no token"), Panic("of a library")])
+async def test_an_error_in_one_requests_sampling_ends_that_request_and_no_other(monkeypatch, error):
+    rank = Output.rank
+
+    def fail_for_one(output, logits):
+        if output._max_tokens == 13:
+            raise error
+        return rank(output, logits)
+
+    monkeypatch.setattr(Output, "rank", fail_for_one)
+    generation = generation_over(ScriptedEngine("fine"))
+
+    async def ask(max_tokens, count=1):
+        request = InferenceRequest(prompt="hi", max_tokens=max_tokens, candidate_count=count)
+        return [event async for event in generation.infer(request)]
+
+    good, bad, fair = await asyncio.gather(ask(20), ask(13, count=3), ask(20), return_exceptions=True)
+    assert isinstance(bad, RuntimeError)
+    assert bad.__cause__ is error
+    for events in (good, fair, await ask(20)):
+        assert "".join(event.content for event in events if isinstance(event, Delta)) == "fine"
+    assert not generation.loop.broken_because
+    assert generation.loop.scheduler.running == generation.loop.scheduler.waiting == 0
+    await generation.close()
 
 
 async def test_a_failing_step_ends_its_requests_and_the_next_is_served():

@@ -1,15 +1,18 @@
 import json
+import time
 
 import pytest
 from llguidance import LLMatcher
 
 from pagantic_common.grammar.engine_text import (
     GrammarError,
+    GrammarTooComplexError,
     byte_tokenizer,
     check_engine_text,
     engine_text_of_regex,
     engine_text_of_schema,
     engine_text_of_values,
+    start_matcher,
 )
 
 
@@ -60,3 +63,45 @@ def test_values_are_a_closed_list():
     assert not accepts(text, "a")
     with pytest.raises(GrammarError):
         engine_text_of_values([])
+
+
+@pytest.mark.parametrize(
+    "schema",
+    ['{"x": 1e999}', '{"title": "\\ud800"}', '{"const": -1e400}', '{"minimum": NaN}', '{"x": ' + "9" * 5000 + "}"],
+)
+def test_json_that_the_engine_cannot_read_is_refused_in_our_words(schema):
+    with pytest.raises(GrammarError, match="the schema is not JSON: "):
+        engine_text_of_schema(schema)
+
+
+@pytest.mark.parametrize("depth", [130, 900, 5000])
+def test_a_schema_nested_beyond_the_engines_depth_is_too_complex_or_no_json(depth):
+    with pytest.raises(GrammarError) as caught:
+        check_engine_text(engine_text_of_schema('{"items":' * depth + "{}" + "}" * depth))
+    assert isinstance(caught.value, GrammarTooComplexError) or "nested too deeply" in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [2**53 + 1, -(2**53) - 1, [1, 2**64], {"a": {"b": [2**60]}}])
+def test_a_value_that_the_engine_would_round_is_refused_or_left_free(value):
+    schema = json.dumps({"const": value})
+    with pytest.raises(GrammarError, match=r"2\^53"):
+        engine_text_of_schema(schema)
+    assert accepts(engine_text_of_schema(schema, lenient=True), json.dumps(value))
+    assert accepts(engine_text_of_schema('{"const": 9007199254740992}'), str(2**53))
+
+
+@pytest.mark.parametrize(
+    "pattern", ["(a{1000}){999}", "a{1000000}", "((a{1,200}){1,200}){1,200}", r"(\p{L}{1,900}x){900}"]
+)
+def test_a_mask_takes_a_fraction_of_a_second_whatever_the_pattern(pattern):
+    """The bound is 1 s for all of 30 masks; (a{1000}){999} took 0.5 to 3 s for one."""
+    started_s = time.perf_counter()
+    try:
+        matcher = start_matcher(engine_text_of_regex(pattern), byte_tokenizer())
+    except GrammarTooComplexError:
+        matcher = None
+    for _ in range(30):
+        if matcher is None or not matcher.consume_token(ord("a")):
+            break
+        matcher.compute_bitmask()
+    assert time.perf_counter() - started_s < 1

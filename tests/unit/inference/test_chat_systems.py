@@ -25,7 +25,7 @@ async def rendered(template, messages):
     generation = generation_over(ScriptedEngine())
     generation._template = JinjaChatTemplate(template, bos_token="", eos_token="")
     try:
-        return bytes(generation.prompt_tokens(ChatPrompt(messages))).decode()
+        return bytes(await generation.prompt_tokens(ChatPrompt(messages))).decode()
     finally:
         await generation.close()
 

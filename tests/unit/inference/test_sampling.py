@@ -1,9 +1,13 @@
 from collections import Counter
 
 import numpy as np
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pagantic.inference.v1 import generation_pb2
+from pagantic_common.domain.errors import InvalidRequest
+from services.inference.convert import sampling_from_proto
 from services.inference.core.generation import Sampling
 from services.inference.core.sampling import adjust_logits, log_probabilities, rank_tokens
 
@@ -98,3 +102,38 @@ def test_penalties_and_bias_change_only_their_tokens():
     sampling = Sampling(repetition_penalty=2, presence_penalty=0.5, frequency_penalty=0.25, logit_bias={2: -3, 99: 1})
     adjust_logits(logits, sampling, Counter({0: 2, 1: 1}))
     assert np.allclose(logits, [2 / 2 - 0.5 - 0.5, -4 - 0.5 - 0.25, -2])
+
+
+ACCEPTED = st.fixed_dictionaries(
+    {},
+    optional={
+        "temperature": st.floats(0, 2),
+        "top_p": st.floats(0, 1, exclude_min=True),
+        "top_k": st.integers(0, 2**31 - 1),
+        "min_p": st.floats(0, 1),
+        "repetition_penalty": st.floats(0.1, 2),
+        "presence_penalty": st.floats(-2, 2),
+        "frequency_penalty": st.floats(-2, 2),
+        "logit_bias": st.dictionaries(st.integers(0, 40), st.floats(-100, 100, width=32), max_size=8),
+    },
+)
+WIDE_LOGITS = st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=2, max_size=40).map(
+    lambda values: np.array(values, dtype=np.float32)
+)
+
+
+@settings(max_examples=300)
+@given(WIDE_LOGITS, ACCEPTED, st.dictionaries(st.integers(0, 1), st.integers(1, 4096)), DRAWS)
+def test_every_accepted_sampling_leaves_a_finite_choice(logits, fields, seen, draw):
+    sampling = sampling_from_proto(generation_pb2.Sampling(**fields))
+    adjust_logits(logits, sampling, Counter(seen))
+    choices = rank_tokens(logits, sampling)
+    assert choices.tokens.size >= 1
+    assert np.isfinite(choices.cumulative).all()
+    assert np.isfinite(logits[choices.pick(draw)])
+
+
+@pytest.mark.parametrize("penalty", [1e-300, 1e-38, 0.0999, 0.0, -1.0, float("nan"), float("inf"), 2.1])
+def test_a_penalty_that_could_make_logits_infinite_is_refused(penalty):
+    with pytest.raises(InvalidRequest, match=r"between 0\.1 and 2"):
+        sampling_from_proto(generation_pb2.Sampling(repetition_penalty=penalty))

@@ -476,7 +476,7 @@ class ExecutionHints(_message.Message):
     min_p: _builtins.float
     """Tokens below this fraction of the best one's probability are dropped; [0, 1]; 0 is off."""
     repetition_penalty: _builtins.float
-    """Divides (or multiplies) the logits of tokens already seen; (0, 2]; 1 is off."""
+    """Divides (or multiplies) the logits of tokens already seen; [0.1, 2]; 1 is off."""
     presence_penalty: _builtins.float
     """Subtracted once from logits of tokens already seen; [-2, 2]; 0 is off."""
     frequency_penalty: _builtins.float

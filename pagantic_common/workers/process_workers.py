@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar, cast
 
 from pagantic_common.domain.errors import Overloaded, Unavailable
 from pagantic_common.telemetry.logging import get_logger
-from services.constraint.adapters.worker_process import RETRY_AFTER_S, WorkerLimits, WorkerProcess
+from pagantic_common.workers.worker_process import RETRY_AFTER_S, WorkerLimits, WorkerProcess
 
 log = get_logger(__name__)
 
@@ -51,10 +51,7 @@ class ProcessWorkers:
         call = asyncio.get_running_loop().run_in_executor(self._threads, worker.call, (work, arguments))
         self._running.add(call)
         call.add_done_callback(lambda done: self._give_back(worker, done))
-        is_result, value = await asyncio.shield(call)
-        if not is_result:
-            raise value
-        return cast("ResultT", value)
+        return cast("ResultT", await asyncio.shield(call))
 
     async def _next_worker(self) -> WorkerProcess:
         if self._stopping.is_set():

@@ -1,26 +1,23 @@
-"""A process that works for ProcessWorkers: `python -m services.constraint.adapters.worker FD MEMORY_MIB TIME_S`.
+"""A process that works for ProcessWorkers: `python -m pagantic_common.workers.worker FD MEMORY_MIB TIME_S MODULE`.
 
-It lives on one end of a socket: takes a function and its arguments, gives what came of them, ends with the socket. Work
-that outlives its time although nobody kills the process ends it by a signal.
+It lives on one end of a socket: takes a function and its arguments, pickled, gives what came of them as JSON, and ends
+with the socket. Work that outlives its time although nobody kills the process ends it by a signal.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
-import pickle
 import resource
 import signal
 import sys
 import threading
-import traceback
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-import services.constraint.core.work  # noqa: F401 - loaded before the memory is bounded
 from pagantic_common.grammar.engine_text import STACK_BYTES
+from pagantic_common.workers.replies import pack_error, pack_result
 
-MAX_REPLY_BYTES = 16 * 1024 * 1024
-REPLY_TOO_LARGE = b"too large"
 _MIB = 1024 * 1024
 _GRACE_S = 1.0
 
@@ -37,7 +34,7 @@ def limit_memory(mib: int) -> None:
 
 def serve(connection: Connection, time_s: float) -> None:
     """Work until the other end closes."""
-    connection.send(None)  # ready
+    connection.send_bytes(b"ready")
     while True:
         try:
             work, arguments = connection.recv()
@@ -45,22 +42,13 @@ def serve(connection: Connection, time_s: float) -> None:
             return
         signal.setitimer(signal.ITIMER_REAL, time_s + _GRACE_S)
         try:
-            reply: tuple[bool, object] = (True, work(*arguments))
+            reply = pack_result(work, work(*arguments))
         except MemoryError:
             os._exit(1)  # what is left of the memory is not worth keeping
         except Exception as error:  # noqa: BLE001 - the caller raises it
-            error.add_note(f"in a worker process:\n{traceback.format_exc()}")
-            reply = (False, error)
+            reply = pack_error(error)
         signal.setitimer(signal.ITIMER_REAL, 0)
-        connection.send_bytes(_packed(reply))
-
-
-def _packed(reply: tuple[bool, object]) -> bytes:
-    try:
-        packed = pickle.dumps(reply)
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        return pickle.dumps((False, RuntimeError(f"the result cannot be sent: {error}")))
-    return packed if len(packed) <= MAX_REPLY_BYTES else REPLY_TOO_LARGE
+        connection.send_bytes(reply)
 
 
 def main() -> None:
@@ -69,6 +57,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # are for the service, which ends its work and closes the socket
         signal.signal(number, signal.SIG_IGN)
     connection = Connection(file_descriptor)
+    importlib.import_module(sys.argv[4])  # before the memory is bounded
     threading.stack_size(STACK_BYTES)  # which the main thread cannot have
     thread = threading.Thread(target=serve, args=(connection, time_s), daemon=True)
     limit_memory(memory_mib + STACK_BYTES // _MIB)

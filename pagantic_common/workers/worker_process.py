@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pickle
+import os
 import socket
 import subprocess
 import sys
@@ -17,13 +17,15 @@ import psutil
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Unavailable
 from pagantic_common.telemetry.logging import get_logger
-from services.constraint.adapters.worker import REPLY_TOO_LARGE
+from pagantic_common.workers.replies import ReplyTooLarge, unpack
 
 log = get_logger(__name__)
 
-MODULE = "services.constraint.adapters.worker"
+MODULE = "pagantic_common.workers.worker"
 START_TIMEOUT_S = 60.0
 RETRY_AFTER_S = 1.0
+# All that a worker gets of the environment: where Python finds modules. The rest may hold secrets.
+ENVIRONMENT = ("PYTHONHOME", "PYTHONPATH", "PYTHONSAFEPATH", "PYTHONDONTWRITEBYTECODE", "LD_LIBRARY_PATH")
 STARVED_RATIO = 0.5  # work that got less of the processor than this of its time was not slow, but kept waiting
 
 Job = tuple[Callable[..., Any], tuple[object, ...]]
@@ -31,12 +33,16 @@ Job = tuple[Callable[..., Any], tuple[object, ...]]
 
 @dataclass(frozen=True, slots=True)
 class WorkerLimits:
-    """How many processes there are, what one piece of work may take, and how much work may wait."""
+    """How many processes there are, what one piece of work may take, and how much work may wait.
+
+    `module` is imported before memory is bounded: what the work needs.
+    """
 
     processes: int
     time_s: float
     memory_mib: int
     queue_capacity: int
+    module: str
 
 
 class _WorkerGoneError(Exception):
@@ -63,7 +69,7 @@ class WorkerProcess:
             self._spawn()
             if not self._socket.poll(START_TIMEOUT_S):
                 raise TimeoutError(f"it is not ready after {START_TIMEOUT_S:g} s")
-            self._socket.recv()
+            self._socket.recv_bytes()
         except (OSError, EOFError) as error:
             self.stop()
             reason = str(error) or "it ended while it started"
@@ -73,9 +79,14 @@ class WorkerProcess:
         ours, theirs = socket.socketpair()
         with theirs:
             self._connection = Connection(ours.detach())
-            arguments = [str(theirs.fileno()), str(self._limits.memory_mib), str(self._limits.time_s)]
-            command = [sys.executable, "-m", MODULE, *arguments]
-            self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+            limits = self._limits
+            arguments = [str(theirs.fileno()), str(limits.memory_mib), str(limits.time_s), limits.module]
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", MODULE, *arguments],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                env={name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
+            )
 
     @property
     def _socket(self) -> Connection:
@@ -96,23 +107,25 @@ class WorkerProcess:
             self._connection.close()
         self._process = self._connection = None
 
-    def call(self, job: Job) -> tuple[bool, Any]:
+    def call(self, job: Job) -> Any:
         """Do a piece of work, once more where its process died: that may not have been its fault.
 
-        Raises InvalidRequest (CONSTRAINT_TOO_COMPLEX) for work that takes too much, Unavailable when that cannot be
-        told because the process got no processor, or when none can be started.
+        Raises what the work raises, InvalidRequest (CONSTRAINT_TOO_COMPLEX) for work that takes too much, and
+        Unavailable when that cannot be told because the process got no processor, or when none can be started.
         """
         for attempt in (1, 2):
             if not self.is_alive:  # one that died while it was idle is nobody's fault
                 self.start()
             try:
-                return self._ask(job)
+                return unpack(job[0], self._ask(job))
+            except ReplyTooLarge:
+                raise _too_complex("too much room for its result") from None
             except _WorkerGoneError:
                 self.stop()
                 log.warning("a worker process died", attempt=attempt)
         raise _too_complex(f"more than {self._limits.memory_mib} MiB, or ends its process otherwise")
 
-    def _ask(self, job: Job) -> tuple[bool, Any]:
+    def _ask(self, job: Job) -> bytes:
         time_s = self._limits.time_s
         used_before_s, started_s = self._cpu_s(), time.monotonic()
         # A process that is stopped takes nothing from the socket, so that neither sending nor receiving would end.
@@ -121,11 +134,12 @@ class WorkerProcess:
         alarm.start()
         try:
             self._socket.send(job)
-            reply = self._socket.recv_bytes()
+            return self._socket.recv_bytes()
         except (EOFError, OSError):
             if not used_s:
                 raise _WorkerGoneError from None
             took_s = time.monotonic() - started_s
+            self.stop()  # waits for the process, so that it is not taken for a living one
             if used_s[0] - used_before_s < STARVED_RATIO * min(took_s, time_s):
                 raise Unavailable(
                     "the work got too little of the processor to be done in time", retry_after_s=RETRY_AFTER_S
@@ -133,9 +147,6 @@ class WorkerProcess:
             raise _too_complex(f"more than {time_s:g} s") from None
         finally:
             alarm.cancel()
-        if reply == REPLY_TOO_LARGE:
-            raise _too_complex("too much room for its result")
-        return cast("tuple[bool, Any]", pickle.loads(reply))  # noqa: S301 - our own code wrote it
 
     def _kill_slow(self, used_s: list[float]) -> None:
         used_s.append(self._cpu_s())

@@ -1,0 +1,113 @@
+"""Threads of their own that read requests: tokenize, render, count. Knows nothing of what is decoded.
+
+Invariants:
+    1. A text of more bytes than the context window can hold is refused before it is tokenized.
+    2. So many calls wait at most; one more is refused.
+    3. `close` returns after the last thread has left the model, also where its caller has gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from typing import Any, TypeVar
+
+from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Overloaded, Unavailable
+from services.inference.ports import Tokenizer
+
+THREADS = 2
+MAX_WAITING = 256
+RETRY_AFTER_S = 1.0
+
+ResultT = TypeVar("ResultT")
+
+
+class Preparation:
+    """Reads requests for one model. Used from one event loop."""
+
+    def __init__(self, tokenizer: Tokenizer, *, window_tokens: int, max_waiting: int = MAX_WAITING) -> None:
+        self._tokenizer = tokenizer
+        self._window_tokens = window_tokens
+        self._max_bytes = window_tokens * tokenizer.longest_token_bytes
+        self._max_waiting = max_waiting
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="preparation")
+        self._pending = 0
+        self._is_closing = False
+
+    async def run(self, work: Callable[..., ResultT], *arguments: object) -> ResultT:
+        """Run work that may use the model; a caller that gives up leaves it to its end.
+
+        Raises what the work raises, Overloaded (INFERENCE_OVERLOADED) when too much waits, and Unavailable
+        (INFERENCE_MODEL_UNAVAILABLE) when the model is being closed.
+        """
+        if self._is_closing:
+            raise Unavailable("the model is being unloaded", code=ErrorCode.INFERENCE_MODEL_UNAVAILABLE)
+        if self._pending >= self._max_waiting + THREADS:
+            raise Overloaded(
+                f"{self._max_waiting} requests wait to be read, which is the limit",
+                code=ErrorCode.INFERENCE_OVERLOADED,
+                retry_after_s=RETRY_AFTER_S,
+            )
+        context = copy_context()
+        self._pending += 1
+        call = asyncio.get_running_loop().run_in_executor(self._threads, context.run, _guard, work, arguments)
+        call.add_done_callback(self._end)
+        return await call
+
+    def check_text(self, what: str, *texts: str) -> None:
+        """Raise InvalidRequest (INFERENCE_CONTEXT_EXCEEDED) for texts that cannot fit into the context window."""
+        size = sum(map(len, texts))
+        if size <= self._max_bytes:
+            size = sum(len(text.encode()) for text in texts)
+        if size > self._max_bytes:
+            raise InvalidRequest(
+                f"{what} has {size} bytes or more, the context window of {self._window_tokens} tokens holds at most "
+                f"{self._max_bytes}: shorten it",
+                code=ErrorCode.INFERENCE_CONTEXT_EXCEEDED,
+                details={"bytes": size, "max_bytes": self._max_bytes, "context_window": self._window_tokens},
+            )
+
+    async def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        """Split text into token ids."""
+        self.check_text("the text", text)
+        return await self.run(
+            lambda: self._tokenizer.tokenize(text, add_special=add_special, parse_special=parse_special)
+        )
+
+    async def count(self, texts: Sequence[str]) -> list[int]:
+        """Return the tokens of each text."""
+        for position, text in enumerate(texts):
+            self.check_text(f"texts[{position}]", text)
+        return await self.run(self._count, texts)
+
+    async def detokenize(self, tokens: Sequence[int], *, with_special: bool) -> bytes:
+        """Return the bytes of tokens; raises InvalidRequest for more than the context window holds."""
+        if len(tokens) > self._window_tokens:
+            raise InvalidRequest(
+                f"{len(tokens)} tokens are given, the context window holds {self._window_tokens}: send fewer at once",
+                code=ErrorCode.INFERENCE_CONTEXT_EXCEEDED,
+            )
+        return await self.run(lambda: self._tokenizer.detokenize(tokens, with_special=with_special))
+
+    async def close(self) -> None:
+        """Refuse what comes and wait until what was let in has left the model."""
+        self._is_closing = True
+        await asyncio.to_thread(self._threads.shutdown)
+
+    def _count(self, texts: Iterable[str]) -> list[int]:
+        return [len(self._tokenizer.tokenize(text, add_special=False, parse_special=False)) for text in texts]
+
+    def _end(self, _call: asyncio.Future[Any]) -> None:
+        self._pending -= 1
+
+
+def _guard(work: Callable[..., ResultT], arguments: tuple[object, ...]) -> ResultT:
+    """Do the work; a panic of a library written in Rust, which is no Exception, becomes one."""
+    try:
+        return work(*arguments)
+    except Exception:
+        raise
+    except BaseException as panic:
+        raise RuntimeError("a library panicked") from panic

@@ -1,0 +1,132 @@
+"""Constraints that mean harm: tried in a worker process, so that the service that has the model stays as it is.
+
+The bounds: 1.5 s and 512 MiB of a worker for one constraint, 32 MiB that it keeps here, 256 KiB of source.
+"""
+
+import asyncio
+import json
+import time
+
+import numpy as np
+import psutil
+import pytest
+
+from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Unavailable
+from pagantic_common.grammar.engine_text import engine_text_of_schema
+from pagantic_common.telemetry.clock import SystemClock
+from pagantic_common.workers.process_workers import ProcessWorkers
+from pagantic_common.workers.worker_process import WorkerLimits
+from services.inference.adapters import constraint_trial
+from services.inference.adapters.default_model import find_default_model
+from services.inference.adapters.llama_cpp_model import load_model
+from services.inference.adapters.llguidance_constraints import GROWTH_BYTES, LlguidanceCompiler
+from services.inference.core.generation import Constraint, ConstraintKind
+
+MIB = 1024 * 1024
+BOMB = '{"type":"integer","multipleOf":999961}'  # minutes, or gigabytes
+LARGE = '{"type":"integer","multipleOf":149993}'  # quick, but 60 MB
+
+
+@pytest.fixture(scope="module")
+def vocab():
+    import llama_cpp  # noqa: PLC0415 - it takes long to load
+
+    model = load_model(find_default_model(), gpu_layers=0, use_extra_bufts=False)
+    yield llama_cpp.llama_model_get_vocab(model)
+    llama_cpp.llama_model_free(model)
+
+
+@pytest.fixture
+async def compiler(vocab):
+    async with ProcessWorkers(WorkerLimits(1, 1.5, 512, 8, constraint_trial.__name__)) as workers:
+        made = LlguidanceCompiler(vocab, workers, cache_bytes=64 * MIB, clock=SystemClock())
+        yield made
+        made.close()
+
+
+def schema(text):
+    return Constraint(ConstraintKind.SCHEMA, text)
+
+
+async def refused(compiler, constraint):
+    """Ask until the service can tell: on a busy machine, work may get too little of the processor for that."""
+    for _ in range(5):
+        try:
+            await compiler.start(constraint)
+        except InvalidRequest as error:
+            return error
+        except Unavailable:
+            await asyncio.sleep(0.5)
+        else:
+            pytest.fail("it was compiled")
+    raise AssertionError("never told")
+
+
+@pytest.mark.parametrize("text", [BOMB, LARGE])
+@pytest.mark.parametrize("kind", [ConstraintKind.SCHEMA, ConstraintKind.ENGINE_TEXT])
+async def test_a_small_constraint_that_costs_much_is_refused_without_cost_to_this_process(compiler, kind, text):
+    await compiler.start(schema('{"type": "null"}'))
+    before = psutil.Process().memory_info().rss
+    constraint = Constraint(kind, engine_text_of_schema(text) if kind is ConstraintKind.ENGINE_TEXT else text)
+    error = await refused(compiler, constraint)
+    assert error.code is ErrorCode.CONSTRAINT_TOO_COMPLEX
+    assert psutil.Process().memory_info().rss - before < 20 * MIB
+    started_s = time.perf_counter()
+    with pytest.raises(InvalidRequest):
+        await compiler.start(constraint)
+    assert time.perf_counter() - started_s < 0.1  # it is remembered
+    await compiler.start(schema('{"type": "boolean"}'))
+
+
+async def test_a_caller_that_gives_up_is_let_go_at_once(compiler):
+    started_s = time.perf_counter()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await compiler.start(schema(BOMB))
+    assert time.perf_counter() - started_s < 0.5
+
+
+async def test_the_kept_constraints_stay_within_their_bytes(compiler):
+    for number in range(9_000, 9_012):
+        await compiler.start(schema(json.dumps({"type": "integer", "multipleOf": number})))
+    assert GROWTH_BYTES < compiler._cache.used_bytes <= 64 * MIB
+    assert len(compiler._cache._done) < 8
+
+
+@pytest.mark.parametrize(
+    ("constraint", "code"),
+    [
+        (schema('{"x": 1e999}'), ErrorCode.CONSTRAINT_GRAMMAR_INVALID),
+        (schema(r'{"title": "\ud800"}'), ErrorCode.CONSTRAINT_GRAMMAR_INVALID),
+        (schema('{"items":' * 130 + "{}" + "}" * 130), ErrorCode.CONSTRAINT_TOO_COMPLEX),
+        (schema('{"not":' * 10_000 + "{}" + "}" * 10_000), ErrorCode.CONSTRAINT_GRAMMAR_INVALID),
+        (schema('{"const": 9007199254740993}'), ErrorCode.CONSTRAINT_GRAMMAR_INVALID),
+        (schema('{"description": "' + "x" * 262_144 + '"}'), ErrorCode.CONSTRAINT_TOO_COMPLEX),
+        (Constraint(ConstraintKind.REGEX, "(a{1000}){999}"), ErrorCode.CONSTRAINT_TOO_COMPLEX),
+        (Constraint(ConstraintKind.REGEX, "("), ErrorCode.CONSTRAINT_GRAMMAR_INVALID),
+        (Constraint(ConstraintKind.GBNF, "root ::= root"), ErrorCode.CONSTRAINT_GRAMMAR_INVALID),
+        (Constraint(ConstraintKind.ENGINE_TEXT, "nonsense"), ErrorCode.CONSTRAINT_GRAMMAR_INVALID),
+    ],
+)
+async def test_what_the_engine_refuses_is_the_callers_to_change(compiler, constraint, code):
+    error = await refused(compiler, constraint)
+    assert error.code is code
+    assert "<state>" not in str(error)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["(.{1,50}x){1,50}.{1,1000}y", ".{0,1000}a.{0,1000}b.{0,1000}c", r"(\p{L}{1,900}x){900}"]
+)
+async def test_one_request_stops_a_step_for_a_fraction_of_a_second_whatever_its_pattern(compiler, pattern):
+    """The bound is 0.5 s for each of 60 masks, on a machine that may be busy."""
+    try:
+        matcher = await compiler.start(Constraint(ConstraintKind.REGEX, pattern))
+        draws = np.random.default_rng(1)
+        for _ in range(60):
+            started_s = time.perf_counter()
+            allowed = np.flatnonzero(np.isfinite(matcher.mask(np.zeros(49_152, dtype=np.float32))))
+            matcher.accept(int(draws.choice(allowed)))
+            matcher.forced_tokens()
+            assert time.perf_counter() - started_s < 0.5
+    except InvalidRequest as error:
+        assert error.code is ErrorCode.CONSTRAINT_TOO_COMPLEX  # noqa: PT017 - either is right
