@@ -30,6 +30,11 @@ class CallLimits:
         self._streams_of_host: Counter[str] = Counter()
         self._streams_of_connection: Counter[str] = Counter()
 
+    @property
+    def running(self) -> int:
+        """Calls that run now."""
+        return self._running
+
     def begin_call(self, peer: str) -> None:
         """Count a call of a gRPC peer, `ipv4:10.0.0.1:5000`; raises Overloaded when it is one too many."""
         host = host_of(peer)

@@ -28,8 +28,8 @@ from pagantic_common.rpc.reflection import add_reflection
 from pagantic_common.rpc.server_call import CallInterceptor
 from pagantic_common.settings import EXIT_CONFIG, ServiceSettings
 from pagantic_common.telemetry.logging import get_logger, set_up_logging
-from pagantic_common.telemetry.metrics import set_up_metrics, shut_down_metrics
-from pagantic_common.telemetry.names import LIVENESS, READINESS
+from pagantic_common.telemetry.metrics import add_gauge, set_up_metrics, shut_down_metrics
+from pagantic_common.telemetry.names import LIVENESS, READINESS, RPC_MAX_CALLS, RPC_RUNNING_CALLS
 from pagantic_common.telemetry.tracing import is_recording, set_up_tracing, shut_down_tracing
 
 LAST_WORDS_S = 1.0
@@ -91,6 +91,8 @@ async def start_server(
     """Start a server with everything that each has; returns it, its health and its port. Raises PortInUse."""
     tracing = [aio_server_interceptor(filter_=filters.negate(filters.health_check()))] if is_recording() else []
     limits = CallLimits(settings.max_concurrent_rpcs, settings.max_concurrent_rpcs_per_host)
+    add_gauge(RPC_RUNNING_CALLS, "Calls that run", lambda: limits.running)
+    add_gauge(RPC_MAX_CALLS, "Most calls that may run", lambda: settings.max_concurrent_rpcs)
     server = grpc.aio.server(
         interceptors=[*tracing, CallInterceptor(limits)],
         options=[

@@ -8,7 +8,8 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
 import grpc
 from google.protobuf import message
@@ -20,10 +21,11 @@ from pagantic_common.domain.errors import ErrorCode, Internal, InvalidRequest, O
 from pagantic_common.domain.ids import require_id
 from pagantic_common.rpc.status import DETAILS_KEY, details_of, status_code_of, status_message
 from pagantic_common.telemetry.logging import get_logger
-from pagantic_common.telemetry.metrics import make_counter
+from pagantic_common.telemetry.metrics import make_counter, make_histogram
 from pagantic_common.telemetry.names import (
     CAUSED_BY_KEY,
     REQUEST_ID_KEY,
+    RPC_CALL_DURATION,
     RPC_RETRIED_CALLS,
     SESSION_ID_KEY,
     STEP_NAME_KEY,
@@ -36,6 +38,12 @@ RETRY_PUSHBACK_KEY = "grpc-retry-pushback-ms"
 PREVIOUS_ATTEMPTS_KEY = "grpc-previous-rpc-attempts"
 
 log = get_logger(__name__)
+call_duration = make_histogram(
+    RPC_CALL_DURATION,
+    "How long calls took that the server ended",
+    unit="s",
+    bounds=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300),
+)
 retried_calls = make_counter(RPC_RETRIED_CALLS, "Calls taken that were made before and not answered")
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -67,42 +75,46 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             "request_deserializer": _tolerant(handler.request_deserializer),
             "response_serializer": handler.response_serializer,
         }
+        method = handler_call_details.method.removeprefix("/")
         if handler.response_streaming:
-            return grpc.unary_stream_rpc_method_handler(self._around_stream(handler.unary_stream), **codec)
-        return grpc.unary_unary_rpc_method_handler(self._around_unary(handler.unary_unary), **codec)
+            return grpc.unary_stream_rpc_method_handler(self._around_stream(method, handler.unary_stream), **codec)
+        return grpc.unary_unary_rpc_method_handler(self._around_unary(method, handler.unary_unary), **codec)
 
     def _around_unary(
-        self, behavior: Callable[[Any, Context], Awaitable[Any]]
+        self, method: str, behavior: Callable[[Any, Context], Awaitable[Any]]
     ) -> Callable[[Any, Context], Awaitable[Any]]:
         async def unary(request: Any, context: Context) -> Any:
-            try:
-                with self._call_scope(request, context):
-                    return await behavior(request, context)
-            except grpc.aio.AbortError:
-                raise
-            except asyncio.CancelledError as error:
-                return await _abort(context, _leaked(error))
-            except Exception as error:  # noqa: BLE001 - the edge of the process: everything becomes a status
-                return await _abort(context, error)
+            with _measured(method) as end:
+                try:
+                    with self._call_scope(request, context):
+                        reply = await behavior(request, context)
+                except grpc.aio.AbortError:
+                    raise
+                except (asyncio.CancelledError, Exception) as error:  # noqa: BLE001 - the edge of the process
+                    await _abort(context, error, end)
+                else:
+                    end.status = "OK"
+                    return reply
 
         return unary
 
     def _around_stream(
-        self, behavior: Callable[[Any, Context], AsyncGenerator[Any, None]]
+        self, method: str, behavior: Callable[[Any, Context], AsyncGenerator[Any, None]]
     ) -> Callable[[Any, Context], AsyncIterator[Any]]:
         async def stream(request: Any, context: Context) -> AsyncIterator[Any]:
-            try:
-                with self._call_scope(request, context):
-                    # Closed here, not by the garbage collector: a caller that is gone stops the work at once.
-                    async with aclosing(behavior(request, context)) as responses:
-                        async for response in responses:
-                            yield response
-            except grpc.aio.AbortError:
-                raise
-            except asyncio.CancelledError as error:
-                await _abort(context, _leaked(error))
-            except Exception as error:  # noqa: BLE001 - the edge of the process: everything becomes a status
-                await _abort(context, error)
+            with _measured(method) as end:
+                try:
+                    with self._call_scope(request, context):
+                        # Closed here, not by the garbage collector: a caller that is gone stops the work at once.
+                        async with aclosing(behavior(request, context)) as responses:
+                            async for response in responses:
+                                yield response
+                except grpc.aio.AbortError:
+                    raise
+                except (asyncio.CancelledError, Exception) as error:  # noqa: BLE001 - the edge of the process
+                    await _abort(context, error, end)
+                else:
+                    end.status = "OK"
 
         return stream
 
@@ -129,7 +141,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             try:
                 self._limits.begin_side_stream(peer)
             except Overloaded as error:
-                await _abort(context, error)
+                await _abort(context, error, _End())
             try:
                 async with aclosing(behavior(request, context)) as responses:
                     async for response in responses:
@@ -159,15 +171,38 @@ def _tolerant(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
     return read
 
 
-def _leaked(error: asyncio.CancelledError) -> Exception:
-    """Return what a caller is told of a cancellation that it did not ask for; raises one that it did.
+@dataclass(slots=True)
+class _End:
+    """How a call ended; one that nothing else is known of was cancelled."""
 
-    gRPC sends no status at all for a handler that ends as cancelled: the caller would wait until its deadline.
+    status: str = "CANCELLED"
+
+
+@contextmanager
+def _measured(method: str) -> Iterator[_End]:
+    end, started_s = _End(), time.monotonic()
+    try:
+        yield end
+    finally:
+        call_duration.record(time.monotonic() - started_s, {"grpc.method": method, "grpc.status": end.status})
+
+
+def _told(error: BaseException) -> PaganticError:
+    """Return what a caller is told of an error; raises a cancellation that the caller asked for.
+
+    gRPC sends no status at all for a handler that ends as cancelled: a caller that is still there would wait until its
+    deadline.
     """
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        raise error
-    return Unavailable("the work was given up inside the service: send the request again", retry_after_s=0.1)
+    if isinstance(error, PaganticError):
+        return error
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise error
+        return Unavailable("the work was given up inside the service: send the request again", retry_after_s=0.1)
+    error_id = uuid.uuid4().hex[:12]
+    log.error("unexpected error", error_id=error_id, exc_info=error)
+    return Internal(f"internal error {error_id}: the service's log has the particulars")
 
 
 @contextmanager
@@ -200,15 +235,15 @@ def _read_text(metadata: dict[str, Any], key: str) -> str:
         raise InvalidRequest(f"metadata {key} is not UTF-8") from None
 
 
-async def _abort(context: Context, error: Exception) -> Any:
-    if not isinstance(error, PaganticError):
-        error_id = uuid.uuid4().hex[:12]
-        log.error("unexpected error", error_id=error_id, exc_info=error)
-        error = Internal(f"internal error {error_id}: the service's log has the particulars")
-    elif error.code in (ErrorCode.INFERENCE_ENGINE_ERROR, None) and isinstance(error, Internal):
+async def _abort(context: Context, raised: BaseException, end: _End) -> NoReturn:
+    error = _told(raised)
+    if raised is error and error.code in (ErrorCode.INFERENCE_ENGINE_ERROR, None) and isinstance(error, Internal):
         log.error("call failed", code=error.code, message=str(error))
     trailing: Trailing = ((DETAILS_KEY, details_of(error)), *_pushback(context, error))
-    await context.abort(status_code_of(error), status_message(error), trailing_metadata=trailing)
+    status = status_code_of(error)
+    end.status = status.name
+    await context.abort(status, status_message(error), trailing_metadata=trailing)
+    raise AssertionError("abort returned")
 
 
 def _pushback(context: Context, error: PaganticError) -> Trailing:

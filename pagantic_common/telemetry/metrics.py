@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Observation
@@ -49,6 +49,12 @@ def add_counter(name: str, description: str, read: Read) -> None:
 def make_counter(name: str, description: str) -> metrics.Counter:
     """Make a counter to add to; it counts from when metrics are set up."""
     return metrics.get_meter("pagantic").create_counter(name, description=description)
+
+
+def make_histogram(name: str, description: str, *, unit: str, bounds: Sequence[float]) -> metrics.Histogram:
+    """Make a histogram with these upper bounds of its buckets; it counts from when metrics are set up."""
+    meter = metrics.get_meter("pagantic")
+    return meter.create_histogram(name, unit, description, explicit_bucket_boundaries_advisory=bounds)
 
 
 def shut_down_metrics() -> None:

@@ -22,5 +22,9 @@ INFERENCE_OUTPUT_TOKENS: Final = "pagantic_inference_output_tokens"
 INFERENCE_COMPUTED_TOKENS: Final = "pagantic_inference_computed_tokens"
 INFERENCE_PREEMPTIONS: Final = "pagantic_inference_preemptions"
 
+# gRPC's own name (proposal A66): a histogram by grpc.method and grpc.status.
+RPC_CALL_DURATION: Final = "grpc.server.call.duration"
+RPC_RUNNING_CALLS: Final = "pagantic_rpc_running_calls"
+RPC_MAX_CALLS: Final = "pagantic_rpc_max_calls"
 RPC_RETRIED_CALLS: Final = "pagantic_rpc_retried_calls"
 RPC_REFUSED_CALLS: Final = "pagantic_rpc_refused_calls"
