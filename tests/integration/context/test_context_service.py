@@ -157,3 +157,28 @@ async def test_deadline_of_the_caller_holds(context):
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await context.BuildContext(pb.BuildContextRequest(query="alpha", policy=policy()), timeout=1e-6)
     assert raised.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+# Seconds where time grows with the text; minutes where it grows with its square.
+BOMB_S = 20
+
+
+async def test_no_query_keeps_others_from_their_answer(context):
+    await ingest(context, fox="the quick fox")
+    query = "e" + "\u0301\u0323" * 500_000
+    found = context.Retrieve(pb.RetrieveRequest(query=query, policy=policy()), timeout=BOMB_S)
+    chunk = chunk_pb2.Chunk(id="1", content=query[:90_000], source="s")
+    request = pb.BuildContextRequest(query=query, policy=policy(max_tokens=9), chunks=[chunk])
+    built = context.BuildContext(request, timeout=BOMB_S)
+    await context.ListCollections(pb.ListCollectionsRequest(), timeout=BOMB_S)
+    assert not (await found).chunks
+    await built
+
+
+async def test_a_document_cannot_bring_what_makes_every_search_fail(context):
+    for metadata in ('{"a":1e999}', r'{"a":"\ud800"}', '{"a":"' + "x" * 200_000 + '"}'):
+        request = pb.IngestRequest(collection="docs")
+        request.documents.add(source="poison", content="the fox", metadata_json=metadata)
+        with pytest.raises(grpc.aio.AioRpcError, match="metadata_json"):
+            await context.Ingest(request)
+    assert not (await context.ListCollections(pb.ListCollectionsRequest())).collections

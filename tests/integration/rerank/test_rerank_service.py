@@ -65,3 +65,17 @@ async def test_deadline_of_the_caller_holds(stub):
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await stub.Rerank(pb.RerankRequest(query="a", chunks=[chunk("a b c " * 200)] * 900), timeout=1e-6)
     assert raised.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+# Seconds where time grows with the text; minutes where it grows with its square.
+BOMBS = {"combining marks": "e" + "\u0301\u0323" * 45_000, "ligatures": "\ufdfa" * 100_000}
+BOMB_S = 20
+
+
+@pytest.mark.parametrize("text", BOMBS.values(), ids=BOMBS)
+async def test_no_text_keeps_others_from_their_answer(stub, text):
+    query = stub.Rerank(pb.RerankRequest(query=text * 10, chunks=[chunk("a")]), timeout=BOMB_S)
+    chunks = stub.Rerank(pb.RerankRequest(query="a", chunks=[chunk(text)] * 3), timeout=BOMB_S)
+    await stub.ListScorers(pb.ListScorersRequest(), timeout=BOMB_S)
+    assert len((await query).chunks) == 1
+    assert len((await chunks).chunks) == 3
