@@ -22,5 +22,8 @@ INFERENCE_OUTPUT_TOKENS: Final = "pagantic_inference_output_tokens"
 INFERENCE_COMPUTED_TOKENS: Final = "pagantic_inference_computed_tokens"
 INFERENCE_PREEMPTIONS: Final = "pagantic_inference_preemptions"
 
+ORCHESTRATOR_JOURNAL_BYTES: Final = "pagantic_orchestrator_journal_bytes"
+ORCHESTRATOR_JOURNAL_FREE_BYTES: Final = "pagantic_orchestrator_journal_free_bytes"
+
 RPC_RETRIED_CALLS: Final = "pagantic_rpc_retried_calls"
 RPC_REFUSED_CALLS: Final = "pagantic_rpc_refused_calls"

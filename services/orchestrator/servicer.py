@@ -20,7 +20,7 @@ from services.orchestrator.convert.plan import plan_to_proto
 from services.orchestrator.convert.record import record_to_proto, session_to_proto, usage_total_to_proto
 from services.orchestrator.convert.request import fingerprint_of, request_from_proto
 from services.orchestrator.convert.response import response_to_proto
-from services.orchestrator.core.request import MAX_MODEL_CHARS
+from services.orchestrator.core.request import MAX_MODEL_CHARS, Request
 from services.orchestrator.ports.journal import MAX_STATE_VALUES
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -42,15 +42,21 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         """Add this servicer to a server."""
         rpc.add_OrchestratorServiceServicer_to_server(self, server)
 
+    def _decode(self, request: execution_pb2.SystemRequest) -> tuple[Request, int]:
+        """Return a request that is not too large, and its size in bytes."""
+        size_bytes = request.ByteSize()
+        self._executions.check_size(size_bytes)
+        return request_from_proto(request, request.request_id or self._executions.new_request_id()), size_bytes
+
     async def Execute(self, request: execution_pb2.SystemRequest, context: Context) -> execution_pb2.SystemResponse:
-        decoded = request_from_proto(request, request.request_id or self._executions.new_request_id())
-        return response_to_proto(await self._executions.execute(decoded, fingerprint_of(request)))
+        decoded, size_bytes = self._decode(request)
+        return response_to_proto(await self._executions.execute(decoded, fingerprint_of(request), size_bytes))
 
     async def ExecuteStream(
         self, request: execution_pb2.SystemRequest, context: Context
     ) -> AsyncIterator[event_pb2.ExecutionEvent]:
-        decoded = request_from_proto(request, request.request_id or self._executions.new_request_id())
-        async with aclosing(self._executions.stream(decoded, fingerprint_of(request))) as events:
+        decoded, size_bytes = self._decode(request)
+        async with aclosing(self._executions.stream(decoded, fingerprint_of(request), size_bytes)) as events:
             async for event in events:
                 yield event_to_proto(event)
 
@@ -84,7 +90,7 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         return pb.ResumeExecutionResponse(state=state_to_proto(state))
 
     async def CreatePlan(self, request: pb.CreatePlanRequest, context: Context) -> pb.CreatePlanResponse:
-        asked = request_from_proto(request.request, request.request.request_id or self._executions.new_request_id())
+        asked, _ = self._decode(request.request)
         plan = await self._executions.create_plan(asked)
         return pb.CreatePlanResponse(plan=plan_to_proto(plan))
 

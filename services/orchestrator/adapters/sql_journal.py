@@ -22,6 +22,7 @@ from services.orchestrator.adapters.group_commit import GroupCommit, Work
 from services.orchestrator.adapters.journal_database import READING, OwnerLock, check_url, open_engine, telling
 from services.orchestrator.adapters.journal_purge import Purger, forget_sessions
 from services.orchestrator.adapters.journal_schema import migrate
+from services.orchestrator.adapters.journal_space import JournalSpace
 from services.orchestrator.adapters.journal_writes import Admission, Writes
 from services.orchestrator.core.events import Event
 from services.orchestrator.core.lifecycle import State
@@ -67,6 +68,7 @@ class SqlJournal:
         self._engine: Engine
         self._group: GroupCommit
         self._purger: Purger
+        self.space: JournalSpace
 
     async def open(self) -> None:
         """Connect and bring the tables up to date.
@@ -76,7 +78,8 @@ class SqlJournal:
         await asyncio.get_running_loop().run_in_executor(self._reading, self._open)
         self._group = GroupCommit(self._engine, self._writes)
         self._purger = Purger(self._engine, self._retention_s, self._session_retention_s)
-        self._purger.start()
+        self.space = JournalSpace(self._engine)
+        self._purger.start(self.space.ask)
         self._is_open = True
 
     async def close(self) -> None:
