@@ -110,7 +110,7 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
         yield [
             Registration(
                 SERVICE_NAME,
-                OrchestratorServicer(executions).add_to,
+                OrchestratorServicer(executions, settings.max_message_bytes // 2).add_to,
                 begin_drain=presence.begin_drain,
                 drain=drain,
                 why_not_ready=readiness.why_not,

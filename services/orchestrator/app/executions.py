@@ -49,6 +49,7 @@ END_TIMEOUT_S = 5.0
 RESTART_S = 2.0  # about what a restart takes
 _SHUTTING_DOWN = "the orchestrator is shutting down: send the request again under its request_id, and it goes on"
 FOLLOW_S = 0.1  # between looks at an execution that another orchestrator runs
+FOLLOWED_AT_ONCE = 500  # events
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,7 +354,7 @@ class Executions:
         """Give the events of an execution that ended, or that another orchestrator runs; take it up if that dies."""
         sequence = await self.journal.after_sequence(record.request_id)
         while True:
-            for event in await self.journal.timeline(record.request_id, sequence):
+            for event in await self.journal.timeline(record.request_id, sequence, FOLLOWED_AT_ONCE):
                 sequence = event.sequence
                 yield event
                 if isinstance(event.payload, Completed):
