@@ -202,8 +202,14 @@ class AsyncClient:
 
     async def timeline(self, request_id: str) -> list[event_pb2.ExecutionEvent]:
         """Return the stored events of an execution, in sequence."""
-        request = pb.GetTimelineRequest(request_id=request_id)
-        return list((await call_unary(_SERVICE, self._stub().GetTimeline, request, self._timeout_s)).events)
+        events: list[event_pb2.ExecutionEvent] = []
+        after = 0
+        while True:
+            request = pb.GetTimelineRequest(request_id=request_id, after_sequence=after)
+            page = await call_unary(_SERVICE, self._stub().GetTimeline, request, self._timeout_s)
+            events += page.events
+            if not (after := page.next_after_sequence):
+                return events
 
     async def get_execution(self, request_id: str) -> execution_pb2.Execution:
         """Tell where an execution stands; raises NotFound."""
@@ -225,8 +231,14 @@ class AsyncClient:
 
     async def get_usage(self, *, session_id: str = "", model: str = "") -> list[pb.UsageTotal]:
         """Return what ended executions used and cost, by session and model; empty filters are all."""
-        request = pb.GetUsageRequest(session_id=session_id, model=model)
-        return list((await call_unary(_SERVICE, self._stub().GetUsage, request, self._timeout_s)).totals)
+        totals: list[pb.UsageTotal] = []
+        token = ""
+        while True:
+            request = pb.GetUsageRequest(session_id=session_id, model=model, page_token=token)
+            page = await call_unary(_SERVICE, self._stub().GetUsage, request, self._timeout_s)
+            totals += page.totals
+            if not (token := page.next_page_token):
+                return totals
 
     async def list_executions(
         self,
@@ -262,9 +274,17 @@ class AsyncClient:
         return (await call_unary(_SERVICE, self._stub().UpdateSession, request, self._timeout_s)).session
 
     async def get_session(self, session_id: str) -> pb.Session:
-        """Return a stored conversation; raises NotFound."""
-        request = pb.GetSessionRequest(session_id=session_id)
-        return (await call_unary(_SERVICE, self._stub().GetSession, request, self._timeout_s)).session
+        """Return a stored conversation with all its messages; raises NotFound."""
+        session: pb.Session | None = None
+        before = 0
+        while True:
+            request = pb.GetSessionRequest(session_id=session_id, before_position=before)
+            page = (await call_unary(_SERVICE, self._stub().GetSession, request, self._timeout_s)).session
+            if session is not None:  # older messages come before those that are known
+                page.messages.extend(session.messages)
+            session = page
+            if not (before := page.first_position):
+                return session
 
     async def list_sessions(self) -> list[pb.Session]:
         """Return all stored conversations without their messages, last used first."""

@@ -60,7 +60,8 @@ log = get_logger(__name__)
 class Registration:
     """A servicer to add: its full service name and what adds it to a server.
 
-    `drain` ends what still runs shortly before the drain's time is up, so that callers get an answer, not a cut line.
+    `begin_drain` is told that no new call comes. `drain` ends what still runs shortly before the drain's time is up, so
+    that callers get an answer, not a cut line.
     `wait_until_broken` returns the reason when the service can serve no more; the process ends then, with status 70.
     `why_not_ready` returns what the service still waits for, empty when it is ready; without it a service that listens
     is ready.
@@ -68,6 +69,7 @@ class Registration:
 
     service_name: str
     add_to: Callable[[grpc.aio.Server], None]
+    begin_drain: Callable[[], None] | None = None
     drain: Callable[[], Awaitable[None]] | None = None
     wait_until_broken: Callable[[], Awaitable[str]] | None = None
     why_not_ready: Callable[[], Awaitable[str]] | None = None
@@ -145,6 +147,9 @@ async def _serve(area: str, settings: ServiceSettings, open_app: OpenApp, on_lis
         if reason := await _wait_for_end(stop, registrations, health):
             await _give_up(area, reason, server, health)
         log.info("draining", drain_s=settings.drain_s)
+        for one in registrations:
+            if one.begin_drain is not None:
+                one.begin_drain()
         health.stop()
         if settings.drain_s <= LAST_WORDS_S:  # the server would cut the lines before the last words
             await _drain(registrations)

@@ -22,6 +22,9 @@ INFERENCE_OUTPUT_TOKENS: Final = "pagantic_inference_output_tokens"
 INFERENCE_COMPUTED_TOKENS: Final = "pagantic_inference_computed_tokens"
 INFERENCE_PREEMPTIONS: Final = "pagantic_inference_preemptions"
 
+ORCHESTRATOR_JOURNAL_BYTES: Final = "pagantic_orchestrator_journal_bytes"
+ORCHESTRATOR_JOURNAL_FREE_BYTES: Final = "pagantic_orchestrator_journal_free_bytes"
+
 # gRPC's own name (proposal A66): a histogram by grpc.method and grpc.status.
 RPC_CALL_DURATION: Final = "grpc.server.call.duration"
 RPC_RUNNING_CALLS: Final = "pagantic_rpc_running_calls"

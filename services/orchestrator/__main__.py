@@ -13,6 +13,8 @@ from pagantic_common.rpc.channel import open_channel
 from pagantic_common.rpc.server import Registration, run_service
 from pagantic_common.settings import load_settings
 from pagantic_common.telemetry.clock import SystemClock
+from pagantic_common.telemetry.metrics import add_gauge
+from pagantic_common.telemetry.names import ORCHESTRATOR_JOURNAL_BYTES, ORCHESTRATOR_JOURNAL_FREE_BYTES
 from services.orchestrator.adapters.custom_steps import load_custom_steps
 from services.orchestrator.adapters.grpc_constraint import GrpcConstraint
 from services.orchestrator.adapters.grpc_context import GrpcContext
@@ -47,6 +49,7 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
         )
         await journal.open()
         stack.push_async_callback(journal.close)
+        _report(journal)
         channels = [
             await stack.enter_async_context(open_channel(address, max_message_bytes=settings.max_message_bytes))
             for address in (
@@ -79,6 +82,8 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
         )
         limits = Limits(
             max_running=settings.max_running,
+            max_running_bytes=settings.max_running_bytes,
+            max_request_bytes=settings.max_request_bytes,
             max_execution_s=settings.max_execution_s,
             plan_bounds=bounds,
             concurrent_turns=settings.concurrent_turns,
@@ -100,9 +105,39 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
             await presence.stop()  # it would take up again what is given up
             await executions.close()
 
-        readiness = Readiness({"inference": inference, "constraint": constraint}, lambda: presence.is_beating)
-        servicer = OrchestratorServicer(executions)
-        yield [Registration(SERVICE_NAME, servicer.add_to, drain=drain, why_not_ready=readiness.why_not)]
+        trouble = partial(_journal_trouble, presence, journal, settings.journal_min_free_bytes)
+        readiness = Readiness({"inference": inference, "constraint": constraint}, trouble)
+        yield [
+            Registration(
+                SERVICE_NAME,
+                OrchestratorServicer(executions, settings.max_message_bytes // 2).add_to,
+                begin_drain=presence.begin_drain,
+                drain=drain,
+                why_not_ready=readiness.why_not,
+            )
+        ]
+
+
+def _report(journal: SqlJournal) -> None:
+    add_gauge(ORCHESTRATOR_JOURNAL_BYTES, "size of the journal's database", journal.space.used_bytes)
+    if journal.space.free_bytes() is not None:
+        add_gauge(
+            ORCHESTRATOR_JOURNAL_FREE_BYTES,
+            "room that the journal's volume has left",
+            lambda: journal.space.free_bytes() or 0.0,
+        )
+
+
+def _journal_trouble(presence: Presence, journal: SqlJournal, min_free_bytes: int) -> str:
+    """Return why the journal takes no writes, or soon will not; empty when it does."""
+    if not presence.is_beating:
+        return "no write of the journal has succeeded in the last seconds"
+    if journal.write_failure:
+        return f"the last write of the journal failed: {journal.write_failure}"
+    free_bytes = journal.space.free_bytes()
+    if free_bytes is not None and free_bytes < min_free_bytes:
+        return f"the journal's volume has {free_bytes:.0f} bytes left, at least {min_free_bytes} are needed"
+    return ""
 
 
 async def _wait_until_ready(channels: Sequence[grpc.aio.Channel]) -> None:

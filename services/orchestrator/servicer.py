@@ -20,7 +20,7 @@ from services.orchestrator.convert.plan import plan_to_proto
 from services.orchestrator.convert.record import record_to_proto, session_to_proto, usage_total_to_proto
 from services.orchestrator.convert.request import fingerprint_of, request_from_proto
 from services.orchestrator.convert.response import response_to_proto
-from services.orchestrator.core.request import MAX_MODEL_CHARS
+from services.orchestrator.core.request import MAX_MODEL_CHARS, Request
 from services.orchestrator.ports.journal import MAX_STATE_VALUES
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -28,29 +28,37 @@ Context = grpc.aio.ServicerContext[Any, Any]
 SERVICE_NAME = pb.DESCRIPTOR.services_by_name["OrchestratorService"].full_name
 DEFAULT_PAGE = 50
 MAX_PAGE = 500
-MAX_PAGE_TOKEN_CHARS = 12
+MAX_AT_ONCE = 1000  # events or messages
+PAGE_BYTES = 2 * 1024 * 1024  # of events or messages; one that is larger comes alone
 
 
 class OrchestratorServicer(rpc.OrchestratorServiceServicer):
     """See the service's proto for what each rpc promises."""
 
-    def __init__(self, executions: Executions) -> None:
+    def __init__(self, executions: Executions, page_bytes: int = PAGE_BYTES) -> None:
         self._executions = executions
+        self._page_bytes = page_bytes
         self._journal = executions.journal
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Add this servicer to a server."""
         rpc.add_OrchestratorServiceServicer_to_server(self, server)
 
+    def _decode(self, request: execution_pb2.SystemRequest) -> tuple[Request, int]:
+        """Return a request that is not too large, and its size in bytes."""
+        size_bytes = request.ByteSize()
+        self._executions.check_size(size_bytes)
+        return request_from_proto(request, request.request_id or self._executions.new_request_id()), size_bytes
+
     async def Execute(self, request: execution_pb2.SystemRequest, context: Context) -> execution_pb2.SystemResponse:
-        decoded = request_from_proto(request, request.request_id or self._executions.new_request_id())
-        return response_to_proto(await self._executions.execute(decoded, fingerprint_of(request)))
+        decoded, size_bytes = self._decode(request)
+        return response_to_proto(await self._executions.execute(decoded, fingerprint_of(request), size_bytes))
 
     async def ExecuteStream(
         self, request: execution_pb2.SystemRequest, context: Context
     ) -> AsyncIterator[event_pb2.ExecutionEvent]:
-        decoded = request_from_proto(request, request.request_id or self._executions.new_request_id())
-        async with aclosing(self._executions.stream(decoded, fingerprint_of(request))) as events:
+        decoded, size_bytes = self._decode(request)
+        async with aclosing(self._executions.stream(decoded, fingerprint_of(request), size_bytes)) as events:
             async for event in events:
                 yield event_to_proto(event)
 
@@ -63,42 +71,47 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         return pb.GetExecutionResponse(execution=record_to_proto(record))
 
     async def ListExecutions(self, request: pb.ListExecutionsRequest, context: Context) -> pb.ListExecutionsResponse:
-        limit = _page_size(request.page_size)
-        records = await self._journal.list_executions(
-            limit=limit + 1,
-            before=_optional_id("page_token", request.page_token),
+        page = await self._journal.list_executions(
+            limit=_page_size(request.page_size),
+            after=request.page_token,
             session_id=_optional_id("session_id", request.session_id),
             state=state_from_proto(request.state),
         )
-        token = records[limit - 1].request_id if len(records) > limit else ""
-        encoded = [record_to_proto(record) for record in records[:limit]]
-        return pb.ListExecutionsResponse(executions=encoded, next_page_token=token)
+        encoded = [record_to_proto(record) for record in page.items]
+        return pb.ListExecutionsResponse(executions=encoded, next_page_token=page.next_token)
 
     async def GetTimeline(self, request: pb.GetTimelineRequest, context: Context) -> pb.GetTimelineResponse:
         request_id, limit = require_id("request_id", request.request_id), _count("max_events", request.max_events)
-        events = await self._journal.timeline(request_id, request.after_sequence, limit)
-        return pb.GetTimelineResponse(events=[event_to_proto(event) for event in events])
+        events, has_more = await self._journal.timeline_page(
+            request_id, _sequence("after_sequence", request.after_sequence), limit, self._page_bytes
+        )
+        return pb.GetTimelineResponse(
+            events=[event_to_proto(event) for event in events],
+            next_after_sequence=events[-1].sequence if has_more else 0,
+        )
 
     async def ResumeExecution(self, request: pb.ResumeExecutionRequest, context: Context) -> pb.ResumeExecutionResponse:
         state = await self._executions.resume(require_id("request_id", request.request_id))
         return pb.ResumeExecutionResponse(state=state_to_proto(state))
 
     async def CreatePlan(self, request: pb.CreatePlanRequest, context: Context) -> pb.CreatePlanResponse:
-        asked = request_from_proto(request.request, request.request.request_id or self._executions.new_request_id())
+        asked, _ = self._decode(request.request)
         plan = await self._executions.create_plan(asked)
         return pb.CreatePlanResponse(plan=plan_to_proto(plan))
 
     async def GetSession(self, request: pb.GetSessionRequest, context: Context) -> pb.GetSessionResponse:
-        limit = _count("max_messages", request.max_messages)
-        session = await self._journal.get_session(require_id("session_id", request.session_id), limit)
+        session = await self._journal.get_session(
+            require_id("session_id", request.session_id),
+            _count("max_messages", request.max_messages),
+            before=_sequence("before_position", request.before_position),
+            max_bytes=self._page_bytes,
+        )
         return pb.GetSessionResponse(session=session_to_proto(session))
 
     async def ListSessions(self, request: pb.ListSessionsRequest, context: Context) -> pb.ListSessionsResponse:
-        limit, start = _page_size(request.page_size), _page_start(request.page_token)
-        sessions = await self._journal.list_sessions(limit=limit + 1, after=start)
-        token = str(start + limit) if len(sessions) > limit else ""
-        encoded = [session_to_proto(session) for session in sessions[:limit]]
-        return pb.ListSessionsResponse(sessions=encoded, next_page_token=token)
+        page = await self._journal.list_sessions(limit=_page_size(request.page_size), after=request.page_token)
+        encoded = [session_to_proto(session) for session in page.items]
+        return pb.ListSessionsResponse(sessions=encoded, next_page_token=page.next_token)
 
     async def UpdateSession(self, request: pb.UpdateSessionRequest, context: Context) -> pb.UpdateSessionResponse:
         session_id = require_id("session_id", request.session_id)
@@ -113,24 +126,34 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         if len(request.model) > MAX_MODEL_CHARS or not request.model.isprintable():
             raise InvalidRequest(f"model must be at most {MAX_MODEL_CHARS} printable characters")
         session_id = _optional_id("session_id", request.session_id)
-        totals = await self._journal.usage_totals(session_id=session_id or None, model=request.model or None)
-        return pb.GetUsageResponse(totals=[usage_total_to_proto(total) for total in totals])
+        page = await self._journal.usage_totals(
+            session_id=session_id or None,
+            model=request.model or None,
+            limit=_page_size(request.page_size, MAX_PAGE),
+            after=request.page_token,
+        )
+        encoded = [usage_total_to_proto(total) for total in page.items]
+        return pb.GetUsageResponse(totals=encoded, next_page_token=page.next_token)
 
     async def DeleteSession(self, request: pb.DeleteSessionRequest, context: Context) -> pb.DeleteSessionResponse:
         await self._journal.delete_session(require_id("session_id", request.session_id))
         return pb.DeleteSessionResponse()
 
 
-def _page_size(wanted: int) -> int:
+def _page_size(wanted: int, default: int = DEFAULT_PAGE) -> int:
     if not 0 <= wanted <= MAX_PAGE:
         raise InvalidRequest(f"page_size is {wanted}: it must be between 0 and {MAX_PAGE}")
-    return wanted or DEFAULT_PAGE
+    return wanted or default
 
 
 def _count(field: str, wanted: int) -> int:
-    if wanted < 0:
-        raise InvalidRequest(f"{field} is {wanted}: it must not be negative")
-    return wanted
+    return min(_sequence(field, wanted) or MAX_AT_ONCE, MAX_AT_ONCE)
+
+
+def _sequence(field: str, value: int) -> int:
+    if value < 0:
+        raise InvalidRequest(f"{field} is {value}: it must not be negative")
+    return value
 
 
 def _optional_id(field: str, value: str) -> str:
@@ -143,9 +166,3 @@ def _document(key: str, text: str) -> str:
     except JsonTextError as error:
         raise InvalidRequest(f"state_json[{key!r}] is not JSON: {error}") from None
     return text
-
-
-def _page_start(token: str) -> int:
-    if token and not (token.isdecimal() and len(token) <= MAX_PAGE_TOKEN_CHARS):
-        raise InvalidRequest(f"page_token {token[:40]!r} is not one that this service gave")
-    return int(token or "0")

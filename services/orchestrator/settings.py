@@ -78,6 +78,13 @@ class OrchestratorSettings(CallerSettings):
     max_execution_s: float = Field(
         3600.0, gt=0, le=366 * 86_400, description="longest time of an execution, its interruptions included"
     )
+    max_request_bytes: int = Field(1024 * 1024, ge=1024, description="largest request taken, as it is encoded")
+    max_running_bytes: int = Field(
+        64 * 1024 * 1024, ge=1024, description="bytes of the requests that run at once; one more is RESOURCE_EXHAUSTED"
+    )
+    journal_min_free_bytes: int = Field(
+        64 * 1024 * 1024, ge=0, description="least room on the journal's volume; with less it is not ready"
+    )
     max_running: int = Field(256, ge=1, description="executions that may run at once; one more is RESOURCE_EXHAUSTED")
 
     @field_validator("prices", mode="before")

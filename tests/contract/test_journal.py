@@ -5,6 +5,7 @@ import sqlite3
 import threading
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from alembic.autogenerate import compare_metadata
@@ -239,7 +240,7 @@ async def test_a_conversation_grows_by_turns_and_goes_with_all_it_has(journal):
     await journal.update_state("s", {"color": '"red"', "count": "1"}, [])
     found = await journal.update_state("s", {"count": "2"}, ["color"])
     assert (found.message_count, found.state) == (4, {"count": "2"})
-    assert [one.session_id for one in await journal.list_sessions(limit=5, after=0)] == ["s"]
+    assert [one.session_id for one in (await journal.list_sessions(limit=5, after="")).items] == ["s"]
     await journal.delete_session("s")
     assert await journal.history("s") == ()
     for missing in (journal.get_session("s"), journal.delete_session("s")):
@@ -294,29 +295,38 @@ async def test_a_summary_goes_with_its_conversation_and_none_is_kept_without_one
     assert await journal.get_summary("s") is None
 
 
+async def totals_of(journal, session_id=None, model=None):
+    return (await journal.usage_totals(session_id=session_id, model=model, limit=100, after="")).items
+
+
 async def test_totals_add_up_by_session_and_model(journal):
     used = UsageTotal("s", "m", 1, 10, 4, 3, 0.5)
     for name, total in (("r1", used), ("r2", used), ("r3", replace(used, session_id="", model="n"))):
         await admit(journal, name)
         await journal.write(ended(record(name), 1, used=total))
-    assert await journal.usage_totals(session_id="s", model=None) == [UsageTotal("s", "m", 2, 20, 8, 6, 1.0)]
-    assert [one.model for one in await journal.usage_totals(session_id=None, model="n")] == ["n"]
-    assert len(await journal.usage_totals(session_id=None, model=None)) == 2
+    assert await totals_of(journal, "s") == [UsageTotal("s", "m", 2, 20, 8, 6, 1.0)]
+    assert [one.model for one in await totals_of(journal, None, "n")] == ["n"]
+    assert len(await totals_of(journal)) == 2
 
 
 async def test_executions_are_listed_newest_first_by_page_session_and_state(journal):
     for number in range(4):
         await admit(journal, f"r{number}", session_id=f"s{number % 2}")
     await journal.write(ended(record("r2", session_id="s0"), 1))
-    filters = {"limit": 3, "before": "", "session_id": "", "state": None}
+    filters = {"limit": 3, "after": "", "session_id": "", "state": None}
 
     async def listed(**changed):
-        return [one.request_id for one in await journal.list_executions(**(filters | changed))]
+        page = await journal.list_executions(**(filters | changed))
+        return [one.request_id for one in page.items], page.next_token
 
-    assert await listed() == ["r3", "r2", "r1"]
-    assert await listed(before="r1") == ["r0"]
-    assert await listed(session_id="s0") == ["r2", "r0"]
-    assert await listed(state=State.COMPLETE) == ["r2"]
+    newest, token = await listed()
+    assert newest == ["r3", "r2", "r1"]
+    assert await listed(after=token) == (["r0"], "")
+    assert await listed(session_id="s0") == (["r2", "r0"], "")
+    assert await listed(state=State.COMPLETE) == (["r2"], "")
+    for wrong in ("r1", "-1", "1" * 19, "\u0663", "1.0"):
+        with pytest.raises(InvalidRequest, match="page_token"):
+            await listed(after=wrong)
 
 
 async def test_what_has_ended_is_forgotten_after_its_time_and_what_runs_is_not(journals):
@@ -405,8 +415,8 @@ async def test_all_that_is_old_is_forgotten_in_small_batches_also_behind_what_ru
     journal._purger._at_once = 4
     await journal._purger.purge()
     assert sizes == [4, 4, 3, 0]
-    listed = await journal.list_executions(limit=50, before="", session_id="", state=None)
-    assert [one.request_id for one in listed] == ["head"]
+    listed = await journal.list_executions(limit=50, after="", session_id="", state=None)
+    assert [one.request_id for one in listed.items] == ["head"]
 
 
 async def test_a_purge_that_fails_fails_no_caller_and_is_tried_again_smaller(journals, monkeypatch):
@@ -481,7 +491,7 @@ async def test_deleting_a_conversation_forgets_what_its_executions_said(journal,
         ]
         assert left == [["other", "runs"], ["runs"], ["other"]]
         assert db.execute(text("SELECT session_id FROM messages GROUP BY 1")).scalars().all() == ["t"]
-    assert [one.requests for one in await journal.usage_totals(session_id="s", model=None)] == [1]
+    assert [one.requests for one in await totals_of(journal, "s")] == [1]
     with pytest.raises(NotFound):
         await journal.delete_session("s")
 
@@ -500,3 +510,70 @@ async def test_conversations_have_a_retention_where_one_is_set(journals):
     with pytest.raises(NotFound):
         await journal.get_session("old")
     assert (await journal.get("old")).response.content == "hello"
+
+
+async def pages(read):
+    """Return all items of a list that is read page by page, and the number of pages."""
+    items, token, count = [], "", 0
+    while True:
+        page = await read(after=token)
+        items += page.items
+        count += 1
+        if not (token := page.next_token):
+            return items, count
+
+
+async def test_lists_are_read_page_by_page_whole_and_each_item_once(journal):
+    for number in range(10):
+        name = f"r{number}"
+        await admit(journal, name, session_id=f"s{number % 4}")
+        used = UsageTotal(f"s{number % 4}", f"m/{number % 2}", 1, 1)
+        await journal.write(ended(record(name, session_id=f"s{number % 4}"), 1, turn=TURN, used=used))
+    found, count = await pages(partial(journal.list_executions, limit=3, session_id="", state=None))
+    assert ([one.request_id for one in found], count) == ([f"r{number}" for number in range(9, -1, -1)], 4)
+    found, count = await pages(partial(journal.list_executions, limit=5, session_id="", state=None))
+    assert count == 2, "no empty page comes last"
+    found, count = await pages(partial(journal.list_sessions, limit=3))
+    assert (sorted(one.session_id for one in found), count) == (["s0", "s1", "s2", "s3"], 2)
+    found, count = await pages(partial(journal.usage_totals, session_id=None, model=None, limit=1))
+    assert [(one.session_id, one.model) for one in found] == [
+        ("s0", "m/0"), ("s1", "m/1"), ("s2", "m/0"), ("s3", "m/1"),
+    ]  # fmt: skip
+    for wrong in ("nope", "inf/s", "0x1p0/a b", "1" * 400 + "/s"):
+        with pytest.raises(InvalidRequest, match="page_token"):
+            await journal.list_sessions(limit=1, after=wrong)
+    for wrong in ("nope", "s/\0"):
+        with pytest.raises(InvalidRequest, match="page_token"):
+            await journal.usage_totals(session_id=None, model=None, limit=1, after=wrong)
+
+
+async def test_a_conversation_in_use_moves_to_the_front_and_no_other_is_left_out(journal):
+    for name in ("a", "b", "c", "d"):
+        await journal.update_state(name, {"x": "1"}, ())
+    first = await journal.list_sessions(limit=2, after="")
+    assert [one.session_id for one in first.items] == ["d", "c"]
+    await journal.update_state("c", {"x": "2"}, ())
+    rest = await journal.list_sessions(limit=2, after=first.next_token)
+    assert [one.session_id for one in rest.items] == ["b", "a"]
+
+
+async def test_what_comes_at_once_of_a_timeline_and_a_conversation_is_bounded_in_bytes_too(journal):
+    await admit(journal, session_id="s")
+    await journal.write(happened(record(session_id="s"), *range(1, 8)))
+    large = tuple(Message(Role.USER, f"{number}" * 100) for number in range(6))
+    await journal.write(ended(record(session_id="s"), 8, turn=large))
+    found, has_more = await journal.timeline_page("r", 0, 5, 10_000)
+    assert ([one.sequence for one in found], has_more) == ([1, 2, 3, 4, 5], True)
+    assert await journal.timeline_page("r", 8, 5, 10_000) == ([], False)
+    found, has_more = await journal.timeline_page("r", 5, 3, 10_000)
+    assert ([one.sequence for one in found], has_more) == ([6, 7, 8], False)
+    assert len((await journal.timeline_page("r", 0, 5, 1))[0]) == 1
+    positions, before = [], 0
+    while True:
+        session = await journal.get_session("s", 4, before=before, max_bytes=250)
+        positions.append((session.first_position, [message.content[0] for message in session.messages]))
+        if not (before := session.first_position):
+            break
+    assert positions == [(4, ["4", "5"]), (2, ["2", "3"]), (0, ["0", "1"])]
+    assert session.message_count == 6
+    assert len((await journal.get_session("s", 4, max_bytes=1)).messages) == 1

@@ -38,9 +38,9 @@ class Purger:
         self._task: asyncio.Task[None] | None = None
         self._at_once = PURGED_AT_ONCE
 
-    def start(self) -> None:
-        """Purge from now on."""
-        self._task = asyncio.create_task(self._live())
+    def start(self, afterwards: Callable[[], None] = lambda: None) -> None:
+        """Purge from now on, and do something `afterwards` each time."""
+        self._task = asyncio.create_task(self._live(afterwards))
 
     async def close(self) -> None:
         """End after the batch at hand."""
@@ -61,11 +61,12 @@ class Purger:
         """Forget the executions of a conversation that do not run, and return how many there were."""
         return await self._repeat(lambda db: forget_executions_of(db, session_id, self._at_once))
 
-    async def _live(self) -> None:
+    async def _live(self, afterwards: Callable[[], None]) -> None:
         await asyncio.sleep(FIRST_PURGE_S)
         while True:
             try:
                 await self.purge()
+                await asyncio.get_running_loop().run_in_executor(self._thread, afterwards)
             except Exception as error:  # noqa: BLE001 - whatever it is, the next attempt comes
                 self._at_once = max(1, self._at_once // 2)
                 log.warning("the journal was not purged", reason=str(error), next_batch=self._at_once)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
-from sqlalchemy import Connection, RowMapping, and_, func, select
+from sqlalchemy import Connection, RowMapping, Select, and_, func, or_, select
 
 from pagantic.common.v1 import error_pb2, message_pb2
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic_common.codec.errors import failure_from_proto
 from pagantic_common.codec.messages import message_from_proto
-from pagantic_common.domain.errors import NotFound, PreconditionFailed
+from pagantic_common.domain.errors import InvalidRequest, NotFound, PreconditionFailed
+from pagantic_common.domain.ids import is_id
 from pagantic_common.domain.messages import Message
 from services.orchestrator.adapters import journal_schema as tables
 from services.orchestrator.convert.entry import UnreadableEntryError, entry_from_json, referred_count
@@ -23,7 +27,10 @@ from services.orchestrator.core.memory import Summary
 from services.orchestrator.core.replay import Admitted, Entry
 from services.orchestrator.core.request import Mode
 from services.orchestrator.core.run import Prepared
-from services.orchestrator.ports.journal import ExecutionRecord, SessionRecord, UsageTotal
+from services.orchestrator.ports.journal import ExecutionRecord, Page, SessionRecord, UsageTotal
+
+MAX_ORDINAL_DIGITS = 18
+READ_AT_ONCE = 50  # rows
 
 _executions, _sessions = tables.executions, tables.sessions
 IS_INTERRUPTED = and_(_executions.c.response.is_(None), _executions.c.interrupted == 1)
@@ -43,18 +50,30 @@ def get(db: Connection, request_id: str) -> ExecutionRecord:
 
 
 def list_executions(
-    db: Connection, *, limit: int, before: str, session_id: str, state: State | None
-) -> list[ExecutionRecord]:
-    """Return executions, newest first."""
-    found = select(*_RECORD).order_by(_executions.c.ordinal.desc()).limit(limit)
-    if before:
-        of_token = select(_executions.c.ordinal).where(_executions.c.request_id == before).scalar_subquery()
-        found = found.where(_executions.c.ordinal < of_token)
+    db: Connection, *, limit: int, after: str, session_id: str, state: State | None
+) -> Page[ExecutionRecord]:
+    """Return executions, newest first; the token is the ordinal of the last one."""
+    ordinal = _executions.c.ordinal
+    found = select(ordinal, *_RECORD).order_by(ordinal.desc()).limit(limit + 1)
+    if after:
+        found = found.where(ordinal < _number_of(after))
     if session_id:
         found = found.where(_executions.c.session_id == session_id)
     if state is not None:
         found = found.where(_executions.c.state == state.value)
-    return [_record_of(row) for row in db.execute(found).mappings()]
+    rows = db.execute(found).mappings().all()
+    token = str(rows[limit - 1]["ordinal"]) if len(rows) > limit else ""
+    return Page([_record_of(row) for row in rows[:limit]], token)
+
+
+def _number_of(token: str) -> int:
+    if not (token.isascii() and token.isdecimal() and len(token) <= MAX_ORDINAL_DIGITS):
+        raise _wrong_token(token)
+    return int(token)
+
+
+def _wrong_token(token: str) -> InvalidRequest:
+    return InvalidRequest(f"page_token {token[:40]!r} is not one that this service gave")
 
 
 def interrupted(db: Connection, mode: Mode) -> list[str]:
@@ -71,6 +90,29 @@ def timeline(db: Connection, request_id: str, after: int, limit: int) -> list[Ev
     if not stored:
         get(db, request_id)
     return [event_from_proto(event_pb2.ExecutionEvent.FromString(event)) for event in stored]
+
+
+def timeline_page(db: Connection, request_id: str, after: int, limit: int, max_bytes: int) -> tuple[list[Event], bool]:
+    """Return the events above a sequence that are within the limits, at least one, and whether there are more."""
+    table = tables.events
+    found = select(table.c.event).where(table.c.request_id == request_id, table.c.sequence > after)
+    stored, has_more = _within(db, found.order_by(table.c.sequence).limit(limit + 1), limit, max_bytes)
+    if not stored:
+        get(db, request_id)
+    return [event_from_proto(event_pb2.ExecutionEvent.FromString(event)) for event in stored], has_more
+
+
+def _within(db: Connection, found: Select[Any], limit: int, max_bytes: int) -> tuple[list[bytes], bool]:
+    """Return the first rows that are within the limits, at least one, and whether there are more; no more is read."""
+    taken: list[bytes] = []
+    left_bytes = max_bytes
+    with db.execute(found.execution_options(yield_per=READ_AT_ONCE)) as rows:
+        for (stored,) in rows:
+            left_bytes -= len(stored)
+            if taken and (len(taken) >= limit or left_bytes < 0):
+                return taken, True
+            taken.append(stored)
+    return taken, False
 
 
 def entries(db: Connection, request_id: str) -> list[Entry]:
@@ -109,28 +151,39 @@ def after_sequence(db: Connection, request_id: str) -> int:
     return int(db.execute(found).scalar_one_or_none() or 0)
 
 
-def history(db: Connection, session_id: str, limit: int = 0) -> tuple[Message, ...]:
-    """Return the newest messages of a conversation, so many of them, oldest first; 0 is all."""
+def history(db: Connection, session_id: str) -> tuple[Message, ...]:
+    """Return the messages of a conversation, oldest first."""
     table = tables.messages
-    found = select(table.c.message).where(table.c.session_id == session_id).order_by(table.c.position.desc())
-    stored = db.execute(found.limit(limit or None)).scalars().all()
-    return tuple(_message_of(message) for message in reversed(stored))
+    found = select(table.c.message).where(table.c.session_id == session_id).order_by(table.c.position)
+    return tuple(map(_message_of, db.execute(found).scalars()))
 
 
 def _message_of(stored: bytes) -> Message:
     return message_from_proto(message_pb2.Message.FromString(stored))
 
 
-def get_session(db: Connection, session_id: str, limit: int | None) -> SessionRecord:
-    """Return a conversation with its state and its newest messages; for a limit of None without any, 0 is all."""
+def get_session(
+    db: Connection, session_id: str, limit: int | None, *, before: int = 0, max_bytes: int = 0
+) -> SessionRecord:
+    """Return a conversation with its state and its newest messages before a position; for a limit of None without any.
+
+    0 is no limit. At least one message comes where there is one.
+    """
     row = db.execute(select(_sessions).where(_sessions.c.session_id == session_id)).first()
     if row is None:
         raise no_session(session_id)
-    messages = () if limit is None else history(db, session_id, limit)
-    of_session = tables.messages.c.session_id == session_id
-    count = db.execute(select(func.count()).select_from(tables.messages).where(of_session)).scalar_one()
+    table = tables.messages
+    of_session = table.c.session_id == session_id
+    count = db.execute(select(func.count()).select_from(table).where(of_session)).scalar_one()
+    end = min(before or count, count)
+    stored: list[bytes] = []
+    if limit is not None:
+        found = select(table.c.message).where(of_session, table.c.position < end).order_by(table.c.position.desc())
+        stored, _ = _within(db, found, limit or count, max_bytes or sys.maxsize)
+    messages = tuple(_message_of(message) for message in reversed(stored))
     made, used = _moment(row.created_at), _moment(row.updated_at)
-    return SessionRecord(session_id, messages, count, made, used, state_of(db, session_id))
+    state = state_of(db, session_id)
+    return SessionRecord(session_id, messages, count, made, used, state, first_position=end - len(messages))
 
 
 def state_of(db: Connection, session_id: str) -> dict[str, str]:
@@ -140,28 +193,51 @@ def state_of(db: Connection, session_id: str) -> dict[str, str]:
     return {row.key: row.value_json for row in values}
 
 
-def list_sessions(db: Connection, limit: int, after: int) -> list[SessionRecord]:
-    """Return conversations, last used first."""
-    table = tables.messages
-    count = select(func.count()).where(table.c.session_id == _sessions.c.session_id).scalar_subquery()
-    found = select(_sessions, count.label("message_count")).order_by(
-        _sessions.c.updated_at.desc(), _sessions.c.session_id
-    )
-    return [
+def list_sessions(db: Connection, limit: int, after: str) -> Page[SessionRecord]:
+    """Return conversations, last used first; the token is when the last one was used, and its id."""
+    table, used, name = tables.messages, _sessions.c.updated_at, _sessions.c.session_id
+    count = select(func.count()).where(table.c.session_id == name).scalar_subquery()
+    found = select(_sessions, count.label("message_count")).order_by(used.desc(), name)
+    if after:
+        used_s, last = _use_of(after)
+        found = found.where(or_(used < used_s, and_(used == used_s, name > last)))
+    rows = db.execute(found.limit(limit + 1)).all()
+    token = f"{rows[limit - 1].updated_at.hex()}/{rows[limit - 1].session_id}" if len(rows) > limit else ""
+    records = [
         SessionRecord(row.session_id, (), row.message_count, _moment(row.created_at), _moment(row.updated_at))
-        for row in db.execute(found.limit(limit).offset(after))
+        for row in rows[:limit]
     ]
+    return Page(records, token)
 
 
-def usage_totals(db: Connection, session_id: str | None, model: str | None) -> list[UsageTotal]:
-    """Return totals by session and model."""
+def _use_of(token: str) -> tuple[float, str]:
+    used, separator, session_id = token.partition("/")
+    try:
+        used_s = float.fromhex(used)
+    except (ValueError, OverflowError):
+        raise _wrong_token(token) from None
+    if not separator or not is_id(session_id) or not math.isfinite(used_s):
+        raise _wrong_token(token)
+    return used_s, session_id
+
+
+def usage_totals(db: Connection, session_id: str | None, model: str | None, limit: int, after: str) -> Page[UsageTotal]:
+    """Return totals by session and model; the token is both of the last one, and no session id has a slash."""
     table = tables.usage_totals
     found = select(table).order_by(table.c.session_id, table.c.model)
     if session_id is not None:
         found = found.where(table.c.session_id == session_id)
     if model is not None:
         found = found.where(table.c.model == model)
-    return [UsageTotal(**row) for row in db.execute(found).mappings()]
+    if after:
+        last_session, separator, last_model = after.partition("/")
+        if not separator or "\0" in after:
+            raise _wrong_token(after)
+        is_later = and_(table.c.session_id == last_session, table.c.model > last_model)
+        found = found.where(or_(table.c.session_id > last_session, is_later))
+    totals = [UsageTotal(**row) for row in db.execute(found.limit(limit + 1)).mappings()]
+    last = totals[limit - 1] if len(totals) > limit else None
+    return Page(totals[:limit], f"{last.session_id}/{last.model}" if last is not None else "")
 
 
 def get_summary(db: Connection, session_id: str) -> Summary | None:

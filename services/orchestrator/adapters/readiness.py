@@ -13,14 +13,14 @@ import grpc
 class Readiness:
     """Looks at what is known anyway: the beats of the journal, and the connections to the needed services."""
 
-    def __init__(self, needed: Mapping[str, grpc.aio.Channel], is_journal_written: Callable[[], bool]) -> None:
+    def __init__(self, needed: Mapping[str, grpc.aio.Channel], journal_trouble: Callable[[], str]) -> None:
         self._needed = needed
-        self._is_journal_written = is_journal_written
+        self._journal_trouble = journal_trouble
 
     async def why_not(self) -> str:
         """Return what is missing, empty when nothing is."""
-        if not self._is_journal_written():
-            return "no write of the journal has succeeded in the last seconds"
+        if trouble := self._journal_trouble():
+            return trouble
         ready = grpc.ChannelConnectivity.READY  # the channels check health, so this one serves
         missing = [
             name for name, channel in self._needed.items() if channel.get_state(try_to_connect=True) is not ready

@@ -22,6 +22,7 @@ from services.orchestrator.adapters.group_commit import GroupCommit, Work
 from services.orchestrator.adapters.journal_database import READING, OwnerLock, check_url, open_engine, telling
 from services.orchestrator.adapters.journal_purge import Purger, forget_sessions
 from services.orchestrator.adapters.journal_schema import migrate
+from services.orchestrator.adapters.journal_space import JournalSpace
 from services.orchestrator.adapters.journal_writes import Admission, Writes
 from services.orchestrator.core.events import Event
 from services.orchestrator.core.lifecycle import State
@@ -31,6 +32,7 @@ from services.orchestrator.core.request import Mode
 from services.orchestrator.ports.journal import (
     Durability,
     ExecutionRecord,
+    Page,
     Pulse,
     SessionRecord,
     UsageTotal,
@@ -67,6 +69,7 @@ class SqlJournal:
         self._engine: Engine
         self._group: GroupCommit
         self._purger: Purger
+        self.space: JournalSpace
 
     async def open(self) -> None:
         """Connect and bring the tables up to date.
@@ -76,7 +79,8 @@ class SqlJournal:
         await asyncio.get_running_loop().run_in_executor(self._reading, self._open)
         self._group = GroupCommit(self._engine, self._writes)
         self._purger = Purger(self._engine, self._retention_s, self._session_retention_s)
-        self._purger.start()
+        self.space = JournalSpace(self._engine)
+        self._purger.start(self.space.ask)
         self._is_open = True
 
     async def close(self) -> None:
@@ -177,11 +181,11 @@ class SqlJournal:
         return await self._read(lambda db: reads.get(db, request_id))
 
     async def list_executions(
-        self, *, limit: int, before: str, session_id: str, state: State | None
-    ) -> list[ExecutionRecord]:
+        self, *, limit: int, after: str, session_id: str, state: State | None
+    ) -> Page[ExecutionRecord]:
         """See the port."""
         return await self._read(
-            lambda db: reads.list_executions(db, limit=limit, before=before, session_id=session_id, state=state)
+            lambda db: reads.list_executions(db, limit=limit, after=after, session_id=session_id, state=state)
         )
 
     async def interrupted(self, mode: Mode) -> list[str]:
@@ -192,6 +196,10 @@ class SqlJournal:
         """See the port."""
         return await self._read(lambda db: reads.timeline(db, request_id, after, limit))
 
+    async def timeline_page(self, request_id: str, after: int, limit: int, max_bytes: int) -> tuple[list[Event], bool]:
+        """See the port."""
+        return await self._read(lambda db: reads.timeline_page(db, request_id, after, limit, max_bytes))
+
     async def entries(self, request_id: str) -> list[Entry]:
         """See the port."""
         return await self._read(lambda db: reads.entries(db, request_id))
@@ -200,15 +208,17 @@ class SqlJournal:
         """See the port."""
         return await self._read(lambda db: reads.history(db, session_id))
 
-    async def get_session(self, session_id: str, limit: int = 0) -> SessionRecord:
+    async def get_session(
+        self, session_id: str, limit: int = 0, *, before: int = 0, max_bytes: int = 0
+    ) -> SessionRecord:
         """See the port."""
-        return await self._read(lambda db: reads.get_session(db, session_id, limit))
+        return await self._read(lambda db: reads.get_session(db, session_id, limit, before=before, max_bytes=max_bytes))
 
     async def session_state(self, session_id: str) -> Mapping[str, str]:
         """See the port."""
         return await self._read(lambda db: reads.state_of(db, session_id))
 
-    async def list_sessions(self, *, limit: int, after: int) -> list[SessionRecord]:
+    async def list_sessions(self, *, limit: int, after: str) -> Page[SessionRecord]:
         """See the port."""
         return await self._read(lambda db: reads.list_sessions(db, limit, after))
 
@@ -216,9 +226,11 @@ class SqlJournal:
         """See the port."""
         await self._commit(lambda db: self._writes.add_usage(db, [used]))
 
-    async def usage_totals(self, *, session_id: str | None, model: str | None) -> list[UsageTotal]:
+    async def usage_totals(
+        self, *, session_id: str | None, model: str | None, limit: int, after: str
+    ) -> Page[UsageTotal]:
         """See the port."""
-        return await self._read(lambda db: reads.usage_totals(db, session_id, model))
+        return await self._read(lambda db: reads.usage_totals(db, session_id, model, limit, after))
 
     async def _commit(self, work: Work) -> Any:
         return await self._group.submit(work)

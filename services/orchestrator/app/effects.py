@@ -64,6 +64,7 @@ class Effects:
         clock: Clock,
         recorder: Recorder,
         *,
+        tool_slots: asyncio.Semaphore,
         cause: str = "request",
         step: str = "",
     ) -> None:
@@ -72,7 +73,7 @@ class Effects:
         self._recorder = recorder
         self._inferences = Inferences(services.inference, clock, recorder, cause)
         self._preparation = Preparation(services, journal, clock, recorder, self._inferences)
-        self.calls = ToolCalls(services.tools, clock, recorder, self._inferences, step)
+        self.calls = ToolCalls(services.tools, clock, recorder, self._inferences, step=step, slots=tool_slots)
         self.sampled_usage = TokenUsage()
         self._replicas: dict[int, Replica] = {}
         self._last_drawn = InferenceOutput("", FinishReason.ERROR)

@@ -42,11 +42,14 @@ from services.orchestrator.core.plan_result import accept_plan
 from services.orchestrator.core.replay import Admitted, Replay, replay
 from services.orchestrator.core.request import Mode, Request, check_request
 from services.orchestrator.core.response import InferenceOutput, Response
+from services.orchestrator.core.text_size import text_size
 from services.orchestrator.ports.journal import ExecutionRecord, Journal
 
 END_TIMEOUT_S = 5.0
 RESTART_S = 2.0  # about what a restart takes
+_SHUTTING_DOWN = "the orchestrator is shutting down: send the request again under its request_id, and it goes on"
 FOLLOW_S = 0.1  # between looks at an execution that another orchestrator runs
+FOLLOWED_AT_ONCE = 500  # events
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,8 @@ class Limits:
     """What executions may do, and what they cost, by model."""
 
     max_running: int = 256
+    max_running_bytes: int = 64 * 1024 * 1024
+    max_request_bytes: int = 1024 * 1024
     max_execution_s: float = 3600.0
     plan_bounds: PlanPolicy = field(default_factory=PlanPolicy)
     concurrent_turns: ConcurrentTurns = ConcurrentTurns.WAIT
@@ -77,12 +82,21 @@ class Executions:
         self._clock = clock
         self._limits = limits
         self.new_request_id = new_id
-        self.running = Registry(limits.max_running)
+        self.running = Registry(limits.max_running, limits.max_running_bytes)
         self._turns = Turns(journal, limits.concurrent_turns)
+        self._is_draining = False
 
-    async def execute(self, request: Request, fingerprint: str) -> Response:
+    def check_size(self, size_bytes: int) -> None:
+        """Raise InvalidRequest for a request that is too large, as it is encoded."""
+        if size_bytes > self._limits.max_request_bytes:
+            raise InvalidRequest(
+                f"the request has {size_bytes} bytes, at most {self._limits.max_request_bytes} are taken "
+                "(MAX_REQUEST_BYTES): keep long documents in a collection, and a long conversation in a session"
+            )
+
+    async def execute(self, request: Request, fingerprint: str, size_bytes: int = 0) -> Response:
         """Run a request, or join the run or the response of the same id, and return what came of it."""
-        found = await self._find(request, fingerprint)
+        found = await self._find(request, fingerprint, size_bytes)
         if isinstance(found, Running):
             with found.watched():
                 return await found.recorder.wait_end()
@@ -92,14 +106,14 @@ class Executions:
                     return event.payload.response
         raise AssertionError("a stream ends with Completed")  # the recorder's invariant 2
 
-    async def stream(self, request: Request, fingerprint: str) -> AsyncGenerator[Event, None]:
+    async def stream(self, request: Request, fingerprint: str, size_bytes: int = 0) -> AsyncGenerator[Event, None]:
         """Run or join a request and give its events; the last is Completed.
 
         Leaving early cancels the run when nobody else watches it. Raises InvalidRequest for a malformed envelope,
         Conflict for another payload under the same id, Overloaded when too much runs already, Aborted when another
         turn of the session runs and turns do not wait.
         """
-        found = await self._find(request, fingerprint)
+        found = await self._find(request, fingerprint, size_bytes)
         events = _watch(found) if isinstance(found, Running) else self._follow(found)
         async with aclosing(events):
             async for event in events:
@@ -174,32 +188,35 @@ class Executions:
             raise PreconditionFailed(f"execution {request_id!r} is not interrupted: it {what}")
         return record.state
 
+    def begin_drain(self) -> None:
+        """Take up nothing any more: what is interrupted waits for another orchestrator, or for the next start."""
+        self._is_draining = True
+
     async def close(self) -> None:
         """Give up what still runs: it is interrupted, and goes on when it is taken up again."""
-        reason = "the orchestrator is shutting down: send the request again under its request_id, and it goes on"
         tasks = [running.task for running in self.running if running.task is not None]
         for running in self.running:
-            running.give_up(Unavailable(reason, retry_after_s=RESTART_S))
+            running.give_up(Unavailable(_SHUTTING_DOWN, retry_after_s=RESTART_S))
         if tasks:
             await asyncio.wait(tasks, timeout=END_TIMEOUT_S)
 
-    async def _find(self, request: Request, fingerprint: str) -> Running | ExecutionRecord:
+    async def _find(self, request: Request, fingerprint: str, size_bytes: int) -> Running | ExecutionRecord:
         """Return the run of a request, begun now or before, or the record of one that ended or runs elsewhere.
 
         One that was interrupted goes on; one that was cancelled, or failed in a way that may pass, runs again.
         """
         check_request(request)
-        found = await self._begin(request, fingerprint)
+        found = await self._begin(request, fingerprint, size_bytes)
         if found.fingerprint != fingerprint:
             raise Conflict(f"request_id {request.request_id!r} was used with another payload: take a new one")
         if isinstance(found, ExecutionRecord) and found.is_interrupted:
             return await self._take_up(found) or await self.journal.get(found.request_id)
         if isinstance(found, ExecutionRecord) and found.response is not None and found.response.may_run_again:
-            return await self._begin(request, fingerprint, ended=found)
+            return await self._begin(request, fingerprint, size_bytes, ended=found)
         return found
 
     async def _begin(
-        self, request: Request, fingerprint: str, ended: ExecutionRecord | None = None
+        self, request: Request, fingerprint: str, size_bytes: int, ended: ExecutionRecord | None = None
     ) -> Running | ExecutionRecord:
         """Begin a request, for the first time or after it `ended`, unless it runs.
 
@@ -209,7 +226,7 @@ class Executions:
             if not running.is_stopping:
                 return running
             await running.ended.wait()
-        registered = self._register(request, fingerprint)
+        registered = self._register(request, fingerprint, size_bytes)
         try:
             takes_turn = self._turns.join(request)
         except Aborted:
@@ -223,7 +240,7 @@ class Executions:
             admission.add_done_callback(lambda done: _stop_unwatched(done, left))
             raise
 
-    def _register(self, request: Request, fingerprint: str) -> Running:
+    def _register(self, request: Request, fingerprint: str, size_bytes: int) -> Running:
         now = self._clock.now()
         record = ExecutionRecord(
             request_id=request.request_id,
@@ -236,7 +253,7 @@ class Executions:
             attempt=1,
             fingerprint=fingerprint,
         )
-        running = Running(Recorder(self.journal, self._clock, record), fingerprint, current_deadline())
+        running = Running(Recorder(self.journal, self._clock, record), fingerprint, current_deadline(), size_bytes)
         self.running.add(request.request_id, running)
         return running
 
@@ -284,6 +301,8 @@ class Executions:
         """
         if (found := await self.running.get(record.request_id)) is not None:
             return found
+        if self._is_draining:
+            raise Unavailable(_SHUTTING_DOWN, retry_after_s=RESTART_S)
         running = Running(Recorder(self.journal, self._clock, record), record.fingerprint)
         running.stop_failure = stop
         self.running.add(record.request_id, running)
@@ -291,6 +310,7 @@ class Executions:
 
     async def _claim(self, record: ExecutionRecord, running: Running) -> Running | None:
         request_id, is_known_not_mine = record.request_id, False
+        joined: Request | None = None
         try:
             if not await self.journal.claim(request_id):
                 is_known_not_mine = True
@@ -311,10 +331,12 @@ class Executions:
                 after_sequence=after,
             )
             request = replayed.outcome.run.request
+            running.size_bytes = text_size(request)
             max_execution_s = admitted.max_execution_s if admitted is not None else None
             limits = time_limits(request, max_execution_s or self._limits.max_execution_s)
             limits = limits.after((self._clock.now() - record.started_at).total_seconds())
             self._turns.join(request, is_limited=False)
+            joined = request
             runner = self._runner(running, replayed)
             job = Job(request, runner.run, runner.end, limits, record.trace_id)
             running.start(job, self._turns, self.running)
@@ -322,6 +344,8 @@ class Executions:
         finally:
             if running.task is None:
                 self.running.remove(request_id)
+                if joined is not None:
+                    self._turns.leave(joined)
                 if not is_known_not_mine:
                     self.running.unrecorded.add(request_id)
             running.admitted.set()
@@ -330,7 +354,7 @@ class Executions:
         """Give the events of an execution that ended, or that another orchestrator runs; take it up if that dies."""
         sequence = await self.journal.after_sequence(record.request_id)
         while True:
-            for event in await self.journal.timeline(record.request_id, sequence):
+            for event in await self.journal.timeline(record.request_id, sequence, FOLLOWED_AT_ONCE):
                 sequence = event.sequence
                 yield event
                 if isinstance(event.payload, Completed):

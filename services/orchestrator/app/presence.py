@@ -10,7 +10,7 @@ from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import ErrorCode, Overloaded, PaganticError, Unavailable, failure_of
 from pagantic_common.telemetry.logging import get_logger
 from services.orchestrator.app.executions import Executions
-from services.orchestrator.core.events import Resumed
+from services.orchestrator.core.events import count_idle_resumes
 from services.orchestrator.core.leases import Leases
 from services.orchestrator.core.request import Mode
 
@@ -18,7 +18,7 @@ log = get_logger(__name__)
 
 BEAT_S = 1.0
 LEASE_S = 10.0
-MAX_RESUMES = 3  # of one execution without being asked: one that ends its orchestrator each time is left alone then
+MAX_RESUMES = 3  # in a row without progress, of one execution, unasked: what ends its orchestrator is left alone then
 
 
 async def _at_once() -> None:
@@ -61,6 +61,11 @@ class Presence:
     def is_beating(self) -> bool:
         """Whether the journal took a beat not long ago, so that it takes writes."""
         return self._clock.monotonic_s() - self._beaten_s < self._lease_s / 2
+
+    def begin_drain(self) -> None:
+        """Take up nothing any more, and go on to beat: what runs here is alive."""
+        self._resumes_plans = False
+        self._executions.begin_drain()
 
     async def stop(self) -> None:
         """Beat no more."""
@@ -118,7 +123,7 @@ class Presence:
     async def _resume_plan(self, request_id: str) -> None:
         try:
             events = await self._journal.timeline(request_id, await self._journal.after_sequence(request_id))
-            if sum(isinstance(event.payload, Resumed) for event in events) >= MAX_RESUMES:
+            if count_idle_resumes(events) >= MAX_RESUMES:
                 self._left_alone.add(request_id)
                 log.warning("a plan was interrupted too often to be resumed unasked", request_id=request_id)
             elif (await self._journal.get(request_id)).is_interrupted:  # else another was faster

@@ -19,10 +19,12 @@ from services.orchestrator.core.events import STREAMED, Completed, Event, Payloa
 from services.orchestrator.core.replay import Entry
 from services.orchestrator.core.response import Response
 from services.orchestrator.core.run import Transition
+from services.orchestrator.core.text_size import text_size
 from services.orchestrator.ports.journal import ExecutionRecord, Journal, UsageTotal, Write
 
 WATCHER_CAPACITY = 4096
 MAX_UNSTORED = 64
+MAX_UNSTORED_CHARS = 1024 * 1024
 
 
 _step_attempt: ContextVar[int] = ContextVar("step_attempt", default=0)
@@ -44,6 +46,7 @@ class _Batch:
 
     events: list[Event]
     stored: asyncio.Future[None]
+    size: int  # characters
 
 
 class Recorder:
@@ -78,6 +81,7 @@ class Recorder:
         self._after_sequence = after_sequence
         self._position = entry_count
         self._unstored: deque[_Batch] = deque()
+        self._unstored_size = 0
         self._watchers: list[asyncio.Queue[Event | PaganticError | None]] = []
         self._failure: BaseException | None = None
         self._finishing: asyncio.Future[None] | None = None
@@ -120,10 +124,14 @@ class Recorder:
         """
         event = self._envelope(payload, layer=layer, action=action, **particulars)
         if isinstance(payload, STREAMED):
-            if self._unstored:
-                self._unstored[-1].events.append(event)
-            else:
+            if not self._unstored:
                 self._show(event)
+                return
+            batch, size = self._unstored[-1], len(payload.text)
+            batch.events.append(event)
+            batch.size += size
+            self._unstored_size += size
+            await self._wait(batch.stored, is_durable=False)
             return
         await self._wait(self._store([event], entries, can_wait=not is_durable), is_durable=is_durable)
 
@@ -221,7 +229,9 @@ class Recorder:
         write = Write(self.record, tuple(events), tuple(entries), self._position, tuple(turn), used)
         self._position += len(entries)
         stored = asyncio.ensure_future(self._journal.write(write, can_wait=can_wait))
-        self._unstored.append(_Batch(events, stored))
+        size = sum(text_size(event.payload) for event in events) + text_size(write.entries)
+        self._unstored.append(_Batch(events, stored, size))
+        self._unstored_size += size
         stored.add_done_callback(self._after_storing)
         return stored
 
@@ -236,15 +246,19 @@ class Recorder:
             if stored.cancelled() or stored.exception() is not None:
                 self._failure = asyncio.CancelledError() if stored.cancelled() else stored.exception()
                 return
-            for event in self._unstored.popleft().events:
+            batch = self._unstored.popleft()
+            self._unstored_size -= batch.size
+            for event in batch.events:
                 self._show(event)
 
     async def _wait(self, stored: asyncio.Future[None], *, is_durable: bool) -> None:
         # A cancellation of the run is not one of the write.
         if is_durable:
             await asyncio.shield(stored)
-        elif len(self._unstored) > MAX_UNSTORED:
-            await asyncio.shield(self._unstored[0].stored)
+        while len(self._unstored) > MAX_UNSTORED or (self._unstored_size > MAX_UNSTORED_CHARS and self._unstored):
+            oldest = self._unstored[0].stored
+            await asyncio.shield(oldest)
+            self._look()  # its callback may not have run yet
 
     def _show(self, event: Event) -> None:
         payload = event.payload

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
@@ -19,7 +20,7 @@ from services.orchestrator.app.usage import total_of
 from services.orchestrator.core import events, machine
 from services.orchestrator.core.cost import Prices
 from services.orchestrator.core.events import Payload
-from services.orchestrator.core.plan import PlanPolicy
+from services.orchestrator.core.plan import MAX_PARALLEL, PlanPolicy
 from services.orchestrator.core.prompt import with_prepared
 from services.orchestrator.core.replay import Progress, Replay
 from services.orchestrator.core.request import Request
@@ -50,7 +51,8 @@ class Runner:
         self._bounds = bounds
         self._prices = prices
         self._deadline = deadline
-        self._new_effects = partial(Effects, services, journal, clock, recorder)
+        tool_slots = asyncio.Semaphore(MAX_PARALLEL)  # of all steps together
+        self._new_effects = partial(Effects, services, journal, clock, recorder, tool_slots=tool_slots)
         self._effects = self._new_effects()
         self._steps: PlanSteps | None = None
         self._interrupted = interrupted

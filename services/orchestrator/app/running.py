@@ -11,10 +11,19 @@ from dataclasses import dataclass, replace
 
 from pagantic_common.domain.correlation import CorrelationContext
 from pagantic_common.domain.deadline import Deadline
-from pagantic_common.domain.errors import ErrorCode, Failure, Internal, Overloaded, PaganticError, failure_of
+from pagantic_common.domain.errors import (
+    ErrorCode,
+    Failure,
+    Internal,
+    Overloaded,
+    PaganticError,
+    Unavailable,
+    failure_of,
+)
 from pagantic_common.telemetry.logging import get_logger
 from pagantic_common.telemetry.scope import current_deadline, work_scope
 from pagantic_common.telemetry.tracing import trace_scope
+from services.orchestrator.app.failures import failure_from
 from services.orchestrator.app.recorder import Recorder
 from services.orchestrator.app.turns import Turns
 from services.orchestrator.core.request import Request
@@ -24,6 +33,9 @@ log = get_logger(__name__)
 # A caller ends its call by its own clock, and its gRPC may have rounded the time that it told us up to three digits.
 DEADLINE_SLACK_S = 0.05
 DEADLINE_ROUNDING_RATIO = 0.01
+
+
+_NOT_RECORDED = "the execution could not be recorded: the orchestrator's log says why; send it again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +79,15 @@ class Job:
 class Running:
     """An execution that has not ended: its task, who watches, and why it is to stop."""
 
-    def __init__(self, recorder: Recorder, fingerprint: str, admitted_for: Deadline | None = None) -> None:
+    def __init__(
+        self, recorder: Recorder, fingerprint: str, admitted_for: Deadline | None = None, size_bytes: int = 0
+    ) -> None:
         self._admitted_for = admitted_for or Deadline()  # until someone watches
         self._watched_until: list[Deadline] = []
         self._times_out_at = Deadline()
         self.recorder = recorder
         self.fingerprint = fingerprint
+        self.size_bytes = size_bytes
         self.admitted = asyncio.Event()
         self.ended = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
@@ -132,6 +147,7 @@ class Running:
         request = job.request
         correlation = CorrelationContext(request_id=request.request_id, session_id=request.session_id)
         self._times_out_at = Deadline.after(time.monotonic(), job.limits.left_s)
+        lost: PaganticError = Internal(_NOT_RECORDED)
         try:
             # Callers come and go, each with a deadline of its own: every command takes the deadline of its beginning.
             with trace_scope(job.trace_id), work_scope(correlation=correlation, is_detached=True):
@@ -141,6 +157,9 @@ class Running:
                 if failure is not None:
                     self.is_ending = True
                     await job.end(request, failure)
+        except Unavailable as error:
+            log.warning("an execution's end could not be recorded", reason=str(error))
+            lost = error
         except Exception:
             log.exception("an execution's end could not be recorded")
         finally:
@@ -148,8 +167,7 @@ class Running:
             turns.leave(request)
             if not self.recorder.is_ended:
                 registry.unrecorded.add(request.request_id)
-            error = "the execution could not be recorded: the orchestrator's log says why; send it again"
-            self.recorder.abandon(self.given_up or Internal(error))
+            self.recorder.abandon(self.given_up or lost)
 
     async def _drive(self, job: Job, turns: Turns) -> Failure | None:
         """Run until the machine has finished, or return what ended it from outside."""
@@ -164,6 +182,8 @@ class Running:
             if self.stop_failure is None and self.given_up is None:
                 raise
             return self.stop_failure
+        except Unavailable as error:  # of the journal: what a service fails with is the machine's to decide
+            return failure_from(error)
         except Exception:
             error_id = uuid.uuid4().hex[:12]
             log.exception("unexpected error", error_id=error_id)
@@ -173,10 +193,14 @@ class Running:
 
 
 class Registry:
-    """What runs, by request id, up to a limit. An id is taken at once, so that whoever comes next with it waits."""
+    """What runs, by request id, up to a limit of their number and one of their bytes.
 
-    def __init__(self, max_running: int) -> None:
+    An id is taken at once, so that whoever comes next with it waits.
+    """
+
+    def __init__(self, max_running: int, max_bytes: int) -> None:
         self._max_running = max_running
+        self._max_bytes = max_bytes
         self._running: dict[str, Running] = {}
         self._others = 0
         self.unrecorded: set[str] = set()  # ended here, and the journal does not know
@@ -219,6 +243,10 @@ class Registry:
     def add(self, request_id: str, running: Running) -> None:
         """Take an id that is free. Raises Overloaded when as much runs as may."""
         self._check_room()
+        used_bytes = sum(one.size_bytes for one in self._running.values())
+        if self._running and used_bytes + running.size_bytes > self._max_bytes:
+            sizes = f"{used_bytes} bytes already, and this one {running.size_bytes}"
+            raise Overloaded(f"the requests that run have {sizes}, the limit is {self._max_bytes}", retry_after_s=1.0)
         self._running[request_id] = running
         self.unrecorded.discard(request_id)
 

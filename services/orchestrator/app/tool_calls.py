@@ -35,19 +35,29 @@ from services.orchestrator.ports.services import ToolsPort
 class ToolCalls:
     """The calls of one run, or of one step of a plan; `records` has those that ended, in the order of their ends."""
 
-    def __init__(self, tools: ToolsPort, clock: Clock, recorder: Recorder, inferences: Inferences, step: str) -> None:
+    def __init__(
+        self,
+        tools: ToolsPort,
+        clock: Clock,
+        recorder: Recorder,
+        inferences: Inferences,
+        *,
+        step: str,
+        slots: asyncio.Semaphore,
+    ) -> None:
         self._tools = tools
         self._clock = clock
         self._recorder = recorder
         self._inferences = inferences
         self._step = step
+        self._slots = slots
         self.records: list[ToolCallRecord] = []
         self.started_count = 0
 
     async def run_all(
         self, request: Request, calls: Sequence[ToolCall], offered: Sequence[ToolDefinition], progress: Progress
     ) -> tuple[ToolCallRecord, ...]:
-        """Run the calls of one turn at the same time, but for those that had ended; records are in call order."""
+        """Run the calls of one turn, as many at the same time as may, but for those that had ended; in call order."""
         tools = {tool.name: tool for tool in offered}
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._run_or_recall(request, call, tools, progress)) for call in calls]
@@ -60,7 +70,8 @@ class ToolCalls:
         if (record := progress.record_of(call.id)) is not None:
             self.records.append(record)
             return record
-        return await self.run(request, call, tools, is_lost=progress.is_lost(call.id, tools))
+        async with self._slots:
+            return await self.run(request, call, tools, is_lost=progress.is_lost(call.id, tools))
 
     async def run(
         self, request: Request, call: ToolCall, tools: Mapping[str, ToolDefinition], *, is_lost: bool = False

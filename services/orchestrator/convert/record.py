@@ -42,6 +42,7 @@ def session_to_proto(session: SessionRecord) -> orchestrator_service_pb2.Session
         created_at=timestamp_to_proto(session.created_at),
         updated_at=timestamp_to_proto(session.updated_at),
         state_json=session.state,
+        first_position=session.first_position,
     )
 
 

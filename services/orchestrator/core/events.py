@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -176,6 +177,7 @@ Payload = (
 
 
 STREAMED = (ContentDelta, ReasoningDelta)
+PROGRESS = (InferenceEnd, ToolEnd, StepEnd, ContextRetrieved)  # what has ended is not done again
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,3 +199,14 @@ class Event:
     def is_stored(self) -> bool:
         """Whether it belongs to the timeline; text that streams by does not."""
         return not isinstance(self.payload, STREAMED)
+
+
+def count_idle_resumes(events: Sequence[Event]) -> int:
+    """Return how often an execution was taken up in a row, last of all, without getting on."""
+    count = 0
+    for event in events:
+        if isinstance(event.payload, Resumed):
+            count += 1
+        elif isinstance(event.payload, PROGRESS) and event.failure is None:
+            count = 0
+    return count

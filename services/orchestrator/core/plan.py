@@ -23,6 +23,7 @@ from services.orchestrator.core.response_warning import ResponseWarning
 from services.orchestrator.core.retry import MAX_RETRIES, RetryPolicy
 
 MAX_STEPS = 64
+MAX_PARALLEL = 8  # pieces of work of one execution at the same time: steps of a plan, or tool calls
 MAX_STEP_TIMEOUT_S = 366 * 86_400.0
 _TIMEOUT_RANGE = f"it must be positive and at most {MAX_STEP_TIMEOUT_S:g} s"
 STEP_NAME = re.compile(r"[A-Za-z0-9._:-]{1,64}")  # they are part of ids

@@ -4,13 +4,14 @@ Invariants:
     1. A step starts once, when all that it waits for has given an output.
     2. After a failure nothing starts; what runs is left to end.
     3. A linear policy runs one step at a time, in the plan's order.
+    4. No more than MAX_PARALLEL steps run at the same time.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from services.orchestrator.core.plan import Plan, Step, StepResult, Value, dependencies_of
+from services.orchestrator.core.plan import MAX_PARALLEL, Plan, Step, StepResult, Value, dependencies_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +36,8 @@ class PlanProgress:
         open_steps = [step for step in self.plan.steps if step.name not in done]
         if self.plan.policy.require_linear:
             open_steps = open_steps[:1]
-        return tuple(
-            step for step in open_steps if step.name not in self.running and done.issuperset(needed[step.name])
-        )
+        ready = [step for step in open_steps if step.name not in self.running and done.issuperset(needed[step.name])]
+        return tuple(ready[: max(0, MAX_PARALLEL - len(self.running))])
 
     def started(self, step: Step) -> PlanProgress:
         """Return the progress after a step began."""

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from pagantic_common.domain.errors import Failure
 from pagantic_common.domain.messages import Message
@@ -15,6 +15,8 @@ from services.orchestrator.core.lifecycle import State
 from services.orchestrator.core.replay import Admitted, Entry
 from services.orchestrator.core.request import Mode
 from services.orchestrator.core.response import Response
+
+ItemT = TypeVar("ItemT")
 
 MAX_STATE_VALUES = 100  # of one session
 MAX_STATE_BYTES = 256 * 1024  # of all of them, as UTF-8
@@ -57,6 +59,7 @@ class SessionRecord:
     created_at: datetime
     updated_at: datetime
     state: Mapping[str, str] = field(default_factory=dict)
+    first_position: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,14 @@ class UsageTotal:
     cached_prompt_tokens: int = 0
     output_tokens: int = 0
     cost_usd: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[ItemT]):
+    """Some of a list, and the token that the next ones come after, empty for the last page."""
+
+    items: list[ItemT]
+    next_token: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,14 +147,23 @@ class Journal(Protocol):
         """Return an execution. Raises NotFound."""
 
     async def list_executions(
-        self, *, limit: int, before: str, session_id: str, state: State | None
-    ) -> list[ExecutionRecord]:
-        """Return executions, newest first, without responses; `before` is the page token, empty for the first page."""
+        self, *, limit: int, after: str, session_id: str, state: State | None
+    ) -> Page[ExecutionRecord]:
+        """Return executions, newest first, without responses; `after` is the token of the page before.
+
+        Raises InvalidRequest for a token that is none.
+        """
 
     async def timeline(self, request_id: str, after: int = 0, limit: int = 0) -> list[Event]:
         """Return the stored events above a sequence, in sequence, as many as `limit` unless that is 0.
 
         Raises NotFound.
+        """
+
+    async def timeline_page(self, request_id: str, after: int, limit: int, max_bytes: int) -> tuple[list[Event], bool]:
+        """Return as many of the stored events above a sequence as are within the limits, and whether there are more.
+
+        At least one, where there is one. Raises NotFound.
         """
 
     async def entries(self, request_id: str) -> list[Entry]:
@@ -174,14 +194,19 @@ class Journal(Protocol):
     async def history(self, session_id: str) -> tuple[Message, ...]:
         """Return a conversation's messages, oldest first; empty when there is none."""
 
-    async def get_session(self, session_id: str, limit: int = 0) -> SessionRecord:
-        """Return a conversation with its newest messages, as many as `limit` unless that is 0. Raises NotFound."""
+    async def get_session(
+        self, session_id: str, limit: int = 0, *, before: int = 0, max_bytes: int = 0
+    ) -> SessionRecord:
+        """Return a conversation with its newest messages before a position, within the limits; 0 is none.
+
+        Raises NotFound.
+        """
 
     async def session_state(self, session_id: str) -> Mapping[str, str]:
         """Return the values of a session, JSON documents by their keys; none of one that is not there."""
 
-    async def list_sessions(self, *, limit: int, after: int) -> list[SessionRecord]:
-        """Return conversations, last used first, skipping the first `after`."""
+    async def list_sessions(self, *, limit: int, after: str) -> Page[SessionRecord]:
+        """Return conversations, last used first; `after` is as in `list_executions`."""
 
     async def update_state(self, session_id: str, values: Mapping[str, str], removed: Sequence[str]) -> SessionRecord:
         """Set and remove values of a session, which is made when there is none; returns it without its messages.
@@ -195,5 +220,7 @@ class Journal(Protocol):
     async def add_usage(self, used: UsageTotal) -> None:
         """Add what was used by work that is no execution."""
 
-    async def usage_totals(self, *, session_id: str | None, model: str | None) -> list[UsageTotal]:
-        """Return the totals of a session, of a model, of both or all, by session and model."""
+    async def usage_totals(
+        self, *, session_id: str | None, model: str | None, limit: int, after: str
+    ) -> Page[UsageTotal]:
+        """Return the totals of a session, of a model, of both or all, by session and model; `after` as above."""

@@ -1,5 +1,7 @@
 """What one execution may ask for and use, so that it harms no other."""
 
+import asyncio
+
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
@@ -8,9 +10,11 @@ from pagantic.constraint.v1 import contract_pb2
 from pagantic.context.v1 import context_service_pb2
 from pagantic.orchestrator.v1 import execution_pb2, plan_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
-from pagantic_common.domain.errors import InvalidRequest, PreconditionFailed
-from pagantic_common.rpc.call import call_unary
-from tests.support.orchestrator_app import execute, orchestrator, system_request
+from pagantic_common.domain.errors import InvalidRequest, Overloaded, PreconditionFailed
+from pagantic_common.domain.messages import ToolCall
+from pagantic_common.rpc.call import call_stream, call_unary
+from tests.support.orchestrator_app import ended, execute, orchestrator, system_request
+from tests.support.scripted_services import ScriptedInference, ScriptedTools, answer, scripted_services
 
 
 def with_backoff(seconds):
@@ -72,3 +76,98 @@ async def test_a_timeout_of_a_step_that_no_clock_has_is_refused_by_execute_and_c
         except InvalidRequest:
             return
     assert response.error.code == error_pb2.ERROR_CODE_ORCHESTRATION_PLAN_REJECTED
+
+
+async def test_a_request_that_is_too_large_is_refused_as_it_is_encoded_and_nothing_is_stored(tmp_path):
+    async with orchestrator(tmp_path, max_request_bytes=2000) as stub:
+        empty = system_request("", request_id="r", mode=execution_pb2.MODE_PLAN)
+        fitting = system_request(
+            "é" * ((2000 - empty.ByteSize() - 4) // 2), request_id="r", mode=execution_pb2.MODE_PLAN
+        )
+        assert 1990 < fitting.ByteSize() <= 2000
+        larger = system_request("é" * 1000, request_id="l", mode=execution_pb2.MODE_PLAN)
+        for call in (
+            lambda: execute(stub, larger),
+            lambda: collect(stub, larger),
+            lambda: call_unary("orchestrator", stub.CreatePlan, pb.CreatePlanRequest(request=larger)),
+        ):
+            with pytest.raises(
+                InvalidRequest, match=rf"has {larger.ByteSize()} bytes, at most 2000 .*MAX_REQUEST_BYTES"
+            ):
+                await call()
+        assert not (await execute(stub, fitting)).HasField("error")
+        listed = await call_unary("orchestrator", stub.ListExecutions, pb.ListExecutionsRequest())
+        assert [one.request_id for one in listed.executions] == ["r"]
+
+
+async def collect(stub, request):
+    return [event async for event in call_stream("orchestrator", stub.ExecuteStream, request)]
+
+
+async def test_the_requests_that_run_have_so_many_bytes_in_all(tmp_path):
+    inference = ScriptedInference(None)
+    services = scripted_services(inference=inference)
+    async with orchestrator(tmp_path, services, max_running_bytes=10_000) as stub:
+        running = asyncio.create_task(execute(stub, system_request("x" * 6_000, request_id="r")))
+        await asyncio.wait_for(inference.waiting.wait(), 5)
+        with pytest.raises(Overloaded, match=r"have 60\d\d bytes already, and this one 60\d\d, the limit is 10000"):
+            await execute(stub, system_request("y" * 6_000))
+        inference.outputs = [answer()]
+        assert (await execute(stub, system_request("y" * 100))).content == "hello"
+        running.cancel()
+        await ended(stub, "r")
+        for _ in range(3):
+            assert (await execute(stub, system_request("y" * 9_000))).content == "hello", "what has ended has no bytes"
+
+
+class Crowd(ScriptedInference):
+    """Counts how many inferences run at the same time."""
+
+    def __init__(self):
+        super().__init__()
+        self.now = self.most = 0
+
+    async def infer(self, command, hints):
+        self.now += 1
+        self.most = max(self.most, self.now)
+        try:
+            await asyncio.sleep(0.01)
+            yield answer()
+        finally:
+            self.now -= 1
+
+
+class Toolbox(ScriptedTools):
+    """Counts how many calls run at the same time."""
+
+    now = most = 0
+
+    async def execute(self, call):
+        self.now += 1
+        self.most = max(self.most, self.now)
+        try:
+            await asyncio.sleep(0.01)
+            return await super().execute(call)
+        finally:
+            self.now -= 1
+
+
+async def test_a_plan_runs_no_more_than_eight_steps_at_the_same_time(tmp_path):
+    steps = [plan_pb2.Step(name=f"s{number}", kind="infer") for number in range(63)]
+    steps.append(plan_pb2.Step(name="end", kind="infer", depends_on=["s0"]))
+    request = system_request(mode=execution_pb2.MODE_PLAN, plan=plan_pb2.ExecutionPlan(steps=steps))
+    inference = Crowd()
+    async with orchestrator(tmp_path, scripted_services(inference=inference)) as stub:
+        response = await execute(stub, request)
+    assert len(response.step_results) == 64
+    assert not response.HasField("error")
+    assert inference.most == 8
+
+
+async def test_a_turn_runs_no_more_than_eight_tool_calls_at_the_same_time(tmp_path):
+    calls = [ToolCall(f"c{number}", "clock", "{}") for number in range(30)]
+    tools, inference = Toolbox(), ScriptedInference(answer("", calls), answer("done"))
+    async with orchestrator(tmp_path, scripted_services(inference=inference, tools=tools)) as stub:
+        response = await execute(stub, system_request())
+    assert [call.id for call in response.tool_calls_made] == [call.id for call in calls]
+    assert tools.most == 8

@@ -8,8 +8,10 @@ import pytest
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.domain.errors import (
+    ErrorCode,
     Internal,
     NotFound,
+    Unavailable,
 )
 from pagantic_common.rpc.call import call_unary
 from pagantic_common.telemetry.clock import SystemClock
@@ -124,12 +126,14 @@ async def test_ended_executions_are_kept_for_their_time_only(tmp_path):
 class Faulty(SqlJournal):
     """Fails the writes that are chosen, alone or with all that are written together."""
 
+    error = sqlite3.IntegrityError("not this one")
+
     def fail_when(self, is_chosen):
         run, writes = self._writes.write_all, self._writes
 
         def write_all(db, given):
             if any(is_chosen(write) for write in given):
-                raise sqlite3.IntegrityError("not this one")
+                raise self.error
             return run(db, given)
 
         writes.write_all = write_all
@@ -168,3 +172,19 @@ async def released(stub, request_id):
             return
         await asyncio.sleep(0.01)
     raise AssertionError("the execution is not interrupted")
+
+
+@pytest.mark.parametrize("is_chosen", [ends, prepares])
+async def test_a_journal_that_fails_is_named_and_the_request_goes_on_once_it_works(tmp_path, is_chosen):
+    journal = Faulty(journal_url(tmp_path))
+    journal.error = sqlite3.OperationalError("database or disk is full")
+    async with orchestrator(tmp_path, journal=journal, presence={"resumes_plans": False, "beat_s": 0.02}) as stub:
+        journal.fail_when(is_chosen)
+        with pytest.raises(
+            Unavailable, match="the journal's database does not answer: database or disk is full"
+        ) as told:
+            await execute(stub, system_request(request_id="r"))
+        assert told.value.code is ErrorCode.ORCHESTRATION_DEPENDENCY_UNAVAILABLE
+        journal.recover()
+        await released(stub, "r")
+        assert (await execute(stub, system_request(request_id="r"))).content == "hello"

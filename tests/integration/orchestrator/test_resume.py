@@ -8,7 +8,7 @@ from pagantic.common.v1 import error_pb2
 from pagantic.constraint.v1 import contract_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
-from pagantic_common.domain.errors import Conflict, NotFound, PreconditionFailed, Unavailable
+from pagantic_common.domain.errors import Conflict, NotFound, PaganticError, PreconditionFailed, Unavailable
 from pagantic_common.domain.messages import ToolCall
 from pagantic_common.rpc.call import call_stream, call_unary
 from pagantic_common.telemetry.clock import SystemClock
@@ -280,6 +280,34 @@ async def test_a_request_may_have_less_time_than_the_longest_and_not_more(tmp_pa
             response = await execute(stub, request)
             assert response.error.code == error_pb2.ERROR_CODE_CANCELLED_TIMEOUT
             assert reason in response.error.message
+
+
+async def test_an_orchestrator_that_drains_takes_up_nothing(interrupted_plan):
+    presence = {"resumes_plans": True, "beat_s": 0.02, "wait_until_ready": asyncio.Event().wait}
+    async with orchestrator(interrupted_plan, presence=presence) as stub:
+        stub.executions.begin_drain()
+        with pytest.raises(Unavailable, match="shutting down"):
+            await resume(stub, "p")
+        reply = await call_unary("orchestrator", stub.GetExecution, pb.GetExecutionRequest(request_id="p"))
+        assert reply.execution.interrupted
+
+
+async def test_a_session_is_free_again_after_a_resume_that_could_not_start(tmp_path, monkeypatch):
+    inference = ScriptedInference(None, answer("next"))
+    request = system_request(request_id="r", session_id="s")
+    folder = await crash(tmp_path, scripted_services(inference=inference), request, inference.waiting)
+    services = scripted_services(inference=ScriptedInference(answer("next")))
+    async with orchestrator(folder, services, presence={"resumes_plans": False, "beat_s": 0.02}) as stub:
+        with monkeypatch.context() as patched:
+            patched.setattr(stub.executions, "_runner", failing)
+            with pytest.raises(PaganticError):
+                await resume(stub, "r")
+        assert not stub.executions._turns._lines
+        assert (await execute(stub, system_request(session_id="s"))).content == "next"
+
+
+def failing(*_arguments):
+    raise RuntimeError("no runner")
 
 
 async def test_another_payload_does_not_take_up_what_was_interrupted(interrupted_plan):

@@ -57,7 +57,13 @@ async def test_executions_and_sessions_are_paged(tmp_path):
         assert [session.session_id for session in sessions.sessions] == ["s4", "s3"]
         for method, wrong in (
             (stub.ListExecutions, pb.ListExecutionsRequest(session_id="a\0")),
-            (stub.ListExecutions, pb.ListExecutionsRequest(page_token="a b")),  # noqa: S106 - a page's
+            (stub.ListExecutions, pb.ListExecutionsRequest(page_token="nope")),  # noqa: S106 - a page's
+            (stub.ListExecutions, pb.ListExecutionsRequest(state=99)),
+            (stub.ListSessions, pb.ListSessionsRequest(page_token="nope")),  # noqa: S106 - a page's
+            (stub.GetUsage, pb.GetUsageRequest(page_token="nope")),  # noqa: S106 - a page's
+            (stub.GetUsage, pb.GetUsageRequest(page_size=501)),
+            (stub.GetSession, pb.GetSessionRequest(session_id="s1", before_position=-1)),
+            (stub.GetTimeline, pb.GetTimelineRequest(request_id="r1", after_sequence=-1)),
             (stub.GetUsage, pb.GetUsageRequest(model="a\0")),
             (stub.GetSession, pb.GetSessionRequest(session_id="s1", max_messages=-1)),
             (stub.GetTimeline, pb.GetTimelineRequest(request_id="r1", max_events=-1)),

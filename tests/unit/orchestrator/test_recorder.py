@@ -6,7 +6,7 @@ import pytest
 
 from pagantic_common.telemetry.clock import SystemClock
 from services.orchestrator.app.recorder import Recorder
-from services.orchestrator.core.events import AttemptDiscarded
+from services.orchestrator.core.events import AttemptDiscarded, ContentDelta
 from tests.contract.test_journal import record
 
 
@@ -50,3 +50,22 @@ async def test_events_are_shown_in_their_order_once_all_before_them_are_stored()
     assert (await shown).sequence == 1
     assert (await anext(watching)).sequence == 2
     await watching.aclose()
+
+
+async def emit(recorder, payload):
+    await recorder.emit(payload, layer="orchestrator", action="any")
+
+
+@pytest.mark.parametrize("payload", [AttemptDiscarded(1, "x" * 300_000), ContentDelta("x" * 300_000)])
+async def test_a_run_waits_for_a_journal_that_is_behind_by_much_text(payload):
+    journal = Slow()
+    recorder = Recorder(journal, SystemClock(), record())
+    await emit(recorder, AttemptDiscarded(1, "first"))
+    for _ in range(3):
+        await emit(recorder, payload)
+    late = asyncio.ensure_future(emit(recorder, payload))
+    await asyncio.sleep(0.01)
+    assert not late.done(), "more than a million characters are not stored"
+    for end in journal.ends[:-1] or journal.ends:
+        end.set_result(None)
+    await asyncio.wait_for(late, 1)

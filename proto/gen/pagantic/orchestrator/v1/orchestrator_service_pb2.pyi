@@ -233,7 +233,7 @@ class GetTimelineRequest(_message.Message):
     after_sequence: _builtins.int
     """Only events above this sequence."""
     max_events: _builtins.int
-    """Most events; 0 is all of them."""
+    """Most events per page; 0 is 1000, which is also the most that come at once. Fewer come where they are large."""
     def __init__(
         self,
         *,
@@ -256,6 +256,9 @@ class GetTimelineResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     EVENTS_FIELD_NUMBER: _builtins.int
+    NEXT_AFTER_SEQUENCE_FIELD_NUMBER: _builtins.int
+    next_after_sequence: _builtins.int
+    """Where to go on: after_sequence of the next request; 0 when nothing more is stored by now."""
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[_event_pb2.ExecutionEvent]:
         """In sequence, without deltas."""
@@ -264,10 +267,11 @@ class GetTimelineResponse(_message.Message):
         self,
         *,
         events: _abc.Iterable[_event_pb2.ExecutionEvent] | None = ...,
+        next_after_sequence: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "next_after_sequence", b"next_after_sequence"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -353,10 +357,13 @@ class Session(_message.Message):
     CREATED_AT_FIELD_NUMBER: _builtins.int
     UPDATED_AT_FIELD_NUMBER: _builtins.int
     STATE_JSON_FIELD_NUMBER: _builtins.int
+    FIRST_POSITION_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Its id."""
     message_count: _builtins.int
     """Number of messages."""
+    first_position: _builtins.int
+    """Position of the first of these messages in the conversation, from 0."""
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]:
         """Its messages, oldest first. Empty in lists."""
@@ -382,10 +389,11 @@ class Session(_message.Message):
         created_at: _timestamp_pb2.Timestamp | None = ...,
         updated_at: _timestamp_pb2.Timestamp | None = ...,
         state_json: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        first_position: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "updated_at", b"updated_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "message_count", b"message_count", "messages", b"messages", "session_id", b"session_id", "state_json", b"state_json", "updated_at", b"updated_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "first_position", b"first_position", "message_count", b"message_count", "messages", b"messages", "session_id", b"session_id", "state_json", b"state_json", "updated_at", b"updated_at"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -399,19 +407,25 @@ class GetSessionRequest(_message.Message):
 
     SESSION_ID_FIELD_NUMBER: _builtins.int
     MAX_MESSAGES_FIELD_NUMBER: _builtins.int
+    BEFORE_POSITION_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Its id."""
     max_messages: _builtins.int
-    """Most messages, the newest ones; 0 is all of them."""
+    """Most messages per page, the newest ones; 0 is 1000, which is also the most that come at once. Fewer come where they
+    are large.
+    """
+    before_position: _builtins.int
+    """Only messages before this position: first_position of the page of newer ones; 0 is all."""
     def __init__(
         self,
         *,
         session_id: _builtins.str = ...,
         max_messages: _builtins.int = ...,
+        before_position: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_messages", b"max_messages", "session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["before_position", b"before_position", "max_messages", b"max_messages", "session_id", b"session_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -620,19 +634,27 @@ class GetUsageRequest(_message.Message):
 
     SESSION_ID_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Only of this session; empty is all, those without a session too."""
     model: _builtins.str
     """Only of this model, by the alias that requests named; empty is all."""
+    page_size: _builtins.int
+    """Most totals per page; 0 is 500, which is also the most."""
+    page_token: _builtins.str
+    """Where to go on: next_page_token of the page before."""
     def __init__(
         self,
         *,
         session_id: _builtins.str = ...,
         model: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "page_size", b"page_size", "page_token", b"page_token", "session_id", b"session_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -645,6 +667,9 @@ class GetUsageResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TOTALS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Where to go on; empty on the last page."""
     @_builtins.property
     def totals(self) -> _containers.RepeatedCompositeFieldContainer[Global___UsageTotal]:
         """By session, then model."""
@@ -653,10 +678,11 @@ class GetUsageResponse(_message.Message):
         self,
         *,
         totals: _abc.Iterable[Global___UsageTotal] | None = ...,
+        next_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["totals", b"totals"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "totals", b"totals"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

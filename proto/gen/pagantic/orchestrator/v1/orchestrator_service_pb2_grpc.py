@@ -191,7 +191,8 @@ class OrchestratorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteSession(self, request, context):
-        """Removes a stored conversation with its state. NOT_FOUND for an unknown id.
+        """Removes a stored conversation with its state, and what its executions keep of it: those that ended or were
+        interrupted are forgotten, with their events and responses. Usage stays. NOT_FOUND for an unknown id.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

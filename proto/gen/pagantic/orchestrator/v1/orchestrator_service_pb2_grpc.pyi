@@ -66,7 +66,9 @@ class OrchestratorServiceStub:
     in all.
     """
     DeleteSession: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.DeleteSessionRequest, _orchestrator_service_pb2.DeleteSessionResponse]
-    """Removes a stored conversation with its state. NOT_FOUND for an unknown id."""
+    """Removes a stored conversation with its state, and what its executions keep of it: those that ended or were
+    interrupted are forgotten, with their events and responses. Usage stays. NOT_FOUND for an unknown id.
+    """
     GetUsage: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.GetUsageRequest, _orchestrator_service_pb2.GetUsageResponse]
     """Tells what ended executions used and cost, by session and model."""
 
@@ -106,7 +108,9 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     in all.
     """
     DeleteSession: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.DeleteSessionRequest, _orchestrator_service_pb2.DeleteSessionResponse]  # type: ignore[assignment]
-    """Removes a stored conversation with its state. NOT_FOUND for an unknown id."""
+    """Removes a stored conversation with its state, and what its executions keep of it: those that ended or were
+    interrupted are forgotten, with their events and responses. Usage stays. NOT_FOUND for an unknown id.
+    """
     GetUsage: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.GetUsageRequest, _orchestrator_service_pb2.GetUsageResponse]  # type: ignore[assignment]
     """Tells what ended executions used and cost, by session and model."""
 
@@ -215,7 +219,9 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_service_pb2.DeleteSessionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_service_pb2.DeleteSessionResponse, _abc.Awaitable[_orchestrator_service_pb2.DeleteSessionResponse]]:
-        """Removes a stored conversation with its state. NOT_FOUND for an unknown id."""
+        """Removes a stored conversation with its state, and what its executions keep of it: those that ended or were
+        interrupted are forgotten, with their events and responses. Usage stays. NOT_FOUND for an unknown id.
+        """
 
     @_abc_1.abstractmethod
     def GetUsage(

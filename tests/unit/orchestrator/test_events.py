@@ -1,0 +1,35 @@
+from datetime import UTC, datetime
+
+import pytest
+
+from pagantic_common.domain.correlation import CorrelationContext
+from pagantic_common.domain.errors import ErrorCode, failure_of
+from services.orchestrator.core.events import Event, InferenceEnd, Resumed, StepEnd, StepStart, count_idle_resumes
+from services.orchestrator.core.response import FinishReason
+
+RESUMED, START = Resumed(), StepStart("a", "infer")
+DONE = StepEnd("a", "infer", 1.0, success=True)
+SAID = InferenceEnd(1.0, 1, 1, FinishReason.STOP, 0)
+
+
+def event(payload, failure=None):
+    moment = datetime(2026, 1, 1, tzinfo=UTC)
+    return Event(CorrelationContext(request_id="r"), 1, moment, "orchestrator", "any", 1, payload, failure=failure)
+
+
+@pytest.mark.parametrize(
+    ("payloads", "count"),
+    [
+        ([], 0),
+        ([RESUMED, START, RESUMED, START, RESUMED], 3),
+        ([RESUMED, RESUMED, DONE, RESUMED], 1),
+        ([RESUMED, SAID, RESUMED, SAID, RESUMED, SAID], 0),
+    ],
+)
+def test_resumes_count_that_brought_nothing_to_an_end(payloads, count):
+    assert count_idle_resumes([event(payload) for payload in payloads]) == count
+
+
+def test_what_failed_is_no_progress():
+    failed = event(SAID, failure_of(ErrorCode.INFERENCE_ENGINE_ERROR, "gone"))
+    assert count_idle_resumes([event(RESUMED), failed, event(RESUMED)]) == 2
