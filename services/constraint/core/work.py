@@ -90,7 +90,7 @@ class Work:
         try:
             warnings = _listed(parse_gbnf(grammar).warnings)
         except GrammarError as error:
-            return GrammarReport(problems=_listed(error.problems))
+            return GrammarReport(problems=error.problems)
         try:
             compiled = compile_source(Source(SourceKind.GRAMMAR, grammar), self.limits)
         except InvalidRequest as error:
