@@ -6,6 +6,7 @@ gRPC; each is configured by its own settings, but for its host and port. Command
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -48,10 +49,23 @@ SERVICES: tuple[tuple[str, type[ServiceSettings], OpenService], ...] = (
 
 
 def hosted_areas(environment: Mapping[str, str]) -> tuple[Area, ...]:
-    """Return every service at the orchestrator's port; raises ConfigurationError."""
+    """Return every service at the orchestrator's port; raises ConfigurationError, also for one that others reach."""
     areas = read_areas(environment)
     door = next(area for area in areas if area.name == "orchestrator")
+    if not is_loopback(door.host):
+        raise ConfigurationError(
+            f"the host is {door.host!r}: one port serves the inner services too, which are for this machine alone; "
+            "use `pagantic up` to serve other machines, or a loopback address"
+        )
     return tuple(Area(area.name, door.host, door.port) for area in areas)
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether only this machine reaches an address."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def host_environment(environment: Mapping[str, str]) -> dict[str, str]:

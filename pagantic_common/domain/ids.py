@@ -7,6 +7,7 @@ import re
 from pagantic_common.domain.errors import InvalidRequest
 
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _TRACE_ID = re.compile(r"(?!0{32})[0-9a-f]{32}")
 
 
@@ -25,3 +26,9 @@ def require_id(field: str, value: str) -> str:
     if not is_id(value):
         raise InvalidRequest(f"{field} {value[:140]!r} does not match [A-Za-z0-9._:-]{{1,128}}")
     return value
+
+
+def check_tool_name(name: str) -> None:
+    """Raise InvalidRequest for a name that a tool cannot have: models and their templates write it without quotes."""
+    if _TOOL_NAME.fullmatch(name) is None:
+        raise InvalidRequest(f"tool name {name[:80]!r} does not match [A-Za-z0-9_-]{{1,64}}")

@@ -41,7 +41,7 @@ def parse_json(text: str, *, is_rewritable: bool = False) -> Any:
     except ValueError as error:  # an integer of more digits than Python converts
         if isinstance(error, JsonTextError):
             raise
-        raise JsonTextError(str(error)) from None
+        raise JsonTextError("an integer has too many digits") from None
     return value
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pagantic.common.v1 import message_pb2
 from pagantic.inference.v1 import generation_pb2, inference_service_pb2
 from pagantic_common.codec.messages import (
     message_from_proto,
@@ -14,6 +15,7 @@ from pagantic_common.codec.messages import (
     usage_to_proto,
 )
 from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.domain.ids import check_tool_name
 from pagantic_common.domain.json_text import JsonTextError, parse_json
 from pagantic_common.domain.messages import check_message
 from pagantic_common.domain.usage import TokenUsage
@@ -77,7 +79,16 @@ def chat_prompt_from_proto(chat: generation_pb2.ChatPrompt) -> ChatPrompt:
         raise InvalidRequest("chat.messages is empty")
     for position, message in enumerate(messages):
         check_message(message, position)
+    if chat.tool_choice.mode not in message_pb2.ToolChoiceMode.values():
+        raise InvalidRequest(f"tool_choice.mode {chat.tool_choice.mode} is not known")
+    names: set[str] = set()
     for tool in chat.tools:
+        if tool.safety not in message_pb2.ToolSafety.values():
+            raise InvalidRequest(f"the safety {tool.safety} of tool {tool.name[:80]!r} is not known")
+        check_tool_name(tool.name)
+        if tool.name in names:
+            raise InvalidRequest(f"two tools are named {tool.name!r}")
+        names.add(tool.name)
         _check_parameters(tool.name, tool.parameters_json)
     return ChatPrompt(
         messages=messages,
@@ -106,6 +117,8 @@ def sampling_from_proto(sampling: generation_pb2.Sampling) -> Sampling:
             raise InvalidRequest(f"sampling.{name} is {value}: it must be between {low} and {high}")
         values[name] = value
     bias = dict(sampling.logit_bias)
+    if negative := [token for token in bias if token < 0]:
+        raise InvalidRequest(f"sampling.logit_bias names token {negative[0]}: ids begin at 0")
     if len(bias) > MAX_BIASED_TOKENS or not all(abs(value) <= MAX_LOGIT_BIAS for value in bias.values()):
         raise InvalidRequest(
             f"sampling.logit_bias takes at most {MAX_BIASED_TOKENS} tokens, each at most {MAX_LOGIT_BIAS} up or down"
@@ -126,14 +139,17 @@ def prompt_from_proto(
             return request.text
 
 
-def request_from_proto(request: inference_service_pb2.InferRequest) -> InferenceRequest:
+def request_from_proto(request: inference_service_pb2.InferRequest, *, max_priority: int = 0) -> InferenceRequest:
     """Decode a request; raises InvalidRequest for a field out of its range."""
     if not 0 <= request.top_logprobs <= MAX_TOP_LOGPROBS:
         raise InvalidRequest(f"top_logprobs is {request.top_logprobs}: it must be between 0 and {MAX_TOP_LOGPROBS}")
     if request.max_tokens < 0:
         raise InvalidRequest(f"max_tokens is {request.max_tokens}: it must not be negative")
-    if abs(request.priority) > MAX_PRIORITY:
-        raise InvalidRequest(f"priority is {request.priority}: it must be between -{MAX_PRIORITY} and {MAX_PRIORITY}")
+    if not -MAX_PRIORITY <= request.priority <= max_priority:
+        raise InvalidRequest(
+            f"priority is {request.priority}: it must be between -{MAX_PRIORITY} and {max_priority}, which "
+            "PAGANTIC_INFERENCE_MAX_PRIORITY sets"
+        )
     if len(request.stop) > MAX_STOP_STRINGS or any(not 0 < len(s.encode()) <= MAX_STOP_BYTES for s in request.stop):
         raise InvalidRequest(f"stop takes at most {MAX_STOP_STRINGS} strings of 1 to {MAX_STOP_BYTES} bytes each")
     _check_options(request.options_json)

@@ -33,16 +33,17 @@ SERVICE_NAME = pb.DESCRIPTOR.services_by_name["InferenceService"].full_name
 class InferenceServicer(rpc.InferenceServiceServicer):
     """See the service's proto for what each rpc promises."""
 
-    def __init__(self, models: Models, tuner: Tuner | None = None) -> None:
+    def __init__(self, models: Models, tuner: Tuner | None = None, *, max_priority: int = 0) -> None:
         self._models = models
         self._tuner = tuner
+        self._max_priority = max_priority
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Add this servicer to a server."""
         rpc.add_InferenceServiceServicer_to_server(self, server)
 
     async def Infer(self, request: pb.InferRequest, context: Context) -> AsyncIterator[pb.InferResponse]:
-        decoded = request_from_proto(request)
+        decoded = request_from_proto(request, max_priority=self._max_priority)
         async with self._models.use(request.model) as served, aclosing(served.generates().infer(decoded)) as events:
             async for event in events:
                 yield event_to_proto(event)

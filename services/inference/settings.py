@@ -28,6 +28,13 @@ class InferenceSettings(ServiceSettings):
     memory_limit_mib: int = Field(
         0, ge=0, description="what loaded models may take together, the least recently used one goes; 0 is no limit"
     )
+    min_residence_s: float = Field(
+        5.0,
+        ge=0,
+        le=3600,
+        allow_inf_nan=False,
+        description="how long a loaded model stays before another replaces it",
+    )
     context_tokens: int = Field(4096, ge=64, description="context window; at most what the model was trained on")
     kv_tokens: int = Field(0, ge=0, description="cells of the KV cache; 0 is twice the context window")
     max_idle_tokens: int = Field(
@@ -51,6 +58,7 @@ class InferenceSettings(ServiceSettings):
     )
     gpu_layers: int = Field(0, ge=-1, description="layers kept on the GPU; -1 is all")
     queue_capacity: int = Field(64, ge=0, description="requests that may wait; one more is INFERENCE_OVERLOADED")
+    max_priority: int = Field(0, ge=0, le=10, description="highest priority of a request; callers may lower theirs")
     max_candidates: int = Field(64, ge=1, description="most candidates of one request")
     constraint_workers: int = Field(1, ge=1, le=64, description="processes that try whether a constraint can be built")
     max_constraint_s: float = Field(

@@ -89,6 +89,7 @@ async def _open_models(
         specs,
         lambda spec: _load_model(spec, paths[spec.info.name], settings, running.options, workers),
         memory_limit_bytes=settings.memory_limit_mib * MIB,
+        min_residence_s=settings.min_residence_s,
     )
     tuner = _make_tuner(settings, file, kept.tuning if kept is not None else None, models, running)
     running.options = _engine_options(settings, tuner.tuning, use_extra_bufts=file.use_extra_bufts)
@@ -100,7 +101,7 @@ async def _open_models(
         yield [
             Registration(
                 SERVICE_NAME,
-                InferenceServicer(models, tuner).add_to,
+                InferenceServicer(models, tuner, max_priority=settings.max_priority).add_to,
                 wait_until_broken=lambda: wait_until_broken(
                     models, step_timeout_s=settings.step_timeout_s, clock=SystemClock()
                 ),

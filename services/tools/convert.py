@@ -5,18 +5,26 @@ from __future__ import annotations
 from pagantic.tools.v1 import tools_service_pb2 as pb
 from pagantic_common.codec.errors import failure_to_proto
 from pagantic_common.codec.messages import (
-    duration_from_proto,
     duration_to_proto,
     tool_definition_to_proto,
     tool_result_to_proto,
 )
+from pagantic_common.domain.errors import InvalidRequest
 from services.tools.app.execution import Outcome
 from services.tools.ports import Tool
 
+MAX_TIMEOUT_S = 24 * 3600
+NANOS_PER_S = 10**9
+
 
 def timeout_from_proto(request: pb.ExecuteToolRequest) -> float | None:
-    """Decode the timeout in seconds; unset or zero is None."""
-    return duration_from_proto(request.timeout) or None
+    """Decode the timeout in seconds; unset or zero is None. Raises InvalidRequest for one out of range."""
+    timeout = request.timeout
+    if not (0 <= timeout.seconds <= MAX_TIMEOUT_S and 0 <= timeout.nanos < NANOS_PER_S):
+        raise InvalidRequest(
+            f"timeout is {timeout.seconds} s and {timeout.nanos} ns: it must be between 0 and {MAX_TIMEOUT_S} s"
+        )
+    return timeout.ToNanoseconds() / NANOS_PER_S or None
 
 
 def registered_tool_to_proto(tool: Tool) -> pb.RegisteredTool:

@@ -39,8 +39,6 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
             raise InvalidRequest("call is not set: name the tool and its arguments")
         require_id("call.id", request.call.id)
         timeout_s = timeout_from_proto(request)
-        if timeout_s is not None and timeout_s < 0:
-            raise InvalidRequest(f"timeout is {timeout_s} s: it must not be negative")
         deadline = min(Deadline.after(self._clock.monotonic_s(), timeout_s), current_deadline())
         return outcome_to_proto(await self._executor.execute(tool_call_from_proto(request.call), deadline))
 

@@ -13,13 +13,12 @@ from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic.tools.v1 import tools_service_pb2
+from tests.support.failing_inference import FAILING_TEXT
 from tests.support.killing import wait_until
 from tests.support.live_requests import (
     ONCE,
-    REQUIRED,
     STORY,
     TELL,
-    chat,
     infer,
     is_action,
     is_text,
@@ -84,12 +83,7 @@ def overload(world):
 LONG_STEP = "word " * 3500  # tokens of one step
 
 
-def ask_too_much(world):
-    world.mend_narrow()
-    return infer(world.narrow_inference, LONG_STEP, max_tokens=8)
-
-
-@ROWS.add("INFERENCE_ENGINE_ERROR", "inference whose step takes longer than STEP_TIMEOUT_S", ask_too_much)
+@ROWS.add("ORCHESTRATION_DEPENDENCY_UNAVAILABLE", "the only inference service, whose step passes STEP_TIMEOUT_S")
 def break_the_engine(world):
     world.mend_narrow()
     settled(world.narrowed, lambda: say("Hello.", max_tokens=1))
@@ -100,6 +94,24 @@ def break_the_engine(world):
         return None if is_full else (work, response)  # what ran before has only just ended
 
     return wait_until(attempt, "the long step is taken")
+
+
+def ask_for_a_failing_step(world):
+    world.mend_narrow()
+    return infer(world.narrow_inference, FAILING_TEXT, max_tokens=8)
+
+
+@ROWS.add("INFERENCE_ENGINE_ERROR", "an inference service whose engine fails at a text", ask_for_a_failing_step)
+def fail_a_step(world):
+    world.mend_narrow()
+    settled(world.narrowed, lambda: say("Hello.", max_tokens=1))
+
+    def attempt():
+        work, response = run(world.narrowed, say(FAILING_TEXT, max_tokens=8))
+        is_full = response.error.code == error_pb2.ERROR_CODE_INFERENCE_OVERLOADED
+        return None if is_full else (work, response)  # what ran before has only just ended
+
+    return wait_until(attempt, "the failing step is taken")
 
 
 @ROWS.add(
@@ -118,16 +130,19 @@ def exceed_the_window(world):
     return run(world.stub, say("word " * 6000))
 
 
-def ask_for_half_a_call(world):
-    tool = message_pb2.ToolDefinition(name="clock", parameters_json='{"type": "object"}')
-    return infer(world.inference, tools=[tool], tool_choice=REQUIRED, stop=["{"], max_tokens=60)
+def ask_who_mumbles(world):
+    def answer():
+        told = told_by(lambda: world.judge("mumble"))
+        return told if told.status != "UNAVAILABLE" else None
+
+    with world.scripted_judge():
+        return wait_until(answer, "the judge is asked")
 
 
-@ROWS.add("INFERENCE_MALFORMED_RESPONSE", "a required tool call that a stop text ends", ask_for_half_a_call)
-def stop_a_call(world):
-    work = chat()
-    work.hints.stop.append("{")
-    return run(world.stub, work)
+@ROWS.add("INFERENCE_MALFORMED_RESPONSE", "a scripted judge whose verdict is none", ask_who_mumbles)
+def judge_by_a_mumble(world):
+    with world.scripted_judge():
+        return settled(world.odd, lambda: structured(semantic_intent="mumble", retry=ONCE))
 
 
 # ---- tools --------------------------------------------------------------------------------------------------------

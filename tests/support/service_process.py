@@ -23,15 +23,17 @@ class ServiceProcess:
         system: Whose neighbour it is.
         log: The file that it logs to.
         until: The health that `start` waits for.
+        module: What is run instead of the service's own module.
         settings: Its own settings by name, without prefix.
     """
 
-    def __init__(self, area, system, log, *, until=READINESS, **settings):
+    def __init__(self, area, system, log, *, until=READINESS, module=None, **settings):
         (self.port,) = free_ports(1)
         self.port = settings.get("port", self.port)
         self.address = f"127.0.0.1:{self.port}"
         self._until = until
         self._area = area
+        self._module = module or f"services.{area}"
         self._log = log
         prefix = f"PAGANTIC_{area.upper()}_"
         neighbours = child_environment(read_areas(system.environment), system.state, system.environment)
@@ -43,7 +45,7 @@ class ServiceProcess:
         """Start it, and return when it serves."""
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", f"services.{self._area}"],
+                [sys.executable, "-m", self._module],
                 cwd=ROOT,
                 env=self._environment,
                 stdout=log,

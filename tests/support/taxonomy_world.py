@@ -18,7 +18,9 @@ from tests.support.service_process import ServiceProcess
 
 
 class ScriptedJudge(inference_service_pb2_grpc.InferenceServiceServicer):
-    """Finds every output invalid; about the intent `think for long` it thinks for longer than anybody waits."""
+    """Finds every output invalid. About the intent `think for long` it thinks longer than anybody waits; about `mumble`
+    it gives no verdict.
+    """
 
     def __init__(self):
         self.left = threading.Event()
@@ -28,7 +30,8 @@ class ScriptedJudge(inference_service_pb2_grpc.InferenceServiceServicer):
             context.add_callback(self.left.set)
             self.left.wait(60)
             return
-        verdict = '{"reason": "no", "valid": false, "confidence": 0.9}'
+        is_mumbling = "mumble" in str(request.chat.messages[-1].content)
+        verdict = "{" if is_mumbling else '{"reason": "no", "valid": false, "confidence": 0.9}'
         delta = inference_service_pb2.CandidateDelta(content=verdict)
         yield inference_service_pb2.InferResponse(delta=delta)
         end = inference_service_pb2.CandidateEnd(finish_reason=generation_pb2.FINISH_REASON_STOP)
@@ -81,7 +84,8 @@ def serving(add, servicer, port):
 class World:
     """The running system, and beside it processes with settings that provoke what it does not show.
 
-    `narrow` is an inference service that takes one request at a time and gives up a step after a second; `odd_*` are an
+    `narrow` is an inference service that takes one request at a time, gives up a step after a second, and whose engine
+    fails at one text; `odd_*` are an
     orchestrator with a constraint service whose judge is at `judge_port`, and tools at `odd_tools.port`.
     """
 
@@ -100,7 +104,13 @@ class World:
             return process("orchestrator", name, journal_url=f"sqlite:///{folder / name}.sqlite3", **settings)
 
         self.narrow = process(
-            "inference", "narrow", queue_capacity=0, max_running=1, step_timeout_s=1, step_tokens=4096
+            "inference",
+            "narrow",
+            module="tests.support.failing_inference",
+            queue_capacity=0,
+            max_running=1,
+            step_timeout_s=1,
+            step_tokens=4096,
         )
         self.narrow_orchestrator = orchestrator("narrow-orchestrator", inference_address=self.narrow.address)
         judge = f"127.0.0.1:{self.judge_port}"

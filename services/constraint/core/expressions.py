@@ -62,10 +62,13 @@ def compile_expression(expression: str, schema: Schema | None = None) -> Check:
                 return f"cannot be evaluated: {objection}"
             if len(loops) > 1 and (_count(variables["value"]) + expression.count(",")) ** len(loops) > MAX_STEPS:
                 return f"cannot be evaluated: {len(loops)} loops over this value may take more than {MAX_STEPS} steps"
+        size = _Size()
         try:
-            result = program.execute(cel.Context(variables=variables, functions={_SIZE: len}))
+            result = program.execute(cel.Context(variables=variables, functions={_SIZE: size}))
         except Exception as error:  # noqa: BLE001 - an evaluation error fails the rule
             return f"cannot be evaluated: {_reason_of(error)}"
+        if size.objection:
+            return f"cannot be evaluated: {size.objection}"
         if not isinstance(result, bool):
             return f"gives a {type(result).__name__}, not true or false"
         return "" if result else f"does not hold: {expression[:200]}"
@@ -160,6 +163,20 @@ def _value_of(output: str) -> tuple[Any, str]:
 
 
 _SIZE = "unicode_size"
+_KINDS = {bool: "a truth value", int: "a number", float: "a number", type(None): "null"}
+
+
+class _Size:
+    """Counts characters and members. What it raised, the library would write to stderr."""
+
+    def __init__(self) -> None:
+        self.objection = ""
+
+    def __call__(self, value: Any) -> int:
+        if isinstance(value, str | bytes | list | dict):
+            return len(value)
+        self.objection = f"size() takes a text, a list or a map, not {_KINDS.get(type(value), 'such a value')}"
+        return 0
 
 
 def _rename_size(match: re.Match[str]) -> str:

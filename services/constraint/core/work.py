@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
@@ -18,6 +18,8 @@ from services.constraint.core.model import Contract, Limits, RepairStrategy, Rul
 from services.constraint.core.pipeline import Pipeline
 from services.constraint.core.rules import compile_rules
 from services.constraint.core.schema import find_violations, open_schema, warnings_of
+
+MAX_PROBLEMS = 100  # of a grammar that are listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,13 @@ class EnforceJob:
     rules: tuple[Rule, ...] = ()
     engine_text: str = ""
     is_decoder_enforced: bool = False
+
+
+def _listed(problems: Sequence[Problem]) -> tuple[Problem, ...]:
+    """Return the first problems, and how many more there are."""
+    left = len(problems) - MAX_PROBLEMS
+    more = (Problem(f"{left} more are not listed"),) if left > 0 else ()
+    return (*problems[:MAX_PROBLEMS], *more)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +88,7 @@ class Work:
     def check_grammar(self, grammar: str, text: str | None) -> GrammarReport:
         """Parse and compile a grammar, and match the text."""
         try:
-            warnings = parse_gbnf(grammar).warnings
+            warnings = _listed(parse_gbnf(grammar).warnings)
         except GrammarError as error:
             return GrammarReport(problems=error.problems)
         try:

@@ -77,7 +77,7 @@ class AnswerStream:
         """Give the events until the request ends; the deltas of a candidate that wait together are joined.
 
         Raises Cancelled, DeadlineExceeded, InvalidRequest (CONSTRAINT_TOO_COMPLEX) for a constraint that the decoder
-        gives up, Unavailable (INFERENCE_ENGINE_ERROR) when the engine breaks, Internal (INFERENCE_ENGINE_ERROR,
+        gives up, Unavailable (INFERENCE_MODEL_UNAVAILABLE) when the engine breaks, Internal (INFERENCE_ENGINE_ERROR,
         INFERENCE_MALFORMED_RESPONSE), and RuntimeError from whatever else this request's decoding raised.
         """
         while not self.is_done:
@@ -180,7 +180,7 @@ def failure_of(event: Failed) -> Exception:
         case FailureCause.ENGINE:
             return Internal(event.reason, code=ErrorCode.INFERENCE_ENGINE_ERROR)
         case FailureCause.BROKEN:
-            return Unavailable(f"the engine is broken: {event.reason}", code=ErrorCode.INFERENCE_ENGINE_ERROR)
+            return Unavailable(f"the engine is broken: {event.reason}", code=ErrorCode.INFERENCE_MODEL_UNAVAILABLE)
         case FailureCause.CONSTRAINT:
             return InvalidRequest(event.reason, code=ErrorCode.CONSTRAINT_TOO_COMPLEX)
         case FailureCause.UNEXPECTED:

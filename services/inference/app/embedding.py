@@ -103,7 +103,7 @@ class Embedding:
         """Tell every caller that the engine is broken, and refuse new requests: the thread is stuck."""
         if not self.broken_because:
             self.broken_because = reason
-            self._fail_all(Unavailable(f"the engine is broken: {reason}", code=ErrorCode.INFERENCE_ENGINE_ERROR))
+            self._fail_all(self._broken())
 
     async def close(self) -> None:
         """Fail what still waits, and let the batch at hand and every thread that uses the model end."""
@@ -133,9 +133,7 @@ class Embedding:
 
     def _check_capacity(self) -> None:
         if self.broken_because:
-            raise Unavailable(
-                f"the engine is broken: {self.broken_because}", code=ErrorCode.INFERENCE_MODEL_UNAVAILABLE
-            )
+            raise self._broken()
         is_idle = self._batch_started_s is None
         if self.queue.waiting >= self.queue_capacity + is_idle:
             raise Overloaded(
@@ -143,6 +141,9 @@ class Embedding:
                 code=ErrorCode.INFERENCE_OVERLOADED,
                 retry_after_s=RETRY_AFTER_S,
             )
+
+    def _broken(self) -> Unavailable:
+        return Unavailable(f"the engine is broken: {self.broken_because}", code=ErrorCode.INFERENCE_MODEL_UNAVAILABLE)
 
     async def _work(self) -> None:
         while self.queue and not self.broken_because:

@@ -146,7 +146,10 @@ class Generation:
             messages = plain_messages(prompt.messages, tools if prompt.tool_choice.is_enforced else ())
             rendered_tools = []
         thinks = None if reasoning is ReasoningMode.AUTO else reasoning is ReasoningMode.ON
-        text = self._render(guard.hide(messages), guard.hide(rendered_tools), thinks=thinks)
+        try:
+            text = self._render(guard.hide(messages), guard.hide(rendered_tools), thinks=thinks)
+        except RecursionError:
+            raise InvalidRequest("a tool call's arguments or a tool's parameters are nested too deeply") from None
         tokens = [
             token
             for part, is_meant in guard.split(text)
@@ -176,6 +179,7 @@ class Generation:
             raise InvalidRequest("the prompt is empty")
         names = tuple(tool.name for tool in tools) if is_enforced or self._template.knows_tools else ()
         max_tokens = self._room(len(tokens), request.max_tokens)
+        self._check_bias(request)
         seed = self._new_seed() if request.seed is None else request.seed
         if request.constraint is not None and not (dialect.is_reasoning_model or dialect.is_in_reasoning):
             dialect = VERBATIM
@@ -183,7 +187,7 @@ class Generation:
             vocabulary=self.engine.vocabulary,
             sampling=request.sampling,
             max_tokens=max_tokens,
-            stop=request.stop,
+            stop=() if is_enforced else request.stop,  # it would cut the call's JSON
             matcher=self._matcher(request, matcher, dialect, is_enforced=is_enforced),
             prompt_tokens=tokens,
             top_logprobs=request.top_logprobs,
@@ -229,6 +233,11 @@ class Generation:
 
     def _control_tokens(self, text: str) -> list[int]:
         return self.engine.tokenize(text, add_special=False, parse_special=True)
+
+    def _check_bias(self, request: InferenceRequest) -> None:
+        size = self.engine.vocabulary.size
+        if unknown := [token for token in request.sampling.logit_bias if token >= size]:
+            raise InvalidRequest(f"sampling.logit_bias names token {unknown[0]}: the model has {size} tokens")
 
     def _room(self, prompt_tokens: int, max_tokens: int) -> int:
         window = self.engine.model.context_window

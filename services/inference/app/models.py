@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Overloaded
+from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Overloaded, PaganticError, Unavailable
 from pagantic_common.domain.messages import ModelInfo
 from services.inference.app.embedding import Embedding
 from services.inference.app.generation import Generation
@@ -16,6 +18,7 @@ from services.inference.core.embedding import CAPABILITY
 from services.inference.ports import Tokenizer
 
 RETRY_AFTER_S = 5.0
+COOL_DOWN_S = 5.0  # between two attempts to load a model that fails
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,9 @@ class _Entry:
         self.loading: asyncio.Task[ServedModel] | None = None
         self.users = 0
         self.last_used = 0
+        self.loaded_at_s = -math.inf
+        self.failure: PaganticError | None = None  # of the last loading, until `retry_at_s`
+        self.retry_at_s = -math.inf
 
 
 class Models:
@@ -88,6 +94,8 @@ class Models:
         specs: At least one, with distinct aliases.
         load: Loads a model.
         memory_limit_bytes: What loaded models may take together; 0 is no limit.
+        min_residence_s: How long a loaded model stays at least; else two models in the room of one would take turns.
+        monotonic_s: The time.
 
     Attributes:
         in_use: Set while anything uses a model.
@@ -99,11 +107,15 @@ class Models:
         load: Callable[[ModelSpec], Awaitable[ServedModel]],
         *,
         memory_limit_bytes: int = 0,
+        min_residence_s: float = 0.0,
+        monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._entries = {spec.info.name: _Entry(spec) for spec in specs}
         self._default = specs[0].info.name
         self._load_model = load
         self._memory_limit_bytes = memory_limit_bytes
+        self._min_residence_s = min_residence_s
+        self._monotonic_s = monotonic_s
         self.in_use = asyncio.Event()
         self._uses = 0
         self._changing = asyncio.Lock()
@@ -189,16 +201,36 @@ class Models:
         if entry.loading is None:
             async with self._changing:
                 if entry.loading is None:
+                    self._raise_recent_failure(entry)
                     await self._make_room(entry)
                     entry.loading = asyncio.ensure_future(self._load_model(entry.spec))
-        task = entry.loading
-        try:
-            # The model is loaded for whoever comes next, also when this caller gives up.
-            return await asyncio.shield(task)
-        except Exception:
-            if entry.loading is task:
-                entry.loading = None  # the next caller tries again
-            raise
+                    entry.loading.add_done_callback(lambda done: self._end_loading(entry, done))
+        # The model is loaded for whoever comes next, also when this caller gives up.
+        return await asyncio.shield(entry.loading)
+
+    def _end_loading(self, entry: _Entry, task: asyncio.Task[ServedModel]) -> None:
+        now_s = self._monotonic_s()
+        entry.loaded_at_s = now_s
+        if task.cancelled() or task.exception() is None:
+            return
+        if entry.loading is task:
+            entry.loading = None
+        error = task.exception()
+        entry.failure = error if isinstance(error, PaganticError) else None
+        entry.retry_at_s = now_s + COOL_DOWN_S
+
+    def _raise_recent_failure(self, entry: _Entry) -> None:
+        """Say again why a model cannot be loaded: to try costs seconds and memory, and seldom helps."""
+        wait_s = entry.retry_at_s - self._monotonic_s()
+        if wait_s <= 0:
+            return
+        if entry.failure is not None:
+            raise type(entry.failure)(failure=entry.failure.failure, retry_after_s=wait_s)
+        raise Unavailable(
+            f"model {entry.spec.info.name!r} failed to load: it is tried again in {wait_s:.1f} s",
+            code=ErrorCode.INFERENCE_MODEL_UNAVAILABLE,
+            retry_after_s=wait_s,
+        )
 
     async def _make_room(self, wanted: _Entry) -> None:
         if not self._memory_limit_bytes:
@@ -210,12 +242,13 @@ class Models:
                 return
             idle = [entry for entry in others if entry.users == 0]
             if not idle:
-                raise Overloaded(
-                    f"no memory to load model {wanted.spec.info.name!r}: the loaded ones are in use",
-                    code=ErrorCode.INFERENCE_OVERLOADED,
-                    retry_after_s=RETRY_AFTER_S,
-                )
-            await self._unload(min(idle, key=lambda entry: entry.last_used))
+                raise _no_room(wanted, "are in use", RETRY_AFTER_S)
+            since_s = self._monotonic_s() - self._min_residence_s
+            settled = [entry for entry in idle if entry.loaded_at_s <= since_s]
+            if not settled:
+                wait_s = min(entry.loaded_at_s for entry in idle) - since_s
+                raise _no_room(wanted, f"were loaded less than {self._min_residence_s:g} s ago", wait_s)
+            await self._unload(min(settled, key=lambda entry: entry.last_used))
 
     @staticmethod
     async def _unload(entry: _Entry) -> None:
@@ -225,3 +258,11 @@ class Models:
         await asyncio.wait([task])
         if not task.cancelled() and task.exception() is None:
             await task.result().close()
+
+
+def _no_room(wanted: _Entry, why: str, retry_after_s: float) -> Overloaded:
+    return Overloaded(
+        f"no memory to load model {wanted.spec.info.name!r}: the loaded ones {why}",
+        code=ErrorCode.INFERENCE_OVERLOADED,
+        retry_after_s=retry_after_s,
+    )

@@ -31,6 +31,7 @@ _PENALIZED_PROMPT_TOKENS = 64
 class Vocabulary(Protocol):
     """What the core needs to know of a model's tokens."""
 
+    size: int
     end_tokens: frozenset[int]
     control_texts: tuple[str, ...]
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterable
 from typing import Generic, Protocol, TypeVar
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, NotFound
+from pagantic_common.domain.ids import check_tool_name
 from pagantic_common.domain.messages import ToolDefinition
 from services.tools.core.arguments import ArgumentChecker
 
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _MAX_LISTED_NAMES = 10
 
 
@@ -38,8 +37,7 @@ class ToolRegistry(Generic[ToolT]):
     def register(self, tool: ToolT) -> None:
         """Add a tool; raises InvalidRequest on a bad or taken name, or a schema that is none."""
         name = tool.definition.name
-        if _NAME.fullmatch(name) is None:
-            raise InvalidRequest(f"tool name {name[:80]!r} does not match [A-Za-z0-9_-]{{1,64}}")
+        check_tool_name(name)
         if name in self._tools:
             raise InvalidRequest(f"a tool named {name!r} is registered already")
         self._checkers[name] = ArgumentChecker(name, tool.definition.parameters_json)

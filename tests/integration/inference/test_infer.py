@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 
 import grpc
 import numpy as np
@@ -273,3 +274,31 @@ async def test_log_probabilities_come_with_their_alternatives(inference):
     logprobs = [logprob for event in events for logprob in event.delta.logprobs]
     assert [(logprob.piece, len(logprob.top)) for logprob in logprobs] == [(b"a", 2), (b"b", 2)]
     assert all(abs(logprob.logprob) < 0.01 and logprob.top[0].piece == logprob.piece for logprob in logprobs)
+
+
+async def test_a_bias_of_a_token_that_the_model_does_not_have_is_refused(inference):
+    stub = await inference(ScriptedEngine())
+    with pytest.raises(InvalidRequest, match="token 257: the model has 257 tokens"):
+        await collect(stub, chat(sampling=generation_pb2.Sampling(logit_bias={257: 1.0})))
+    await collect(stub, chat(sampling=generation_pb2.Sampling(logit_bias={256: 1.0})))
+
+
+async def test_text_that_cannot_fit_is_refused_by_every_rpc_in_milliseconds(inference):
+    """The bound is 0.5 s for each of 4 MB; 1.3 million tokens took hundreds of megabytes."""
+    stub = await inference(ScriptedEngine(context_window=512))
+    text = "a1 " * 1_300_000
+    requests = [
+        (stub.Tokenize, pb.TokenizeRequest(text=text)),
+        (stub.CountTokens, pb.CountTokensRequest(texts=["", text])),
+        (stub.Score, pb.ScoreRequest(text=text, continuations=["x"])),
+        (stub.Score, pb.ScoreRequest(text="x", continuations=[text])),
+        (stub.Detokenize, pb.DetokenizeRequest(tokens=[1] * 513)),
+    ]
+    for method, request in requests:
+        started_s = time.perf_counter()
+        with pytest.raises(InvalidRequest) as refused:
+            await call_unary("inference", method, request)
+        assert refused.value.code is ErrorCode.INFERENCE_CONTEXT_EXCEEDED
+        assert time.perf_counter() - started_s < 0.5
+    with pytest.raises(InvalidRequest, match="the prompt has"):
+        await collect(stub, chat(text))

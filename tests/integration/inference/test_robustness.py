@@ -45,7 +45,7 @@ async def test_a_stuck_step_ends_its_streams_and_is_told_to_health():
         assert "longer than 0.05 s" in reason
         with pytest.raises(Unavailable, match="longer than") as failed:
             await waiting
-        assert failed.value.code is ErrorCode.INFERENCE_ENGINE_ERROR
+        assert failed.value.code is ErrorCode.INFERENCE_MODEL_UNAVAILABLE
         with pytest.raises(Unavailable, match="broken") as refused:
             await collect_events(generation)
         assert refused.value.code is ErrorCode.INFERENCE_MODEL_UNAVAILABLE
@@ -84,7 +84,7 @@ async def test_whoever_waits_or_runs_when_the_engine_breaks_is_told_at_once_and_
     async with asyncio.timeout(2):
         for outcome in await asyncio.gather(*running, return_exceptions=True):
             assert isinstance(outcome, Unavailable)
-            assert outcome.code is ErrorCode.INFERENCE_ENGINE_ERROR
+            assert outcome.code is ErrorCode.INFERENCE_MODEL_UNAVAILABLE
             assert outcome.failure.retryable
         with pytest.raises(Unavailable):
             await asyncio.wrap_future(changed)

@@ -141,3 +141,15 @@ async def test_mcp_servers_are_not_supported_yet(tools):
         with pytest.raises(grpc.aio.AioRpcError, match="later version") as raised:
             await call
         assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+@pytest.mark.parametrize(
+    ("seconds", "nanos"), [(10, -2147483648), (-1, 0), (0, -1), (1, 10**9), (86_401, 0), (2**62, 0)]
+)
+async def test_a_timeout_that_is_none_is_refused(tools, seconds, nanos):
+    asked = request("clock")
+    asked.timeout.seconds, asked.timeout.nanos = seconds, nanos
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await tools.ExecuteTool(asked)
+    assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "between 0 and 86400 s" in raised.value.details()

@@ -157,3 +157,10 @@ def test_an_expression_that_is_none_is_refused_in_short_words(expression, reason
     with pytest.raises(InvalidRequest, match=re.escape(reason)) as caught:
         compile_rules((Rule("r", expression=expression),))
     assert len(str(caught.value)) < 120
+
+
+@pytest.mark.parametrize(("value", "kind"), [("1", "a number"), ("true", "a truth value"), ("null", "null")])
+def test_the_size_of_what_has_none_is_told_in_our_words_and_nothing_stands_on_stderr(value, kind, capfd):
+    (message,) = failures(value, Rule("r", expression="size(value) == 1"))
+    assert message.endswith(f"size() takes a text, a list or a map, not {kind}")
+    assert capfd.readouterr().err == ""

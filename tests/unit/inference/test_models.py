@@ -2,16 +2,18 @@ import asyncio
 
 import pytest
 
-from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Overloaded, PreconditionFailed
+from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Overloaded, PreconditionFailed, Unavailable
 from pagantic_common.domain.messages import ModelInfo
+from pagantic_common.testing.clock import FakeClock
 from pagantic_common.testing.scripted_engine import ScriptedEngine
-from services.inference.app.models import Models, ModelSpec, ServedModel
+from services.inference.app.models import COOL_DOWN_S, Models, ModelSpec, ServedModel
 
 
 class Shelf:
     """Loads models by name and remembers what was loaded and closed."""
 
-    def __init__(self, *, limit=0, sizes=(("a", 4), ("b", 4), ("c", 4))):
+    def __init__(self, *, limit=0, sizes=(("a", 4), ("b", 4), ("c", 4)), **options):
+        self.clock = FakeClock()
         self.log = []
         self.gate = asyncio.Event()
         self.gate.set()
@@ -20,6 +22,8 @@ class Shelf:
             [ModelSpec(ModelInfo(name=name, context_window=8, capabilities=()), size) for name, size in sizes],
             self.load,
             memory_limit_bytes=limit,
+            monotonic_s=self.clock.monotonic_s,
+            **options,
         )
 
     async def load(self, spec):
@@ -89,4 +93,32 @@ async def test_a_failed_loading_is_told_and_tried_again():
     shelf.failures.append(PreconditionFailed("no such file"))
     with pytest.raises(PreconditionFailed):
         await shelf.touch("a")
+    with pytest.raises(PreconditionFailed, match="no such file"):  # it is not tried again at once
+        await shelf.touch("a")
+    assert await shelf.touch("b") == "b"
+    shelf.clock.advance(COOL_DOWN_S + 0.1)
     assert await shelf.touch("a") == "a"
+
+
+async def test_a_loading_that_fails_unexpectedly_is_not_tried_again_at_once():
+    shelf = Shelf()
+    shelf.failures.append(MemoryError())
+    with pytest.raises(MemoryError):
+        await shelf.touch("a")
+    with pytest.raises(Unavailable, match="tried again in") as refused:
+        await shelf.touch("a")
+    assert refused.value.retry_after_s <= COOL_DOWN_S
+    assert shelf.log == []
+
+
+async def test_two_models_in_the_room_of_one_do_not_take_turns_at_every_request():
+    shelf = Shelf(limit=4, min_residence_s=5.0)
+    await shelf.touch("a")
+    shelf.clock.advance(2)
+    for _ in range(10):
+        with pytest.raises(Overloaded, match="less than 5 s ago") as refused:
+            await shelf.touch("b")
+        assert 0 < refused.value.retry_after_s <= 3
+    shelf.clock.advance(3)
+    assert await shelf.touch("b") == "b"
+    assert shelf.log == ["+a", "-a", "+b"]

@@ -11,7 +11,8 @@ from services.inference.convert import sampling_from_proto
 from services.inference.core.generation import Sampling
 from services.inference.core.sampling import adjust_logits, log_probabilities, rank_tokens
 
-LOGITS = st.lists(st.floats(-20, 20, width=32), min_size=2, max_size=40).map(lambda v: np.array(v, dtype=np.float32))
+# Of 16 bits, so that logits that differ have weights that differ.
+LOGITS = st.lists(st.floats(-20, 20, width=16), min_size=2, max_size=40).map(lambda v: np.array(v, dtype=np.float32))
 DRAWS = st.floats(0, 1, exclude_max=True)
 SAMPLINGS = st.builds(
     Sampling,
