@@ -216,3 +216,25 @@ async def test_what_comes_at_once_of_a_timeline_and_a_conversation_is_bounded_in
     assert positions == [(4, ["4", "5"]), (2, ["2", "3"]), (0, ["0", "1"])]
     assert session.message_count == 6
     assert len((await journal.get_session("s", 4, max_bytes=1)).messages) == 1
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)  # a file has one writer at a time
+async def test_a_purge_that_takes_long_keeps_nobody_waiting(journal, monkeypatch):
+    begun, go = threading.Event(), threading.Event()
+
+    def slow(db, *_given):
+        db.execute(text("DELETE FROM events WHERE request_id = 'old'"))
+        begun.set()
+        go.wait(5)
+        return 0
+
+    monkeypatch.setattr(journal_purge, "forget_old_executions", slow)
+    purging = asyncio.create_task(journal._purger.purge())
+    await asyncio.to_thread(begun.wait, 5)
+    await admit(journal)
+    await journal.write(ended(record(), 1))
+    assert (await journal.get("r")).response.content == "hello"
+    await journal.beat()
+    assert not purging.done()
+    go.set()
+    await purging

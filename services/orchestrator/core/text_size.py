@@ -8,7 +8,7 @@ from typing import Any
 
 def text_size(value: Any) -> int:
     """Return the characters of all texts in a value: of dataclasses, tuples, lists and dicts, however nested."""
-    kind = type(value)
+    kind: Any = type(value)
     if kind is str:
         return len(value)
     if kind is tuple or kind is list:
