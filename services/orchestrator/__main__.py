@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
@@ -28,6 +28,7 @@ from services.orchestrator.app.presence import Presence
 from services.orchestrator.app.services import Services
 from services.orchestrator.core.memory import MemoryPolicy
 from services.orchestrator.core.plan import PlanPolicy
+from services.orchestrator.ports.services import CustomStep
 from services.orchestrator.servicer import SERVICE_NAME, OrchestratorServicer
 from services.orchestrator.settings import OrchestratorSettings
 
@@ -60,36 +61,8 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
                 settings.tools_address,
             )
         ]
-        inference, constraint, context, rerank, tools = channels
-        patience_s = settings.connect_patience_s
-        services = Services(
-            inference=GrpcInference(inference, patience_s),
-            constraint=GrpcConstraint(constraint, patience_s),
-            tools=GrpcTools(tools, patience_s),
-            context=GrpcContext(context, rerank, patience_s),
-            prompts=prompts,
-            summaries=journal,
-            planner=settings.planner,
-            memory=MemoryPolicy(settings.memory_max_messages, settings.memory_max_tokens, settings.memory_eviction),
-            custom_steps=custom_steps,
-        )
-        bounds = PlanPolicy(
-            max_steps=settings.max_plan_steps,
-            allowed_kinds=settings.allowed_step_kinds or None,
-            custom_kinds=frozenset(custom_steps),
-            require_linear=settings.require_linear_plans,
-            timeout_per_step_s=settings.max_step_s or None,
-        )
-        limits = Limits(
-            max_running=settings.max_running,
-            max_running_bytes=settings.max_running_bytes,
-            max_request_bytes=settings.max_request_bytes,
-            max_execution_s=settings.max_execution_s,
-            plan_bounds=bounds,
-            concurrent_turns=settings.concurrent_turns,
-            prices=settings.prices,
-        )
-        executions = Executions(services, journal, SystemClock(), limits)
+        services = _services(settings, channels, journal, prompts, custom_steps)
+        executions = Executions(services, journal, SystemClock(), _limits(settings, custom_steps))
         stack.push_async_callback(executions.close)
         presence = Presence(
             executions,
@@ -106,7 +79,7 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
             await executions.close()
 
         trouble = partial(_journal_trouble, presence, journal, settings.journal_min_free_bytes)
-        readiness = Readiness({"inference": inference, "constraint": constraint}, trouble)
+        readiness = Readiness({"inference": channels[0], "constraint": channels[1]}, trouble)
         yield [
             Registration(
                 SERVICE_NAME,
@@ -116,6 +89,47 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
                 why_not_ready=readiness.why_not,
             )
         ]
+
+
+def _services(
+    settings: OrchestratorSettings,
+    channels: Sequence[grpc.aio.Channel],
+    journal: SqlJournal,
+    prompts: PromptFolder,
+    custom_steps: Mapping[str, CustomStep],
+) -> Services:
+    inference, constraint, context, rerank, tools = channels
+    patience_s = settings.connect_patience_s
+    return Services(
+        inference=GrpcInference(inference, patience_s),
+        constraint=GrpcConstraint(constraint, patience_s),
+        tools=GrpcTools(tools, patience_s),
+        context=GrpcContext(context, rerank, patience_s),
+        prompts=prompts,
+        summaries=journal,
+        planner=settings.planner,
+        memory=MemoryPolicy(settings.memory_max_messages, settings.memory_max_tokens, settings.memory_eviction),
+        custom_steps=custom_steps,
+    )
+
+
+def _limits(settings: OrchestratorSettings, custom_steps: Mapping[str, CustomStep]) -> Limits:
+    bounds = PlanPolicy(
+        max_steps=settings.max_plan_steps,
+        allowed_kinds=settings.allowed_step_kinds or None,
+        custom_kinds=frozenset(custom_steps),
+        require_linear=settings.require_linear_plans,
+        timeout_per_step_s=settings.max_step_s or None,
+    )
+    return Limits(
+        max_running=settings.max_running,
+        max_running_bytes=settings.max_running_bytes,
+        max_request_bytes=settings.max_request_bytes,
+        max_execution_s=settings.max_execution_s,
+        plan_bounds=bounds,
+        concurrent_turns=settings.concurrent_turns,
+        prices=settings.prices,
+    )
 
 
 def _report(journal: SqlJournal) -> None:

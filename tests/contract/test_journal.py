@@ -2,21 +2,18 @@
 
 import asyncio
 import sqlite3
-import threading
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import create_engine, select, text
+from sqlalchemy import create_engine, text
 
 from pagantic_common.domain.correlation import CorrelationContext
 from pagantic_common.domain.errors import (
     Aborted,
     Conflict,
-    ErrorCode,
     InvalidRequest,
     NotFound,
     PreconditionFailed,
@@ -24,7 +21,7 @@ from pagantic_common.domain.errors import (
 )
 from pagantic_common.domain.messages import Message, Role
 from pagantic_common.telemetry.clock import SystemClock
-from services.orchestrator.adapters import journal_database, journal_purge
+from services.orchestrator.adapters import journal_database
 from services.orchestrator.adapters.journal_database import check_url
 from services.orchestrator.adapters.journal_schema import TABLES
 from services.orchestrator.adapters.sql_journal import SqlJournal
@@ -34,7 +31,7 @@ from services.orchestrator.core.memory import Summary
 from services.orchestrator.core.replay import Admitted
 from services.orchestrator.core.request import Mode, Request
 from services.orchestrator.core.response import FinishReason, InferenceOutput, Response
-from services.orchestrator.core.run import Inferred, Prepared, Transition
+from services.orchestrator.core.run import Inferred, Transition
 from services.orchestrator.ports.journal import (
     MAX_STATE_BYTES,
     MAX_STATE_VALUES,
@@ -376,204 +373,3 @@ async def test_a_database_that_is_not_there_says_so():
     for url in ("mysql://x/y", "not a url", "sqlite://", "sqlite:///:memory:"):
         with pytest.raises(InvalidRequest, match="the journal's URL"):
             SqlJournal(url)
-
-
-async def test_the_history_of_a_run_is_kept_by_reference_and_read_back_exactly(journal, database_url):
-    await admit(journal, "before", session_id="s")
-    await journal.write(ended(record("before", session_id="s"), 1, turn=TURN * 3))
-    await admit(journal, session_id="s")
-    told = Message(Role.SYSTEM, "Summary of the conversation so far:\nThey met.")
-    prepared = Prepared(system_prompt="Be brief.", history=(told, *(TURN * 3)[2:]), history_start=2, history_end=6)
-    one = record(session_id="s")
-    await journal.write(Write(one, entries=(prepared,), position=1))
-    await admit(journal, "after", session_id="s")
-    await journal.write(ended(record("after", session_id="s"), 1, turn=TURN))
-    with opened(database_url) as db:
-        stored = bytes(db.execute(text("SELECT entry FROM entries WHERE position = 1")).scalar_one())
-    assert b"They met." in stored
-    assert b"hello" not in stored, "the conversation has it"
-    assert (await journal.entries("r"))[1] == prepared
-    with opened(database_url) as db:
-        db.execute(text("DELETE FROM messages"))
-    with pytest.raises(PreconditionFailed, match="'s' that the execution goes on from was deleted"):
-        await journal.entries("r")
-
-
-async def test_all_that_is_old_is_forgotten_in_small_batches_also_behind_what_runs(journals, monkeypatch):
-    monkeypatch.setattr(journal_purge, "PURGED_AT_ONCE", 4)
-    journal = await journals(retention_s=0.01)
-    await admit(journal, "head")
-    for number in range(11):
-        await admit(journal, f"r{number}")
-        await journal.write(ended(record(f"r{number}"), 1))
-    await asyncio.sleep(0.05)
-    sizes = []
-    forget = journal_purge.forget_old_executions
-    monkeypatch.setattr(
-        journal_purge, "forget_old_executions", lambda *given: sizes.append(forget(*given)) or sizes[-1]
-    )
-    journal._purger._at_once = 4
-    await journal._purger.purge()
-    assert sizes == [4, 4, 3, 0]
-    listed = await journal.list_executions(limit=50, after="", session_id="", state=None)
-    assert [one.request_id for one in listed.items] == ["head"]
-
-
-async def test_a_purge_that_fails_fails_no_caller_and_is_tried_again_smaller(journals, monkeypatch):
-    asked = asyncio.Event()
-    batches = []
-
-    def stuck(_db, _oldest_s, limit):
-        batches.append(limit)
-        if len(batches) < 3:
-            raise RuntimeError("canceling statement due to statement timeout")
-        loop.call_soon_threadsafe(asked.set)
-        return 0
-
-    loop = asyncio.get_running_loop()
-    monkeypatch.setattr(journal_purge, "forget_old_executions", stuck)
-    monkeypatch.setattr(journal_purge, "RETRY_S", 0.05)
-    monkeypatch.setattr(journal_purge, "FIRST_PURGE_S", 0.0)
-    journal = await journals()
-    for number in range(20):
-        await admit(journal, f"r{number}")
-        await journal.write(ended(record(f"r{number}"), 1))
-    await asyncio.wait_for(asked.wait(), 5)
-    assert batches == [200, 100, 50]
-
-
-async def test_a_beat_does_not_wait_for_the_writer(journal):
-    begun, go = threading.Event(), threading.Event()
-
-    def slow(_db):
-        begun.set()
-        go.wait(5)
-
-    if journal._url.get_backend_name() == "sqlite":
-        pytest.skip("a file has one writer at a time, and one orchestrator")
-    writing = journal._group.submit(slow)
-    await asyncio.to_thread(begun.wait, 5)
-    before = (await journal.beat()).beats["local"]
-    assert (await journal.beat()).beats["local"] == before + 1
-    assert not writing.done()
-    go.set()
-    await writing
-
-
-async def test_writes_that_fail_are_told_until_one_succeeds_again(journal, monkeypatch):
-    def full(*_given):
-        raise sqlite3.OperationalError("database or disk is full")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(journal._writes, "write_all", full)
-        await admit(journal)
-        assert journal.write_failure == ""
-        with pytest.raises(Unavailable, match="disk is full") as failed:
-            await journal.write(happened(record(), 1))
-        assert failed.value.code is ErrorCode.ORCHESTRATION_DEPENDENCY_UNAVAILABLE
-        assert "disk is full" in journal.write_failure
-    await journal.beat()
-    assert journal.write_failure == "", "a beat tries again"
-
-
-async def test_deleting_a_conversation_forgets_what_its_executions_said(journal, database_url):
-    for name, fields in (("a", {"session_id": "s"}), ("b", {"session_id": "s"}), ("other", {"session_id": "t"})):
-        await admit(journal, name, **fields)
-    await admit(journal, "runs", session_id="s")
-    await journal.write(ended(record("a", session_id="s"), 1, turn=TURN, used=UsageTotal("s", "m", 1, 10)))
-    await journal.write(ended(record("other", session_id="t"), 1, turn=TURN))
-    await journal.release(["b"])
-    await journal.delete_session("s")
-    with opened(database_url) as db:
-        left = [
-            db.execute(select(TABLES.tables[name].c.request_id).order_by("request_id")).scalars().all()
-            for name in ("executions", "entries", "events")
-        ]
-        assert left == [["other", "runs"], ["runs"], ["other"]]
-        assert db.execute(text("SELECT session_id FROM messages GROUP BY 1")).scalars().all() == ["t"]
-    assert [one.requests for one in await totals_of(journal, "s")] == [1]
-    with pytest.raises(NotFound):
-        await journal.delete_session("s")
-
-
-async def test_conversations_have_a_retention_where_one_is_set(journals):
-    journal = await journals(session_retention_s=0.1)
-    for name in ("old", "busy"):
-        await admit(journal, name, session_id=name)
-        await journal.write(ended(record(name, session_id=name), 1, turn=TURN))
-    await admit(journal, "turn", session_id="busy", takes_turn=True)
-    await asyncio.sleep(0.2)
-    await journal.update_state("new", {"a": "1"}, ())
-    await journal._purger.purge()
-    for name in ("busy", "new"):
-        assert (await journal.get_session(name)).session_id == name
-    with pytest.raises(NotFound):
-        await journal.get_session("old")
-    assert (await journal.get("old")).response.content == "hello"
-
-
-async def pages(read):
-    """Return all items of a list that is read page by page, and the number of pages."""
-    items, token, count = [], "", 0
-    while True:
-        page = await read(after=token)
-        items += page.items
-        count += 1
-        if not (token := page.next_token):
-            return items, count
-
-
-async def test_lists_are_read_page_by_page_whole_and_each_item_once(journal):
-    for number in range(10):
-        name = f"r{number}"
-        await admit(journal, name, session_id=f"s{number % 4}")
-        used = UsageTotal(f"s{number % 4}", f"m/{number % 2}", 1, 1)
-        await journal.write(ended(record(name, session_id=f"s{number % 4}"), 1, turn=TURN, used=used))
-    found, count = await pages(partial(journal.list_executions, limit=3, session_id="", state=None))
-    assert ([one.request_id for one in found], count) == ([f"r{number}" for number in range(9, -1, -1)], 4)
-    found, count = await pages(partial(journal.list_executions, limit=5, session_id="", state=None))
-    assert count == 2, "no empty page comes last"
-    found, count = await pages(partial(journal.list_sessions, limit=3))
-    assert (sorted(one.session_id for one in found), count) == (["s0", "s1", "s2", "s3"], 2)
-    found, count = await pages(partial(journal.usage_totals, session_id=None, model=None, limit=1))
-    assert [(one.session_id, one.model) for one in found] == [
-        ("s0", "m/0"), ("s1", "m/1"), ("s2", "m/0"), ("s3", "m/1"),
-    ]  # fmt: skip
-    for wrong in ("nope", "inf/s", "0x1p0/a b", "1" * 400 + "/s"):
-        with pytest.raises(InvalidRequest, match="page_token"):
-            await journal.list_sessions(limit=1, after=wrong)
-    for wrong in ("nope", "s/\0"):
-        with pytest.raises(InvalidRequest, match="page_token"):
-            await journal.usage_totals(session_id=None, model=None, limit=1, after=wrong)
-
-
-async def test_a_conversation_in_use_moves_to_the_front_and_no_other_is_left_out(journal):
-    for name in ("a", "b", "c", "d"):
-        await journal.update_state(name, {"x": "1"}, ())
-    first = await journal.list_sessions(limit=2, after="")
-    assert [one.session_id for one in first.items] == ["d", "c"]
-    await journal.update_state("c", {"x": "2"}, ())
-    rest = await journal.list_sessions(limit=2, after=first.next_token)
-    assert [one.session_id for one in rest.items] == ["b", "a"]
-
-
-async def test_what_comes_at_once_of_a_timeline_and_a_conversation_is_bounded_in_bytes_too(journal):
-    await admit(journal, session_id="s")
-    await journal.write(happened(record(session_id="s"), *range(1, 8)))
-    large = tuple(Message(Role.USER, f"{number}" * 100) for number in range(6))
-    await journal.write(ended(record(session_id="s"), 8, turn=large))
-    found, has_more = await journal.timeline_page("r", 0, 5, 10_000)
-    assert ([one.sequence for one in found], has_more) == ([1, 2, 3, 4, 5], True)
-    assert await journal.timeline_page("r", 8, 5, 10_000) == ([], False)
-    found, has_more = await journal.timeline_page("r", 5, 3, 10_000)
-    assert ([one.sequence for one in found], has_more) == ([6, 7, 8], False)
-    assert len((await journal.timeline_page("r", 0, 5, 1))[0]) == 1
-    positions, before = [], 0
-    while True:
-        session = await journal.get_session("s", 4, before=before, max_bytes=250)
-        positions.append((session.first_position, [message.content[0] for message in session.messages]))
-        if not (before := session.first_position):
-            break
-    assert positions == [(4, ["4", "5"]), (2, ["2", "3"]), (0, ["0", "1"])]
-    assert session.message_count == 6
-    assert len((await journal.get_session("s", 4, max_bytes=1)).messages) == 1

@@ -3,15 +3,19 @@
 import asyncio
 import sqlite3
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from structlog.testing import capture_logs
 
 from pagantic.constraint.v1 import constraint_service_pb2, constraint_service_pb2_grpc
+from pagantic_common.domain.errors import Unavailable
 from pagantic_common.rpc.server import Registration, _watch_readiness, start_server
 from pagantic_common.telemetry.names import LIVENESS, READINESS
-from services.orchestrator.__main__ import open_app
+from services.orchestrator.__main__ import _journal_trouble, open_app
+from services.orchestrator.adapters.sql_journal import SqlJournal
 from services.orchestrator.settings import OrchestratorSettings
 from tests.support.ports import free_ports
 from tests.support.scripted_peers import ScriptedInference, served
@@ -28,7 +32,7 @@ class Constraint(constraint_service_pb2_grpc.ConstraintServiceServicer):
 
 
 @asynccontextmanager
-async def orchestrator_beside(ports, path):
+async def orchestrator_beside(ports, path, **more):
     inference, constraint, other = (f"127.0.0.1:{port}" for port in ports)
     settings = OrchestratorSettings(
         port=0,
@@ -39,6 +43,7 @@ async def orchestrator_beside(ports, path):
         rerank_address=other,
         tools_address=other,
         instance_id="it",
+        **more,
     )
     async with open_app(settings) as registrations:
         server, health, port = await start_server(settings, registrations)
@@ -98,3 +103,39 @@ async def test_an_orchestrator_whose_journal_takes_no_writes_is_not_ready(ports,
         lock.execute("ROLLBACK")
         lock.close()
         await until(channel, READINESS, "SERVING")
+
+
+async def test_an_orchestrator_whose_journal_has_no_room_left_is_not_ready(ports, tmp_path):
+    inference, constraint, _ = ports
+    async with served(Constraint(), port=constraint), served(ScriptedInference(silence), port=inference):
+        async with orchestrator_beside(ports, tmp_path) as channel:
+            await until(channel, READINESS, "SERVING")
+        with capture_logs() as logs:
+            async with orchestrator_beside(ports, tmp_path, journal_min_free_bytes=2**62) as channel:
+                await asyncio.sleep(3)  # as long as it takes to be ready otherwise
+                assert await health_of(channel, READINESS) == "NOT_SERVING"
+                assert await health_of(channel, LIVENESS) == "SERVING"
+        assert any(f"at least {2**62} are needed" in entry.get("reason", "") for entry in logs)
+
+
+async def test_a_journal_whose_writes_fail_is_trouble_until_one_succeeds(tmp_path, monkeypatch):
+    journal = SqlJournal(f"sqlite:///{tmp_path / 'journal.sqlite3'}")
+    await journal.open()
+    try:
+        presence = SimpleNamespace(is_beating=True)
+        assert _journal_trouble(presence, journal, 0) == ""
+        with monkeypatch.context() as patched:
+            patched.setattr(journal._writes, "take_turn", full)
+            with pytest.raises(Unavailable, match="disk is full"):
+                await journal.take_turn("s", "r")
+            assert "disk is full" in _journal_trouble(presence, journal, 0)
+        await journal.beat()
+        assert _journal_trouble(presence, journal, 0) == ""
+        assert _journal_trouble(SimpleNamespace(is_beating=False), journal, 0)
+        assert journal.space.used_bytes() > 10_000
+    finally:
+        await journal.close()
+
+
+def full(*_given):
+    raise sqlite3.OperationalError("database or disk is full")
