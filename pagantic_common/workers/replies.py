@@ -67,7 +67,7 @@ def pack_result(work: Callable[..., Any], value: object) -> bytes:
     return _RESULT + result if len(result) <= MAX_REPLY_BYTES else _TOO_LARGE
 
 
-def pack_error(error: Exception) -> bytes:
+def pack_error(error: BaseException) -> bytes:
     """Return the reply that gives an error."""
     if isinstance(error, PaganticError):
         return _ERROR + _TOLD.dump_json(_Told(type(error).__name__, error.failure, error.retry_after_s))

@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from pagantic_common.grammar.engine_text import STACK_BYTES
+from pagantic_common.workers.confinement import confine
 from pagantic_common.workers.replies import pack_error, pack_result
 
 _MIB = 1024 * 1024
@@ -45,7 +46,7 @@ def serve(connection: Connection, time_s: float) -> None:
             reply = pack_result(work, work(*arguments))
         except MemoryError:
             os._exit(1)  # what is left of the memory is not worth keeping
-        except Exception as error:  # noqa: BLE001 - the caller raises it
+        except BaseException as error:  # noqa: BLE001 - the caller raises it; a panic of Rust is no Exception
             reply = pack_error(error)
         signal.setitimer(signal.ITIMER_REAL, 0)
         connection.send_bytes(reply)
@@ -57,7 +58,8 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # are for the service, which ends its work and closes the socket
         signal.signal(number, signal.SIG_IGN)
     connection = Connection(file_descriptor)
-    importlib.import_module(sys.argv[4])  # before the memory is bounded
+    importlib.import_module(sys.argv[4])  # before the process is bounded
+    confine()
     threading.stack_size(STACK_BYTES)  # which the main thread cannot have
     thread = threading.Thread(target=serve, args=(connection, time_s), daemon=True)
     limit_memory(memory_mib + STACK_BYTES // _MIB)

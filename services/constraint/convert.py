@@ -51,7 +51,9 @@ def compiled_to_proto(compiled: Compiled, *, cached: bool) -> rpc.CompileRespons
 
 
 def contract_from_proto(contract: contract_pb2.OutputContract) -> Contract:
-    """Decode a contract; unset switches are on."""
+    """Decode a contract; unset switches are on. Raises InvalidRequest for a number that no enum has."""
+    if contract.schema_in_prompt not in contract_pb2.SchemaInPrompt.values():
+        raise InvalidRequest(f"contract.schema_in_prompt {contract.schema_in_prompt} is not known")
     source = contract.WhichOneof("grammar_source")
     return Contract(
         schema_json=contract.schema_json,

@@ -3,10 +3,15 @@
 import asyncio
 import operator
 import os
+import platform
 import re
 import signal
+import socket
+import subprocess
+import sys
 import time
 from contextlib import AsyncExitStack, suppress
+from pathlib import Path
 
 import pytest
 
@@ -212,6 +217,50 @@ async def test_a_worker_can_hand_its_service_nothing_to_run():
         with pytest.raises(WorkFailed):
             await workers.run(choose)
         assert await workers.run(abs, -1) == 1
+
+
+def open_a_socket():
+    socket.socket()
+
+
+def start_a_program():
+    subprocess.run([sys.executable, "--version"], check=True)
+
+
+def signal_the_service():
+    os.kill(os.getppid(), 0)
+
+
+def write_a_file(path):
+    Path(path).write_text("x")
+
+
+def remove_a_file(path):
+    Path(path).unlink()
+
+
+def write_to_stderr():
+    os.write(2, b"raw")
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or platform.machine() not in {"x86_64", "aarch64"}, reason="the filter is of Linux"
+)
+async def test_a_worker_that_was_taken_over_can_do_little(tmp_path, capfd):
+    kept = tmp_path / "kept"
+    kept.write_text("whole")
+    async with processes() as workers:
+        for work in (open_a_socket, start_a_program, signal_the_service):
+            with pytest.raises(WorkFailed, match="PermissionError"):
+                await workers.run(work)
+        with pytest.raises(WorkFailed, match="PermissionError"):
+            await workers.run(remove_a_file, str(kept))
+        with pytest.raises(WorkFailed, match="File too large"):
+            await workers.run(write_a_file, str(tmp_path / "new"))
+        await workers.run(write_to_stderr)
+        assert await workers.run(abs, -1) == 1
+    assert kept.read_text() == "whole"
+    assert "raw" not in capfd.readouterr().err
 
 
 RESULTS = [

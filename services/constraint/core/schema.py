@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from functools import lru_cache
@@ -124,8 +125,8 @@ def parse_exactly(text: str) -> Any:
 def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        counts = Counter(name for name, _ in pairs)
+        twice = next(name for name, count in counts.items() if count > 1)
         raise JsonTextError(f'an object has the key "{printable(twice)}" more than once')
     return found
 
@@ -135,6 +136,9 @@ def find_violations(document_json: str, validator: Validator) -> list[Violation]
     document = parse_exactly(document_json)
     try:
         errors = list(islice(validator.iter_errors(document), MAX_VIOLATIONS))
+    except UnicodeEncodeError:
+        reason = "the document cannot be checked: an escape gives half of a surrogate pair"
+        return [Violation(ErrorCode.CONSTRAINT_SCHEMA_INVALID, reason)]
     except ValueError as error:
         reason = f"the document cannot be checked: {shorten(str(error))}"
         return [Violation(ErrorCode.CONSTRAINT_SCHEMA_INVALID, reason)]

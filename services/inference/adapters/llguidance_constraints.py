@@ -16,7 +16,7 @@ from llguidance import LLMatcher
 from llguidance.llamacpp import lltokenizer_from_vocab
 
 from pagantic_common.domain.clock import Clock
-from pagantic_common.domain.errors import ErrorCode, InvalidRequest
+from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Overloaded
 from pagantic_common.grammar.engine_text import GrammarError, start_matcher
 from pagantic_common.workers.work_cache import WorkCache
 from services.inference.adapters.constraint_trial import refusal, try_constraint
@@ -127,7 +127,11 @@ class LlguidanceCompiler:
         self._thread.shutdown()
 
     async def _build(self, constraint: Constraint) -> _Built:
-        trial = await self._workers.run(try_constraint, constraint.kind, constraint.text)
+        try:
+            trial = await self._workers.run(try_constraint, constraint.kind, constraint.text)
+        except Overloaded as error:
+            code = ErrorCode.INFERENCE_OVERLOADED
+            raise Overloaded(str(error), code=code, retry_after_s=error.retry_after_s) from None
         loop = asyncio.get_running_loop()
         try:
             matcher = await loop.run_in_executor(self._thread, start_matcher, trial.engine_text, self._tokenizer)

@@ -1,4 +1,5 @@
 import json
+import time
 
 import pytest
 
@@ -143,3 +144,24 @@ async def test_rules_are_checked_before_there_is_an_output(stub):
     error = await refusal(stub.CompileRules, rpc.CompileRulesRequest(rules=[good, typo], schema_json=closed))
     assert isinstance(error, InvalidRequest)
     assert str(error) == "rule 'typo': the schema allows no field 'd' there: it declares 'c'"
+
+
+async def test_a_number_that_no_enum_has_is_refused(stub):
+    contract = contract_pb2.OutputContract(schema_json=SCHEMA, schema_in_prompt=99)
+    error = await refusal(stub.Enforce, rpc.EnforceRequest(output="{}", contract=contract))
+    assert isinstance(error, InvalidRequest)
+    assert "schema_in_prompt 99" in str(error)
+
+
+async def test_a_hostile_source_costs_a_worker_once_and_then_nothing(stub):
+    bomb = json.dumps({"type": "string", "pattern": "^((a{1,100}){1,100}){1,100}$"})
+    was_told = False
+    for _ in range(20):
+        started_s = time.perf_counter()
+        error = await refusal(stub.Compile, rpc.CompileRequest(schema_json=bomb))
+        took_s = time.perf_counter() - started_s
+        if error.code is ErrorCode.CONSTRAINT_TOO_COMPLEX and was_told:
+            assert took_s < 0.2
+            return
+        was_told = error.code is ErrorCode.CONSTRAINT_TOO_COMPLEX  # else the worker got too little of the processor
+    pytest.fail("it was never told")

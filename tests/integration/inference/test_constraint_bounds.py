@@ -11,7 +11,7 @@ import numpy as np
 import psutil
 import pytest
 
-from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Unavailable
+from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Overloaded, Unavailable
 from pagantic_common.grammar.engine_text import engine_text_of_schema
 from pagantic_common.telemetry.clock import SystemClock
 from pagantic_common.workers.process_workers import ProcessWorkers
@@ -130,3 +130,17 @@ async def test_one_request_stops_a_step_for_a_fraction_of_a_second_whatever_its_
             assert time.perf_counter() - started_s < 0.5
     except InvalidRequest as error:
         assert error.code is ErrorCode.CONSTRAINT_TOO_COMPLEX  # noqa: PT017 - either is right
+
+
+async def test_more_constraints_than_may_wait_are_told_when_to_come_back(vocab):
+    async with ProcessWorkers(WorkerLimits(1, 1.5, 512, 1, constraint_trial.__name__)) as workers:
+        compiler = LlguidanceCompiler(vocab, workers, cache_bytes=64 * MIB, clock=SystemClock())
+        asked = [compiler.start(schema(json.dumps({"const": number}))) for number in range(8)]
+        outcomes = await asyncio.gather(*asked, return_exceptions=True)
+        compiler.close()
+    refusals = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
+    assert 0 < len(refusals) < len(outcomes)
+    for error in refusals:
+        assert isinstance(error, Overloaded)
+        assert error.code is ErrorCode.INFERENCE_OVERLOADED
+        assert error.retry_after_s

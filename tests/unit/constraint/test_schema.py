@@ -1,4 +1,5 @@
 import json
+import time
 
 import pytest
 
@@ -178,3 +179,17 @@ def test_the_text_of_a_pattern_does_not_decide_the_code():
     with pytest.raises(InvalidRequest) as caught:
         validator_of({"pattern": "(limit"})
     assert caught.value.code is ErrorCode.CONFIG_INVALID
+
+
+def test_half_of_a_surrogate_pair_is_told_in_our_words():
+    (message,) = messages(r'"\ud800"', {"maxLength": 5})
+    assert message == "the document cannot be checked: an escape gives half of a surrogate pair"
+
+
+def test_a_key_that_is_given_twice_is_found_in_linear_time():
+    """The bound is 1 s for 30,000 keys, of which only the last comes again."""
+    keys = [f'"key {number}": 1' for number in range(30_000)]
+    started_s = time.perf_counter()
+    with pytest.raises(JsonTextError, match='"key 29999" more than once'):
+        find_violations("{" + ", ".join([*keys, keys[-1]]) + "}", validator_of({}))
+    assert time.perf_counter() - started_s < 1

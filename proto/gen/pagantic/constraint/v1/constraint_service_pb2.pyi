@@ -317,7 +317,7 @@ class ValidateGrammarResponse(_message.Message):
 
     @_builtins.property
     def warnings(self) -> _containers.RepeatedCompositeFieldContainer[Global___GrammarProblem]:
-        """Things to look at that are not errors, such as rules that root cannot reach."""
+        """Things to look at that are not errors, such as rules that root cannot reach; the first 100, and how many more."""
 
     def __init__(
         self,

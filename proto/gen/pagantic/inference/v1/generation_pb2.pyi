@@ -175,7 +175,7 @@ class Sampling(_message.Message):
     """Start of the random stream; candidate i uses seed + i. Unset: chosen by the service."""
     @_builtins.property
     def logit_bias(self) -> _containers.ScalarMap[_builtins.int, _builtins.float]:
-        """Added to the logit of a token id; [-100, 100] each."""
+        """Added to the logit of a token id, one of the model's; [-100, 100] each."""
 
     def __init__(
         self,
@@ -257,7 +257,9 @@ Global___Reasoning: _TypeAlias = Reasoning  # noqa: Y015
 
 @_typing.final
 class DecoderConstraint(_message.Message):
-    """What the decoder allows. Enforced by token masks; what cannot be enforced is refused, never ignored."""
+    """What the decoder allows. Enforced by token masks; what cannot be enforced is refused, never ignored. At most 256 KiB; what
+    takes long or much memory to build is CONSTRAINT_TOO_COMPLEX.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -80,7 +80,7 @@ class InferRequest(_message.Message):
     top_logprobs: _builtins.int
     """Number of alternatives reported per token; unset reports no logprobs. At most 20."""
     priority: _builtins.int
-    """Higher runs sooner when the queue is not empty; [-10, 10]."""
+    """Higher runs sooner when the queue is not empty; from -10 to what the service's MAX_PRIORITY allows, 0 by default."""
     options_json: _builtins.str
     """Engine options as a JSON object, passed through from hints.options_json."""
     @_builtins.property
@@ -97,7 +97,7 @@ class InferRequest(_message.Message):
 
     @_builtins.property
     def stop(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Strings that end the output; not part of it. At most 16, each at most 256 bytes."""
+        """Strings that end the output; not part of it. At most 16, each at most 256 bytes. Not looked for in an enforced call."""
 
     @_builtins.property
     def reasoning(self) -> _generation_pb2.Reasoning:
@@ -574,7 +574,7 @@ class TokenizeRequest(_message.Message):
     model: _builtins.str
     """Alias of a served model; empty is the default model."""
     text: _builtins.str
-    """The text."""
+    """The text. More bytes than the context window can hold are refused."""
     add_special: _builtins.bool
     """Put the model's begin-of-text token first, where it has one."""
     parse_special: _builtins.bool
@@ -634,7 +634,7 @@ class DetokenizeRequest(_message.Message):
     """Write control tokens out instead of dropping them."""
     @_builtins.property
     def tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Token ids."""
+        """Token ids; at most as many as the context window."""
 
     def __init__(
         self,

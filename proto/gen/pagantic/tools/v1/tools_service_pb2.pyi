@@ -115,7 +115,9 @@ class ExecuteToolRequest(_message.Message):
 
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
-        """How long it may take; the tool's own timeout and the gRPC deadline count too, the nearest wins."""
+        """How long it may take; the tool's own timeout and the gRPC deadline count too, the nearest wins. 0
+        is unset; at most a day.
+        """
 
     def __init__(
         self,
