@@ -93,14 +93,14 @@ async def start_server(
     """Start a server with everything that each has; returns it, its health and its port. Raises PortInUse."""
     tracing = [aio_server_interceptor(filter_=filters.negate(filters.health_check()))] if is_recording() else []
     limits = CallLimits(settings.max_concurrent_rpcs, settings.max_concurrent_rpcs_per_host)
-    add_gauge(RPC_RUNNING_CALLS, "Calls that run", lambda: limits.running)
-    add_gauge(RPC_MAX_CALLS, "Most calls that may run", lambda: settings.max_concurrent_rpcs)
+    add_gauge(RPC_RUNNING_CALLS, "calls that run", lambda: limits.running)
+    add_gauge(RPC_MAX_CALLS, "most calls that may run", lambda: settings.max_concurrent_rpcs)
     server = grpc.aio.server(
         interceptors=[*tracing, CallInterceptor(limits)],
         options=[
             *_CONNECTION_OPTIONS,
             ("grpc.max_concurrent_streams", settings.max_streams_per_connection),
-            ("grpc.max_receive_message_length", settings.max_message_bytes),
+            ("grpc.max_receive_message_length", settings.max_received_bytes),
             ("grpc.max_send_message_length", settings.max_message_bytes),
         ],
     )

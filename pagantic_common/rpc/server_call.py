@@ -21,7 +21,7 @@ from pagantic_common.domain.errors import ErrorCode, Internal, InvalidRequest, O
 from pagantic_common.domain.ids import require_id
 from pagantic_common.rpc.status import DETAILS_KEY, details_of, status_code_of, status_message
 from pagantic_common.telemetry.logging import get_logger
-from pagantic_common.telemetry.metrics import make_counter, make_histogram
+from pagantic_common.telemetry.metrics import DURATION_BOUNDS_S, make_counter, make_histogram
 from pagantic_common.telemetry.names import (
     CAUSED_BY_KEY,
     REQUEST_ID_KEY,
@@ -40,9 +40,9 @@ PREVIOUS_ATTEMPTS_KEY = "grpc-previous-rpc-attempts"
 log = get_logger(__name__)
 call_duration = make_histogram(
     RPC_CALL_DURATION,
-    "How long calls took that the server ended",
+    "how long calls took that ended",
     unit="s",
-    bounds=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300),
+    bounds=DURATION_BOUNDS_S,
 )
 retried_calls = make_counter(RPC_RETRIED_CALLS, "Calls taken that were made before and not answered")
 

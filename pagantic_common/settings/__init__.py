@@ -81,6 +81,11 @@ class ServiceSettings(BaseSettings):
         return init_settings, env_settings, shared, dotenv_settings, file_secret_settings
 
     @property
+    def max_received_bytes(self) -> int:
+        """Largest message that the service's port takes."""
+        return self.max_message_bytes
+
+    @property
     def serves_reflection(self) -> bool:
         """Whether the service's port describes its contracts to tools such as grpcurl."""
         return self.is_local if self.reflection is None else self.reflection

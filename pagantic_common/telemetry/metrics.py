@@ -12,6 +12,9 @@ from opentelemetry.sdk.resources import Resource
 
 Read = Callable[[], float]
 
+# From a cached answer to the longest execution, as buckets.
+DURATION_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+
 
 def set_up_metrics(area: str, otlp_endpoint: str, *, host: str, port: int) -> None:
     """Install the process's meter provider; with an empty endpoint and port 0 nothing is counted.

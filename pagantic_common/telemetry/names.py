@@ -22,8 +22,18 @@ INFERENCE_OUTPUT_TOKENS: Final = "pagantic_inference_output_tokens"
 INFERENCE_COMPUTED_TOKENS: Final = "pagantic_inference_computed_tokens"
 INFERENCE_PREEMPTIONS: Final = "pagantic_inference_preemptions"
 
+ORCHESTRATOR_RUNNING_EXECUTIONS: Final = "pagantic_orchestrator_running_executions"
+ORCHESTRATOR_MAX_EXECUTIONS: Final = "pagantic_orchestrator_max_executions"
+# A histogram by mode and error code, "" for none.
+ORCHESTRATOR_EXECUTION_DURATION: Final = "pagantic_orchestrator_execution_duration"
+ORCHESTRATOR_JOURNAL_WRITE_DURATION: Final = "pagantic_orchestrator_journal_write_duration"
+ORCHESTRATOR_JOURNAL_FAILED_WRITES: Final = "pagantic_orchestrator_journal_failed_writes"
 ORCHESTRATOR_JOURNAL_BYTES: Final = "pagantic_orchestrator_journal_bytes"
 ORCHESTRATOR_JOURNAL_FREE_BYTES: Final = "pagantic_orchestrator_journal_free_bytes"
+
+WORKERS_BUSY: Final = "pagantic_workers_busy"
+WORKERS_QUEUED: Final = "pagantic_workers_queued"
+WORKERS_KILLED: Final = "pagantic_workers_killed"
 
 # gRPC's own name (proposal A66): a histogram by grpc.method and grpc.status.
 RPC_CALL_DURATION: Final = "grpc.server.call.duration"

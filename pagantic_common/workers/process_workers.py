@@ -12,9 +12,12 @@ from typing import Any, Self, TypeVar, cast
 
 from pagantic_common.domain.errors import Overloaded, Unavailable
 from pagantic_common.telemetry.logging import get_logger
+from pagantic_common.telemetry.metrics import add_gauge, make_counter
+from pagantic_common.telemetry.names import WORKERS_BUSY, WORKERS_KILLED, WORKERS_QUEUED
 from pagantic_common.workers.worker_process import RETRY_AFTER_S, WorkerLimits, WorkerProcess
 
 log = get_logger(__name__)
+killed = make_counter(WORKERS_KILLED, "workers that were ended, for what their work took")
 
 ResultT = TypeVar("ResultT")
 
@@ -30,6 +33,8 @@ class ProcessWorkers:
         self._waiting = 0
         self._running: set[asyncio.Future[Any]] = set()
         self._stopping = asyncio.Event()
+        add_gauge(WORKERS_BUSY, "workers that work", lambda: len(self._running))
+        add_gauge(WORKERS_QUEUED, "pieces of work that wait for a worker", lambda: self._waiting)
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
@@ -78,6 +83,7 @@ class ProcessWorkers:
         if isinstance(error, Unavailable):
             log.error("a worker is not available", reason=str(error))
         elif not worker.is_alive and not self._stopping.is_set():
+            killed.add(1)
             restart = asyncio.get_running_loop().run_in_executor(self._threads, worker.start)
             self._running.add(restart)
             restart.add_done_callback(lambda done: self._give_back(worker, done))

@@ -14,7 +14,12 @@ from pagantic_common.rpc.server import Registration, run_service
 from pagantic_common.settings import load_settings
 from pagantic_common.telemetry.clock import SystemClock
 from pagantic_common.telemetry.metrics import add_gauge
-from pagantic_common.telemetry.names import ORCHESTRATOR_JOURNAL_BYTES, ORCHESTRATOR_JOURNAL_FREE_BYTES
+from pagantic_common.telemetry.names import (
+    ORCHESTRATOR_JOURNAL_BYTES,
+    ORCHESTRATOR_JOURNAL_FREE_BYTES,
+    ORCHESTRATOR_MAX_EXECUTIONS,
+    ORCHESTRATOR_RUNNING_EXECUTIONS,
+)
 from services.orchestrator.adapters.custom_steps import load_custom_steps
 from services.orchestrator.adapters.grpc_constraint import GrpcConstraint
 from services.orchestrator.adapters.grpc_context import GrpcContext
@@ -64,6 +69,8 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
         services = _services(settings, channels, journal, prompts, custom_steps)
         executions = Executions(services, journal, SystemClock(), _limits(settings, custom_steps))
         stack.push_async_callback(executions.close)
+        add_gauge(ORCHESTRATOR_RUNNING_EXECUTIONS, "executions that run", lambda: executions.running.count)
+        add_gauge(ORCHESTRATOR_MAX_EXECUTIONS, "most executions that may run", lambda: settings.max_running)
         presence = Presence(
             executions,
             SystemClock(),

@@ -87,6 +87,11 @@ class OrchestratorSettings(CallerSettings):
     )
     max_running: int = Field(256, ge=1, description="executions that may run at once; one more is RESOURCE_EXHAUSTED")
 
+    @property
+    def max_received_bytes(self) -> int:
+        """Largest message that the port takes: what is somewhat too large is refused in words, the rest by gRPC."""
+        return min(self.max_message_bytes, 2 * self.max_request_bytes)
+
     @field_validator("prices", mode="before")
     @classmethod
     def _parse_prices(cls, value: Any) -> Any:

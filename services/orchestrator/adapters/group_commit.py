@@ -15,11 +15,21 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine
 
+from pagantic_common.telemetry.metrics import DURATION_BOUNDS_S, make_counter, make_histogram
+from pagantic_common.telemetry.names import (
+    ORCHESTRATOR_JOURNAL_FAILED_WRITES,
+    ORCHESTRATOR_JOURNAL_WRITE_DURATION,
+)
 from services.orchestrator.adapters.journal_database import is_conflict, told
 from services.orchestrator.adapters.journal_writes import Admission, Writes
 from services.orchestrator.ports.journal import Write
 
 LINGER_S = 0.005  # how long what can wait is kept for a transaction that something else begins
+
+write_duration = make_histogram(
+    ORCHESTRATOR_JOURNAL_WRITE_DURATION, "how long transactions of the journal took", unit="s", bounds=DURATION_BOUNDS_S
+)
+failed_writes = make_counter(ORCHESTRATOR_JOURNAL_FAILED_WRITES, "transactions of the journal that failed")
 
 Work = Admission | Write | Callable[[Connection], Any]
 
@@ -72,12 +82,15 @@ class GroupCommit:
                 group, self._waiting = self._waiting, []
                 works = [work for work, _ in group]
                 outcomes: list[Any]
+                started_s = loop.time()
                 try:
                     outcomes = await loop.run_in_executor(self._thread, self._write_group, works)
                     self.failure = ""
                 except Exception as error:  # noqa: BLE001 - each caller is told
                     outcomes = [told(error)] * len(group)
                     self.failure = str(told(error))
+                    failed_writes.add(1)
+                write_duration.record(loop.time() - started_s)
                 for (work, done), outcome in zip(group, outcomes, strict=True):
                     _settle(done, outcome)
                     if isinstance(work, Write) and isinstance(outcome, Exception):

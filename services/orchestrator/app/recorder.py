@@ -14,6 +14,8 @@ from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.correlation import CorrelationContext
 from pagantic_common.domain.errors import Failure, PaganticError
 from pagantic_common.domain.messages import Message
+from pagantic_common.telemetry.metrics import DURATION_BOUNDS_S, make_histogram
+from pagantic_common.telemetry.names import ORCHESTRATOR_EXECUTION_DURATION
 from pagantic_common.telemetry.scope import current_scope, current_span_id
 from services.orchestrator.core.events import STREAMED, Completed, Event, Payload
 from services.orchestrator.core.replay import Entry
@@ -26,6 +28,9 @@ WATCHER_CAPACITY = 4096
 MAX_UNSTORED = 64
 MAX_UNSTORED_CHARS = 1024 * 1024
 
+execution_duration = make_histogram(
+    ORCHESTRATOR_EXECUTION_DURATION, "how long executions took that ended", unit="s", bounds=DURATION_BOUNDS_S
+)
 
 _step_attempt: ContextVar[int] = ContextVar("step_attempt", default=0)
 
@@ -167,6 +172,8 @@ class Recorder:
             completed = self._envelope(
                 Completed(response), layer="orchestrator", action="execution.end", duration_s=took_s, failure=failure
             )
+            code = failure.code.value if failure is not None and failure.code is not None else ""
+            execution_duration.record(took_s, {"mode": self.record.mode.value, "error_code": code})
             last_failure = failure or self.record.last_failure
             self.record = replace(self.record, response=response, last_failure=last_failure)
             self._finishing = self._store([*told, moved, completed], entries, turn=turn, used=used)
