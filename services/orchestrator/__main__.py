@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 
 import grpc
@@ -56,16 +56,7 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
         await journal.open()
         stack.push_async_callback(journal.close)
         _report(journal)
-        channels = [
-            await stack.enter_async_context(open_channel(address, max_message_bytes=settings.max_message_bytes))
-            for address in (
-                settings.inference_address,
-                settings.constraint_address,
-                settings.context_address,
-                settings.rerank_address,
-                settings.tools_address,
-            )
-        ]
+        channels = [await stack.enter_async_context(opened) for opened in _channels(settings)]
         services = _services(settings, channels, journal, prompts, custom_steps)
         executions = Executions(services, journal, SystemClock(), _limits(settings, custom_steps))
         stack.push_async_callback(executions.close)
@@ -96,6 +87,18 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
                 why_not_ready=readiness.why_not,
             )
         ]
+
+
+def _channels(settings: OrchestratorSettings) -> list[AbstractAsyncContextManager[grpc.aio.Channel]]:
+    """Return the channels to inference, constraint, context, rerank and tools, to be opened."""
+    addresses = (
+        settings.inference_address,
+        settings.constraint_address,
+        settings.context_address,
+        settings.rerank_address,
+        settings.tools_address,
+    )
+    return [open_channel(address, max_message_bytes=settings.max_message_bytes) for address in addresses]
 
 
 def _services(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import grpc
 
-from pagantic.constraint.v1 import constraint_service_pb2, constraint_service_pb2_grpc
+from pagantic.constraint.v1 import constraint_service_pb2, constraint_service_pb2_grpc, contract_pb2
 from pagantic_common.codec.errors import failure_from_proto
 from pagantic_common.codec.messages import usage_from_proto
 from pagantic_common.codec.validation import guarantee_from_proto, stage_report_from_proto
@@ -36,7 +36,7 @@ class GrpcConstraint:
         else:
             request.schema_json = output.schema_json
         compiled = await self._peer.call_unary(self._stub.Compile, request)
-        unsupported = tuple(f"{one.keyword} at {one.path}" if one.path else one.keyword for one in compiled.unsupported)
+        unsupported = tuple(_place_of(one) for one in compiled.unsupported)
         is_fully_enforced = not has_grammar and not unsupported
         return CompiledConstraint(compiled.engine_text, is_fully_enforced, unsupported)
 
@@ -73,3 +73,10 @@ class GrpcConstraint:
             judge_usage=usage_from_proto(reply.judge_usage),
             warnings=tuple(reply.warnings),
         )
+
+
+def _place_of(unsupported: contract_pb2.UnsupportedKeyword) -> str:
+    """Return a keyword and where it stands, such as `uniqueItems at /properties/tags`; at the root its name alone."""
+    keyword = unsupported.keyword
+    place = unsupported.path.removesuffix(f"/{keyword}")
+    return f"{keyword} at {place}" if place else keyword

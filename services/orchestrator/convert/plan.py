@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from datetime import UTC
+from datetime import UTC, datetime
 
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from pagantic.common.v1 import error_pb2
 from pagantic.orchestrator.v1 import plan_pb2
@@ -42,7 +43,7 @@ MAX_DURATION_S = 315_576_000_000  # of google.protobuf.Duration
 
 def plan_from_proto(plan: plan_pb2.ExecutionPlan) -> Plan:
     """Decode a plan; raises InvalidRequest for parameters that are no JSON object."""
-    created_at = plan.trace.created_at.ToDatetime(UTC) if plan.trace.HasField("created_at") else None
+    created_at = _moment_from_proto(plan.trace.created_at) if plan.trace.HasField("created_at") else None
     trace = PlanTrace(plan.trace.planner_id or PlanTrace().planner_id, plan.trace.rationale, created_at)
     return Plan(tuple(_step_from_proto(step) for step in plan.steps), _policy_from_proto(plan.policy), trace)
 
@@ -140,6 +141,13 @@ def _step_from_proto(step: plan_pb2.Step) -> Step:
         timeout_s=_timeout_from_proto("timeout", step.timeout) if step.HasField("timeout") else None,
         retry=retry_from_proto(step.retry) if step.HasField("retry") else None,
     )
+
+
+def _moment_from_proto(timestamp: Timestamp) -> datetime:
+    try:
+        return timestamp.ToDatetime(UTC)
+    except (ValueError, OverflowError):
+        raise InvalidRequest("plan.trace.created_at is no moment between the years 1 and 9999") from None
 
 
 def _input_from_proto(step: plan_pb2.Step) -> Value | None:

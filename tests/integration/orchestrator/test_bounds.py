@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from pagantic.common.v1 import chunk_pb2, error_pb2, message_pb2
 from pagantic.constraint.v1 import contract_pb2
@@ -24,6 +25,11 @@ def with_backoff(seconds):
 def with_step_timeout(**fields):
     plan = plan_pb2.ExecutionPlan(steps=[plan_pb2.Step(name="a", kind="infer", **fields)])
     return system_request(mode=execution_pb2.MODE_PLAN, plan=plan)
+
+
+def with_created_at(**moment):
+    trace = plan_pb2.PlanTrace(created_at=Timestamp(**moment))
+    return system_request(mode=execution_pb2.MODE_PLAN, plan=plan_pb2.ExecutionPlan(trace=trace))
 
 
 def with_score(score):
@@ -53,6 +59,8 @@ POLICY = {"collection": "c"}
         system_request(retry=plan_pb2.RetryPolicy(kind=99)),
         system_request(output=contract_pb2.OutputContract(schema_in_prompt=99)),
         system_request(rules=[contract_pb2.Rule(expression="true")]),
+        with_created_at(nanos=-1),
+        with_created_at(seconds=2**62),
         with_score(float("nan")),
         with_score(float("inf")),
     ],
