@@ -18,7 +18,8 @@ from pagantic.inference.v1 import generation_pb2
 from pagantic.inference.v1 import inference_service_pb2 as pb
 from pagantic.inference.v1 import inference_service_pb2_grpc as rpc
 from services.inference.adapters.default_model import find_default_model
-from tests.support.killing import Processes
+from tests.support.failing_inference import DEADLY_TEXT
+from tests.support.killing import Processes, wait_until
 from tests.support.live_requests import REQUIRED
 from tests.support.service_process import ServiceProcess
 
@@ -186,3 +187,20 @@ def test_a_caller_that_comes_while_another_leaves_is_answered(system):
             started_s = time.monotonic()
             assert stub.Compile(request, timeout=20).engine_text
             assert time.monotonic() - started_s < 5
+
+
+def test_when_the_engine_dies_every_caller_is_told_to_try_elsewhere_at_once(system, tmp_path):
+    """Bound: 5 s for callers that run or come later; the service says that it is not well, or has ended."""
+    settings = {"module": "tests.support.failing_inference", "tuning": False}
+    process = ServiceProcess("inference", system, tmp_path / "log", **settings)
+    with process, grpc.insecure_channel(process.address) as channel:
+        stub = rpc.InferenceServiceStub(channel)
+        with ThreadPoolExecutor(4) as pool:
+            running = [pool.submit(status_of, lambda: ask(stub, "Tell a tale.", max_tokens=2000)) for _ in range(3)]
+            time.sleep(1)
+            started_s = time.monotonic()
+            assert status_of(lambda: ask(stub, DEADLY_TEXT)) is grpc.StatusCode.UNAVAILABLE
+            assert {call.result() for call in running} <= {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.OK}
+            assert status_of(lambda: ask(stub)) is grpc.StatusCode.UNAVAILABLE
+            assert time.monotonic() - started_s < 5
+        assert wait_until(lambda: probe_health(process.address) != "SERVING", "it is not well")
