@@ -233,13 +233,13 @@ async def test_a_conversation_grows_by_turns_and_goes_with_all_it_has(journal):
     for name in ("r1", "r2"):
         await admit(journal, name, session_id="s")
         await journal.write(ended(record(name, session_id="s"), 1, turn=TURN))
-    assert await journal.history("s") == TURN + TURN
+    assert await journal.history("s") == (0, TURN + TURN)
     await journal.update_state("s", {"color": '"red"', "count": "1"}, [])
     found = await journal.update_state("s", {"count": "2"}, ["color"])
     assert (found.message_count, found.state) == (4, {"count": "2"})
     assert [one.session_id for one in (await journal.list_sessions(limit=5, after="")).items] == ["s"]
     await journal.delete_session("s")
-    assert await journal.history("s") == ()
+    assert await journal.history("s") == (0, ())
     for missing in (journal.get_session("s"), journal.delete_session("s")):
         with pytest.raises(NotFound, match="no session has id 's'"):
             await missing

@@ -238,3 +238,13 @@ async def test_a_purge_that_takes_long_keeps_nobody_waiting(journal, monkeypatch
     assert not purging.done()
     go.set()
     await purging
+
+
+async def test_of_a_long_conversation_the_newest_messages_are_read_with_their_position(journal):
+    await admit(journal, session_id="s")
+    large = tuple(Message(Role.USER, f"{number}" * 100) for number in range(6))
+    await journal.write(ended(record(session_id="s"), 1, turn=large))
+    assert await journal.history("s") == (0, large)
+    assert await journal.history("s", 250) == (4, large[4:])
+    assert await journal.history("s", 1) == (5, large[5:])
+    assert await journal.history("s", 10_000) == (0, large)

@@ -151,11 +151,16 @@ def after_sequence(db: Connection, request_id: str) -> int:
     return int(db.execute(found).scalar_one_or_none() or 0)
 
 
-def history(db: Connection, session_id: str) -> tuple[Message, ...]:
-    """Return the messages of a conversation, oldest first."""
+def history(db: Connection, session_id: str, max_bytes: int) -> tuple[int, tuple[Message, ...]]:
+    """Return the newest messages of a conversation that are within so many bytes, and the position of the first."""
     table = tables.messages
-    found = select(table.c.message).where(table.c.session_id == session_id).order_by(table.c.position)
-    return tuple(map(_message_of, db.execute(found).scalars()))
+    found = select(table.c.message).where(table.c.session_id == session_id).order_by(table.c.position.desc())
+    stored, has_more = _within(db, found, sys.maxsize, max_bytes or sys.maxsize)
+    first = 0
+    if has_more:
+        last = select(func.max(table.c.position)).where(table.c.session_id == session_id)
+        first = db.execute(last).scalar_one() + 1 - len(stored)
+    return first, tuple(map(_message_of, reversed(stored)))
 
 
 def _message_of(stored: bytes) -> Message:

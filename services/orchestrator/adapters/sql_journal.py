@@ -204,9 +204,9 @@ class SqlJournal:
         """See the port."""
         return await self._read(lambda db: reads.entries(db, request_id))
 
-    async def history(self, session_id: str) -> tuple[Message, ...]:
+    async def history(self, session_id: str, max_bytes: int = 0) -> tuple[int, tuple[Message, ...]]:
         """See the port."""
-        return await self._read(lambda db: reads.history(db, session_id))
+        return await self._read(lambda db: reads.history(db, session_id, max_bytes))
 
     async def get_session(
         self, session_id: str, limit: int = 0, *, before: int = 0, max_bytes: int = 0

@@ -23,6 +23,7 @@ from services.orchestrator.ports.services import TokenCount
 log = get_logger(__name__)
 
 MAX_COUNTED_BYTES = 1024 * 1024  # of a conversation, the newest; it is sent twice, and a message has 4 MiB
+MAX_RECALLED_BYTES = 2 * MAX_COUNTED_BYTES  # of a conversation, the newest; no more of it is read for a turn
 BYTES_PER_TOKEN = 16  # hardly any text has longer tokens, so what has more bytes than this cannot be kept
 UNKNOWN_WINDOW = 2048
 SUMMARY_MESSAGE_TOKENS = 32  # its heading and what the template puts around it
@@ -46,16 +47,24 @@ class Memory:
         self._policy = services.memory
         self._inferences = inferences
 
-    async def recall(self, request: Request, prepared: Prepared, history: tuple[Message, ...]) -> Prepared:
-        """Return what was prepared with as much of the history as the model is to see."""
+    async def recall(
+        self, request: Request, prepared: Prepared, history: tuple[Message, ...], first: int = 0
+    ) -> Prepared:
+        """Return what was prepared with as much of the history as the model is to see.
+
+        `first` is the position of the history's beginning in the stored conversation.
+        """
         if not history or self._policy.eviction is Eviction.NONE:
-            return replace(prepared, history=history, history_end=len(history))
+            return replace(prepared, history=history, history_start=first, history_end=first + len(history))
+        cuts = memory.cuts_of(history, request.messages)
+        if first and len(cuts) > 1:  # what was read may begin in the middle of a turn
+            history, first = history[cuts[1] :], first + cuts[1]
+            cuts = memory.cuts_of(history, request.messages)
         is_summarized = self._policy.eviction is Eviction.SUMMARIZE
         last = await self._summaries.get_summary(request.session_id)
-        before = last.message_count if last is not None else 0
+        before = max(0, last.message_count - first) if last is not None else 0
         summary = last if is_summarized and last is not None and last.text else None
-        covered = summary.message_count if summary is not None else 0
-        cuts = memory.cuts_of(history, request.messages)
+        covered = before if summary is not None else 0
         cuts = memory.cuts_from(cuts, memory.cut_at(cuts, covered))
         if self._policy.max_messages:
             cuts = memory.cuts_from(cuts, memory.cut_for(cuts, [1] * len(history), self._policy.max_messages, before))
@@ -63,17 +72,19 @@ class Memory:
         if is_summarized and start > covered:
             newer, prepared = await self._summarize(request, prepared, history[covered:start], summary)
             if newer:
-                summary = Summary(newer, start)
+                summary = Summary(newer, first + start)
                 await self._summaries.put_summary(request.session_id, summary)
         elif start not in (0, before):
-            await self._summaries.put_summary(request.session_id, Summary("", start))
+            await self._summaries.put_summary(request.session_id, Summary("", first + start))
         prepared = replace(
             prepared,
             history=memory.remembered(summary, history[start:]),
-            history_start=start,
-            history_end=len(history),
+            history_start=first + start,
+            history_end=first + len(history),
         )
-        return _with_warning(prepared, start, len(history), is_summarized=summary is not None) if start else prepared
+        if not prepared.history_start:
+            return prepared
+        return _with_warning(prepared, is_summarized=summary is not None)
 
     async def _start(
         self,
@@ -89,7 +100,7 @@ class Memory:
         window = self._inference.context_window(model)
         messages = self._prompt(request, prepared, history[cuts[0] :], summary)
         if window and (not most or sum(sizes[cuts[0] :]) <= most):
-            used = memory.most_tokens(messages, prepared.tools) + self._reserved(request, cuts[0], summary, window)
+            used = memory.most_tokens(messages, prepared.tools) + self._reserved(request, cuts[0], past, window)
             if used <= window:
                 return cuts[0]
         nearest = min([MAX_COUNTED_BYTES, *(BYTES_PER_TOKEN * limit for limit in (most, window) if limit)])
@@ -102,17 +113,17 @@ class Memory:
         others = count.chat - said  # all else in the prompt, and what the template puts around the messages
         limits = [most] if most else []
         if window:
-            limits.append(window - others - self._reserved(request, start, summary, window))
+            limits.append(window - others - self._reserved(request, start, past, window))
         if not limits or said <= min(limits):
             return start
         if window:
-            limits.append(window - others - self._reserved(request, len(history), summary, window))
+            limits.append(window - others - self._reserved(request, len(history), past, window))
         return memory.cut_for(cuts, sizes, max(0, min(limits)), past.last_start)
 
-    def _reserved(self, request: Request, start: int, summary: Summary | None, window: int) -> int:
+    def _reserved(self, request: Request, start: int, past: _Past, window: int) -> int:
         """Return the tokens kept free for the answer, and for the summary that a history from `start` needs."""
         free = memory.output_tokens(request.hints.max_tokens, window)
-        covered = summary.message_count if summary is not None else 0
+        covered = past.last_start if past.summary is not None else 0
         is_summarized = self._policy.eviction is Eviction.SUMMARIZE and start > covered
         return free + memory.summary_tokens(window) + SUMMARY_MESSAGE_TOKENS if is_summarized else free
 
@@ -173,12 +184,13 @@ class Memory:
             return TokenCount(memory.most_tokens(messages, tools), sizes, self._inference.context_window(model))
 
 
-def _with_warning(prepared: Prepared, gone: int, count: int, *, is_summarized: bool) -> Prepared:
+def _with_warning(prepared: Prepared, *, is_summarized: bool) -> Prepared:
     instead = (
         " and were replaced by a summary" if is_summarized else ": start a new session, or raise the context window"
     )
-    text = f"the oldest {gone} of {count} stored messages did not fit the context window{instead}"
-    return replace(prepared, warnings=(*prepared.warnings, ResponseWarning("history_shortened", text)))
+    gone = f"the oldest {prepared.history_start} of {prepared.history_end} stored messages"
+    warning = ResponseWarning("history_shortened", f"{gone} did not fit the context window{instead}")
+    return replace(prepared, warnings=(*prepared.warnings, warning))
 
 
 def _raise_cancellation(error: PaganticError) -> None:

@@ -12,10 +12,11 @@ from pagantic_common.domain.errors import (
 from pagantic_common.domain.messages import Message, ToolDefinition
 from services.orchestrator.app.failures import failure_from, is_outage
 from services.orchestrator.app.inferences import Inferences
-from services.orchestrator.app.memory import Memory
+from services.orchestrator.app.memory import MAX_RECALLED_BYTES, Memory
 from services.orchestrator.app.recorder import Recorder
 from services.orchestrator.app.services import Services
 from services.orchestrator.core import events
+from services.orchestrator.core.memory import Eviction
 from services.orchestrator.core.plan import Plan, tools_of
 from services.orchestrator.core.prompt import (
     MAX_AUTO_SCHEMA_BYTES,
@@ -52,10 +53,12 @@ class Preparation:
         if request.rules:
             await self._services.constraint.compile_rules(request)
         system_prompt = await self._system_prompt(request)
-        history = await self._journal.history(request.session_id) if request.session_id else ()
+        first, history = await self._history(request)
         if plan is not None:  # only a run in mode PLAN has one
             tools = await self._plan_tools(request, tools_of(plan))
-            return await self._memory.recall(request, Prepared(system_prompt=system_prompt, tools=tools), history)
+            return await self._memory.recall(
+                request, Prepared(system_prompt=system_prompt, tools=tools), history, first
+            )
         compiled = CompiledConstraint("", is_fully_enforced=False)
         if request.output.decoder_constraint and not request.output.is_empty:
             compiled = await self._services.constraint.compile(request.output)
@@ -70,7 +73,14 @@ class Preparation:
             is_fully_enforced=compiled.is_fully_enforced,
             warnings=(*_schema_warnings(request), *_decoder_warnings(compiled), *away, *lost),
         )
-        return await self._memory.recall(request, prepared, history)
+        return await self._memory.recall(request, prepared, history, first)
+
+    async def _history(self, request: Request) -> tuple[int, tuple[Message, ...]]:
+        """Return what may be seen of the stored conversation, and where that begins."""
+        if not request.session_id:
+            return 0, ()
+        max_bytes = 0 if self._services.memory.eviction is Eviction.NONE else MAX_RECALLED_BYTES
+        return await self._journal.history(request.session_id, max_bytes)
 
     async def _system_prompt(self, request: Request) -> str:
         prompt = request.prompt

@@ -191,8 +191,11 @@ class Journal(Protocol):
     async def interrupted(self, mode: Mode) -> list[str]:
         """Return the ids of the interrupted executions of a mode, oldest first."""
 
-    async def history(self, session_id: str) -> tuple[Message, ...]:
-        """Return a conversation's messages, oldest first; empty when there is none."""
+    async def history(self, session_id: str, max_bytes: int = 0) -> tuple[int, tuple[Message, ...]]:
+        """Return a conversation's newest messages, oldest first, and the position of the first of them.
+
+        As many as have so many bytes, at least one where there is one; 0 is all.
+        """
 
     async def get_session(
         self, session_id: str, limit: int = 0, *, before: int = 0, max_bytes: int = 0

@@ -20,6 +20,7 @@ from services.inference.app.models import Models, ModelSpec
 from services.inference.servicer import SERVICE_NAME, InferenceServicer
 from services.orchestrator.adapters.grpc_inference import GrpcInference
 from services.orchestrator.adapters.sql_journal import SqlJournal
+from services.orchestrator.app import preparation
 from services.orchestrator.core.memory import Eviction, MemoryPolicy
 from services.orchestrator.core.request import Hints
 from services.orchestrator.core.run import Infer
@@ -117,6 +118,35 @@ async def test_the_prompt_begins_alike_for_several_turns_of_a_long_conversation_
     gaps = [later - earlier for earlier, later in itertools.pairwise(cold)]
     assert len(gaps) >= 3
     assert min(gaps) >= 4, "a turn has 22 tokens, and the history 200"
+
+
+@pytest.mark.parametrize("eviction", [Eviction.FIFO, Eviction.SUMMARIZE])
+async def test_no_more_of_a_conversation_is_read_than_can_be_seen_and_it_begins_with_a_question(
+    tmp_path, monkeypatch, eviction
+):
+    monkeypatch.setattr(preparation, "MAX_RECALLED_BYTES", 1000)  # some eight turns
+    journal, inference = SqlJournal(journal_url(tmp_path)), Remembering(window=200)
+    policy = MemoryPolicy(eviction=eviction)
+    services = scripted_services(inference=inference, summaries=journal, memory=policy)
+    read = []
+    history = journal.history
+
+    async def counted(session_id, max_bytes):
+        read.append(await history(session_id, max_bytes))
+        return read[-1]
+
+    monkeypatch.setattr(journal, "history", counted)
+    async with orchestrator(tmp_path, services, journal=journal) as stub:
+        response = await talk(stub, 1, 30)
+        assert await stored(stub) == [*questions(1, 30), WORDS]
+    assert max(len(messages) for _, messages in read) <= 20
+    assert read[-1][0] > 30
+    seen = [text for text in inference.seen() if text.startswith("question")]
+    assert seen[-1] == "question 30"
+    begins = 2 if eviction is Eviction.SUMMARIZE else 1  # after the system prompt and the summary
+    assert inference.seen()[begins] == seen[0]
+    (warning,) = response.warnings
+    assert warning.message.startswith(f"the oldest {2 * (int(seen[0].split()[1]) - 1)} of 58 stored messages")
 
 
 async def test_a_tool_call_goes_with_its_results(tmp_path):
