@@ -153,7 +153,7 @@ async def test_the_constraints_that_requests_hold_are_bounded_in_bytes_too(compi
     async def hold_many():
         for number in range(9_100, 9_130):
             constraint = schema(json.dumps({"type": "integer", "multipleOf": number}))
-            held.append(await compiler.start(constraint))  # noqa: PERF401 - those before the refusal stay
+            held.append(await compiler.start(constraint))
 
     with pytest.raises(Overloaded, match="constraints of requests take") as refused:
         await hold_many()
