@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import threading
 import warnings
+import weakref
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,20 +22,23 @@ from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Overloaded
 from pagantic_common.grammar.engine_text import GrammarError, start_matcher
 from pagantic_common.workers.work_cache import WorkCache
 from services.inference.adapters.constraint_trial import refusal, try_constraint
+from services.inference.app.preparation import without_panic
 from services.inference.core.generation import Constraint
 from services.inference.core.sampling import Logits
 
 MAX_SOURCE_BYTES = 256 * 1024
 GROWTH_BYTES = 8 * 1024 * 1024  # that a constraint's lexer may grow by while it is used, within the engine's limits
+RETRY_AFTER_S = 1.0
 _NEVER = np.float32(-np.inf)
 _REASON_CHARS = 200
 
 
 class LlguidanceMatcher:
-    """One constraint's progress over one sequence."""
+    """One constraint's progress over one sequence; it shares the lexer of its `origin`."""
 
-    def __init__(self, matcher: LLMatcher) -> None:
+    def __init__(self, matcher: LLMatcher, origin: LlguidanceMatcher | None = None) -> None:
         self._matcher = matcher
+        self._origin = origin
 
     def mask(self, logits: Logits) -> Logits:
         """Return the logits with those of tokens that may not come next at -inf.
@@ -67,7 +72,7 @@ class LlguidanceMatcher:
 
     def fork(self) -> LlguidanceMatcher:
         """Return a matcher with the same progress."""
-        return LlguidanceMatcher(self._matcher.deep_copy())
+        return LlguidanceMatcher(self._matcher.deep_copy(), self._origin or self)
 
     def _check(self) -> None:
         if self._matcher.is_error():
@@ -91,11 +96,29 @@ class _Built:
     size_bytes: int
 
 
+class _Living:
+    """The bytes of all constraints that something holds: the cache, or a request. May be used from any thread."""
+
+    def __init__(self) -> None:
+        self.used_bytes = 0
+        self._lock = threading.Lock()
+
+    def add(self, matcher: LlguidanceMatcher, size_bytes: int) -> None:
+        """Count a constraint until nothing holds its matcher or a fork of it."""
+        self._change(size_bytes)
+        weakref.finalize(matcher, self._change, -size_bytes)
+
+    def _change(self, by_bytes: int) -> None:
+        with self._lock:
+            self.used_bytes += by_bytes
+
+
 class LlguidanceCompiler:
     """Compiles constraints for one model's tokens. Used from one event loop.
 
     A constraint of 38 bytes can take minutes and gigabytes to build, so each is built in a worker process first, and
-    here only when that was quick and small.
+    here only when that was quick and small. Those that are kept take `cache_bytes` at most; together with those that
+    requests hold besides, twice as much.
     """
 
     def __init__(self, vocab: llama_cpp.llama_vocab_p, workers: Workers, *, cache_bytes: int, clock: Clock) -> None:
@@ -105,6 +128,8 @@ class LlguidanceCompiler:
             self._tokenizer = lltokenizer_from_vocab(vocab)
 
         self._workers = workers
+        self._living = _Living()
+        self._max_living_bytes = 2 * cache_bytes
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="constraint")
         self._cache: WorkCache[_Built] = WorkCache(
             max_bytes=cache_bytes, size_of=lambda built: built.size_bytes, monotonic_s=clock.monotonic_s
@@ -132,9 +157,19 @@ class LlguidanceCompiler:
         except Overloaded as error:
             code = ErrorCode.INFERENCE_OVERLOADED
             raise Overloaded(str(error), code=code, retry_after_s=error.retry_after_s) from None
+        size_bytes = trial.memory_bytes + 2 * len(trial.engine_text) + GROWTH_BYTES
+        if self._living.used_bytes + size_bytes > self._max_living_bytes:
+            raise Overloaded(
+                f"the constraints of requests take {self._living.used_bytes} bytes, at most {self._max_living_bytes} "
+                "may be taken",
+                code=ErrorCode.INFERENCE_OVERLOADED,
+                retry_after_s=RETRY_AFTER_S,
+            )
         loop = asyncio.get_running_loop()
+        work = (start_matcher, (trial.engine_text, self._tokenizer))
         try:
-            matcher = await loop.run_in_executor(self._thread, start_matcher, trial.engine_text, self._tokenizer)
+            matcher = LlguidanceMatcher(await loop.run_in_executor(self._thread, without_panic, *work))
         except GrammarError as error:
             raise refusal(constraint.kind, error) from None
-        return _Built(LlguidanceMatcher(matcher), trial.memory_bytes + 2 * len(trial.engine_text) + GROWTH_BYTES)
+        self._living.add(matcher, size_bytes)
+        return _Built(matcher, size_bytes)

@@ -52,7 +52,7 @@ class Preparation:
             )
         context = copy_context()
         self._pending += 1
-        call = asyncio.get_running_loop().run_in_executor(self._threads, context.run, _guard, work, arguments)
+        call = asyncio.get_running_loop().run_in_executor(self._threads, context.run, without_panic, work, arguments)
         call.add_done_callback(self._end)
         return await call
 
@@ -103,7 +103,7 @@ class Preparation:
         self._pending -= 1
 
 
-def _guard(work: Callable[..., ResultT], arguments: tuple[object, ...]) -> ResultT:
+def without_panic(work: Callable[..., ResultT], arguments: tuple[object, ...]) -> ResultT:
     """Do the work; a panic of a library written in Rust, which is no Exception, becomes one."""
     try:
         return work(*arguments)

@@ -50,7 +50,7 @@ def schema(text):
 
 async def refused(compiler, constraint):
     """Ask until the service can tell: on a busy machine, work may get too little of the processor for that."""
-    for _ in range(5):
+    for _ in range(20):
         try:
             await compiler.start(constraint)
         except InvalidRequest as error:
@@ -144,3 +144,24 @@ async def test_more_constraints_than_may_wait_are_told_when_to_come_back(vocab):
         assert isinstance(error, Overloaded)
         assert error.code is ErrorCode.INFERENCE_OVERLOADED
         assert error.retry_after_s
+
+
+async def test_the_constraints_that_requests_hold_are_bounded_in_bytes_too(compiler):
+    """64 MiB are kept, so 128 MiB may be held; each takes about 13."""
+    held = []
+
+    async def hold_many():
+        for number in range(9_100, 9_130):
+            constraint = schema(json.dumps({"type": "integer", "multipleOf": number}))
+            held.append(await compiler.start(constraint))
+
+    with pytest.raises(Overloaded, match="constraints of requests take") as refused:
+        await hold_many()
+    assert refused.value.code is ErrorCode.INFERENCE_OVERLOADED
+    assert 64 * MIB < compiler._living.used_bytes <= 128 * MIB
+    forks = [matcher.fork() for matcher in held]
+    held.clear()
+    assert compiler._living.used_bytes > 64 * MIB  # a fork holds what it shares
+    forks.clear()
+    await compiler.start(schema('{"type": "integer", "multipleOf": 9131}'))
+    assert compiler._living.used_bytes <= 64 * MIB
