@@ -331,7 +331,7 @@ class Executions:
                 after_sequence=after,
             )
             request = replayed.outcome.run.request
-            running.size_bytes = text_size(request)
+            self.running.resize(running, text_size(request))
             max_execution_s = admitted.max_execution_s if admitted is not None else None
             limits = time_limits(request, max_execution_s or self._limits.max_execution_s)
             limits = limits.after((self._clock.now() - record.started_at).total_seconds())

@@ -202,6 +202,7 @@ class Registry:
         self._max_running = max_running
         self._max_bytes = max_bytes
         self._running: dict[str, Running] = {}
+        self._used_bytes = 0
         self._others = 0
         self.unrecorded: set[str] = set()  # ended here, and the journal does not know
 
@@ -243,17 +244,23 @@ class Registry:
     def add(self, request_id: str, running: Running) -> None:
         """Take an id that is free. Raises Overloaded when as much runs as may."""
         self._check_room()
-        used_bytes = sum(one.size_bytes for one in self._running.values())
-        if self._running and used_bytes + running.size_bytes > self._max_bytes:
-            sizes = f"{used_bytes} bytes already, and this one {running.size_bytes}"
+        if self._running and self._used_bytes + running.size_bytes > self._max_bytes:
+            sizes = f"{self._used_bytes} bytes already, and this one {running.size_bytes}"
             raise Overloaded(f"the requests that run have {sizes}, the limit is {self._max_bytes}", retry_after_s=1.0)
         self._running[request_id] = running
+        self._used_bytes += running.size_bytes
         self.unrecorded.discard(request_id)
+
+    def resize(self, running: Running, size_bytes: int) -> None:
+        """Count the bytes of a run whose request was read after it was added."""
+        self._used_bytes += size_bytes - running.size_bytes
+        running.size_bytes = size_bytes
 
     def remove(self, request_id: str) -> None:
         """Free an id."""
         running = self._running.pop(request_id, None)
         if running is not None:
+            self._used_bytes -= running.size_bytes
             running.ended.set()
             running.admitted.set()
 

@@ -7,6 +7,8 @@ import pytest
 from pagantic_common.telemetry.clock import SystemClock
 from services.orchestrator.app.recorder import Recorder
 from services.orchestrator.core.events import AttemptDiscarded, ContentDelta
+from services.orchestrator.core.response import FinishReason, InferenceOutput
+from services.orchestrator.core.run import Inferred
 from tests.contract.test_journal import record
 
 
@@ -52,18 +54,23 @@ async def test_events_are_shown_in_their_order_once_all_before_them_are_stored()
     await watching.aclose()
 
 
-async def emit(recorder, payload):
-    await recorder.emit(payload, layer="orchestrator", action="any")
+LARGE = Inferred(InferenceOutput("x" * 300_000, FinishReason.STOP))
 
 
-@pytest.mark.parametrize("payload", [AttemptDiscarded(1, "x" * 300_000), ContentDelta("x" * 300_000)])
-async def test_a_run_waits_for_a_journal_that_is_behind_by_much_text(payload):
+@pytest.mark.parametrize(
+    ("payload", "entries"), [(AttemptDiscarded(1, "x"), [LARGE]), (ContentDelta("x" * 300_000), [])]
+)
+async def test_a_run_waits_for_a_journal_that_is_behind_by_much_text(payload, entries):
     journal = Slow()
     recorder = Recorder(journal, SystemClock(), record())
-    await emit(recorder, AttemptDiscarded(1, "first"))
+
+    async def emit():
+        await recorder.emit(payload, layer="orchestrator", action="any", entries=entries)
+
+    await tell(recorder, 1)
     for _ in range(3):
-        await emit(recorder, payload)
-    late = asyncio.ensure_future(emit(recorder, payload))
+        await emit()
+    late = asyncio.ensure_future(emit())
     await asyncio.sleep(0.01)
     assert not late.done(), "more than a million characters are not stored"
     for end in journal.ends[:-1] or journal.ends:
