@@ -7,20 +7,21 @@ import unicodedata
 from functools import cache
 from typing import Final
 
-# Unicode Standard Annex 15, Stream-Safe Text Format: no text of any language has longer runs.
-MAX_COMBINING_RUN: Final = 30
+MAX_COMBINING_RUN: Final = 30  # no text of any language has longer ones
+JOINER: Final = "\u034f"  # combining grapheme joiner: nothing is reordered across it
 # Every character that is reordered beside others stands between these; a test looks at all of them.
 _FIRST_COMBINING, _LAST_COMBINING = 0x300, 0x1F000
 
 
 def normalize_nfkc(text: str) -> str:
-    """Return the text in NFKC; of a longer run of combining characters only the first 30 stay.
+    """Return the text in NFKC, with a joiner after each 30 combining characters in a row.
 
     Ordering such a run takes the square of its length, and holds the interpreter all the while.
+    Source: Unicode Standard Annex 15, Stream-Safe Text Format.
     """
     if text.isascii():
         return text
-    return unicodedata.normalize("NFKC", _long_runs().sub(lambda match: match[0][:MAX_COMBINING_RUN], text))
+    return unicodedata.normalize("NFKC", _full_runs().sub(lambda match: match[0] + JOINER, text))
 
 
 def is_reordered(char: str) -> bool:
@@ -29,6 +30,6 @@ def is_reordered(char: str) -> bool:
 
 
 @cache
-def _long_runs() -> re.Pattern[str]:
+def _full_runs() -> re.Pattern[str]:
     characters = "".join(filter(is_reordered, map(chr, range(_FIRST_COMBINING, _LAST_COMBINING))))
-    return re.compile(f"[{re.escape(characters)}]{{{MAX_COMBINING_RUN + 1},}}")
+    return re.compile(f"[{re.escape(characters)}]{{{MAX_COMBINING_RUN}}}(?=[{re.escape(characters)}])")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 
+from pagantic_common.domain.unicode_text import normalize_nfkc
+
 MAX_WORDS = 1000
-MAX_MARKS = 30
-_JOINER = "\u034f"
 
 # Scripts that do not part words by spaces; a word that ends in one of their letters may be found anywhere.
 _WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")
@@ -15,25 +15,8 @@ _WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANM
 
 def fold(text: str) -> str:
     """Return the text as it is compared: compatible forms and letters of either case are equal."""
-    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", _stream_safe(text)).casefold())
+    folded = normalize_nfkc(normalize_nfkc(text).casefold())
     return "".join(char for char in folded if unicodedata.category(char) != "Cf")  # soft hyphens, zero-width spaces
-
-
-def _stream_safe(text: str) -> str:
-    """Return the text with a joiner after each 30 marks in a row, for normalizing takes the square of their number.
-
-    Source: Unicode Standard Annex 15, Stream-Safe Text Format.
-    """
-    if text.isascii():
-        return text
-    parts, marks = [], 0
-    for char in text:
-        marks = marks + 1 if unicodedata.combining(char) else 0
-        if marks > MAX_MARKS:
-            parts.append(_JOINER)
-            marks = 1
-        parts.append(char)
-    return "".join(parts)
 
 
 def find_words(words: Sequence[str], text: str) -> list[str]:

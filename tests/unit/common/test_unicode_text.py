@@ -32,7 +32,7 @@ def test_ordinary_text_is_in_nfkc(text):
 
 
 @pytest.mark.parametrize("marks", ["\u0301\u0323", "\u0f73", "\u0344", "\u0316\u0301\u0345", "\U0001e8d0\U0001d165"])
-def test_a_run_of_combining_marks_is_cut(marks):
+def test_a_run_of_combining_marks_is_parted(marks):
     normalized = normalize_nfkc("e" + marks * 20_000 + " end")
     assert longest_run(normalized) <= 3 * MAX_COMBINING_RUN  # a mark may stand for a few
     assert normalized.endswith(" end")
