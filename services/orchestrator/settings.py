@@ -80,7 +80,7 @@ class OrchestratorSettings(CallerSettings):
     )
     max_request_bytes: int = Field(1024 * 1024, ge=1024, description="largest request taken, as it is encoded")
     max_running_bytes: int = Field(
-        32 * 1024 * 1024, ge=1024, description="bytes of the requests that run at once; one more is RESOURCE_EXHAUSTED"
+        16 * 1024 * 1024, ge=1024, description="bytes of the requests that run at once; one more is RESOURCE_EXHAUSTED"
     )
     journal_min_free_bytes: int = Field(
         64 * 1024 * 1024, ge=0, description="least room on the journal's volume; with less it is not ready"

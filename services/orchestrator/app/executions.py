@@ -57,7 +57,7 @@ class Limits:
     """What executions may do, and what they cost, by model."""
 
     max_running: int = 256
-    max_running_bytes: int = 32 * 1024 * 1024
+    max_running_bytes: int = 16 * 1024 * 1024
     max_request_bytes: int = 1024 * 1024
     max_execution_s: float = 3600.0
     plan_bounds: PlanPolicy = field(default_factory=PlanPolicy)
@@ -86,13 +86,18 @@ class Executions:
         self._turns = Turns(journal, limits.concurrent_turns)
         self._is_draining = False
 
-    def check_size(self, size_bytes: int) -> None:
-        """Raise InvalidRequest for a request that is too large, as it is encoded."""
+    def check_size(self, request_id: str, size_bytes: int) -> None:
+        """Look at a request before it is decoded: its size as it is encoded, and whether there is room for it.
+
+        Raises InvalidRequest for one that is too large, Overloaded for a new one when too much runs.
+        """
         if size_bytes > self._limits.max_request_bytes:
             raise InvalidRequest(
                 f"the request has {size_bytes} bytes, at most {self._limits.max_request_bytes} are taken "
                 "(MAX_REQUEST_BYTES): keep long documents in a collection, and a long conversation in a session"
             )
+        if request_id not in self.running:
+            self.running.check_room(size_bytes)
 
     async def execute(self, request: Request, fingerprint: str, size_bytes: int = 0) -> Response:
         """Run a request, or join the run or the response of the same id, and return what came of it."""

@@ -212,7 +212,7 @@ class Registry:
     @contextmanager
     def counted(self) -> Iterator[None]:
         """Count work that is no execution among what runs. Raises Overloaded when as much runs as may."""
-        self._check_room()
+        self.check_room()
         self._others += 1
         try:
             yield
@@ -224,11 +224,17 @@ class Registry:
         """How much runs."""
         return len(self._running) + self._others
 
-    def _check_room(self) -> None:
+    def check_room(self, size_bytes: int = 0) -> None:
+        """Raise Overloaded when as much runs as may, or a request of this size would be too much."""
         if self.count >= self._max_running:
-            raise Overloaded(
-                f"{self.count} executions run already, the limit is {self._max_running}", retry_after_s=1.0
-            )
+            text = f"{self.count} executions run already, the limit is {self._max_running}"
+            raise Overloaded(text, retry_after_s=1.0)
+        if self._running and self._used_bytes + size_bytes > self._max_bytes:
+            sizes = f"{self._used_bytes} bytes already, and this one {size_bytes}"
+            raise Overloaded(f"the requests that run have {sizes}, the limit is {self._max_bytes}", retry_after_s=1.0)
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._running
 
     @property
     def has_room_for_others(self) -> bool:
@@ -243,10 +249,7 @@ class Registry:
 
     def add(self, request_id: str, running: Running) -> None:
         """Take an id that is free. Raises Overloaded when as much runs as may."""
-        self._check_room()
-        if self._running and self._used_bytes + running.size_bytes > self._max_bytes:
-            sizes = f"{self._used_bytes} bytes already, and this one {running.size_bytes}"
-            raise Overloaded(f"the requests that run have {sizes}, the limit is {self._max_bytes}", retry_after_s=1.0)
+        self.check_room(running.size_bytes)
         self._running[request_id] = running
         self._used_bytes += running.size_bytes
         self.unrecorded.discard(request_id)
