@@ -90,6 +90,7 @@ lint: setup-dev ## Style, types and import rules
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/python -m tests.measures
 
 .PHONY: format
 format: setup-dev ## Rewrite sources in house style
@@ -100,6 +101,10 @@ format: setup-dev ## Rewrite sources in house style
 .PHONY: unit
 unit: setup-dev ## Only the unit tests
 	@$(BIN)/python -m pytest tests/unit
+
+.PHONY: measures
+measures: setup-dev ## Print how long, branched and entangled the source is
+	@$(BIN)/python -m tests.measures
 
 .PHONY: fuzz
 fuzz: setup-dev ## Send generated requests to every rpc of a real system; EXAMPLES=2500 for each
