@@ -33,6 +33,7 @@ from services.orchestrator.core.run import (
     Enforce,
     Enforced,
     Failed,
+    Finish,
     Infer,
     Inferred,
     Input,
@@ -42,6 +43,7 @@ from services.orchestrator.core.run import (
     Prepare,
     Replica,
     Run,
+    RunPlan,
     RunTools,
     Sample,
     Sampled,
@@ -94,32 +96,30 @@ class Effects:
 
         Tool calls that had ended, or may have run, before an interruption are in `progress`.
         """
-        run = outcome.run
+        run, command = outcome.run, outcome.command
         try:
-            for command in outcome.commands:
-                match command:
-                    case Prepare():
-                        return await self._preparation.prepare(run.request, run.plan)
-                    case MakePlan():
-                        return await self._make_plan(run)
-                    case Infer():
-                        return Inferred(await self._infer(run, command))
-                    case Sample():
-                        return await self._sample(run, command)
-                    case RunTools():
-                        tools = run.prepared.tools
-                        return ToolsRan(await self.calls.run_all(run.request, command.calls, tools, progress))
-                    case Enforce():
-                        return await self.enforce(run, command, self._inferences.cause)
-                    case _:
-                        continue
+            match command:
+                case Prepare():
+                    return await self._preparation.prepare(run.request, run.plan)
+                case MakePlan():
+                    return await self._make_plan(run)
+                case Infer():
+                    return Inferred(await self._infer(run, command))
+                case Sample():
+                    return await self._sample(run, command)
+                case RunTools():
+                    tools = run.prepared.tools
+                    return ToolsRan(await self.calls.run_all(run.request, command.calls, tools, progress))
+                case Enforce():
+                    return await self.enforce(run, command, self._inferences.cause)
+                case RunPlan() | Finish():
+                    raise AssertionError(f"{type(command).__name__} is not carried out here")
         except PaganticError as error:
             failure = failure_from(error)
             if run.replicas:  # the machine has them, and what they cost
                 return Failed(failure)
             stopped = self.stopped_inference()
             return Failed(failure, replicas=self.ended_replicas, usage=self.sampled_usage, output=stopped)
-        raise AssertionError(f"no command to carry out in {run.state}")  # the machine's invariant 2
 
     async def _make_plan(self, run: Run) -> Planned:
         if self._services.planner is Planner.STATIC:

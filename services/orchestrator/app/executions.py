@@ -36,7 +36,7 @@ from services.orchestrator.app.turns import ConcurrentTurns, Turns
 from services.orchestrator.app.usage import total_of
 from services.orchestrator.core.cost import Prices
 from services.orchestrator.core.events import Completed, Event
-from services.orchestrator.core.lifecycle import IllegalTransitionError, State
+from services.orchestrator.core.lifecycle import IllegalInputError, IllegalTransitionError, State
 from services.orchestrator.core.plan import Plan, PlanPolicy
 from services.orchestrator.core.plan_result import accept_plan
 from services.orchestrator.core.replay import Admitted, Replay, replay
@@ -323,7 +323,7 @@ class Executions:
             events, entries = await self.journal.timeline(request_id), await self.journal.entries(request_id)
             try:
                 replayed = replay(entries)
-            except (ValueError, IllegalTransitionError) as error:
+            except (ValueError, IllegalTransitionError, IllegalInputError) as error:
                 raise PreconditionFailed(f"execution {request_id!r} cannot be taken up again: {error}") from None
             admitted = next((entry for entry in entries if isinstance(entry, Admitted)), None)
             after = admitted.after_sequence if admitted is not None else 0

@@ -40,7 +40,7 @@ from services.orchestrator.core.request import ContextPolicy, Mode, Request
 from services.orchestrator.core.response import ToolCallRecord
 from services.orchestrator.core.response_warning import ResponseWarning
 from services.orchestrator.core.retry import RetryPolicy
-from services.orchestrator.core.run import DiscardAttempt, Enforce, Finish, PlanRan, Run
+from services.orchestrator.core.run import Enforce, Finish, PlanRan, Run
 from services.orchestrator.core.step_input import arguments_of, messages_of, result_value, text_of, value_of
 from services.orchestrator.ports.services import Ranking
 
@@ -284,10 +284,9 @@ class PlanSteps:
             outcome = machine.step(outcome.run, happened)
         self._spent[step.name] = outcome.run.usage
         try:
-            while (finish := next((one for one in outcome.commands if isinstance(one, Finish)), None)) is None:
-                for command in outcome.commands:
-                    if isinstance(command, DiscardAttempt):
-                        await self._discard(number - 1 + command.attempt, command.reason)
+            while not isinstance(finish := outcome.command, Finish):
+                if (discarded := outcome.discarded) is not None:
+                    await self._discard(number - 1 + discarded.attempt, discarded.reason)
                 with attempt_scope(number - 1 + outcome.run.attempt):
                     happened = await effects.carry_out(outcome, progress)
                 progress = Progress()

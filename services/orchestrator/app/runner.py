@@ -24,7 +24,7 @@ from services.orchestrator.core.plan import MAX_PARALLEL, PlanPolicy
 from services.orchestrator.core.prompt import with_prepared
 from services.orchestrator.core.replay import Progress, Replay
 from services.orchestrator.core.request import Request
-from services.orchestrator.core.run import DiscardAttempt, Failed, Finish, Input, Outcome, RunPlan
+from services.orchestrator.core.run import Failed, Finish, Input, Outcome, RunPlan
 from services.orchestrator.ports.journal import Journal
 
 NO_PRICES: Mapping[str, Prices] = MappingProxyType({})
@@ -85,20 +85,19 @@ class Runner:
 
     async def _carry_out_in_time(self, outcome: Outcome, progress: Progress) -> Input:
         run = outcome.run
-        for command in outcome.commands:
-            if isinstance(command, RunPlan):
-                self._steps = PlanSteps(
-                    with_prepared(run.request, run.prepared),
-                    command.plan,
-                    run.prepared.tools,
-                    services=self._services,
-                    clock=self._clock,
-                    recorder=self._recorder,
-                    new_effects=lambda step: self._new_effects(cause=step, step=step),
-                    progress=progress,
-                )
-                return await self._steps.run()
-        return await self._effects.carry_out(outcome, progress)
+        if not isinstance(outcome.command, RunPlan):
+            return await self._effects.carry_out(outcome, progress)
+        self._steps = PlanSteps(
+            with_prepared(run.request, run.prepared),
+            outcome.command.plan,
+            run.prepared.tools,
+            services=self._services,
+            clock=self._clock,
+            recorder=self._recorder,
+            new_effects=lambda step: self._new_effects(cause=step, step=step),
+            progress=progress,
+        )
+        return await self._steps.run()
 
     async def end(self, request: Request, failure: Failure) -> None:
         """End a run from outside: its caller is gone, its time is up, or the program is wrong.
@@ -130,15 +129,15 @@ class Runner:
         self._run = outcome.run
         entries = () if happened is None else (happened,)
         told: list[tuple[Payload, str]] = [(moved, "lifecycle.transition") for moved in outcome.transitions]
-        for command in outcome.commands:
-            if isinstance(command, Finish):
-                run = outcome.run
-                used = total_of(run.request, command.response.usage, run.model, self._prices)
-                await self._recorder.finish(
-                    outcome.transitions, command.response, turn=command.turn, entries=entries, used=used
-                )
-                return True
-            if isinstance(command, DiscardAttempt):
-                told.append((events.AttemptDiscarded(command.attempt, command.reason), "attempt.discarded"))
+        command, discarded = outcome.command, outcome.discarded
+        if isinstance(command, Finish):
+            run = outcome.run
+            used = total_of(run.request, command.response.usage, run.model, self._prices)
+            await self._recorder.finish(
+                outcome.transitions, command.response, turn=command.turn, entries=entries, used=used
+            )
+            return True
+        if discarded is not None:
+            told.append((events.AttemptDiscarded(discarded.attempt, discarded.reason), "attempt.discarded"))
         await self._recorder.record_step(told, entries)
         return False

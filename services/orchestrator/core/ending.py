@@ -18,11 +18,19 @@ from services.orchestrator.core.truncation import TRUNCATED, truncation_of, trun
 from services.orchestrator.core.validation import confidence_of, report_of
 
 
-def move(run: Run, target: State, reason: str, *commands: Command) -> Outcome:
-    """Make a transition; one that the lifecycle's table lacks raises IllegalTransitionError."""
+def move(run: Run, target: State, reason: str, command: Command | None = None) -> Outcome:
+    """Make a transition and ask for what comes next; a move without a command is followed by another.
+
+    A transition that the lifecycle's table lacks raises IllegalTransitionError.
+    """
     check_transition(run.state, target)
     transition = Transition(run.state, target, run.attempt, reason)
-    return Outcome(replace(run, state=target), (transition,), commands)
+    return Outcome(replace(run, state=target, outstanding=command), (transition,))
+
+
+def ask(run: Run, command: Command) -> Outcome:
+    """Ask for what comes next without a transition."""
+    return Outcome(replace(run, outstanding=command))
 
 
 def complete(run: Run, reason: str) -> Outcome:

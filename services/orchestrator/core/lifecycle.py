@@ -48,6 +48,10 @@ class IllegalTransitionError(RuntimeError):
     """The program asked for a transition that is not in the table: a programming error."""
 
 
+class IllegalInputError(RuntimeError):
+    """A run was given what does not answer its outstanding command: a programming error, or a journal with a hole."""
+
+
 def check_transition(source: State, target: State) -> None:
     """Raise IllegalTransitionError unless the table has the transition."""
     if target not in TRANSITIONS[source]:

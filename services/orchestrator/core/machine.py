@@ -1,15 +1,16 @@
 """One execution as a pure machine: what happened in, what to do next out.
 
-Theory of operation. `step(run, input)` returns the run after the input, the lifecycle transitions that it made, and the
-commands that the app carries out; their outcomes come back as inputs. At any time exactly one of MakePlan,
-Prepare, Infer, Sample, RunTools, RunPlan and Enforce is outstanding, until Finish. Nothing here waits, calls or draws.
+Theory of operation. `step(run, input)` returns the run after the input and the lifecycle transitions that it made.
+The run has one outstanding command, which the app carries out; its outcome comes back as the next input. Nothing here
+waits, calls or draws.
 
 A vote's replicas are one Sample. Each passes the pipeline when it ends, so that a vote can be decided early; the votes
 are counted in VALIDATE.
 
 Invariants:
     1. Every transition is in the lifecycle's table.
-    2. Each step of a live run gives exactly one outstanding command, or Finish; a terminal run takes no input.
+    2. A live run has one outstanding command and takes its answer (`ANSWER_OF`) or Failed; a terminal run has Finish
+       and takes no input.
     3. Tool calls that ran are in `records`, in order, whatever happens later; none runs twice.
     4. A response with no failure satisfies its schema, or says PARTIAL.
 """
@@ -22,8 +23,8 @@ from dataclasses import replace
 from pagantic_common.domain.errors import ErrorCode, Failure, failure_of
 from pagantic_common.domain.messages import Message, Role, ToolChoice
 from pagantic_common.domain.validation import Enforcement, StageOutcome
-from services.orchestrator.core.ending import complete, fail, move
-from services.orchestrator.core.lifecycle import State
+from services.orchestrator.core.ending import ask, complete, fail, move
+from services.orchestrator.core.lifecycle import IllegalInputError, State
 from services.orchestrator.core.plan import Plan, PlanPolicy
 from services.orchestrator.core.plan_result import accept_plan
 from services.orchestrator.core.prompt import answer_now_message, assemble_messages, feedback_message
@@ -32,7 +33,8 @@ from services.orchestrator.core.replicas import ballots_of, most_frequent_failur
 from services.orchestrator.core.request import Mode, Request
 from services.orchestrator.core.response import FinishReason, InferenceOutput, ToolCallRecord
 from services.orchestrator.core.run import (
-    DiscardAttempt,
+    ANSWER_OF,
+    DiscardedAttempt,
     Enforce,
     Enforced,
     Failed,
@@ -86,7 +88,8 @@ def _accept_plan(run: Run, plan: Plan) -> Outcome:
 
 
 def step(run: Run, happened: Input) -> Outcome:  # noqa: C901, PLR0911 - an arm for each input
-    """Take what happened. Inputs that the state does not expect raise IllegalTransitionError."""
+    """Take what happened; raises IllegalInputError for what does not answer the outstanding command."""
+    _check_answer(run, happened)
     match happened:
         case Failed():
             return fail(_with_partial_results(run, happened), happened.failure)
@@ -119,6 +122,13 @@ def step(run: Run, happened: Input) -> Outcome:  # noqa: C901, PLR0911 - an arm 
             return _after_enforcement(run, happened.enforcement)
 
 
+def _check_answer(run: Run, happened: Input) -> None:
+    answer = ANSWER_OF.get(type(run.outstanding)) if run.outstanding is not None else None
+    if answer is None or not isinstance(happened, answer | Failed):
+        asked, given = type(run.outstanding).__name__, type(happened).__name__
+        raise IllegalInputError(f"{given} does not answer {asked} in {run.state}")
+
+
 def _after_inference(run: Run, output: InferenceOutput) -> Outcome:
     if output.tool_calls:
         return _run_tools(run, output)
@@ -126,7 +136,7 @@ def _after_inference(run: Run, output: InferenceOutput) -> Outcome:
         return _without_required_call(run, output)
     if run.is_in_tool_phase and _has_answer_phase(run):
         run = replace(run, is_in_tool_phase=False)
-        return Outcome(run, commands=(_infer(run),))
+        return ask(run, _infer(run))
     if run.request.output.is_empty and _is_silent(run, output):
         return _after_empty_answer(run, output)
     if not run.request.is_validated:
@@ -155,7 +165,7 @@ def _run_tools(run: Run, output: InferenceOutput) -> Outcome:
         return fail(run, failure_of(ErrorCode.ORCHESTRATION_ITERATION_LIMIT, message))
     if repeats_round(output.tool_calls, run.latest):
         return _after_round(_without_tools(run))
-    return Outcome(run, commands=(RunTools(output.tool_calls),))
+    return ask(run, RunTools(output.tool_calls))
 
 
 def _without_tools(run: Run) -> Run:
@@ -169,7 +179,7 @@ def _after_empty_answer(run: Run, output: InferenceOutput) -> Outcome:
     if run.records and run.is_in_tool_phase and run.has_tools_left:
         run = _without_tools(run)
         run = replace(run, transcript=(*run.transcript, answer_now_message()))
-        return Outcome(run, commands=(_infer(run),))
+        return ask(run, _infer(run))
     return fail(run, failure_of(ErrorCode.INFERENCE_MALFORMED_RESPONSE, "the model gave an empty answer"))
 
 
@@ -189,7 +199,7 @@ def _after_round(run: Run) -> Outcome:
         transcript=(*run.transcript, said, *results, *urged),
         turn=(*run.turn, said, *results),
     )
-    return Outcome(run, commands=(_infer(run),))
+    return ask(run, _infer(run))
 
 
 def _after_enforcement(run: Run, enforcement: Enforcement) -> Outcome:
@@ -236,9 +246,9 @@ def _retry(run: Run, enforcement: Enforcement, output: InferenceOutput, cut: Fai
             return None
         changed = replace(run, max_tokens=raised)
         reason = "the answer was cut"
-    discarded = DiscardAttempt(run.attempt, reason)
     changed = replace(changed, attempt=run.attempt + 1)
-    return move(changed, State.EXECUTE, f"{reason}, a retry is left", discarded, _infer(changed, run.attempt))
+    retried = move(changed, State.EXECUTE, f"{reason}, a retry is left", _infer(changed, run.attempt))
+    return replace(retried, discarded=DiscardedAttempt(run.attempt, reason))
 
 
 def _with_partial_results(run: Run, failed: Failed) -> Run:
@@ -316,7 +326,7 @@ def _after_vote(run: Run) -> Outcome:
     if count.objection:
         return fail(run, failure_of(ErrorCode.ORCHESTRATION_NO_CONSENSUS, f"no consensus: {count.objection}"))
     if count.winner is None:
-        return Outcome(run, commands=(Enforce(count.merged_json, is_decoder_enforced=False),))
+        return ask(run, Enforce(count.merged_json, is_decoder_enforced=False))
     winner = next(replica for replica in run.replicas if replica.index == count.winner)
     return complete(_with_best(run, winner.enforcement), "the vote has a winner")
 

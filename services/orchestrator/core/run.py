@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from pagantic_common.domain.errors import Failure
 from pagantic_common.domain.json_text import JsonTextError, parse_json
@@ -191,14 +193,6 @@ class RunPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class DiscardAttempt:
-    """Tell that what was streamed in this attempt no longer counts."""
-
-    attempt: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class Finish:
     """Deliver the response; `turn` is what the conversation gains, empty when the turn failed."""
 
@@ -206,7 +200,28 @@ class Finish:
     turn: tuple[Message, ...] = ()
 
 
-Command = Prepare | Infer | Sample | RunTools | Enforce | MakePlan | RunPlan | DiscardAttempt | Finish
+Command = Prepare | Infer | Sample | RunTools | Enforce | MakePlan | RunPlan | Finish
+
+# Which input answers which command; Failed answers each of them. Nothing answers Finish.
+ANSWER_OF: Mapping[type[Command], type[Input]] = MappingProxyType(
+    {
+        MakePlan: Planned,
+        Prepare: Prepared,
+        Infer: Inferred,
+        Sample: Sampled,
+        RunTools: ToolsRan,
+        RunPlan: PlanRan,
+        Enforce: Enforced,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DiscardedAttempt:
+    """An attempt of which what was streamed no longer counts."""
+
+    attempt: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +240,7 @@ class Run:
 
     request: Request
     state: State = State.INIT
+    outstanding: Command | None = None  # None only inside a step
     attempt: int = 1
     prepared: Prepared = Prepared()
     transcript: tuple[Message, ...] = ()  # what the model saw after the request
@@ -254,8 +270,15 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a step gave."""
+    """What a step gave: the run, how it moved, and the attempt that the step discarded."""
 
     run: Run
     transitions: tuple[Transition, ...] = ()
-    commands: tuple[Command, ...] = ()
+    discarded: DiscardedAttempt | None = None
+
+    @property
+    def command(self) -> Command:
+        """The one command that is outstanding."""
+        if self.run.outstanding is None:
+            raise AssertionError(f"nothing is outstanding in {self.run.state}")
+        return self.run.outstanding

@@ -20,7 +20,7 @@ from services.orchestrator.convert.response import response_to_proto
 from services.orchestrator.core.lifecycle import State
 from services.orchestrator.core.replay import Admitted, replay
 from services.orchestrator.core.request import Mode
-from services.orchestrator.core.run import Finish, Transition
+from services.orchestrator.core.run import Transition
 from services.orchestrator.ports.journal import ExecutionRecord
 from tests.integration.orchestrator.test_plans import TOOL, plan, step
 from tests.support.orchestrator_app import (
@@ -363,5 +363,5 @@ async def test_every_journal_replayed_gives_the_states_and_the_response_that_it_
     found = replay(journal.copied)
     told = [event.payload for event in events if isinstance(event.payload, Transition)]
     assert list(found.transitions) == told
-    (finish,) = (command for command in found.outcome.commands if isinstance(command, Finish))
+    finish = found.outcome.command
     assert response_to_proto(finish.response) == response

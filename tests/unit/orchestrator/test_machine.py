@@ -13,11 +13,10 @@ from services.orchestrator.core.request import Hints, Mode, Request
 from services.orchestrator.core.response import FinishReason, InferenceOutput, ToolCallRecord
 from services.orchestrator.core.retry import RetryPolicy
 from services.orchestrator.core.run import (
-    DiscardAttempt,
+    DiscardedAttempt,
     Enforce,
     Enforced,
     Failed,
-    Finish,
     Infer,
     Inferred,
     Prepare,
@@ -73,7 +72,7 @@ def path(outcomes):
 
 
 def finish_of(outcomes):
-    return next(command for command in outcomes[-1].commands if isinstance(command, Finish))
+    return outcomes[-1].command
 
 
 @pytest.mark.parametrize(("source", "target"), list(itertools.product(State, State)))
@@ -96,7 +95,7 @@ def test_terminal_states_lead_nowhere_and_live_ones_to_error_and_cancelled():
 def test_a_plain_chat_goes_from_init_to_complete():
     outcomes = drive(request(), Prepared(), said("hello"))
     assert path(outcomes) == [State.INIT, State.PREPARE, State.EXECUTE, State.COMPLETE]
-    assert isinstance(outcomes[0].commands[0], Prepare)
+    assert isinstance(outcomes[0].command, Prepare)
     finish = finish_of(outcomes)
     assert finish.response.content == "hello"
     assert finish.response.usage == USAGE
@@ -117,7 +116,7 @@ def test_a_chat_with_a_session_gives_the_whole_turn_to_the_conversation():
 def test_tool_results_go_back_to_the_model_and_tool_choice_binds_the_first_round_only():
     prepared = Prepared(tools=(CLOCK,))
     outcomes = drive(request(hints=REQUIRED), prepared, said("", [CALL]), ToolsRan((RECORD,)))
-    first, ran, second = (outcome.commands[0] for outcome in outcomes[1:])
+    first, ran, second = (outcome.command for outcome in outcomes[1:])
     assert isinstance(first, Infer)
     assert first.tool_choice.mode is ToolChoiceMode.REQUIRED
     assert ran == RunTools((CALL,))
@@ -164,15 +163,15 @@ def test_enforced_is_claimed_only_for_a_complete_output_of_a_whole_schema():
     for whole, complete in itertools.product([True, False], repeat=2):
         output = Inferred(InferenceOutput("{}", FinishReason.STOP, constraint_satisfied=complete))
         prepared = Prepared(engine_text="g", is_fully_enforced=whole)
-        command = drive(request(Mode.STRUCTURED), prepared, output)[-1].commands[0]
+        command = drive(request(Mode.STRUCTURED), prepared, output)[-1].command
         assert command == Enforce("{}", is_decoder_enforced=whole and complete)
 
 
 def test_invalid_output_is_fed_back_with_a_new_seed_until_attempts_are_used_up():
     work = request(Mode.STRUCTURED, hints=Hints(seed=5), retry=RetryPolicy(max_retries=1, backoff_s=2.0))
     outcomes = drive(work, Prepared(), said("bad"), Enforced(INVALID))
-    discarded, retry = outcomes[-1].commands
-    assert discarded == DiscardAttempt(1, "validation failed")
+    retry = outcomes[-1].command
+    assert outcomes[-1].discarded == DiscardedAttempt(1, "validation failed")
     assert (retry.seed, retry.retry) == (6, 1)
     assert retry.messages[-2] == Message(Role.ASSISTANT, "bad")
     assert "is wrong" in retry.messages[-1].content
@@ -196,8 +195,8 @@ def test_structured_with_tools_runs_a_tool_phase_before_the_constrained_one():
     prepared = Prepared(tools=(CLOCK,), engine_text="g", is_fully_enforced=True)
     work = request(Mode.STRUCTURED, tools=("clock",))
     outcomes = drive(work, prepared, said("", [CALL]), ToolsRan((RECORD,)), said("chatty"))
-    assert (outcomes[1].commands[0].engine_text, outcomes[1].commands[0].is_streamed) == ("", False)
-    last = outcomes[-1].commands[0]
+    assert (outcomes[1].command.engine_text, outcomes[1].command.is_streamed) == ("", False)
+    last = outcomes[-1].command
     assert isinstance(last, Infer)
     assert (last.engine_text, last.tools, last.is_streamed) == ("g", (), True)
 
@@ -205,7 +204,7 @@ def test_structured_with_tools_runs_a_tool_phase_before_the_constrained_one():
 def test_a_chat_with_a_grammar_answers_under_it_once_it_has_done_with_its_tools():
     prepared = Prepared(tools=(CLOCK,), engine_text="g")
     outcomes = drive(request(output=OutputContract(grammar="root ::= 'x'")), prepared, said("chatty"))
-    assert outcomes[-1].commands[0].engine_text == "g"
+    assert outcomes[-1].command.engine_text == "g"
     outcomes = drive(request(), Prepared(tools=(CLOCK,)), said("chatty"))
     assert finish_of(outcomes).response.content == "chatty"
 
@@ -224,7 +223,7 @@ def test_tool_calls_that_ended_are_told_although_their_turn_was_cancelled():
 
 def test_a_seed_at_its_limit_wraps_for_the_retry():
     work = request(Mode.STRUCTURED, hints=Hints(seed=2**64 - 1))
-    assert drive(work, Prepared(), said("bad"), Enforced(INVALID))[-1].commands[-1].seed == 0
+    assert drive(work, Prepared(), said("bad"), Enforced(INVALID))[-1].command.seed == 0
 
 
 def test_a_cancellation_ends_in_cancelled_and_anything_else_in_error():

@@ -32,7 +32,7 @@ from services.orchestrator.core.plan_result import accept_plan
 from services.orchestrator.core.planning import static_plan
 from services.orchestrator.core.prompt import with_prepared
 from services.orchestrator.core.request import ContextPolicy, Mode, Request
-from services.orchestrator.core.run import Failed, Finish, MakePlan, Planned, PlanRan, Prepared, RunPlan
+from services.orchestrator.core.run import Failed, MakePlan, Planned, PlanRan, Prepared, RunPlan
 from services.orchestrator.core.step_input import arguments_of, messages_of
 
 REJECTED, MISMATCH = ErrorCode.ORCHESTRATION_PLAN_REJECTED, ErrorCode.ORCHESTRATION_STEP_MISMATCH
@@ -162,7 +162,7 @@ def path(outcome):
 def test_without_a_plan_the_planner_is_asked_and_its_plan_checked():
     started = machine.start(request(None))
     assert path(started) == [State.INIT, State.PLAN]
-    assert started.commands == (MakePlan(),)
+    assert started.command == MakePlan()
     made = machine.step(started.run, Planned(plan(step("a")), TokenUsage(output_tokens=2)))
     assert path(made) == [State.PREPARE]
     assert made.run.usage.output_tokens == 2
@@ -249,10 +249,10 @@ def test_a_plan_goes_through_every_state():
     assert path(started) == [State.INIT, State.PLAN, State.PREPARE]
     prepared = machine.step(started.run, Prepared())
     assert path(prepared) == [State.EXECUTE]
-    assert isinstance(prepared.commands[0], RunPlan)
+    assert isinstance(prepared.command, RunPlan)
     ended = machine.step(prepared.run, PlanRan((StepResult("a", "infer", TEXT),)))
     assert path(ended) == [State.VALIDATE, State.COMPLETE]
-    (finish,) = (command for command in ended.commands if isinstance(command, Finish))
+    finish = ended.command
     assert finish.response.content == "t"
     assert [result.name for result in finish.response.step_results] == ["a"]
 
@@ -262,15 +262,15 @@ def test_rules_bind_only_a_final_step_that_can_be_checked():
     for fields in ({"rules": rules}, {"semantic_intent": "be kind"}):
         assert path(machine.start(request(plan(step("a")), **fields)))[-1] is State.PREPARE
         failed = machine.start(request(plan(step("a"), step("b", "retrieve")), **fields))
-        assert failed.commands[0].response.failure.code is MISMATCH
+        assert failed.command.response.failure.code is MISMATCH
     bound = machine.start(request(plan(step("a", "retrieve")), output=SCHEMA))
-    assert bound.commands[0].response.failure.code is REJECTED
+    assert bound.command.response.failure.code is REJECTED
 
 
 def test_the_content_is_the_final_steps_whichever_ended_last():
     prepared = machine.step(machine.start(request(plan(step("c", "infer", "a"), step("a"), step("b")))).run, Prepared())
     texts = [StepResult(name, "infer", Value(ValueKind.TEXT, text=name)) for name in ("b", "a", "c")]
-    (finish,) = machine.step(prepared.run, PlanRan(tuple(texts))).commands
+    finish = machine.step(prepared.run, PlanRan(tuple(texts))).command
     assert finish.response.content == "b"
 
 
@@ -278,7 +278,7 @@ def test_a_cancelled_plan_tells_what_its_steps_cost():
     prepared = machine.step(machine.start(request(plan(step("a"), step("b")))).run, Prepared())
     done = StepResult("a", "infer", TEXT, usage=TokenUsage(output_tokens=7))
     failure = failure_of(ErrorCode.CANCELLED_SIGNAL, "gone")
-    (finish,) = machine.step(prepared.run, Failed(failure, results=(done,))).commands
+    finish = machine.step(prepared.run, Failed(failure, results=(done,))).command
     assert finish.response.usage.output_tokens == 7
 
 
@@ -297,7 +297,7 @@ def test_a_rejected_plan_ends_in_plan_and_a_failed_step_returns_what_was_done():
     results = (StepResult("a", "infer", TEXT), StepResult("b", "infer", failure=failure))
     ended = machine.step(prepared.run, PlanRan(results))
     assert path(ended) == [State.ERROR]
-    (finish,) = ended.commands
+    finish = ended.command
     assert finish.response.failure == failure
     assert finish.response.step_results == results
 

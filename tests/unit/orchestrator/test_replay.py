@@ -9,13 +9,13 @@ from pagantic_common.domain.messages import ToolChoice, ToolChoiceMode, ToolDefi
 from services.orchestrator.convert.entry import UnreadableEntryError, entry_from_json, entry_to_json
 from services.orchestrator.core import machine
 from services.orchestrator.core.contract import OutputContract
-from services.orchestrator.core.lifecycle import TERMINAL, IllegalTransitionError, State
+from services.orchestrator.core.lifecycle import TERMINAL, IllegalInputError, State
 from services.orchestrator.core.plan import Plan, PlanPolicy, Step, StepResult, Value, ValueKind
 from services.orchestrator.core.replay import Admitted, CallBegan, CallEnded, Inside, Progress, StepEnded, replay
 from services.orchestrator.core.request import Hints, Mode
 from services.orchestrator.core.retry import RetryPolicy
 from services.orchestrator.core.run import (
-    DiscardAttempt,
+    ANSWER_OF,
     Enforce,
     Enforced,
     Failed,
@@ -115,22 +115,22 @@ def test_any_order_of_events_stays_in_the_table_and_ends_and_its_journal_gives_t
             assert transition.source is state
             state = transition.target
         transitions += outcome.transitions
-        outstanding = [command for command in outcome.commands if not isinstance(command, DiscardAttempt)]
-        assert len(outstanding) == 1
-        if isinstance(outstanding[0], Finish):
+        outstanding = outcome.command
+        refuses_all_but_answers(outcome.run)
+        if isinstance(outstanding, Finish):
             break
         if data.draw(st.booleans()):  # what happens inside a command changes nothing of the run
             inside = [
                 CallBegan("c1", "clock"),
                 CallEnded(RECORD),
                 StepEnded(data.draw(RESULTS), VALID),
-                Inside("a", data.draw(st.integers(1, 3)), answer_to(outstanding[0], data.draw)),
+                Inside("a", data.draw(st.integers(1, 3)), answer_to(outstanding, data.draw)),
             ]
             entries.append(data.draw(st.sampled_from(inside)))
-        entries.append(answer_to(outstanding[0], data.draw))
+        entries.append(answer_to(outstanding, data.draw))
         outcome = machine.step(outcome.run, entries[-1])
     assert state in TERMINAL
-    response = outstanding[0].response
+    response = outstanding.response
     assert (response.failure is None) == (state is State.COMPLETE)
     assert (response.failure is not None and response.failure.code in CANCELLED) == (state is State.CANCELLED)
 
@@ -139,8 +139,34 @@ def test_any_order_of_events_stays_in_the_table_and_ends_and_its_journal_gives_t
     found = replay(stored)
     assert list(found.transitions) == transitions
     assert found.outcome == outcome
-    with pytest.raises(IllegalTransitionError):
-        machine.step(outcome.run, Failed(failure_of(ErrorCode.CANCELLED_SIGNAL, "x")))
+
+
+FAILED = Failed(failure_of(ErrorCode.CANCELLED_SIGNAL, "x"))
+INPUTS = (
+    Prepared(),
+    Planned(PLAN, USAGE),
+    said("x"),
+    said("", (CALL,)),
+    Sampled((), USAGE),
+    ToolsRan((RECORD,)),
+    PlanRan(()),
+    Enforced(VALID),
+    FAILED,
+)
+
+
+def refuses_all_but_answers(run):
+    """Assert that a run takes only what answers its outstanding command, and nothing when it has ended."""
+    expected = () if isinstance(run.outstanding, Finish) else (ANSWER_OF[type(run.outstanding)], Failed)
+    for happened in INPUTS:
+        if not isinstance(happened, expected):
+            with pytest.raises(IllegalInputError, match=type(happened).__name__):
+                machine.step(run, happened)
+
+
+def test_a_journal_with_a_hole_is_not_taken_up():
+    with pytest.raises(IllegalInputError, match="ToolsRan does not answer Prepare in PREPARE"):
+        replay([Admitted(request(Mode.CHAT)), ToolsRan((RECORD,))])
 
 
 CANCELLED = (ErrorCode.CANCELLED_TIMEOUT, ErrorCode.CANCELLED_SIGNAL)
@@ -151,7 +177,7 @@ def test_a_replay_that_stops_on_the_way_has_the_outstanding_command_and_what_it_
     entries = [Admitted(request(Mode.PLAN, plan=PLAN)), Prepared(), CallBegan("a-1", "clock", "a"), ended]
     found = replay(entries)
     assert [transition.target for transition in found.transitions] == ["INIT", "PLAN", "PREPARE", "EXECUTE"]
-    assert isinstance(found.outcome.commands[0], RunPlan)
+    assert isinstance(found.outcome.command, RunPlan)
     assert found.progress == Progress((CallBegan("a-1", "clock", "a"), ended))
     ran = replay([*entries, PlanRan((ended.result,))])
     assert ran.progress == Progress()

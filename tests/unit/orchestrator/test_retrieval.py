@@ -12,7 +12,7 @@ from services.orchestrator.core.plan import Plan, Step, StepResult, Value, Value
 from services.orchestrator.core.request import Mode, Request
 from services.orchestrator.core.response import FinishReason, InferenceOutput
 from services.orchestrator.core.retrieval import retrieval_confidence
-from services.orchestrator.core.run import Enforced, Failed, Finish, Inferred, PlanRan, Prepared
+from services.orchestrator.core.run import Enforced, Failed, Inferred, PlanRan, Prepared
 
 SAID = Inferred(InferenceOutput("ok", FinishReason.STOP))
 VALID = Enforced(Enforcement(valid=True, output="{}", structured_output_json="{}", guarantee=Guarantee.VALIDATED))
@@ -30,7 +30,7 @@ def response_of(work, *inputs):
     outcome = machine.start(work)
     for happened in inputs:
         outcome = machine.step(outcome.run, happened)
-    return next(command for command in outcome.commands if isinstance(command, Finish)).response
+    return outcome.command.response
 
 
 def request(mode=Mode.CHAT, text="red hat", **fields):

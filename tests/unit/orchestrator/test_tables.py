@@ -168,7 +168,7 @@ def test_every_failure_ends_every_mode_with_its_category_and_whether_to_try_agai
     work, inputs, _ = PATHS[mode]
     for count in range(len(inputs)):  # in each live state that the mode goes through
         taken, outcome = moves(work, *inputs[:count], Failed(failure_of(code, "x")))
-        finish = outcome.commands[-1]
+        finish = outcome.command
         assert isinstance(finish, Finish)
         failure = finish.response.failure
         assert (failure.code, failure.category, failure.retryable) == (code, *row)
@@ -187,9 +187,9 @@ def test_a_chat_recovers_from_a_tool_that_failed_by_telling_the_model():
     tool = ToolDefinition("clock", "Tells the time.", "{}")
     asked = Inferred(InferenceOutput("", FinishReason.TOOL, tool_calls=(CALL,)))
     _, outcome = moves(request(Mode.CHAT), Prepared(tools=(tool,)), asked, ToolsRan((FAILED_CALL,)))
-    assert outcome.commands[0].messages[-1] == Message(Role.TOOL, "it broke", tool_call_id="c1", name="clock")
+    assert outcome.command.messages[-1] == Message(Role.TOOL, "it broke", tool_call_id="c1", name="clock")
     outcome = machine.step(outcome.run, SAID)
-    assert outcome.commands[-1].response.failure is None
+    assert outcome.command.response.failure is None
 
 
 @pytest.mark.parametrize("mode", [Mode.CHAT, Mode.STRUCTURED])
@@ -197,7 +197,7 @@ def test_constraint_and_validation_failures_are_retried_with_their_violations(mo
     work = request(mode, output=SCHEMA, rules=(RULE,), hints=Hints(seed=1))
     taken, outcome = moves(work, Prepared(), SAID, Enforced(INVALID), SAID, Enforced(VALID))
     assert (State.VALIDATE, State.EXECUTE) in taken
-    assert outcome.commands[-1].response.failure is None
+    assert outcome.command.response.failure is None
     assert outcome.run.attempt == 2
 
 
@@ -205,7 +205,7 @@ def test_the_last_category_wins_when_attempts_are_used_up():
     work = request(Mode.STRUCTURED, output=SCHEMA, retry=RetryPolicy(max_retries=1))
     ruled = type(INVALID)(valid=False, output="x", failure=RULED)
     _, outcome = moves(work, Prepared(), SAID, Enforced(INVALID), SAID, Enforced(ruled))
-    assert outcome.commands[-1].response.failure.category is ErrorCategory.VALIDATION_FAILURE
+    assert outcome.command.response.failure.category is ErrorCategory.VALIDATION_FAILURE
 
 
 def test_a_vote_recovers_from_replicas_that_fail_and_not_when_all_do():
@@ -213,7 +213,7 @@ def test_a_vote_recovers_from_replicas_that_fail_and_not_when_all_do():
     lost = Replica(1, failure=failure_of(ErrorCode.INFERENCE_ENGINE_ERROR, "x"))
     replicas = (Replica(0, VALID), lost, Replica(2, INVALID))
     _, outcome = moves(work, Prepared(), Sampled(replicas, TokenUsage()))
-    assert outcome.commands[-1].response.failure is None
-    assert [one.failure is None for one in outcome.commands[-1].response.candidates] == [True, False, False]
+    assert outcome.command.response.failure is None
+    assert [one.failure is None for one in outcome.command.response.candidates] == [True, False, False]
     _, outcome = moves(work, Prepared(), Sampled((replicas[2], lost, replicas[2]), TokenUsage()))
-    assert outcome.commands[-1].response.failure.category is ErrorCategory.CONSTRAINT_FAILURE
+    assert outcome.command.response.failure.category is ErrorCategory.CONSTRAINT_FAILURE

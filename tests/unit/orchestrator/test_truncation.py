@@ -8,7 +8,7 @@ from services.orchestrator.core.lifecycle import State
 from services.orchestrator.core.request import Hints, Mode
 from services.orchestrator.core.response import FinishReason, InferenceOutput
 from services.orchestrator.core.retry import RetryPolicy
-from services.orchestrator.core.run import Enforced, Infer, Inferred, Prepared
+from services.orchestrator.core.run import Enforced, Inferred, Prepared
 from tests.unit.orchestrator.test_machine import INVALID, VALID, drive, finish_of, path, request, said
 
 REPAIRED = Enforcement(
@@ -56,11 +56,11 @@ def test_an_answer_that_is_complete_at_its_last_token_is_a_success():
 def test_a_limit_that_the_request_left_open_is_raised():
     work = structured(hints=Hints())
     outcomes = drive(work, Prepared(), cut(), Enforced(REPAIRED))
-    (retried,) = (command for command in outcomes[-1].commands if isinstance(command, Infer))
+    retried = outcomes[-1].command
     assert retried.max_tokens == 160
-    assert retried.messages == next(c for c in outcomes[1].commands if isinstance(c, Infer)).messages
+    assert retried.messages == outcomes[1].command.messages
     again = drive(work, Prepared(), cut(), Enforced(REPAIRED), cut(output_tokens=160), Enforced(REPAIRED))
-    (third,) = (command for command in again[-1].commands if isinstance(command, Infer))
+    third = again[-1].command
     assert third.max_tokens == 640
 
 
@@ -108,8 +108,8 @@ def test_the_next_attempt_after_a_raised_limit_has_the_usual_one():
     work = structured(hints=Hints())
     outcomes = drive(work, Prepared(), cut(), Enforced(REPAIRED), cut(output_tokens=100), Enforced(REPAIRED))
     again = drive(work, Prepared(), cut(), Enforced(REPAIRED), said("bad"), Enforced(INVALID))
-    (raised,) = (command for command in outcomes[-1].commands if isinstance(command, Infer))
-    (usual,) = (command for command in again[-1].commands if isinstance(command, Infer))
+    raised = outcomes[-1].command
+    usual = again[-1].command
     assert raised.max_tokens > 0
     assert usual.max_tokens == 0
 
