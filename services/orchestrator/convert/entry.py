@@ -1,8 +1,10 @@
-"""Journal entries <-> JSON documents of their kind and value. What another version wrote may not be read."""
+"""Journal entries <-> JSON documents of their kind and value, in a form that outlives names of Python."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -11,21 +13,26 @@ from pydantic_core import from_json, to_json
 from services.orchestrator.core.replay import Admitted, CallBegan, CallEnded, Entry, Inside, StepEnded
 from services.orchestrator.core.run import Enforced, Failed, Inferred, Planned, PlanRan, Prepared, Sampled, ToolsRan
 
-_KINDS = (
-    Admitted,
-    CallBegan,
-    CallEnded,
-    StepEnded,
-    Prepared,
-    Inferred,
-    Sampled,
-    ToolsRan,
-    Enforced,
-    Planned,
-    PlanRan,
-    Failed,
+# The names are stored. A class may be renamed, its name here may not; a form that an older reader would misread takes a
+# name with its version ("Prepared.2"), and the old name keeps a reader. A journal of each release is kept in the tests.
+KINDS: Mapping[str, type[Any]] = MappingProxyType(
+    {
+        "Admitted": Admitted,
+        "CallBegan": CallBegan,
+        "CallEnded": CallEnded,
+        "StepEnded": StepEnded,
+        "Prepared": Prepared,
+        "Inferred": Inferred,
+        "Sampled": Sampled,
+        "ToolsRan": ToolsRan,
+        "Enforced": Enforced,
+        "Planned": Planned,
+        "PlanRan": PlanRan,
+        "Failed": Failed,
+    }
 )
-_ADAPTERS: dict[str, TypeAdapter[Any]] = {kind.__name__: TypeAdapter(kind) for kind in _KINDS}
+_NAMES = {kind: name for name, kind in KINDS.items()}
+_ADAPTERS: dict[str, TypeAdapter[Any]] = {name: TypeAdapter(kind) for name, kind in KINDS.items()}
 
 
 class UnreadableEntryError(ValueError):
@@ -40,9 +47,10 @@ def entry_to_json(entry: Entry) -> bytes:
     """
     if isinstance(entry, Prepared):
         entry = replace(entry, history=entry.history[: len(entry.history) - referred_count(entry)])
-    document: list[Any] = [type(entry).__name__, entry]
     if isinstance(entry, Inside):
-        document = [type(entry.happened).__name__, entry.happened, entry.step, entry.number]
+        document: list[Any] = [_NAMES[type(entry.happened)], entry.happened, entry.step, entry.number]
+    else:
+        document = [_NAMES[type(entry)], entry]
     return to_json(document, inf_nan_mode="constants")
 
 
