@@ -13,7 +13,7 @@ from google.protobuf.json_format import Parse
 from rich.console import Console
 
 from deploy.local.system import LocalSystem
-from pagantic.context.v1 import context_service_pb2, context_service_pb2_grpc
+from pagantic.context.v1 import collection_pb2, context_service_pb2, context_service_pb2_grpc
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic_common.client import Client, chat_request, structured_request, vote_request
 from pagantic_common.client.descriptions import (
@@ -159,9 +159,7 @@ def _tell_next(ids: Sequence[str], console: Console) -> None:
 def _ingest_examples(address: str) -> None:
     """Store the text that the plan retrieves from."""
     path = EXAMPLES / "incident.txt"
-    document = context_service_pb2.Document(
-        source=f"deploy/examples/{path.name}", content=path.read_text(encoding="utf-8")
-    )
+    document = collection_pb2.Document(source=f"deploy/examples/{path.name}", content=path.read_text(encoding="utf-8"))
     with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
         stub = context_service_pb2_grpc.ContextServiceStub(channel)
         request = context_service_pb2.IngestRequest(collection="examples", documents=[document])

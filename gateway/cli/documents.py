@@ -15,6 +15,7 @@ import typer
 
 from gateway.cli import options
 from gateway.cli.output import UsageError, note, print_json, reporting_errors, say, show
+from pagantic.context.v1 import collection_pb2
 from pagantic.context.v1 import context_service_pb2 as pb
 from pagantic.context.v1 import context_service_pb2_grpc as rpc
 from pagantic_common.client.descriptions import count_of
@@ -99,7 +100,7 @@ def delete_collection(
 
 
 async def _ingest_batches(
-    stub: rpc.ContextServiceAsyncStub, collection: str, documents: Sequence[pb.Document], timeout_s: float
+    stub: rpc.ContextServiceAsyncStub, collection: str, documents: Sequence[collection_pb2.Document], timeout_s: float
 ) -> pb.IngestResponse:
     total = pb.IngestResponse()
     for batch in _batches(documents):
@@ -112,18 +113,18 @@ async def _ingest_batches(
     return total
 
 
-def _read_documents(paths: Sequence[Path]) -> tuple[list[pb.Document], int]:
+def _read_documents(paths: Sequence[Path]) -> tuple[list[collection_pb2.Document], int]:
     """Return the documents and the number of files in folders that are no text; raises UsageError."""
-    documents: list[pb.Document] = []
+    documents: list[collection_pb2.Document] = []
     skipped = 0
     for path in paths:
         if not path.is_dir():
-            documents.append(pb.Document(source=path.as_posix(), content=options.read_file(path)))
+            documents.append(collection_pb2.Document(source=path.as_posix(), content=options.read_file(path)))
             continue
         for file in _files_in(path):
             text = _text_of(file)
             if text.strip():
-                documents.append(pb.Document(source=file.as_posix(), content=text))
+                documents.append(collection_pb2.Document(source=file.as_posix(), content=text))
             else:
                 skipped += 1
     return documents, skipped
@@ -146,8 +147,8 @@ def _text_of(file: Path) -> str:
     return "" if "\0" in text else text
 
 
-def _batches(documents: Sequence[pb.Document]) -> list[list[pb.Document]]:
-    batches: list[list[pb.Document]] = [[]]
+def _batches(documents: Sequence[collection_pb2.Document]) -> list[list[collection_pb2.Document]]:
+    batches: list[list[collection_pb2.Document]] = [[]]
     size = 0
     for document in documents:
         bytes_more = document.ByteSize()

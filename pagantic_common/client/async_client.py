@@ -11,7 +11,7 @@ from typing import Any, Literal, Self, Unpack, overload
 import grpc
 from pydantic import TypeAdapter, ValidationError
 
-from pagantic.orchestrator.v1 import event_pb2, execution_pb2, plan_pb2
+from pagantic.orchestrator.v1 import event_pb2, execution_pb2, plan_pb2, session_pb2, usage_total_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as rpc
 from pagantic_common.client.hints import Options
@@ -229,9 +229,9 @@ class AsyncClient:
         request = pb.ResumeExecutionRequest(request_id=request_id)
         return (await call_unary(_SERVICE, self._stub().ResumeExecution, request, self._timeout_s)).state
 
-    async def get_usage(self, *, session_id: str = "", model: str = "") -> list[pb.UsageTotal]:
+    async def get_usage(self, *, session_id: str = "", model: str = "") -> list[usage_total_pb2.UsageTotal]:
         """Return what ended executions used and cost, by session and model; empty filters are all."""
-        totals: list[pb.UsageTotal] = []
+        totals: list[usage_total_pb2.UsageTotal] = []
         token = ""
         while True:
             request = pb.GetUsageRequest(session_id=session_id, model=model, page_token=token)
@@ -267,15 +267,15 @@ class AsyncClient:
 
     async def update_session(
         self, session_id: str, values: Mapping[str, Any], *, removed: Sequence[str] = ()
-    ) -> pb.Session:
+    ) -> session_pb2.Session:
         """Keep values for a session, as JSON, and remove others; returns it without its messages."""
         texts = {key: dump_json(value) for key, value in values.items()}
         request = pb.UpdateSessionRequest(session_id=session_id, state_json=texts, removed_keys=removed)
         return (await call_unary(_SERVICE, self._stub().UpdateSession, request, self._timeout_s)).session
 
-    async def get_session(self, session_id: str) -> pb.Session:
+    async def get_session(self, session_id: str) -> session_pb2.Session:
         """Return a stored conversation with all its messages; raises NotFound."""
-        session: pb.Session | None = None
+        session: session_pb2.Session | None = None
         before = 0
         while True:
             request = pb.GetSessionRequest(session_id=session_id, before_position=before)
@@ -286,9 +286,9 @@ class AsyncClient:
             if not (before := page.first_position):
                 return session
 
-    async def list_sessions(self) -> list[pb.Session]:
+    async def list_sessions(self) -> list[session_pb2.Session]:
         """Return all stored conversations without their messages, last used first."""
-        sessions: list[pb.Session] = []
+        sessions: list[session_pb2.Session] = []
         token = ""
         while True:
             request = pb.ListSessionsRequest(page_token=token)

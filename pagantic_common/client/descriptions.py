@@ -117,8 +117,8 @@ def describe_event(event: event_pb2.ExecutionEvent) -> str:  # noqa: C901, PLR09
 
 
 def _describe_transition(transition: event_pb2.LifecycleTransition) -> str:
-    target = state_name(transition.to)
-    source = state_name(getattr(transition, "from"))
+    target = state_name(transition.to_state)
+    source = state_name(transition.from_state)
     reason = f": {transition.reason}" if transition.reason else ""
     return f"{source} -> {target}{reason}" if source != "UNSPECIFIED" else f"{target}{reason}"
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypedDict
 
 from pagantic.constraint.v1 import contract_pb2
-from pagantic.context.v1 import context_service_pb2
+from pagantic.context.v1 import policy_pb2
 from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.codec.messages import duration_to_proto, tool_choice_to_proto
@@ -57,7 +57,7 @@ class Options(Hints, total=False):
     """
 
     request_id: str
-    context: str | context_service_pb2.ContextPolicy
+    context: str | policy_pb2.ContextPolicy
     rules: Mapping[str, str] | Sequence[contract_pb2.Rule]
     semantic_intent: str
     max_retries: int
@@ -75,7 +75,7 @@ def apply_options(
         request.retry.max_retries = max_retries
     if context := options.get("context"):
         if isinstance(context, str):
-            context = context_service_pb2.ContextPolicy(collection=context)
+            context = policy_pb2.ContextPolicy(collection=context)
         request.context.CopyFrom(context)
     _apply_hints(request.hints, options)
     if tool_choice:

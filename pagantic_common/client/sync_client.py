@@ -12,8 +12,7 @@ from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 from pydantic import TypeAdapter
 
-from pagantic.orchestrator.v1 import event_pb2, execution_pb2, plan_pb2
-from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
+from pagantic.orchestrator.v1 import event_pb2, execution_pb2, plan_pb2, session_pb2, usage_total_pb2
 from pagantic_common.client.async_client import (
     DEFAULT_TIMEOUT_S,
     MAX_MESSAGE_BYTES,
@@ -208,7 +207,7 @@ class Client:
         """
         return self._run(self._client.resume(request_id))
 
-    def get_usage(self, *, session_id: str = "", model: str = "") -> list[pb.UsageTotal]:
+    def get_usage(self, *, session_id: str = "", model: str = "") -> list[usage_total_pb2.UsageTotal]:
         """Return what ended executions used and cost, by session and model; empty filters are all."""
         return self._run(self._client.get_usage(session_id=session_id, model=model))
 
@@ -226,15 +225,17 @@ class Client:
         """Return the plan that a PLAN request would run, checked, without running it."""
         return self._run(self._client.create_plan(request))
 
-    def update_session(self, session_id: str, values: Mapping[str, Any], *, removed: Sequence[str] = ()) -> pb.Session:
+    def update_session(
+        self, session_id: str, values: Mapping[str, Any], *, removed: Sequence[str] = ()
+    ) -> session_pb2.Session:
         """Keep values for a session, as JSON, and remove others; returns it without its messages."""
         return self._run(self._client.update_session(session_id, values, removed=removed))
 
-    def get_session(self, session_id: str) -> pb.Session:
+    def get_session(self, session_id: str) -> session_pb2.Session:
         """Return a stored conversation; raises NotFound."""
         return self._run(self._client.get_session(session_id))
 
-    def list_sessions(self) -> list[pb.Session]:
+    def list_sessions(self) -> list[session_pb2.Session]:
         """Return all stored conversations without their messages, last used first."""
         return self._run(self._client.list_sessions())
 

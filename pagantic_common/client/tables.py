@@ -11,8 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pagantic.orchestrator.v1 import event_pb2, execution_pb2
-from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
+from pagantic.orchestrator.v1 import event_pb2, execution_pb2, session_pb2, usage_total_pb2
 from pagantic_common.client.descriptions import describe_event, error_code_name, state_name
 from pagantic_common.domain.terminal_text import plain_text
 
@@ -95,7 +94,7 @@ def timeline_table(events: Sequence[event_pb2.ExecutionEvent], *, width: int = P
     return table
 
 
-def usage_table(totals: Sequence[pb.UsageTotal]) -> Table:
+def usage_table(totals: Sequence[usage_total_pb2.UsageTotal]) -> Table:
     """Return a table with a row for each session and model; without a price there is no cost."""
     table = list_table(
         ("session", "model", "requests", "prompt", "cached", "output", "USD"),
@@ -119,7 +118,7 @@ def executions_table(executions: Iterable[execution_pb2.Execution], *, now_s: fl
     return table
 
 
-def sessions_table(sessions: Iterable[pb.Session], *, now_s: float) -> Table:
+def sessions_table(sessions: Iterable[session_pb2.Session], *, now_s: float) -> Table:
     """Return a table with a row for each conversation."""
     table = list_table(("session", "messages", "last used"), right={"messages", "last used"})
     for one in sessions:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pagantic.common.v1 import message_pb2
+from pagantic.context.v1 import collection_pb2, policy_pb2
 from pagantic.context.v1 import context_service_pb2 as pb
 from pagantic_common.codec.chunks import chunk_to_proto
 from pagantic_common.domain.errors import InvalidRequest
@@ -12,22 +13,22 @@ from services.context.core.document import Collection, Document
 from services.context.ports import IngestResult
 
 _RETRIEVER_FROM_PROTO: dict[int, Retriever] = {
-    pb.RETRIEVER_UNSPECIFIED: Retriever.BM25,
-    pb.RETRIEVER_BM25: Retriever.BM25,
-    pb.RETRIEVER_KEYWORD: Retriever.KEYWORD,
-    pb.RETRIEVER_VECTOR: Retriever.VECTOR,
-    pb.RETRIEVER_HYBRID: Retriever.HYBRID,
+    policy_pb2.RETRIEVER_UNSPECIFIED: Retriever.BM25,
+    policy_pb2.RETRIEVER_BM25: Retriever.BM25,
+    policy_pb2.RETRIEVER_KEYWORD: Retriever.KEYWORD,
+    policy_pb2.RETRIEVER_VECTOR: Retriever.VECTOR,
+    policy_pb2.RETRIEVER_HYBRID: Retriever.HYBRID,
 }
 
 
-def document_from_proto(document: pb.Document) -> Document:
+def document_from_proto(document: collection_pb2.Document) -> Document:
     """Decode a document."""
     return Document(source=document.source, content=document.content, metadata_json=document.metadata_json)
 
 
-def collection_to_proto(collection: Collection) -> pb.Collection:
+def collection_to_proto(collection: Collection) -> collection_pb2.Collection:
     """Encode a collection."""
-    encoded = pb.Collection(
+    encoded = collection_pb2.Collection(
         name=collection.name, document_count=collection.document_count, chunk_count=collection.chunk_count
     )
     encoded.created_at.FromDatetime(collection.created_at)
@@ -44,7 +45,7 @@ def ingest_result_to_proto(result: IngestResult) -> pb.IngestResponse:
     )
 
 
-def policy_from_proto(policy: pb.ContextPolicy) -> RetrievalPolicy:
+def policy_from_proto(policy: policy_pb2.ContextPolicy) -> RetrievalPolicy:
     """Decode a policy; a retriever that is not known raises InvalidRequest."""
     retriever = _RETRIEVER_FROM_PROTO.get(policy.retriever)
     if retriever is None:

@@ -37,7 +37,7 @@ GOES_ON = None
 
 
 def is_preparing(event):
-    return event.transition.to == execution_pb2.LIFECYCLE_STATE_PREPARE
+    return event.transition.to_state == execution_pb2.LIFECYCLE_STATE_PREPARE
 
 
 @dataclass(frozen=True)

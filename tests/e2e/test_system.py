@@ -17,7 +17,7 @@ from google.protobuf.json_format import MessageToDict
 
 from pagantic.common.v1 import error_pb2, message_pb2
 from pagantic.constraint.v1 import contract_pb2
-from pagantic.context.v1 import context_service_pb2, context_service_pb2_grpc
+from pagantic.context.v1 import collection_pb2, context_service_pb2, context_service_pb2_grpc, policy_pb2
 from pagantic.inference.v1 import inference_service_pb2, inference_service_pb2_grpc
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
@@ -76,7 +76,7 @@ def test_a_required_tool_is_called_and_its_timeline_tells_it(stub):
     assert [call.name for call in response.tool_calls_made] == ["calculator"]
     assert "expression" in json.loads(response.tool_calls_made[0].arguments_json)
     events = stub.GetTimeline(pb.GetTimelineRequest(request_id="tool-1")).events
-    states = [execution_pb2.LifecycleState.Name(e.transition.to) for e in events if e.HasField("transition")]
+    states = [execution_pb2.LifecycleState.Name(e.transition.to_state) for e in events if e.HasField("transition")]
     assert [state.removeprefix("LIFECYCLE_STATE_") for state in states] == ["INIT", "PREPARE", "EXECUTE", "COMPLETE"]
     work_events = [event for event in events if event.layer in ("inference", "tools")]
     assert [event.action for event in work_events] == [
@@ -155,10 +155,10 @@ def test_a_session_is_remembered_and_can_be_deleted(stub):
 def test_ingested_text_is_retrieved_into_the_turn(system, stub):
     with grpc.insecure_channel(system.address("context")) as channel:
         context = context_service_pb2_grpc.ContextServiceStub(channel)
-        document = context_service_pb2.Document(source="harbour.txt", content="The harbour closes at nine. " * 20)
+        document = collection_pb2.Document(source="harbour.txt", content="The harbour closes at nine. " * 20)
         context.Ingest(context_service_pb2.IngestRequest(collection="e2e", documents=[document]))
-    policy = context_service_pb2.ContextPolicy(
-        collection="e2e", max_chunks=2, rerank=context_service_pb2.RerankPolicy(scorer="bm25", top_k=1)
+    policy = policy_pb2.ContextPolicy(
+        collection="e2e", max_chunks=2, rerank=policy_pb2.RerankPolicy(scorer="bm25", top_k=1)
     )
     work = request("When does the harbour close?", request_id="context-1", context=policy)
     response = stub.Execute(work, timeout=60)

@@ -9,7 +9,7 @@ import grpc
 
 from pagantic.common.v1 import error_pb2, message_pb2
 from pagantic.constraint.v1 import contract_pb2
-from pagantic.context.v1 import context_service_pb2, context_service_pb2_grpc
+from pagantic.context.v1 import collection_pb2, context_service_pb2, context_service_pb2_grpc, policy_pb2
 from pagantic.inference.v1 import generation_pb2, inference_service_pb2
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2, plan_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
@@ -25,7 +25,7 @@ TERMINAL = {
     execution_pb2.LIFECYCLE_STATE_CANCELLED,
 }
 REQUIRED = message_pb2.ToolChoice(mode=message_pb2.TOOL_CHOICE_MODE_REQUIRED)
-CONTEXT = context_service_pb2.ContextPolicy(collection=COLLECTION, max_chunks=1)
+CONTEXT = policy_pb2.ContextPolicy(collection=COLLECTION, max_chunks=1)
 NOT_EMPTY = contract_pb2.Rule(name="not empty", builtin=contract_pb2.BuiltinRule(kind="not_empty"))
 
 
@@ -117,7 +117,7 @@ def is_action(action):
 def ingest(address):
     """Store what CONTEXT and FIND look for."""
     with grpc.insecure_channel(address) as channel:
-        document = context_service_pb2.Document(source="sea.txt", content="The sea is wide, and tells a long story.")
+        document = collection_pb2.Document(source="sea.txt", content="The sea is wide, and tells a long story.")
         ask = context_service_pb2.IngestRequest(collection=COLLECTION, documents=[document])
         context_service_pb2_grpc.ContextServiceStub(channel).Ingest(ask, wait_for_ready=True, timeout=30)
 
@@ -161,7 +161,7 @@ def check_ended(stub, request_id):
     assert execution.state.current in TERMINAL
     events = timeline(stub, request_id)
     assert events[-1].completed.response == execution.response
-    assert events[-2].transition.to == execution.state.current
+    assert events[-2].transition.to_state == execution.state.current
     return events
 
 

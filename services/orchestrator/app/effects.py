@@ -157,7 +157,6 @@ class Effects:
         finally:
             last = self._last_drawn
             end = events.InferenceEnd(
-                duration_ms=0.0,
                 tokens_in=self.sampled_usage.prompt_tokens,
                 tokens_out=self.sampled_usage.output_tokens,
                 finish_reason=last.finish_reason,

@@ -168,11 +168,11 @@ class Inferences:
         return f"inference-{self._count}", self._clock.monotonic_s()
 
     async def end(self, step: str, end: events.InferenceEnd, started_s: float, failure: Failure | None) -> None:
-        """Tell that an inference ended; its duration is filled in."""
+        """Tell that an inference ended."""
         took_s = self._clock.monotonic_s() - started_s
         self._recorder.note_step(step, failure)
         await self._recorder.emit(
-            replace(end, duration_ms=took_s * 1000),
+            end,
             layer="inference",
             action="inference.end",
             duration_s=took_s,
@@ -192,10 +192,7 @@ class Inferences:
             temperature=0.0,
             purpose=events.InferencePurpose.JUDGE,
         )
-        end = replace(
-            _end_of(InferenceOutput("", FinishReason.STOP, usage=usage, model=request.hints.model)),
-            duration_ms=took_s * 1000,
-        )
+        end = _end_of(InferenceOutput("", FinishReason.STOP, usage=usage, model=request.hints.model))
         await self._recorder.emit(start, layer="inference", action="inference.start", caused_by=caused_by)
         await self._recorder.emit(
             end, layer="inference", action="inference.end", duration_s=took_s, caused_by=caused_by
@@ -211,7 +208,6 @@ class Inferences:
 
 def _end_of(output: InferenceOutput) -> events.InferenceEnd:
     return events.InferenceEnd(
-        duration_ms=0.0,
         tokens_in=output.usage.prompt_tokens,
         tokens_out=output.usage.output_tokens,
         finish_reason=output.finish_reason,

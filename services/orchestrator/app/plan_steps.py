@@ -148,7 +148,7 @@ class PlanSteps:
             self.results.append(result)
             self._recorder.note_step(step.name, result.failure)
             await self._recorder.emit(
-                events.StepEnd(step.name, step.kind, took_s * 1000, success=result.failure is None),
+                events.StepEnd(step.name, step.kind, success=result.failure is None),
                 layer="orchestrator",
                 action="step.end",
                 entries=[StepEnded(result, self._enforcement if step.name == self._final else None)],

@@ -126,9 +126,7 @@ class ToolCalls:
         self.records.append(record)
         self._recorder.note_step(call.id, record.failure)
         await self._recorder.emit(
-            events.ToolEnd(
-                call.name, call.id, args_hash, record.duration_s * 1000, not record.is_error, record.error_code
-            ),
+            events.ToolEnd(call.name, call.id, args_hash, not record.is_error, record.error_code),
             layer="tools",
             action="tool.end",
             # What was given up has no end that it could be taken up from: it may have run.

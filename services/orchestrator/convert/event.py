@@ -93,12 +93,11 @@ def _set_payload(encoded: event_pb2.ExecutionEvent, payload: Payload) -> None:  
         case Transition():
             encoded.transition.CopyFrom(
                 event_pb2.LifecycleTransition(
-                    to=state_to_proto(payload.target), attempt=payload.attempt, reason=payload.reason
+                    to_state=state_to_proto(payload.target), attempt=payload.attempt, reason=payload.reason
                 )
             )
-            # `from` is a keyword of Python, so it is no argument name.
             if payload.source is not None:
-                setattr(encoded.transition, "from", state_to_proto(payload.source))
+                encoded.transition.from_state = state_to_proto(payload.source)
         case events.InferenceStart():
             encoded.inference_start.CopyFrom(
                 event_pb2.InferenceStart(
@@ -113,7 +112,6 @@ def _set_payload(encoded: event_pb2.ExecutionEvent, payload: Payload) -> None:  
         case events.InferenceEnd():
             encoded.inference_end.CopyFrom(
                 event_pb2.InferenceEnd(
-                    duration_ms=payload.duration_ms,
                     tokens_in=payload.tokens_in,
                     tokens_out=payload.tokens_out,
                     finish_reason=finish_reason_to_proto(payload.finish_reason),
@@ -134,7 +132,6 @@ def _set_payload(encoded: event_pb2.ExecutionEvent, payload: Payload) -> None:  
                     tool_name=payload.tool_name,
                     tool_call_id=payload.tool_call_id,
                     args_hash=payload.args_hash,
-                    duration_ms=payload.duration_ms,
                     success=payload.success,
                     error_code=error_code_to_proto(payload.error_code),
                 )
@@ -153,11 +150,7 @@ def _set_payload(encoded: event_pb2.ExecutionEvent, payload: Payload) -> None:  
         case events.StepStart():
             encoded.step_start.CopyFrom(event_pb2.StepStart(name=payload.name, kind=payload.kind))
         case events.StepEnd():
-            encoded.step_end.CopyFrom(
-                event_pb2.StepEnd(
-                    name=payload.name, kind=payload.kind, duration_ms=payload.duration_ms, success=payload.success
-                )
-            )
+            encoded.step_end.CopyFrom(event_pb2.StepEnd(name=payload.name, kind=payload.kind, success=payload.success))
         case events.VoteCast():
             encoded.vote_cast.CopyFrom(
                 event_pb2.VoteCast(
@@ -207,8 +200,8 @@ def _payload_from_proto(encoded: event_pb2.ExecutionEvent) -> Payload:  # noqa: 
     match encoded.WhichOneof("event"):
         case "transition":
             moved = encoded.transition
-            source = state_from_proto(getattr(moved, "from"))
-            return Transition(source, state_from_proto(moved.to) or State.ERROR, moved.attempt, moved.reason)
+            source, target = state_from_proto(moved.from_state), state_from_proto(moved.to_state)
+            return Transition(source, target or State.ERROR, moved.attempt, moved.reason)
         case "inference_start":
             start = encoded.inference_start
             return events.InferenceStart(
@@ -223,7 +216,6 @@ def _payload_from_proto(encoded: event_pb2.ExecutionEvent) -> Payload:  # noqa: 
             end = encoded.inference_end
             reason = finish_reason_from_proto(end.finish_reason)
             return events.InferenceEnd(
-                duration_ms=end.duration_ms,
                 tokens_in=end.tokens_in,
                 tokens_out=end.tokens_out,
                 finish_reason=reason,
@@ -240,7 +232,6 @@ def _payload_from_proto(encoded: event_pb2.ExecutionEvent) -> Payload:  # noqa: 
                 tool_name=tool_end.tool_name,
                 tool_call_id=tool_end.tool_call_id,
                 args_hash=tool_end.args_hash,
-                duration_ms=tool_end.duration_ms,
                 success=tool_end.success,
                 error_code=error_code_from_proto(tool_end.error_code),
             )
@@ -257,7 +248,7 @@ def _payload_from_proto(encoded: event_pb2.ExecutionEvent) -> Payload:  # noqa: 
             return events.StepStart(encoded.step_start.name, encoded.step_start.kind)
         case "step_end":
             step = encoded.step_end
-            return events.StepEnd(step.name, step.kind, step.duration_ms, step.success)
+            return events.StepEnd(step.name, step.kind, step.success)
         case "vote_cast":
             vote = encoded.vote_cast
             return events.VoteCast(vote.replica_index, vote.value_hash, vote.abstained)

@@ -52,7 +52,7 @@ def plan_to_proto(plan: Plan) -> plan_pb2.ExecutionPlan:
     """Encode a plan, so that it can be sent back in a request."""
     policy = plan_pb2.PlanPolicy(
         max_steps=plan.policy.max_steps,
-        allowed_step_types=sorted(plan.policy.allowed_kinds or ()),
+        allowed_step_kinds=sorted(plan.policy.allowed_kinds or ()),
         require_linear=plan.policy.require_linear,
     )
     if plan.policy.timeout_per_step_s:
@@ -169,7 +169,7 @@ def _timeout_from_proto(field: str, duration: Duration) -> float:
 def _policy_from_proto(policy: plan_pb2.PlanPolicy) -> PlanPolicy:
     return PlanPolicy(
         max_steps=policy.max_steps if policy.max_steps > 0 else MAX_STEPS,
-        allowed_kinds=frozenset(policy.allowed_step_types) or None,
+        allowed_kinds=frozenset(policy.allowed_step_kinds) or None,
         require_linear=policy.require_linear,
         timeout_per_step_s=_timeout_from_proto("policy.timeout_per_step", policy.timeout_per_step)
         if policy.HasField("timeout_per_step")

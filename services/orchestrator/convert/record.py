@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pagantic.orchestrator.v1 import execution_pb2, orchestrator_service_pb2
+from pagantic.orchestrator.v1 import execution_pb2, session_pb2, usage_total_pb2
 from pagantic_common.codec.errors import failure_to_proto
 from pagantic_common.codec.messages import message_to_proto
 from services.orchestrator.convert.event import state_to_proto, timestamp_to_proto
@@ -33,9 +33,9 @@ def record_to_proto(record: ExecutionRecord) -> execution_pb2.Execution:
     )
 
 
-def session_to_proto(session: SessionRecord) -> orchestrator_service_pb2.Session:
+def session_to_proto(session: SessionRecord) -> session_pb2.Session:
     """Encode a conversation."""
-    return orchestrator_service_pb2.Session(
+    return session_pb2.Session(
         session_id=session.session_id,
         messages=[message_to_proto(message) for message in session.messages],
         message_count=session.message_count,
@@ -46,9 +46,9 @@ def session_to_proto(session: SessionRecord) -> orchestrator_service_pb2.Session
     )
 
 
-def usage_total_to_proto(total: UsageTotal) -> orchestrator_service_pb2.UsageTotal:
+def usage_total_to_proto(total: UsageTotal) -> usage_total_pb2.UsageTotal:
     """Encode what executions used."""
-    return orchestrator_service_pb2.UsageTotal(
+    return usage_total_pb2.UsageTotal(
         session_id=total.session_id,
         model=total.model,
         requests=total.requests,

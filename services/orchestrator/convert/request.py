@@ -6,7 +6,7 @@ import hashlib
 from typing import Literal
 
 from pagantic.common.v1 import message_pb2
-from pagantic.context.v1 import context_service_pb2
+from pagantic.context.v1 import policy_pb2
 from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.codec.messages import duration_from_proto, message_from_proto, tool_choice_from_proto
@@ -73,10 +73,10 @@ def mode_to_proto(mode: Mode) -> execution_pb2.Mode.ValueType:
     return execution_pb2.Mode.Value(_MODE_PREFIX + mode.value)
 
 
-def context_to_proto(policy: ContextPolicy) -> context_service_pb2.ContextPolicy:
+def context_to_proto(policy: ContextPolicy) -> policy_pb2.ContextPolicy:
     """Encode a context policy for the context service."""
-    encoded = context_service_pb2.ContextPolicy(
-        retriever=context_service_pb2.Retriever.Value(policy.retriever),
+    encoded = policy_pb2.ContextPolicy(
+        retriever=policy_pb2.Retriever.Value(policy.retriever),
         collection=policy.collection,
         max_chunks=policy.max_chunks,
         max_tokens=policy.max_tokens,
@@ -138,17 +138,17 @@ def _reasoning_from_proto(reasoning: generation_pb2.Reasoning) -> Reasoning:
     return Reasoning(ReasoningMode.__members__.get(name, ReasoningMode.AUTO), reasoning.max_tokens)
 
 
-def _context_from_proto(policy: context_service_pb2.ContextPolicy) -> ContextPolicy:
-    if policy.placement not in context_service_pb2.Placement.values():
+def _context_from_proto(policy: policy_pb2.ContextPolicy) -> ContextPolicy:
+    if policy.placement not in policy_pb2.Placement.values():
         raise InvalidRequest(f"context.placement {policy.placement} is not known")
-    if policy.retriever not in context_service_pb2.Retriever.values():
+    if policy.retriever not in policy_pb2.Retriever.values():
         raise InvalidRequest(f"context.retriever {policy.retriever} is not known")
     return ContextPolicy(
-        retriever=context_service_pb2.Retriever.Name(policy.retriever),
+        retriever=policy_pb2.Retriever.Name(policy.retriever),
         collection=policy.collection,
         max_chunks=policy.max_chunks,
         min_score=policy.min_score if policy.HasField("min_score") else None,
-        is_after_system=policy.placement == context_service_pb2.PLACEMENT_AFTER_SYSTEM,
+        is_after_system=policy.placement == policy_pb2.PLACEMENT_AFTER_SYSTEM,
         scorer=policy.rerank.scorer if policy.HasField("rerank") else None,
         top_k=policy.rerank.top_k,
         max_tokens=policy.max_tokens,

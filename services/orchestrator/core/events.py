@@ -39,7 +39,6 @@ class InferenceStart:
 class InferenceEnd:
     """An inference ended; `model` is the alias that served it, empty when that is not known."""
 
-    duration_ms: float
     tokens_in: int
     tokens_out: int
     finish_reason: FinishReason
@@ -64,7 +63,6 @@ class ToolEnd:
     tool_name: str
     tool_call_id: str
     args_hash: str
-    duration_ms: float
     success: bool
     error_code: ErrorCode | None
 
@@ -107,7 +105,6 @@ class StepEnd:
 
     name: str
     kind: str
-    duration_ms: float
     success: bool
 
 

@@ -10,6 +10,7 @@ import pytest
 from pagantic.common.v1 import chunk_pb2, message_pb2
 from pagantic.context.v1 import context_service_pb2 as pb
 from pagantic.context.v1 import context_service_pb2_grpc as pb_grpc
+from pagantic.context.v1 import policy_pb2
 from pagantic.inference.v1 import inference_service_pb2 as inference_pb
 from pagantic.inference.v1 import inference_service_pb2_grpc as inference_grpc
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
@@ -62,7 +63,7 @@ async def ingest(context, **documents):
 
 
 def policy(**fields):
-    return pb.ContextPolicy(collection="docs", **fields)
+    return policy_pb2.ContextPolicy(collection="docs", **fields)
 
 
 async def test_ingested_documents_are_retrieved_best_first(context):
@@ -104,7 +105,7 @@ async def test_given_chunks_are_laid_out_without_a_collection(context):
         ("Retrieve", pb.RetrieveRequest(policy=policy()), grpc.StatusCode.INVALID_ARGUMENT),
         (
             "Retrieve",
-            pb.RetrieveRequest(query="q", policy=policy(retriever=pb.RETRIEVER_VECTOR)),
+            pb.RetrieveRequest(query="q", policy=policy(retriever=policy_pb2.RETRIEVER_VECTOR)),
             grpc.StatusCode.UNIMPLEMENTED,
         ),
         ("Retrieve", pb.RetrieveRequest(query="q", policy=policy(retriever=77)), grpc.StatusCode.INVALID_ARGUMENT),

@@ -8,7 +8,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from pagantic.common.v1 import chunk_pb2, error_pb2, message_pb2
 from pagantic.constraint.v1 import contract_pb2
-from pagantic.context.v1 import context_service_pb2
+from pagantic.context.v1 import policy_pb2
 from pagantic.orchestrator.v1 import execution_pb2, plan_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.domain.errors import InvalidRequest, Overloaded, PreconditionFailed
@@ -53,9 +53,9 @@ POLICY = {"collection": "c"}
         system_request(hints=execution_pb2.ExecutionHints(temperature=float("nan"))),
         system_request(hints=execution_pb2.ExecutionHints(logit_bias={-1: 1.0})),
         system_request(hints=execution_pb2.ExecutionHints(tool_choice=message_pb2.ToolChoice(mode=99))),
-        system_request(context=context_service_pb2.ContextPolicy(min_score=float("nan"), **POLICY)),
-        system_request(context=context_service_pb2.ContextPolicy(placement=99, **POLICY)),
-        system_request(context=context_service_pb2.ContextPolicy(retriever=99, **POLICY)),
+        system_request(context=policy_pb2.ContextPolicy(min_score=float("nan"), **POLICY)),
+        system_request(context=policy_pb2.ContextPolicy(placement=99, **POLICY)),
+        system_request(context=policy_pb2.ContextPolicy(retriever=99, **POLICY)),
         system_request(retry=plan_pb2.RetryPolicy(kind=99)),
         system_request(output=contract_pb2.OutputContract(schema_in_prompt=99)),
         system_request(rules=[contract_pb2.Rule(expression="true")]),

@@ -3,13 +3,13 @@
 import pytest
 
 from pagantic.constraint.v1 import contract_pb2
-from pagantic.context.v1 import context_service_pb2
+from pagantic.context.v1 import policy_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.domain.chunks import Chunk
 from tests.support.orchestrator_app import execute, orchestrator, system_request
 from tests.support.scripted_services import ScriptedContext, ScriptedInference, answer, scripted_services
 
-POLICY = context_service_pb2.ContextPolicy(collection="c")
+POLICY = policy_pb2.ContextPolicy(collection="c")
 CHUNKS = (Chunk("1", "red hats", "s", 3.0, "bm25"), Chunk("2", "blue", "s", 1.0, "bm25"))
 STRUCTURED = {
     "mode": execution_pb2.MODE_STRUCTURED,
@@ -38,7 +38,7 @@ async def test_confidence_is_of_retrieval_where_nothing_else_judged(tmp_path, fi
 async def test_the_context_message_names_the_tools_that_are_offered_and_shows_the_schema(tmp_path):
     inference = ScriptedInference(answer("{}"))
     services = scripted_services(inference=inference, context=ScriptedContext(*CHUNKS))
-    policy = context_service_pb2.ContextPolicy(collection="c", include_tools=True, include_schema=True)
+    policy = policy_pb2.ContextPolicy(collection="c", include_tools=True, include_schema=True)
     output = contract_pb2.OutputContract(schema_json='{"type": "object"}')
     async with orchestrator(tmp_path, services) as stub:
         response = await execute(stub, system_request("Red?", context=policy, output=output))

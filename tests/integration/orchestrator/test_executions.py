@@ -6,7 +6,7 @@ import pytest
 
 from pagantic.common.v1 import error_pb2, message_pb2
 from pagantic.constraint.v1 import contract_pb2
-from pagantic.context.v1 import context_service_pb2
+from pagantic.context.v1 import policy_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.domain.errors import (
@@ -53,7 +53,7 @@ async def test_a_chat_answers_and_its_timeline_has_no_gaps(tmp_path):
         assert response.token_usage.output_tokens == 3
         events = await timeline(stub, "r1")
     assert [event.sequence for event in events] == list(range(1, len(events) + 1))
-    states = [event.transition.to for event in events if event.WhichOneof("event") == "transition"]
+    states = [event.transition.to_state for event in events if event.WhichOneof("event") == "transition"]
     assert [execution_pb2.LifecycleState.Name(state).removeprefix("LIFECYCLE_STATE_") for state in states] == [
         "INIT",
         "PREPARE",
@@ -215,7 +215,7 @@ async def test_a_chat_goes_on_without_tools_or_context_that_cannot_be_reached(tm
     tools, context = ScriptedTools(), ScriptedContext()
     tools.failure = context.failure = Unavailable("down")
     async with orchestrator(tmp_path, scripted_services(tools=tools, context=context)) as stub:
-        policy = context_service_pb2.ContextPolicy(collection="c")
+        policy = policy_pb2.ContextPolicy(collection="c")
         response = await execute(stub, system_request(request_id="r1", context=policy))
         assert response.content == "hello"
         retrieved = [event for event in await timeline(stub, "r1") if event.action == "context.retrieved"]

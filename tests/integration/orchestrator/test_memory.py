@@ -243,7 +243,7 @@ async def test_what_goes_is_summarized_once_and_told_and_paid_for(tmp_path):
         events = await timeline(stub, "r4")
         actions = [event.action for event in events if not event.action.startswith("lifecycle")]
         assert actions == ["inference.start", "inference.end"] * 2 + ["execution.end"]
-        states = [event.transition.to for event in events[:4] if event.WhichOneof("event") == "transition"]
+        states = [event.transition.to_state for event in events[:4] if event.WhichOneof("event") == "transition"]
         assert states[-1] == execution_pb2.LIFECYCLE_STATE_PREPARE
         failed = await execute(stub, system_request("x", session_id="s", tools=["hammer"]))
         assert failed.HasField("error")

@@ -7,7 +7,7 @@ import pytest
 
 from pagantic.common.v1 import error_pb2
 from pagantic.constraint.v1 import contract_pb2
-from pagantic.context.v1 import context_service_pb2
+from pagantic.context.v1 import policy_pb2
 from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
@@ -97,7 +97,7 @@ async def test_every_error_of_another_service_keeps_its_meaning(tmp_path, error,
     assert error_pb2.ErrorCode.Name(response.error.code) == f"ERROR_CODE_{code}"
 
 
-POLICY = context_service_pb2.ContextPolicy(collection="handbook")
+POLICY = policy_pb2.ContextPolicy(collection="handbook")
 
 
 @pytest.mark.parametrize("mode", [execution_pb2.MODE_CHAT, execution_pb2.MODE_STRUCTURED, execution_pb2.MODE_REDUNDANT])
@@ -122,7 +122,7 @@ async def test_an_outage_of_retrieval_is_a_warning_unless_the_context_is_require
         assert response.content == "hello"
         assert [warning.code for warning in response.warnings] == ["context_unavailable"]
         assert any(event.error.code for event in await timeline(stub, "r"))
-        required = context_service_pb2.ContextPolicy(collection="handbook", required=True)
+        required = policy_pb2.ContextPolicy(collection="handbook", required=True)
         response = await execute(stub, system_request(context=required))
         assert response.error.code == error_pb2.ERROR_CODE_ORCHESTRATION_DEPENDENCY_UNAVAILABLE
 

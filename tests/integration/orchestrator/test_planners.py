@@ -8,7 +8,7 @@ import pytest
 
 from pagantic.common.v1 import error_pb2
 from pagantic.constraint.v1 import contract_pb2
-from pagantic.context.v1 import context_service_pb2
+from pagantic.context.v1 import policy_pb2
 from pagantic.orchestrator.v1 import execution_pb2, plan_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.domain.errors import (
@@ -40,9 +40,7 @@ async def create_plan(stub, asked):
 
 
 async def test_the_static_planner_answers_from_context(tmp_path):
-    context = context_service_pb2.ContextPolicy(
-        collection="docs", rerank=context_service_pb2.RerankPolicy(top_k=2), retriever=1
-    )
+    context = policy_pb2.ContextPolicy(collection="docs", rerank=policy_pb2.RerankPolicy(top_k=2), retriever=1)
     async with orchestrator(tmp_path) as stub:
         response = await execute(stub, request(context=context))
         assert [result.name for result in response.step_results] == ["retrieve", "rerank", "answer"]
@@ -108,7 +106,7 @@ async def test_a_models_plan_has_tools_branches_retrieval_and_an_answer(tmp_path
     inference = ScriptedInference(answer(made), answer("for"), answer("against"), answer("so"))
     services = replace(scripted_services(inference=inference), planner=Planner.MODEL)
     async with orchestrator(tmp_path, services) as stub:
-        response = await execute(stub, request(context=context_service_pb2.ContextPolicy(collection="docs")))
+        response = await execute(stub, request(context=policy_pb2.ContextPolicy(collection="docs")))
     needs = {step.name: list(step.depends_on) for step in response.plan.steps}
     assert needs == {
         "retrieve": [],

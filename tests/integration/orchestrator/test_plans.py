@@ -9,7 +9,7 @@ import pytest
 
 from pagantic.common.v1 import error_pb2, message_pb2
 from pagantic.constraint.v1 import contract_pb2
-from pagantic.context.v1 import context_service_pb2
+from pagantic.context.v1 import policy_pb2
 from pagantic.orchestrator.v1 import execution_pb2, plan_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.domain.errors import ErrorCode, Internal, InvalidRequest, NotFound, Overloaded, Unavailable
@@ -26,7 +26,7 @@ from tests.support.scripted_services import (
     scripted_services,
 )
 
-POLICY = context_service_pb2.ContextPolicy(collection="handbook")
+POLICY = policy_pb2.ContextPolicy(collection="handbook")
 REQUIRED = execution_pb2.ExecutionHints(tool_choice=message_pb2.ToolChoice(mode=message_pb2.TOOL_CHOICE_MODE_REQUIRED))
 UNDECODED = contract_pb2.OutputContract(grammar='root ::= "a"', decoder_constraint=False)
 SCHEMA = contract_pb2.OutputContract(schema_json="{}")
@@ -53,7 +53,9 @@ async def ask(tmp_path, request, **services):
 
 
 def states(events):
-    names = [execution_pb2.LifecycleState.Name(event.transition.to) for event in events if event.HasField("transition")]
+    names = [
+        execution_pb2.LifecycleState.Name(event.transition.to_state) for event in events if event.HasField("transition")
+    ]
     return [name.removeprefix("LIFECYCLE_STATE_") for name in names]
 
 
@@ -190,9 +192,9 @@ async def test_a_step_whose_tools_ran_is_not_run_again(tmp_path):
         ("STRUCTURED", {"hints": REQUIRED}, "name them in tools"),
         ("PLAN", {"hints": REQUIRED}, "parameter of its infer steps"),
         ("PLAN", {"plan": plan_pb2.ExecutionPlan(), "context": POLICY}, "give the plan a retrieve step"),
-        ("PLAN", {"context": context_service_pb2.ContextPolicy(max_tokens=5)}, "max_tokens unset"),
-        ("PLAN", {"context": context_service_pb2.ContextPolicy(placement=2)}, "placement"),
-        ("CHAT", {"context": context_service_pb2.ContextPolicy(placement=9)}, "context.placement 9 is not known"),
+        ("PLAN", {"context": policy_pb2.ContextPolicy(max_tokens=5)}, "max_tokens unset"),
+        ("PLAN", {"context": policy_pb2.ContextPolicy(placement=2)}, "placement"),
+        ("CHAT", {"context": policy_pb2.ContextPolicy(placement=9)}, "context.placement 9 is not known"),
         ("CHAT", {"retry": plan_pb2.RetryPolicy(kind=9)}, "retry.kind 9 is not known"),
         ("CHAT", {"output": contract_pb2.OutputContract(schema_in_prompt=9)}, "schema_in_prompt 9 is not known"),
         ("CHAT", {"output": UNDECODED}, "leave output.decoder_constraint on"),
@@ -338,7 +340,7 @@ async def test_an_unknown_collection_is_a_configuration_failure_and_not_retried(
 
 
 async def test_a_planner_takes_any_number_of_chunks(tmp_path):
-    policy = context_service_pb2.ContextPolicy(collection="handbook", max_chunks=-1)
+    policy = policy_pb2.ContextPolicy(collection="handbook", max_chunks=-1)
     request = system_request(mode=execution_pb2.MODE_PLAN, context=policy, request_id="p")
     response, _ = await ask(tmp_path, request)
     assert not response.HasField("error")

@@ -65,7 +65,7 @@ async def test_a_template_that_does_not_fit_is_found_in_prepare_and_named(tmp_pa
         events = await timeline(stub, "r")
     assert response.error.code == error_pb2.ERROR_CODE_CONFIG_INVALID
     assert wrong in response.error.message
-    assert getattr(events[-2].transition, "from") == execution_pb2.LIFECYCLE_STATE_PREPARE
+    assert events[-2].transition.from_state == execution_pb2.LIFECYCLE_STATE_PREPARE
     assert not inference.commands
 
 

@@ -105,7 +105,7 @@ async def test_a_caller_that_leaves_while_it_is_admitted_leaves_no_zombie(tmp_pa
         execution = await ended(stub, "r1")
         events = await timeline(stub, "r1")
     assert execution.state.current == execution_pb2.LIFECYCLE_STATE_CANCELLED
-    assert events[0].transition.to == execution_pb2.LIFECYCLE_STATE_INIT
+    assert events[0].transition.to_state == execution_pb2.LIFECYCLE_STATE_INIT
     assert [event.sequence for event in events] == list(range(1, len(events) + 1))
 
 

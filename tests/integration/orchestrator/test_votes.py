@@ -47,7 +47,9 @@ async def test_the_most_frequent_answer_wins_with_its_share_as_confidence(tmp_pa
     stages = [event.correlation.caused_by for event in events if event.WhichOneof("event") == "validation_stage"]
     assert stages == ["replica-0", "replica-1", "replica-2"]
     assert casts[1].value_hash == casts[2].value_hash != casts[0].value_hash
-    names = [execution_pb2.LifecycleState.Name(event.transition.to) for event in events if event.HasField("transition")]
+    names = [
+        execution_pb2.LifecycleState.Name(event.transition.to_state) for event in events if event.HasField("transition")
+    ]
     assert [name.removeprefix("LIFECYCLE_STATE_") for name in names] == [
         "INIT", "PREPARE", "EXECUTE", "VALIDATE", "COMPLETE",
     ]  # fmt: skip

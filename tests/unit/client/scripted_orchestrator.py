@@ -7,7 +7,7 @@ import threading
 from contextlib import contextmanager
 
 from pagantic.common.v1 import message_pb2
-from pagantic.orchestrator.v1 import event_pb2, execution_pb2, plan_pb2
+from pagantic.orchestrator.v1 import event_pb2, execution_pb2, plan_pb2, session_pb2, usage_total_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as rpc
 from pagantic_common.domain.errors import NotFound, PreconditionFailed
@@ -78,7 +78,7 @@ class ScriptedOrchestrator(rpc.OrchestratorServiceServicer):
         if request.session_id != "a":
             raise NotFound(f"no session has session_id {request.session_id!r}")
         said = message_pb2.Message(role=message_pb2.ROLE_USER, content="hi \x1b[2Jthere")
-        return pb.GetSessionResponse(session=pb.Session(session_id="a", messages=[said]))
+        return pb.GetSessionResponse(session=session_pb2.Session(session_id="a", messages=[said]))
 
     async def DeleteSession(self, request, _context):
         self.requests.append(request)
@@ -93,13 +93,15 @@ class ScriptedOrchestrator(rpc.OrchestratorServiceServicer):
         return pb.ResumeExecutionResponse(state=execution_pb2.LIFECYCLE_STATE_EXECUTE)
 
     async def GetUsage(self, request, _context):
-        total = pb.UsageTotal(session_id=request.session_id, model="default", requests=2, output_tokens=6, cost_usd=0.5)
+        total = usage_total_pb2.UsageTotal(
+            session_id=request.session_id, model="default", requests=2, output_tokens=6, cost_usd=0.5
+        )
         return pb.GetUsageResponse(totals=[total])
 
     async def ListSessions(self, request, _context):
         if not request.page_token:
-            return pb.ListSessionsResponse(sessions=[pb.Session(session_id="a")], next_page_token="1")  # noqa: S106
-        return pb.ListSessionsResponse(sessions=[pb.Session(session_id="b")])
+            return pb.ListSessionsResponse(sessions=[session_pb2.Session(session_id="a")], next_page_token="1")  # noqa: S106
+        return pb.ListSessionsResponse(sessions=[session_pb2.Session(session_id="b")])
 
 
 @contextmanager

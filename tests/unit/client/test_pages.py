@@ -1,7 +1,7 @@
 """The client follows pages to their end."""
 
 from pagantic.common.v1 import message_pb2
-from pagantic.orchestrator.v1 import event_pb2
+from pagantic.orchestrator.v1 import event_pb2, session_pb2, usage_total_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.client import Client
 from tests.unit.client.scripted_orchestrator import ScriptedOrchestrator, serving
@@ -18,11 +18,13 @@ class Paged(ScriptedOrchestrator):
     async def GetSession(self, request, _context):
         position = (request.before_position or 3) - 1
         said = message_pb2.Message(role=message_pb2.ROLE_USER, content=f"{position}")
-        return pb.GetSessionResponse(session=pb.Session(session_id="a", messages=[said], first_position=position))
+        return pb.GetSessionResponse(
+            session=session_pb2.Session(session_id="a", messages=[said], first_position=position)
+        )
 
     async def GetUsage(self, request, _context):
         number = int(request.page_token or "0")
-        total = pb.UsageTotal(session_id=request.session_id, model=f"m{number}")
+        total = usage_total_pb2.UsageTotal(session_id=request.session_id, model=f"m{number}")
         return pb.GetUsageResponse(totals=[total], next_page_token=f"{number + 1}" if number < 2 else "")
 
 

@@ -9,8 +9,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from rich.console import Console
 
 from pagantic.common.v1 import correlation_pb2, error_pb2
-from pagantic.orchestrator.v1 import event_pb2, execution_pb2
-from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
+from pagantic.orchestrator.v1 import event_pb2, execution_pb2, usage_total_pb2
 from pagantic_common.client.descriptions import count_of, describe_event, describe_votes
 from pagantic_common.client.tables import COLUMNS, timeline_rows, timeline_table, usage_table
 from pagantic_common.codec.messages import duration_to_proto
@@ -34,8 +33,8 @@ def test_offsets_count_from_the_first_event_and_causes_and_errors_are_named():
 
 
 def test_a_transition_names_both_states():
-    transition = event_pb2.LifecycleTransition(to=execution_pb2.LIFECYCLE_STATE_PREPARE, reason="admitted")
-    setattr(transition, "from", execution_pb2.LIFECYCLE_STATE_INIT)
+    transition = event_pb2.LifecycleTransition(to_state=execution_pb2.LIFECYCLE_STATE_PREPARE, reason="admitted")
+    transition.from_state = execution_pb2.LIFECYCLE_STATE_INIT
     assert describe_event(event_pb2.ExecutionEvent(transition=transition)) == "INIT -> PREPARE: admitted"
 
 
@@ -93,7 +92,7 @@ def test_votes_are_a_tally():
 
 
 def test_usage_without_prices_has_no_cost():
-    total = pb.UsageTotal(model="m", requests=1)
+    total = usage_total_pb2.UsageTotal(model="m", requests=1)
     shown = rendered(usage_table([total]), 120)
     assert "0.0000" not in shown
     assert "(none)" in shown

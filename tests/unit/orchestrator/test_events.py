@@ -8,8 +8,8 @@ from services.orchestrator.core.events import Event, InferenceEnd, Resumed, Step
 from services.orchestrator.core.response import FinishReason
 
 RESUMED, START = Resumed(), StepStart("a", "infer")
-DONE = StepEnd("a", "infer", 1.0, success=True)
-SAID = InferenceEnd(1.0, 1, 1, FinishReason.STOP, 0)
+DONE = StepEnd("a", "infer", success=True)
+SAID = InferenceEnd(1, 1, FinishReason.STOP, 0)
 
 
 def event(payload, failure=None):

@@ -22,58 +22,47 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
-from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from pagantic.common.v1 import chunk_pb2 as pagantic_dot_common_dot_v1_dot_chunk__pb2
 from pagantic.common.v1 import message_pb2 as pagantic_dot_common_dot_v1_dot_message__pb2
+from pagantic.context.v1 import collection_pb2 as pagantic_dot_context_dot_v1_dot_collection__pb2
+from pagantic.context.v1 import policy_pb2 as pagantic_dot_context_dot_v1_dot_policy__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)pagantic/context/v1/context_service.proto\x12\x13pagantic.context.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1epagantic/common/v1/chunk.proto\x1a pagantic/common/v1/message.proto\"w\n\nCollection\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x16\n\x0e\x64ocument_count\x18\x02 \x01(\x05\x12\x13\n\x0b\x63hunk_count\x18\x03 \x01(\x05\x12.\n\ncreated_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"B\n\x08\x44ocument\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12\x15\n\rmetadata_json\x18\x03 \x01(\t\"\xcb\x02\n\rContextPolicy\x12\x31\n\tretriever\x18\x01 \x01(\x0e\x32\x1e.pagantic.context.v1.Retriever\x12\x12\n\ncollection\x18\x02 \x01(\t\x12\x12\n\nmax_chunks\x18\x03 \x01(\x05\x12\x16\n\tmin_score\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x31\n\tplacement\x18\x05 \x01(\x0e\x32\x1e.pagantic.context.v1.Placement\x12\x31\n\x06rerank\x18\x06 \x01(\x0b\x32!.pagantic.context.v1.RerankPolicy\x12\x12\n\nmax_tokens\x18\x07 \x01(\x05\x12\x15\n\rinclude_tools\x18\x08 \x01(\x08\x12\x16\n\x0einclude_schema\x18\t \x01(\x08\x12\x10\n\x08required\x18\n \x01(\x08\x42\x0c\n\n_min_score\"-\n\x0cRerankPolicy\x12\x0e\n\x06scorer\x18\x01 \x01(\t\x12\r\n\x05top_k\x18\x02 \x01(\x05\"\'\n\x17\x43reateCollectionRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"O\n\x18\x43reateCollectionResponse\x12\x33\n\ncollection\x18\x01 \x01(\x0b\x32\x1f.pagantic.context.v1.Collection\"\x18\n\x16ListCollectionsRequest\"O\n\x17ListCollectionsResponse\x12\x34\n\x0b\x63ollections\x18\x01 \x03(\x0b\x32\x1f.pagantic.context.v1.Collection\"\'\n\x17\x44\x65leteCollectionRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x1a\n\x18\x44\x65leteCollectionResponse\"U\n\rIngestRequest\x12\x12\n\ncollection\x18\x01 \x01(\t\x12\x30\n\tdocuments\x18\x02 \x03(\x0b\x32\x1d.pagantic.context.v1.Document\"y\n\x0eIngestResponse\x12\x33\n\ncollection\x18\x01 \x01(\x0b\x32\x1f.pagantic.context.v1.Collection\x12\r\n\x05\x61\x64\x64\x65\x64\x18\x02 \x01(\x05\x12\x10\n\x08replaced\x18\x03 \x01(\x05\x12\x11\n\tunchanged\x18\x04 \x01(\x05\"4\n\rDeleteRequest\x12\x12\n\ncollection\x18\x01 \x01(\t\x12\x0f\n\x07sources\x18\x02 \x03(\t\"!\n\x0e\x44\x65leteResponse\x12\x0f\n\x07\x64\x65leted\x18\x01 \x01(\x05\"T\n\x0fRetrieveRequest\x12\r\n\x05query\x18\x01 \x01(\t\x12\x32\n\x06policy\x18\x02 \x01(\x0b\x32\".pagantic.context.v1.ContextPolicy\"=\n\x10RetrieveResponse\x12)\n\x06\x63hunks\x18\x01 \x03(\x0b\x32\x19.pagantic.common.v1.Chunk\"\x92\x01\n\x13\x42uildContextRequest\x12\r\n\x05query\x18\x01 \x01(\t\x12\x32\n\x06policy\x18\x02 \x01(\x0b\x32\".pagantic.context.v1.ContextPolicy\x12)\n\x06\x63hunks\x18\x03 \x03(\x0b\x32\x19.pagantic.common.v1.Chunk\x12\r\n\x05model\x18\x04 \x01(\t\"\x96\x01\n\x14\x42uildContextResponse\x12,\n\x07message\x18\x01 \x01(\x0b\x32\x1b.pagantic.common.v1.Message\x12)\n\x06\x63hunks\x18\x02 \x03(\x0b\x32\x19.pagantic.common.v1.Chunk\x12\x13\n\x0btoken_count\x18\x03 \x01(\x05\x12\x10\n\x08\x63overage\x18\x04 \x01(\x01*}\n\tRetriever\x12\x19\n\x15RETRIEVER_UNSPECIFIED\x10\x00\x12\x12\n\x0eRETRIEVER_BM25\x10\x01\x12\x15\n\x11RETRIEVER_KEYWORD\x10\x02\x12\x14\n\x10RETRIEVER_VECTOR\x10\x03\x12\x14\n\x10RETRIEVER_HYBRID\x10\x04*b\n\tPlacement\x12\x19\n\x15PLACEMENT_UNSPECIFIED\x10\x00\x12\x1e\n\x1aPLACEMENT_BEFORE_LAST_USER\x10\x01\x12\x1a\n\x16PLACEMENT_AFTER_SYSTEM\x10\x02\x32\xc4\x05\n\x0e\x43ontextService\x12o\n\x10\x43reateCollection\x12,.pagantic.context.v1.CreateCollectionRequest\x1a-.pagantic.context.v1.CreateCollectionResponse\x12l\n\x0fListCollections\x12+.pagantic.context.v1.ListCollectionsRequest\x1a,.pagantic.context.v1.ListCollectionsResponse\x12o\n\x10\x44\x65leteCollection\x12,.pagantic.context.v1.DeleteCollectionRequest\x1a-.pagantic.context.v1.DeleteCollectionResponse\x12Q\n\x06Ingest\x12\".pagantic.context.v1.IngestRequest\x1a#.pagantic.context.v1.IngestResponse\x12Q\n\x06\x44\x65lete\x12\".pagantic.context.v1.DeleteRequest\x1a#.pagantic.context.v1.DeleteResponse\x12W\n\x08Retrieve\x12$.pagantic.context.v1.RetrieveRequest\x1a%.pagantic.context.v1.RetrieveResponse\x12\x63\n\x0c\x42uildContext\x12(.pagantic.context.v1.BuildContextRequest\x1a).pagantic.context.v1.BuildContextResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)pagantic/context/v1/context_service.proto\x12\x13pagantic.context.v1\x1a\x1epagantic/common/v1/chunk.proto\x1a pagantic/common/v1/message.proto\x1a$pagantic/context/v1/collection.proto\x1a pagantic/context/v1/policy.proto\"\'\n\x17\x43reateCollectionRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"O\n\x18\x43reateCollectionResponse\x12\x33\n\ncollection\x18\x01 \x01(\x0b\x32\x1f.pagantic.context.v1.Collection\"\x18\n\x16ListCollectionsRequest\"O\n\x17ListCollectionsResponse\x12\x34\n\x0b\x63ollections\x18\x01 \x03(\x0b\x32\x1f.pagantic.context.v1.Collection\"\'\n\x17\x44\x65leteCollectionRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x1a\n\x18\x44\x65leteCollectionResponse\"U\n\rIngestRequest\x12\x12\n\ncollection\x18\x01 \x01(\t\x12\x30\n\tdocuments\x18\x02 \x03(\x0b\x32\x1d.pagantic.context.v1.Document\"y\n\x0eIngestResponse\x12\x33\n\ncollection\x18\x01 \x01(\x0b\x32\x1f.pagantic.context.v1.Collection\x12\r\n\x05\x61\x64\x64\x65\x64\x18\x02 \x01(\x05\x12\x10\n\x08replaced\x18\x03 \x01(\x05\x12\x11\n\tunchanged\x18\x04 \x01(\x05\"4\n\rDeleteRequest\x12\x12\n\ncollection\x18\x01 \x01(\t\x12\x0f\n\x07sources\x18\x02 \x03(\t\"!\n\x0e\x44\x65leteResponse\x12\x0f\n\x07\x64\x65leted\x18\x01 \x01(\x05\"T\n\x0fRetrieveRequest\x12\r\n\x05query\x18\x01 \x01(\t\x12\x32\n\x06policy\x18\x02 \x01(\x0b\x32\".pagantic.context.v1.ContextPolicy\"=\n\x10RetrieveResponse\x12)\n\x06\x63hunks\x18\x01 \x03(\x0b\x32\x19.pagantic.common.v1.Chunk\"\x92\x01\n\x13\x42uildContextRequest\x12\r\n\x05query\x18\x01 \x01(\t\x12\x32\n\x06policy\x18\x02 \x01(\x0b\x32\".pagantic.context.v1.ContextPolicy\x12)\n\x06\x63hunks\x18\x03 \x03(\x0b\x32\x19.pagantic.common.v1.Chunk\x12\r\n\x05model\x18\x04 \x01(\t\"\x96\x01\n\x14\x42uildContextResponse\x12,\n\x07message\x18\x01 \x01(\x0b\x32\x1b.pagantic.common.v1.Message\x12)\n\x06\x63hunks\x18\x02 \x03(\x0b\x32\x19.pagantic.common.v1.Chunk\x12\x13\n\x0btoken_count\x18\x03 \x01(\x05\x12\x10\n\x08\x63overage\x18\x04 \x01(\x01\x32\xc4\x05\n\x0e\x43ontextService\x12o\n\x10\x43reateCollection\x12,.pagantic.context.v1.CreateCollectionRequest\x1a-.pagantic.context.v1.CreateCollectionResponse\x12l\n\x0fListCollections\x12+.pagantic.context.v1.ListCollectionsRequest\x1a,.pagantic.context.v1.ListCollectionsResponse\x12o\n\x10\x44\x65leteCollection\x12,.pagantic.context.v1.DeleteCollectionRequest\x1a-.pagantic.context.v1.DeleteCollectionResponse\x12Q\n\x06Ingest\x12\".pagantic.context.v1.IngestRequest\x1a#.pagantic.context.v1.IngestResponse\x12Q\n\x06\x44\x65lete\x12\".pagantic.context.v1.DeleteRequest\x1a#.pagantic.context.v1.DeleteResponse\x12W\n\x08Retrieve\x12$.pagantic.context.v1.RetrieveRequest\x1a%.pagantic.context.v1.RetrieveResponse\x12\x63\n\x0c\x42uildContext\x12(.pagantic.context.v1.BuildContextRequest\x1a).pagantic.context.v1.BuildContextResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'pagantic.context.v1.context_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_RETRIEVER']._serialized_start=1783
-  _globals['_RETRIEVER']._serialized_end=1908
-  _globals['_PLACEMENT']._serialized_start=1910
-  _globals['_PLACEMENT']._serialized_end=2008
-  _globals['_COLLECTION']._serialized_start=165
-  _globals['_COLLECTION']._serialized_end=284
-  _globals['_DOCUMENT']._serialized_start=286
-  _globals['_DOCUMENT']._serialized_end=352
-  _globals['_CONTEXTPOLICY']._serialized_start=355
-  _globals['_CONTEXTPOLICY']._serialized_end=686
-  _globals['_RERANKPOLICY']._serialized_start=688
-  _globals['_RERANKPOLICY']._serialized_end=733
-  _globals['_CREATECOLLECTIONREQUEST']._serialized_start=735
-  _globals['_CREATECOLLECTIONREQUEST']._serialized_end=774
-  _globals['_CREATECOLLECTIONRESPONSE']._serialized_start=776
-  _globals['_CREATECOLLECTIONRESPONSE']._serialized_end=855
-  _globals['_LISTCOLLECTIONSREQUEST']._serialized_start=857
-  _globals['_LISTCOLLECTIONSREQUEST']._serialized_end=881
-  _globals['_LISTCOLLECTIONSRESPONSE']._serialized_start=883
-  _globals['_LISTCOLLECTIONSRESPONSE']._serialized_end=962
-  _globals['_DELETECOLLECTIONREQUEST']._serialized_start=964
-  _globals['_DELETECOLLECTIONREQUEST']._serialized_end=1003
-  _globals['_DELETECOLLECTIONRESPONSE']._serialized_start=1005
-  _globals['_DELETECOLLECTIONRESPONSE']._serialized_end=1031
-  _globals['_INGESTREQUEST']._serialized_start=1033
-  _globals['_INGESTREQUEST']._serialized_end=1118
-  _globals['_INGESTRESPONSE']._serialized_start=1120
-  _globals['_INGESTRESPONSE']._serialized_end=1241
-  _globals['_DELETEREQUEST']._serialized_start=1243
-  _globals['_DELETEREQUEST']._serialized_end=1295
-  _globals['_DELETERESPONSE']._serialized_start=1297
-  _globals['_DELETERESPONSE']._serialized_end=1330
-  _globals['_RETRIEVEREQUEST']._serialized_start=1332
-  _globals['_RETRIEVEREQUEST']._serialized_end=1416
-  _globals['_RETRIEVERESPONSE']._serialized_start=1418
-  _globals['_RETRIEVERESPONSE']._serialized_end=1479
-  _globals['_BUILDCONTEXTREQUEST']._serialized_start=1482
-  _globals['_BUILDCONTEXTREQUEST']._serialized_end=1628
-  _globals['_BUILDCONTEXTRESPONSE']._serialized_start=1631
-  _globals['_BUILDCONTEXTRESPONSE']._serialized_end=1781
-  _globals['_CONTEXTSERVICE']._serialized_start=2011
-  _globals['_CONTEXTSERVICE']._serialized_end=2719
+  _globals['_CREATECOLLECTIONREQUEST']._serialized_start=204
+  _globals['_CREATECOLLECTIONREQUEST']._serialized_end=243
+  _globals['_CREATECOLLECTIONRESPONSE']._serialized_start=245
+  _globals['_CREATECOLLECTIONRESPONSE']._serialized_end=324
+  _globals['_LISTCOLLECTIONSREQUEST']._serialized_start=326
+  _globals['_LISTCOLLECTIONSREQUEST']._serialized_end=350
+  _globals['_LISTCOLLECTIONSRESPONSE']._serialized_start=352
+  _globals['_LISTCOLLECTIONSRESPONSE']._serialized_end=431
+  _globals['_DELETECOLLECTIONREQUEST']._serialized_start=433
+  _globals['_DELETECOLLECTIONREQUEST']._serialized_end=472
+  _globals['_DELETECOLLECTIONRESPONSE']._serialized_start=474
+  _globals['_DELETECOLLECTIONRESPONSE']._serialized_end=500
+  _globals['_INGESTREQUEST']._serialized_start=502
+  _globals['_INGESTREQUEST']._serialized_end=587
+  _globals['_INGESTRESPONSE']._serialized_start=589
+  _globals['_INGESTRESPONSE']._serialized_end=710
+  _globals['_DELETEREQUEST']._serialized_start=712
+  _globals['_DELETEREQUEST']._serialized_end=764
+  _globals['_DELETERESPONSE']._serialized_start=766
+  _globals['_DELETERESPONSE']._serialized_end=799
+  _globals['_RETRIEVEREQUEST']._serialized_start=801
+  _globals['_RETRIEVEREQUEST']._serialized_end=885
+  _globals['_RETRIEVERESPONSE']._serialized_start=887
+  _globals['_RETRIEVERESPONSE']._serialized_end=948
+  _globals['_BUILDCONTEXTREQUEST']._serialized_start=951
+  _globals['_BUILDCONTEXTREQUEST']._serialized_end=1097
+  _globals['_BUILDCONTEXTRESPONSE']._serialized_start=1100
+  _globals['_BUILDCONTEXTRESPONSE']._serialized_end=1250
+  _globals['_CONTEXTSERVICE']._serialized_start=1253
+  _globals['_CONTEXTSERVICE']._serialized_end=1961
 # @@protoc_insertion_point(module_scope)

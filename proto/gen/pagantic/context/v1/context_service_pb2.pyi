@@ -6,11 +6,11 @@ isort:skip_file
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
-from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from pagantic.common.v1 import chunk_pb2 as _chunk_pb2
 from pagantic.common.v1 import message_pb2 as _message_pb2
+from pagantic.context.v1 import collection_pb2 as _collection_pb2
+from pagantic.context.v1 import policy_pb2 as _policy_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -21,220 +21,6 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
-
-class _Retriever:
-    ValueType = _typing.NewType("ValueType", _builtins.int)
-    V: _TypeAlias = ValueType  # noqa: Y015
-
-class _RetrieverEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Retriever.ValueType], _builtins.type):
-    DESCRIPTOR: _descriptor.EnumDescriptor
-    RETRIEVER_UNSPECIFIED: _Retriever.ValueType  # 0
-    """Not set: BM25."""
-    RETRIEVER_BM25: _Retriever.ValueType  # 1
-    """Okapi BM25; score in [0, inf)."""
-    RETRIEVER_KEYWORD: _Retriever.ValueType  # 2
-    """Fraction of query terms that the chunk has; score in [0, 1]."""
-    RETRIEVER_VECTOR: _Retriever.ValueType  # 3
-    """Cosine of embeddings; score in [-1, 1]."""
-    RETRIEVER_HYBRID: _Retriever.ValueType  # 4
-    """Reciprocal rank fusion of BM25 and vectors; score in (0, 1)."""
-
-class Retriever(_Retriever, metaclass=_RetrieverEnumTypeWrapper):
-    """How scores are made."""
-
-RETRIEVER_UNSPECIFIED: Retriever.ValueType  # 0
-"""Not set: BM25."""
-RETRIEVER_BM25: Retriever.ValueType  # 1
-"""Okapi BM25; score in [0, inf)."""
-RETRIEVER_KEYWORD: Retriever.ValueType  # 2
-"""Fraction of query terms that the chunk has; score in [0, 1]."""
-RETRIEVER_VECTOR: Retriever.ValueType  # 3
-"""Cosine of embeddings; score in [-1, 1]."""
-RETRIEVER_HYBRID: Retriever.ValueType  # 4
-"""Reciprocal rank fusion of BM25 and vectors; score in (0, 1)."""
-Global___Retriever: _TypeAlias = Retriever  # noqa: Y015
-
-class _Placement:
-    ValueType = _typing.NewType("ValueType", _builtins.int)
-    V: _TypeAlias = ValueType  # noqa: Y015
-
-class _PlacementEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Placement.ValueType], _builtins.type):
-    DESCRIPTOR: _descriptor.EnumDescriptor
-    PLACEMENT_UNSPECIFIED: _Placement.ValueType  # 0
-    """Not set: before the last user message."""
-    PLACEMENT_BEFORE_LAST_USER: _Placement.ValueType  # 1
-    """Immediately before the last user message."""
-    PLACEMENT_AFTER_SYSTEM: _Placement.ValueType  # 2
-    """After the system prompt."""
-
-class Placement(_Placement, metaclass=_PlacementEnumTypeWrapper):
-    """Where the context message goes."""
-
-PLACEMENT_UNSPECIFIED: Placement.ValueType  # 0
-"""Not set: before the last user message."""
-PLACEMENT_BEFORE_LAST_USER: Placement.ValueType  # 1
-"""Immediately before the last user message."""
-PLACEMENT_AFTER_SYSTEM: Placement.ValueType  # 2
-"""After the system prompt."""
-Global___Placement: _TypeAlias = Placement  # noqa: Y015
-
-@_typing.final
-class Collection(_message.Message):
-    """A named set of documents."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    NAME_FIELD_NUMBER: _builtins.int
-    DOCUMENT_COUNT_FIELD_NUMBER: _builtins.int
-    CHUNK_COUNT_FIELD_NUMBER: _builtins.int
-    CREATED_AT_FIELD_NUMBER: _builtins.int
-    name: _builtins.str
-    """Matches [A-Za-z0-9._-]{1,64}."""
-    document_count: _builtins.int
-    """Number of documents."""
-    chunk_count: _builtins.int
-    """Number of chunks."""
-    @_builtins.property
-    def created_at(self) -> _timestamp_pb2.Timestamp:
-        """When it was made."""
-
-    def __init__(
-        self,
-        *,
-        name: _builtins.str = ...,
-        document_count: _builtins.int = ...,
-        chunk_count: _builtins.int = ...,
-        created_at: _timestamp_pb2.Timestamp | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk_count", b"chunk_count", "created_at", b"created_at", "document_count", b"document_count", "name", b"name"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Collection: _TypeAlias = Collection  # noqa: Y015
-
-@_typing.final
-class Document(_message.Message):
-    """A document to store."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    SOURCE_FIELD_NUMBER: _builtins.int
-    CONTENT_FIELD_NUMBER: _builtins.int
-    METADATA_JSON_FIELD_NUMBER: _builtins.int
-    source: _builtins.str
-    """Where it comes from; unique within a collection. Shown with each chunk."""
-    content: _builtins.str
-    """Its text."""
-    metadata_json: _builtins.str
-    """Anything else known of it, as a JSON object of at most 16 KiB; copied to each chunk."""
-    def __init__(
-        self,
-        *,
-        source: _builtins.str = ...,
-        content: _builtins.str = ...,
-        metadata_json: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "metadata_json", b"metadata_json", "source", b"source"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Document: _TypeAlias = Document  # noqa: Y015
-
-@_typing.final
-class ContextPolicy(_message.Message):
-    """Which context a request takes. The query is the last user message."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    RETRIEVER_FIELD_NUMBER: _builtins.int
-    COLLECTION_FIELD_NUMBER: _builtins.int
-    MAX_CHUNKS_FIELD_NUMBER: _builtins.int
-    MIN_SCORE_FIELD_NUMBER: _builtins.int
-    PLACEMENT_FIELD_NUMBER: _builtins.int
-    RERANK_FIELD_NUMBER: _builtins.int
-    MAX_TOKENS_FIELD_NUMBER: _builtins.int
-    INCLUDE_TOOLS_FIELD_NUMBER: _builtins.int
-    INCLUDE_SCHEMA_FIELD_NUMBER: _builtins.int
-    REQUIRED_FIELD_NUMBER: _builtins.int
-    retriever: Global___Retriever.ValueType
-    """How scores are made."""
-    collection: _builtins.str
-    """Collection to search."""
-    max_chunks: _builtins.int
-    """Most chunks; 0 or less is as many as a reply takes, which is 1000 and 3 MiB."""
-    min_score: _builtins.float
-    """Chunks below this score are dropped; applies after reranking when there is one. Unset drops none."""
-    placement: Global___Placement.ValueType
-    """Where the context message goes."""
-    max_tokens: _builtins.int
-    """Most tokens of the chunks as they are laid out, counted with the model's tokenizer; 0 is the service's default."""
-    include_tools: _builtins.bool
-    """Name the offered tools in the context message, beyond max_tokens, also when nothing was found. Not in MODE_PLAN,
-    which lays out no such message.
-    """
-    include_schema: _builtins.bool
-    """Put the output schema into the context message, beyond max_tokens, also when nothing was found. Not in MODE_PLAN."""
-    required: _builtins.bool
-    """Fail the request when the context cannot be retrieved for now; else it goes on without, with a warning. A collection,
-    retriever or scorer that does not exist fails it either way (CONFIG_INVALID).
-    """
-    @_builtins.property
-    def rerank(self) -> Global___RerankPolicy:
-        """Rerank the chunks before min_score applies."""
-
-    def __init__(
-        self,
-        *,
-        retriever: Global___Retriever.ValueType = ...,
-        collection: _builtins.str = ...,
-        max_chunks: _builtins.int = ...,
-        min_score: _builtins.float | None = ...,
-        placement: Global___Placement.ValueType = ...,
-        rerank: Global___RerankPolicy | None = ...,
-        max_tokens: _builtins.int = ...,
-        include_tools: _builtins.bool = ...,
-        include_schema: _builtins.bool = ...,
-        required: _builtins.bool = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_min_score", b"_min_score", "min_score", b"min_score", "rerank", b"rerank"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_min_score", b"_min_score", "collection", b"collection", "include_schema", b"include_schema", "include_tools", b"include_tools", "max_chunks", b"max_chunks", "max_tokens", b"max_tokens", "min_score", b"min_score", "placement", b"placement", "required", b"required", "rerank", b"rerank", "retriever", b"retriever"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__min_score: _TypeAlias = _typing.Literal["min_score"]  # noqa: Y015
-    _WhichOneofArgType__min_score: _TypeAlias = _typing.Literal["_min_score", b"_min_score"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__min_score) -> _WhichOneofReturnType__min_score | None: ...
-
-Global___ContextPolicy: _TypeAlias = ContextPolicy  # noqa: Y015
-
-@_typing.final
-class RerankPolicy(_message.Message):
-    """How chunks are reranked."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    SCORER_FIELD_NUMBER: _builtins.int
-    TOP_K_FIELD_NUMBER: _builtins.int
-    scorer: _builtins.str
-    """Name of a scorer, as RerankService.ListScorers gives it."""
-    top_k: _builtins.int
-    """Number of chunks kept; 0 is all."""
-    def __init__(
-        self,
-        *,
-        scorer: _builtins.str = ...,
-        top_k: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["scorer", b"scorer", "top_k", b"top_k"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___RerankPolicy: _TypeAlias = RerankPolicy  # noqa: Y015
 
 @_typing.final
 class CreateCollectionRequest(_message.Message):
@@ -266,13 +52,13 @@ class CreateCollectionResponse(_message.Message):
 
     COLLECTION_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def collection(self) -> Global___Collection:
+    def collection(self) -> _collection_pb2.Collection:
         """Empty of documents."""
 
     def __init__(
         self,
         *,
-        collection: Global___Collection | None = ...,
+        collection: _collection_pb2.Collection | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["collection", b"collection"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -307,13 +93,13 @@ class ListCollectionsResponse(_message.Message):
 
     COLLECTIONS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def collections(self) -> _containers.RepeatedCompositeFieldContainer[Global___Collection]:
+    def collections(self) -> _containers.RepeatedCompositeFieldContainer[_collection_pb2.Collection]:
         """By name."""
 
     def __init__(
         self,
         *,
-        collections: _abc.Iterable[Global___Collection] | None = ...,
+        collections: _abc.Iterable[_collection_pb2.Collection] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -373,14 +159,14 @@ class IngestRequest(_message.Message):
     collection: _builtins.str
     """Collection; made when it is not there."""
     @_builtins.property
-    def documents(self) -> _containers.RepeatedCompositeFieldContainer[Global___Document]:
+    def documents(self) -> _containers.RepeatedCompositeFieldContainer[_collection_pb2.Document]:
         """The documents; all of them are stored or none."""
 
     def __init__(
         self,
         *,
         collection: _builtins.str = ...,
-        documents: _abc.Iterable[Global___Document] | None = ...,
+        documents: _abc.Iterable[_collection_pb2.Document] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -407,13 +193,13 @@ class IngestResponse(_message.Message):
     unchanged: _builtins.int
     """Documents that were stored already, unchanged."""
     @_builtins.property
-    def collection(self) -> Global___Collection:
+    def collection(self) -> _collection_pb2.Collection:
         """The collection after it."""
 
     def __init__(
         self,
         *,
-        collection: Global___Collection | None = ...,
+        collection: _collection_pb2.Collection | None = ...,
         added: _builtins.int = ...,
         replaced: _builtins.int = ...,
         unchanged: _builtins.int = ...,
@@ -487,14 +273,14 @@ class RetrieveRequest(_message.Message):
     query: _builtins.str
     """The question; of a longer one its last 8192 characters."""
     @_builtins.property
-    def policy(self) -> Global___ContextPolicy:
+    def policy(self) -> _policy_pb2.ContextPolicy:
         """Where and how; placement, rerank and the fields after it are not looked at."""
 
     def __init__(
         self,
         *,
         query: _builtins.str = ...,
-        policy: Global___ContextPolicy | None = ...,
+        policy: _policy_pb2.ContextPolicy | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -543,7 +329,7 @@ class BuildContextRequest(_message.Message):
     model: _builtins.str
     """Model whose tokenizer counts max_tokens; empty is the default model."""
     @_builtins.property
-    def policy(self) -> Global___ContextPolicy:
+    def policy(self) -> _policy_pb2.ContextPolicy:
         """Where and how."""
 
     @_builtins.property
@@ -554,7 +340,7 @@ class BuildContextRequest(_message.Message):
         self,
         *,
         query: _builtins.str = ...,
-        policy: Global___ContextPolicy | None = ...,
+        policy: _policy_pb2.ContextPolicy | None = ...,
         chunks: _abc.Iterable[_chunk_pb2.Chunk] | None = ...,
         model: _builtins.str = ...,
     ) -> None: ...

@@ -228,12 +228,14 @@ class LifecycleTransition(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    FROM_FIELD_NUMBER: _builtins.int
-    TO_FIELD_NUMBER: _builtins.int
+    FROM_STATE_FIELD_NUMBER: _builtins.int
+    TO_STATE_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
-    to: _execution_pb2.LifecycleState.ValueType
-    """To this state."""
+    from_state: _execution_pb2.LifecycleState.ValueType
+    """The state before; unspecified for the first transition."""
+    to_state: _execution_pb2.LifecycleState.ValueType
+    """The state after."""
     attempt: _builtins.int
     """The attempt after it."""
     reason: _builtins.str
@@ -241,13 +243,14 @@ class LifecycleTransition(_message.Message):
     def __init__(
         self,
         *,
-        to: _execution_pb2.LifecycleState.ValueType = ...,
+        from_state: _execution_pb2.LifecycleState.ValueType = ...,
+        to_state: _execution_pb2.LifecycleState.ValueType = ...,
         attempt: _builtins.int = ...,
         reason: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "from", b"from", "reason", b"reason", "to", b"to"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "from_state", b"from_state", "reason", b"reason", "to_state", b"to_state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -303,15 +306,12 @@ class InferenceEnd(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    DURATION_MS_FIELD_NUMBER: _builtins.int
     TOKENS_IN_FIELD_NUMBER: _builtins.int
     TOKENS_OUT_FIELD_NUMBER: _builtins.int
     FINISH_REASON_FIELD_NUMBER: _builtins.int
     TOOL_CALL_COUNT_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
-    duration_ms: _builtins.float
-    """How long it took."""
     tokens_in: _builtins.int
     """Prompt tokens."""
     tokens_out: _builtins.int
@@ -327,7 +327,6 @@ class InferenceEnd(_message.Message):
     def __init__(
         self,
         *,
-        duration_ms: _builtins.float = ...,
         tokens_in: _builtins.int = ...,
         tokens_out: _builtins.int = ...,
         finish_reason: _generation_pb2.FinishReason.ValueType = ...,
@@ -337,7 +336,7 @@ class InferenceEnd(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_seed", b"_seed", "seed", b"seed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_seed", b"_seed", "duration_ms", b"duration_ms", "finish_reason", b"finish_reason", "model", b"model", "seed", b"seed", "tokens_in", b"tokens_in", "tokens_out", b"tokens_out", "tool_call_count", b"tool_call_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_seed", b"_seed", "finish_reason", b"finish_reason", "model", b"model", "seed", b"seed", "tokens_in", b"tokens_in", "tokens_out", b"tokens_out", "tool_call_count", b"tool_call_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__seed: _TypeAlias = _typing.Literal["seed"]  # noqa: Y015
     _WhichOneofArgType__seed: _TypeAlias = _typing.Literal["_seed", b"_seed"]  # noqa: Y015
@@ -384,7 +383,6 @@ class ToolEnd(_message.Message):
     TOOL_NAME_FIELD_NUMBER: _builtins.int
     TOOL_CALL_ID_FIELD_NUMBER: _builtins.int
     ARGS_HASH_FIELD_NUMBER: _builtins.int
-    DURATION_MS_FIELD_NUMBER: _builtins.int
     SUCCESS_FIELD_NUMBER: _builtins.int
     ERROR_CODE_FIELD_NUMBER: _builtins.int
     tool_name: _builtins.str
@@ -393,8 +391,6 @@ class ToolEnd(_message.Message):
     """The call."""
     args_hash: _builtins.str
     """SHA-256 of the arguments as canonical JSON (RFC 8785), hex."""
-    duration_ms: _builtins.float
-    """How long it took."""
     success: _builtins.bool
     """Whether it gave a result."""
     error_code: _error_pb2.ErrorCode.ValueType
@@ -405,13 +401,12 @@ class ToolEnd(_message.Message):
         tool_name: _builtins.str = ...,
         tool_call_id: _builtins.str = ...,
         args_hash: _builtins.str = ...,
-        duration_ms: _builtins.float = ...,
         success: _builtins.bool = ...,
         error_code: _error_pb2.ErrorCode.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["args_hash", b"args_hash", "duration_ms", b"duration_ms", "error_code", b"error_code", "success", b"success", "tool_call_id", b"tool_call_id", "tool_name", b"tool_name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["args_hash", b"args_hash", "error_code", b"error_code", "success", b"success", "tool_call_id", b"tool_call_id", "tool_name", b"tool_name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -563,14 +558,11 @@ class StepEnd(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
-    DURATION_MS_FIELD_NUMBER: _builtins.int
     SUCCESS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Its name."""
     kind: _builtins.str
     """Its kind."""
-    duration_ms: _builtins.float
-    """How long it took."""
     success: _builtins.bool
     """Whether it gave an output."""
     def __init__(
@@ -578,12 +570,11 @@ class StepEnd(_message.Message):
         *,
         name: _builtins.str = ...,
         kind: _builtins.str = ...,
-        duration_ms: _builtins.float = ...,
         success: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["duration_ms", b"duration_ms", "kind", b"kind", "name", b"name", "success", b"success"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "name", b"name", "success", b"success"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

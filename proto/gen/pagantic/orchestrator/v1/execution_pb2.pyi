@@ -14,7 +14,7 @@ from pagantic.common.v1 import error_pb2 as _error_pb2
 from pagantic.common.v1 import message_pb2 as _message_pb2
 from pagantic.common.v1 import usage_pb2 as _usage_pb2
 from pagantic.constraint.v1 import contract_pb2 as _contract_pb2
-from pagantic.context.v1 import context_service_pb2 as _context_service_pb2
+from pagantic.context.v1 import policy_pb2 as _policy_pb2
 from pagantic.inference.v1 import generation_pb2 as _generation_pb2
 from pagantic.orchestrator.v1 import plan_pb2 as _plan_pb2
 import builtins as _builtins
@@ -226,7 +226,7 @@ class SystemRequest(_message.Message):
         """Allowed tool names. CHAT, PLAN: empty is all registered; STRUCTURED, REDUNDANT: empty is none."""
 
     @_builtins.property
-    def context(self) -> _context_service_pb2.ContextPolicy:
+    def context(self) -> _policy_pb2.ContextPolicy:
         """Which context to retrieve; unset retrieves none."""
 
     @_builtins.property
@@ -257,7 +257,7 @@ class SystemRequest(_message.Message):
         hints: Global___ExecutionHints | None = ...,
         output: _contract_pb2.OutputContract | None = ...,
         tools: _abc.Iterable[_builtins.str] | None = ...,
-        context: _context_service_pb2.ContextPolicy | None = ...,
+        context: _policy_pb2.ContextPolicy | None = ...,
         plan: _plan_pb2.ExecutionPlan | None = ...,
         voting: Global___Voting | None = ...,
         rules: _abc.Iterable[_contract_pb2.Rule] | None = ...,

@@ -22,76 +22,68 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
-from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
-from pagantic.common.v1 import message_pb2 as pagantic_dot_common_dot_v1_dot_message__pb2
 from pagantic.orchestrator.v1 import event_pb2 as pagantic_dot_orchestrator_dot_v1_dot_event__pb2
 from pagantic.orchestrator.v1 import execution_pb2 as pagantic_dot_orchestrator_dot_v1_dot_execution__pb2
 from pagantic.orchestrator.v1 import plan_pb2 as pagantic_dot_orchestrator_dot_v1_dot_plan__pb2
+from pagantic.orchestrator.v1 import session_pb2 as pagantic_dot_orchestrator_dot_v1_dot_session__pb2
+from pagantic.orchestrator.v1 import usage_total_pb2 as pagantic_dot_orchestrator_dot_v1_dot_usage__total__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n3pagantic/orchestrator/v1/orchestrator_service.proto\x12\x18pagantic.orchestrator.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a pagantic/common/v1/message.proto\x1a$pagantic/orchestrator/v1/event.proto\x1a(pagantic/orchestrator/v1/execution.proto\x1a#pagantic/orchestrator/v1/plan.proto\",\n\x16\x43\x61ncelExecutionRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"R\n\x17\x43\x61ncelExecutionResponse\x12\x37\n\x05state\x18\x01 \x01(\x0e\x32(.pagantic.orchestrator.v1.LifecycleState\")\n\x13GetExecutionRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"N\n\x14GetExecutionResponse\x12\x36\n\texecution\x18\x01 \x01(\x0b\x32#.pagantic.orchestrator.v1.Execution\",\n\x16ResumeExecutionRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"R\n\x17ResumeExecutionResponse\x12\x37\n\x05state\x18\x01 \x01(\x0e\x32(.pagantic.orchestrator.v1.LifecycleState\"\x8b\x01\n\x15ListExecutionsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x12\n\nsession_id\x18\x03 \x01(\t\x12\x37\n\x05state\x18\x04 \x01(\x0e\x32(.pagantic.orchestrator.v1.LifecycleState\"j\n\x16ListExecutionsResponse\x12\x37\n\nexecutions\x18\x01 \x03(\x0b\x32#.pagantic.orchestrator.v1.Execution\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"T\n\x12GetTimelineRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x16\n\x0e\x61\x66ter_sequence\x18\x02 \x01(\x03\x12\x12\n\nmax_events\x18\x03 \x01(\x05\"l\n\x13GetTimelineResponse\x12\x38\n\x06\x65vents\x18\x01 \x03(\x0b\x32(.pagantic.orchestrator.v1.ExecutionEvent\x12\x1b\n\x13next_after_sequence\x18\x02 \x01(\x03\"M\n\x11\x43reatePlanRequest\x12\x38\n\x07request\x18\x01 \x01(\x0b\x32\'.pagantic.orchestrator.v1.SystemRequest\"K\n\x12\x43reatePlanResponse\x12\x35\n\x04plan\x18\x01 \x01(\x0b\x32\'.pagantic.orchestrator.v1.ExecutionPlan\"\xd3\x02\n\x07Session\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12-\n\x08messages\x18\x02 \x03(\x0b\x32\x1b.pagantic.common.v1.Message\x12\x15\n\rmessage_count\x18\x03 \x01(\x05\x12.\n\ncreated_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nupdated_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x44\n\nstate_json\x18\x06 \x03(\x0b\x32\x30.pagantic.orchestrator.v1.Session.StateJsonEntry\x12\x16\n\x0e\x66irst_position\x18\x07 \x01(\x05\x1a\x30\n\x0eStateJsonEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"V\n\x11GetSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x14\n\x0cmax_messages\x18\x02 \x01(\x05\x12\x17\n\x0f\x62\x65\x66ore_position\x18\x03 \x01(\x05\"H\n\x12GetSessionResponse\x12\x32\n\x07session\x18\x01 \x01(\x0b\x32!.pagantic.orchestrator.v1.Session\"<\n\x13ListSessionsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"d\n\x14ListSessionsResponse\x12\x33\n\x08sessions\x18\x01 \x03(\x0b\x32!.pagantic.orchestrator.v1.Session\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xc5\x01\n\x14UpdateSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12Q\n\nstate_json\x18\x02 \x03(\x0b\x32=.pagantic.orchestrator.v1.UpdateSessionRequest.StateJsonEntry\x12\x14\n\x0cremoved_keys\x18\x03 \x03(\t\x1a\x30\n\x0eStateJsonEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"K\n\x15UpdateSessionResponse\x12\x32\n\x07session\x18\x01 \x01(\x0b\x32!.pagantic.orchestrator.v1.Session\"*\n\x14\x44\x65leteSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"\x17\n\x15\x44\x65leteSessionResponse\"[\n\x0fGetUsageRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"a\n\x10GetUsageResponse\x12\x34\n\x06totals\x18\x01 \x03(\x0b\x32$.pagantic.orchestrator.v1.UsageTotal\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x9f\x01\n\nUsageTotal\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x10\n\x08requests\x18\x03 \x01(\x03\x12\x15\n\rprompt_tokens\x18\x04 \x01(\x03\x12\x1c\n\x14\x63\x61\x63hed_prompt_tokens\x18\x05 \x01(\x03\x12\x15\n\routput_tokens\x18\x06 \x01(\x03\x12\x10\n\x08\x63ost_usd\x18\x07 \x01(\x01\x32\xa1\x0b\n\x13OrchestratorService\x12\\\n\x07\x45xecute\x12\'.pagantic.orchestrator.v1.SystemRequest\x1a(.pagantic.orchestrator.v1.SystemResponse\x12\x64\n\rExecuteStream\x12\'.pagantic.orchestrator.v1.SystemRequest\x1a(.pagantic.orchestrator.v1.ExecutionEvent0\x01\x12v\n\x0f\x43\x61ncelExecution\x12\x30.pagantic.orchestrator.v1.CancelExecutionRequest\x1a\x31.pagantic.orchestrator.v1.CancelExecutionResponse\x12m\n\x0cGetExecution\x12-.pagantic.orchestrator.v1.GetExecutionRequest\x1a..pagantic.orchestrator.v1.GetExecutionResponse\x12s\n\x0eListExecutions\x12/.pagantic.orchestrator.v1.ListExecutionsRequest\x1a\x30.pagantic.orchestrator.v1.ListExecutionsResponse\x12j\n\x0bGetTimeline\x12,.pagantic.orchestrator.v1.GetTimelineRequest\x1a-.pagantic.orchestrator.v1.GetTimelineResponse\x12v\n\x0fResumeExecution\x12\x30.pagantic.orchestrator.v1.ResumeExecutionRequest\x1a\x31.pagantic.orchestrator.v1.ResumeExecutionResponse\x12g\n\nCreatePlan\x12+.pagantic.orchestrator.v1.CreatePlanRequest\x1a,.pagantic.orchestrator.v1.CreatePlanResponse\x12g\n\nGetSession\x12+.pagantic.orchestrator.v1.GetSessionRequest\x1a,.pagantic.orchestrator.v1.GetSessionResponse\x12m\n\x0cListSessions\x12-.pagantic.orchestrator.v1.ListSessionsRequest\x1a..pagantic.orchestrator.v1.ListSessionsResponse\x12p\n\rUpdateSession\x12..pagantic.orchestrator.v1.UpdateSessionRequest\x1a/.pagantic.orchestrator.v1.UpdateSessionResponse\x12p\n\rDeleteSession\x12..pagantic.orchestrator.v1.DeleteSessionRequest\x1a/.pagantic.orchestrator.v1.DeleteSessionResponse\x12\x61\n\x08GetUsage\x12).pagantic.orchestrator.v1.GetUsageRequest\x1a*.pagantic.orchestrator.v1.GetUsageResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n3pagantic/orchestrator/v1/orchestrator_service.proto\x12\x18pagantic.orchestrator.v1\x1a$pagantic/orchestrator/v1/event.proto\x1a(pagantic/orchestrator/v1/execution.proto\x1a#pagantic/orchestrator/v1/plan.proto\x1a&pagantic/orchestrator/v1/session.proto\x1a*pagantic/orchestrator/v1/usage_total.proto\",\n\x16\x43\x61ncelExecutionRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"R\n\x17\x43\x61ncelExecutionResponse\x12\x37\n\x05state\x18\x01 \x01(\x0e\x32(.pagantic.orchestrator.v1.LifecycleState\")\n\x13GetExecutionRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"N\n\x14GetExecutionResponse\x12\x36\n\texecution\x18\x01 \x01(\x0b\x32#.pagantic.orchestrator.v1.Execution\",\n\x16ResumeExecutionRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"R\n\x17ResumeExecutionResponse\x12\x37\n\x05state\x18\x01 \x01(\x0e\x32(.pagantic.orchestrator.v1.LifecycleState\"\x8b\x01\n\x15ListExecutionsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x12\n\nsession_id\x18\x03 \x01(\t\x12\x37\n\x05state\x18\x04 \x01(\x0e\x32(.pagantic.orchestrator.v1.LifecycleState\"j\n\x16ListExecutionsResponse\x12\x37\n\nexecutions\x18\x01 \x03(\x0b\x32#.pagantic.orchestrator.v1.Execution\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"T\n\x12GetTimelineRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x16\n\x0e\x61\x66ter_sequence\x18\x02 \x01(\x03\x12\x12\n\nmax_events\x18\x03 \x01(\x05\"l\n\x13GetTimelineResponse\x12\x38\n\x06\x65vents\x18\x01 \x03(\x0b\x32(.pagantic.orchestrator.v1.ExecutionEvent\x12\x1b\n\x13next_after_sequence\x18\x02 \x01(\x03\"M\n\x11\x43reatePlanRequest\x12\x38\n\x07request\x18\x01 \x01(\x0b\x32\'.pagantic.orchestrator.v1.SystemRequest\"K\n\x12\x43reatePlanResponse\x12\x35\n\x04plan\x18\x01 \x01(\x0b\x32\'.pagantic.orchestrator.v1.ExecutionPlan\"V\n\x11GetSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x14\n\x0cmax_messages\x18\x02 \x01(\x05\x12\x17\n\x0f\x62\x65\x66ore_position\x18\x03 \x01(\x05\"H\n\x12GetSessionResponse\x12\x32\n\x07session\x18\x01 \x01(\x0b\x32!.pagantic.orchestrator.v1.Session\"<\n\x13ListSessionsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"d\n\x14ListSessionsResponse\x12\x33\n\x08sessions\x18\x01 \x03(\x0b\x32!.pagantic.orchestrator.v1.Session\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xc5\x01\n\x14UpdateSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12Q\n\nstate_json\x18\x02 \x03(\x0b\x32=.pagantic.orchestrator.v1.UpdateSessionRequest.StateJsonEntry\x12\x14\n\x0cremoved_keys\x18\x03 \x03(\t\x1a\x30\n\x0eStateJsonEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"K\n\x15UpdateSessionResponse\x12\x32\n\x07session\x18\x01 \x01(\x0b\x32!.pagantic.orchestrator.v1.Session\"*\n\x14\x44\x65leteSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"\x17\n\x15\x44\x65leteSessionResponse\"[\n\x0fGetUsageRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"a\n\x10GetUsageResponse\x12\x34\n\x06totals\x18\x01 \x03(\x0b\x32$.pagantic.orchestrator.v1.UsageTotal\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t2\xa1\x0b\n\x13OrchestratorService\x12\\\n\x07\x45xecute\x12\'.pagantic.orchestrator.v1.SystemRequest\x1a(.pagantic.orchestrator.v1.SystemResponse\x12\x64\n\rExecuteStream\x12\'.pagantic.orchestrator.v1.SystemRequest\x1a(.pagantic.orchestrator.v1.ExecutionEvent0\x01\x12v\n\x0f\x43\x61ncelExecution\x12\x30.pagantic.orchestrator.v1.CancelExecutionRequest\x1a\x31.pagantic.orchestrator.v1.CancelExecutionResponse\x12m\n\x0cGetExecution\x12-.pagantic.orchestrator.v1.GetExecutionRequest\x1a..pagantic.orchestrator.v1.GetExecutionResponse\x12s\n\x0eListExecutions\x12/.pagantic.orchestrator.v1.ListExecutionsRequest\x1a\x30.pagantic.orchestrator.v1.ListExecutionsResponse\x12j\n\x0bGetTimeline\x12,.pagantic.orchestrator.v1.GetTimelineRequest\x1a-.pagantic.orchestrator.v1.GetTimelineResponse\x12v\n\x0fResumeExecution\x12\x30.pagantic.orchestrator.v1.ResumeExecutionRequest\x1a\x31.pagantic.orchestrator.v1.ResumeExecutionResponse\x12g\n\nCreatePlan\x12+.pagantic.orchestrator.v1.CreatePlanRequest\x1a,.pagantic.orchestrator.v1.CreatePlanResponse\x12g\n\nGetSession\x12+.pagantic.orchestrator.v1.GetSessionRequest\x1a,.pagantic.orchestrator.v1.GetSessionResponse\x12m\n\x0cListSessions\x12-.pagantic.orchestrator.v1.ListSessionsRequest\x1a..pagantic.orchestrator.v1.ListSessionsResponse\x12p\n\rUpdateSession\x12..pagantic.orchestrator.v1.UpdateSessionRequest\x1a/.pagantic.orchestrator.v1.UpdateSessionResponse\x12p\n\rDeleteSession\x12..pagantic.orchestrator.v1.DeleteSessionRequest\x1a/.pagantic.orchestrator.v1.DeleteSessionResponse\x12\x61\n\x08GetUsage\x12).pagantic.orchestrator.v1.GetUsageRequest\x1a*.pagantic.orchestrator.v1.GetUsageResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'pagantic.orchestrator.v1.orchestrator_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_SESSION_STATEJSONENTRY']._loaded_options = None
-  _globals['_SESSION_STATEJSONENTRY']._serialized_options = b'8\001'
   _globals['_UPDATESESSIONREQUEST_STATEJSONENTRY']._loaded_options = None
   _globals['_UPDATESESSIONREQUEST_STATEJSONENTRY']._serialized_options = b'8\001'
-  _globals['_CANCELEXECUTIONREQUEST']._serialized_start=265
-  _globals['_CANCELEXECUTIONREQUEST']._serialized_end=309
-  _globals['_CANCELEXECUTIONRESPONSE']._serialized_start=311
-  _globals['_CANCELEXECUTIONRESPONSE']._serialized_end=393
-  _globals['_GETEXECUTIONREQUEST']._serialized_start=395
-  _globals['_GETEXECUTIONREQUEST']._serialized_end=436
-  _globals['_GETEXECUTIONRESPONSE']._serialized_start=438
-  _globals['_GETEXECUTIONRESPONSE']._serialized_end=516
-  _globals['_RESUMEEXECUTIONREQUEST']._serialized_start=518
-  _globals['_RESUMEEXECUTIONREQUEST']._serialized_end=562
-  _globals['_RESUMEEXECUTIONRESPONSE']._serialized_start=564
-  _globals['_RESUMEEXECUTIONRESPONSE']._serialized_end=646
-  _globals['_LISTEXECUTIONSREQUEST']._serialized_start=649
-  _globals['_LISTEXECUTIONSREQUEST']._serialized_end=788
-  _globals['_LISTEXECUTIONSRESPONSE']._serialized_start=790
-  _globals['_LISTEXECUTIONSRESPONSE']._serialized_end=896
-  _globals['_GETTIMELINEREQUEST']._serialized_start=898
-  _globals['_GETTIMELINEREQUEST']._serialized_end=982
-  _globals['_GETTIMELINERESPONSE']._serialized_start=984
-  _globals['_GETTIMELINERESPONSE']._serialized_end=1092
-  _globals['_CREATEPLANREQUEST']._serialized_start=1094
-  _globals['_CREATEPLANREQUEST']._serialized_end=1171
-  _globals['_CREATEPLANRESPONSE']._serialized_start=1173
-  _globals['_CREATEPLANRESPONSE']._serialized_end=1248
-  _globals['_SESSION']._serialized_start=1251
-  _globals['_SESSION']._serialized_end=1590
-  _globals['_SESSION_STATEJSONENTRY']._serialized_start=1542
-  _globals['_SESSION_STATEJSONENTRY']._serialized_end=1590
-  _globals['_GETSESSIONREQUEST']._serialized_start=1592
-  _globals['_GETSESSIONREQUEST']._serialized_end=1678
-  _globals['_GETSESSIONRESPONSE']._serialized_start=1680
-  _globals['_GETSESSIONRESPONSE']._serialized_end=1752
-  _globals['_LISTSESSIONSREQUEST']._serialized_start=1754
-  _globals['_LISTSESSIONSREQUEST']._serialized_end=1814
-  _globals['_LISTSESSIONSRESPONSE']._serialized_start=1816
-  _globals['_LISTSESSIONSRESPONSE']._serialized_end=1916
-  _globals['_UPDATESESSIONREQUEST']._serialized_start=1919
-  _globals['_UPDATESESSIONREQUEST']._serialized_end=2116
-  _globals['_UPDATESESSIONREQUEST_STATEJSONENTRY']._serialized_start=1542
-  _globals['_UPDATESESSIONREQUEST_STATEJSONENTRY']._serialized_end=1590
-  _globals['_UPDATESESSIONRESPONSE']._serialized_start=2118
-  _globals['_UPDATESESSIONRESPONSE']._serialized_end=2193
-  _globals['_DELETESESSIONREQUEST']._serialized_start=2195
-  _globals['_DELETESESSIONREQUEST']._serialized_end=2237
-  _globals['_DELETESESSIONRESPONSE']._serialized_start=2239
-  _globals['_DELETESESSIONRESPONSE']._serialized_end=2262
-  _globals['_GETUSAGEREQUEST']._serialized_start=2264
-  _globals['_GETUSAGEREQUEST']._serialized_end=2355
-  _globals['_GETUSAGERESPONSE']._serialized_start=2357
-  _globals['_GETUSAGERESPONSE']._serialized_end=2454
-  _globals['_USAGETOTAL']._serialized_start=2457
-  _globals['_USAGETOTAL']._serialized_end=2616
-  _globals['_ORCHESTRATORSERVICE']._serialized_start=2619
-  _globals['_ORCHESTRATORSERVICE']._serialized_end=4060
+  _globals['_CANCELEXECUTIONREQUEST']._serialized_start=282
+  _globals['_CANCELEXECUTIONREQUEST']._serialized_end=326
+  _globals['_CANCELEXECUTIONRESPONSE']._serialized_start=328
+  _globals['_CANCELEXECUTIONRESPONSE']._serialized_end=410
+  _globals['_GETEXECUTIONREQUEST']._serialized_start=412
+  _globals['_GETEXECUTIONREQUEST']._serialized_end=453
+  _globals['_GETEXECUTIONRESPONSE']._serialized_start=455
+  _globals['_GETEXECUTIONRESPONSE']._serialized_end=533
+  _globals['_RESUMEEXECUTIONREQUEST']._serialized_start=535
+  _globals['_RESUMEEXECUTIONREQUEST']._serialized_end=579
+  _globals['_RESUMEEXECUTIONRESPONSE']._serialized_start=581
+  _globals['_RESUMEEXECUTIONRESPONSE']._serialized_end=663
+  _globals['_LISTEXECUTIONSREQUEST']._serialized_start=666
+  _globals['_LISTEXECUTIONSREQUEST']._serialized_end=805
+  _globals['_LISTEXECUTIONSRESPONSE']._serialized_start=807
+  _globals['_LISTEXECUTIONSRESPONSE']._serialized_end=913
+  _globals['_GETTIMELINEREQUEST']._serialized_start=915
+  _globals['_GETTIMELINEREQUEST']._serialized_end=999
+  _globals['_GETTIMELINERESPONSE']._serialized_start=1001
+  _globals['_GETTIMELINERESPONSE']._serialized_end=1109
+  _globals['_CREATEPLANREQUEST']._serialized_start=1111
+  _globals['_CREATEPLANREQUEST']._serialized_end=1188
+  _globals['_CREATEPLANRESPONSE']._serialized_start=1190
+  _globals['_CREATEPLANRESPONSE']._serialized_end=1265
+  _globals['_GETSESSIONREQUEST']._serialized_start=1267
+  _globals['_GETSESSIONREQUEST']._serialized_end=1353
+  _globals['_GETSESSIONRESPONSE']._serialized_start=1355
+  _globals['_GETSESSIONRESPONSE']._serialized_end=1427
+  _globals['_LISTSESSIONSREQUEST']._serialized_start=1429
+  _globals['_LISTSESSIONSREQUEST']._serialized_end=1489
+  _globals['_LISTSESSIONSRESPONSE']._serialized_start=1491
+  _globals['_LISTSESSIONSRESPONSE']._serialized_end=1591
+  _globals['_UPDATESESSIONREQUEST']._serialized_start=1594
+  _globals['_UPDATESESSIONREQUEST']._serialized_end=1791
+  _globals['_UPDATESESSIONREQUEST_STATEJSONENTRY']._serialized_start=1743
+  _globals['_UPDATESESSIONREQUEST_STATEJSONENTRY']._serialized_end=1791
+  _globals['_UPDATESESSIONRESPONSE']._serialized_start=1793
+  _globals['_UPDATESESSIONRESPONSE']._serialized_end=1868
+  _globals['_DELETESESSIONREQUEST']._serialized_start=1870
+  _globals['_DELETESESSIONREQUEST']._serialized_end=1912
+  _globals['_DELETESESSIONRESPONSE']._serialized_start=1914
+  _globals['_DELETESESSIONRESPONSE']._serialized_end=1937
+  _globals['_GETUSAGEREQUEST']._serialized_start=1939
+  _globals['_GETUSAGEREQUEST']._serialized_end=2030
+  _globals['_GETUSAGERESPONSE']._serialized_start=2032
+  _globals['_GETUSAGERESPONSE']._serialized_end=2129
+  _globals['_ORCHESTRATORSERVICE']._serialized_start=2132
+  _globals['_ORCHESTRATORSERVICE']._serialized_end=3573
 # @@protoc_insertion_point(module_scope)

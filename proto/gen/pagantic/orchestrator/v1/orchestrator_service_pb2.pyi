@@ -6,12 +6,12 @@ isort:skip_file
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
-from pagantic.common.v1 import message_pb2 as _message_pb2
 from pagantic.orchestrator.v1 import event_pb2 as _event_pb2
 from pagantic.orchestrator.v1 import execution_pb2 as _execution_pb2
 from pagantic.orchestrator.v1 import plan_pb2 as _plan_pb2
+from pagantic.orchestrator.v1 import session_pb2 as _session_pb2
+from pagantic.orchestrator.v1 import usage_total_pb2 as _usage_total_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -326,80 +326,6 @@ class CreatePlanResponse(_message.Message):
 Global___CreatePlanResponse: _TypeAlias = CreatePlanResponse  # noqa: Y015
 
 @_typing.final
-class Session(_message.Message):
-    """A stored conversation."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    @_typing.final
-    class StateJsonEntry(_message.Message):
-        DESCRIPTOR: _descriptor.Descriptor
-
-        KEY_FIELD_NUMBER: _builtins.int
-        VALUE_FIELD_NUMBER: _builtins.int
-        key: _builtins.str
-        value: _builtins.str
-        def __init__(
-            self,
-            *,
-            key: _builtins.str = ...,
-            value: _builtins.str = ...,
-        ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
-        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-        def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-    SESSION_ID_FIELD_NUMBER: _builtins.int
-    MESSAGES_FIELD_NUMBER: _builtins.int
-    MESSAGE_COUNT_FIELD_NUMBER: _builtins.int
-    CREATED_AT_FIELD_NUMBER: _builtins.int
-    UPDATED_AT_FIELD_NUMBER: _builtins.int
-    STATE_JSON_FIELD_NUMBER: _builtins.int
-    FIRST_POSITION_FIELD_NUMBER: _builtins.int
-    session_id: _builtins.str
-    """Its id."""
-    message_count: _builtins.int
-    """Number of messages."""
-    first_position: _builtins.int
-    """Position of the first of these messages in the conversation, from 0."""
-    @_builtins.property
-    def messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]:
-        """Its messages, oldest first. Empty in lists."""
-
-    @_builtins.property
-    def created_at(self) -> _timestamp_pb2.Timestamp:
-        """When its first turn ended, or its first value was set."""
-
-    @_builtins.property
-    def updated_at(self) -> _timestamp_pb2.Timestamp:
-        """When its last turn ended, or a value was last changed."""
-
-    @_builtins.property
-    def state_json(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Typed values kept for the session, as JSON documents."""
-
-    def __init__(
-        self,
-        *,
-        session_id: _builtins.str = ...,
-        messages: _abc.Iterable[_message_pb2.Message] | None = ...,
-        message_count: _builtins.int = ...,
-        created_at: _timestamp_pb2.Timestamp | None = ...,
-        updated_at: _timestamp_pb2.Timestamp | None = ...,
-        state_json: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
-        first_position: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "updated_at", b"updated_at"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "first_position", b"first_position", "message_count", b"message_count", "messages", b"messages", "session_id", b"session_id", "state_json", b"state_json", "updated_at", b"updated_at"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Session: _TypeAlias = Session  # noqa: Y015
-
-@_typing.final
 class GetSessionRequest(_message.Message):
     """Names a session."""
 
@@ -439,13 +365,13 @@ class GetSessionResponse(_message.Message):
 
     SESSION_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def session(self) -> Global___Session:
+    def session(self) -> _session_pb2.Session:
         """With its messages."""
 
     def __init__(
         self,
         *,
-        session: Global___Session | None = ...,
+        session: _session_pb2.Session | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["session", b"session"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -492,13 +418,13 @@ class ListSessionsResponse(_message.Message):
     next_page_token: _builtins.str
     """Where to go on; empty on the last page."""
     @_builtins.property
-    def sessions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Session]:
+    def sessions(self) -> _containers.RepeatedCompositeFieldContainer[_session_pb2.Session]:
         """Last used first."""
 
     def __init__(
         self,
         *,
-        sessions: _abc.Iterable[Global___Session] | None = ...,
+        sessions: _abc.Iterable[_session_pb2.Session] | None = ...,
         next_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
@@ -571,13 +497,13 @@ class UpdateSessionResponse(_message.Message):
 
     SESSION_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def session(self) -> Global___Session:
+    def session(self) -> _session_pb2.Session:
         """With its state, without its messages."""
 
     def __init__(
         self,
         *,
-        session: Global___Session | None = ...,
+        session: _session_pb2.Session | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["session", b"session"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -671,13 +597,13 @@ class GetUsageResponse(_message.Message):
     next_page_token: _builtins.str
     """Where to go on; empty on the last page."""
     @_builtins.property
-    def totals(self) -> _containers.RepeatedCompositeFieldContainer[Global___UsageTotal]:
+    def totals(self) -> _containers.RepeatedCompositeFieldContainer[_usage_total_pb2.UsageTotal]:
         """By session, then model."""
 
     def __init__(
         self,
         *,
-        totals: _abc.Iterable[Global___UsageTotal] | None = ...,
+        totals: _abc.Iterable[_usage_total_pb2.UsageTotal] | None = ...,
         next_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
@@ -687,49 +613,3 @@ class GetUsageResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetUsageResponse: _TypeAlias = GetUsageResponse  # noqa: Y015
-
-@_typing.final
-class UsageTotal(_message.Message):
-    """What the executions of one session with one model used, since the journal was made."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    SESSION_ID_FIELD_NUMBER: _builtins.int
-    MODEL_FIELD_NUMBER: _builtins.int
-    REQUESTS_FIELD_NUMBER: _builtins.int
-    PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
-    CACHED_PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
-    OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
-    COST_USD_FIELD_NUMBER: _builtins.int
-    session_id: _builtins.str
-    """The session; empty for requests without one."""
-    model: _builtins.str
-    """The alias that requests named; "default" when they named none."""
-    requests: _builtins.int
-    """Executions that ended and used tokens."""
-    prompt_tokens: _builtins.int
-    """Prompt tokens, cached ones included."""
-    cached_prompt_tokens: _builtins.int
-    """Of these, taken from the KV cache."""
-    output_tokens: _builtins.int
-    """Output tokens."""
-    cost_usd: _builtins.float
-    """What it cost by the configured prices; 0 where a model has none."""
-    def __init__(
-        self,
-        *,
-        session_id: _builtins.str = ...,
-        model: _builtins.str = ...,
-        requests: _builtins.int = ...,
-        prompt_tokens: _builtins.int = ...,
-        cached_prompt_tokens: _builtins.int = ...,
-        output_tokens: _builtins.int = ...,
-        cost_usd: _builtins.float = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_prompt_tokens", b"cached_prompt_tokens", "cost_usd", b"cost_usd", "model", b"model", "output_tokens", b"output_tokens", "prompt_tokens", b"prompt_tokens", "requests", b"requests", "session_id", b"session_id"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___UsageTotal: _TypeAlias = UsageTotal  # noqa: Y015

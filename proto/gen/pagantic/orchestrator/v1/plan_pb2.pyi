@@ -197,7 +197,7 @@ class PlanPolicy(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     MAX_STEPS_FIELD_NUMBER: _builtins.int
-    ALLOWED_STEP_TYPES_FIELD_NUMBER: _builtins.int
+    ALLOWED_STEP_KINDS_FIELD_NUMBER: _builtins.int
     REQUIRE_LINEAR_FIELD_NUMBER: _builtins.int
     TIMEOUT_PER_STEP_FIELD_NUMBER: _builtins.int
     max_steps: _builtins.int
@@ -205,8 +205,8 @@ class PlanPolicy(_message.Message):
     require_linear: _builtins.bool
     """Run one step at a time, in order."""
     @_builtins.property
-    def allowed_step_types(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Kinds allowed; empty is all."""
+    def allowed_step_kinds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Kinds of steps that are allowed; empty is all."""
 
     @_builtins.property
     def timeout_per_step(self) -> _duration_pb2.Duration:
@@ -216,13 +216,13 @@ class PlanPolicy(_message.Message):
         self,
         *,
         max_steps: _builtins.int = ...,
-        allowed_step_types: _abc.Iterable[_builtins.str] | None = ...,
+        allowed_step_kinds: _abc.Iterable[_builtins.str] | None = ...,
         require_linear: _builtins.bool = ...,
         timeout_per_step: _duration_pb2.Duration | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["timeout_per_step", b"timeout_per_step"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed_step_types", b"allowed_step_types", "max_steps", b"max_steps", "require_linear", b"require_linear", "timeout_per_step", b"timeout_per_step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed_step_kinds", b"allowed_step_kinds", "max_steps", b"max_steps", "require_linear", b"require_linear", "timeout_per_step", b"timeout_per_step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
