@@ -31,7 +31,7 @@ class Chunk(_message.Message):
     id: _builtins.str
     """Stable within its source."""
     content: _builtins.str
-    """The text."""
+    """The text of the chunk."""
     source: _builtins.str
     """Where it came from: a file name, a URI, a step name."""
     score: _builtins.float

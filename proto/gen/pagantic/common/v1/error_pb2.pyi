@@ -26,7 +26,7 @@ class _ErrorCategory:
 class _ErrorCategoryEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCategory.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     ERROR_CATEGORY_UNSPECIFIED: _ErrorCategory.ValueType  # 0
-    """Not set."""
+    """The failure is outside the taxonomy."""
     ERROR_CATEGORY_INFERENCE_FAILURE: _ErrorCategory.ValueType  # 1
     """The inference service could not produce tokens. Recovery: backoff, another replica."""
     ERROR_CATEGORY_TOOL_FAILURE: _ErrorCategory.ValueType  # 2
@@ -46,7 +46,7 @@ class ErrorCategory(_ErrorCategory, metaclass=_ErrorCategoryEnumTypeWrapper):
     """Which part of the system a failure belongs to, and so who mends it."""
 
 ERROR_CATEGORY_UNSPECIFIED: ErrorCategory.ValueType  # 0
-"""Not set."""
+"""The failure is outside the taxonomy."""
 ERROR_CATEGORY_INFERENCE_FAILURE: ErrorCategory.ValueType  # 1
 """The inference service could not produce tokens. Recovery: backoff, another replica."""
 ERROR_CATEGORY_TOOL_FAILURE: ErrorCategory.ValueType  # 2
@@ -70,7 +70,7 @@ class _ErrorCode:
 class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     ERROR_CODE_UNSPECIFIED: _ErrorCode.ValueType  # 0
-    """Not set."""
+    """The failure is outside the taxonomy, such as an unknown session."""
     ERROR_CODE_INFERENCE_ENGINE_ERROR: _ErrorCode.ValueType  # 100
     """The engine failed while decoding. Retryable."""
     ERROR_CODE_INFERENCE_MODEL_UNAVAILABLE: _ErrorCode.ValueType  # 101
@@ -144,7 +144,7 @@ class ErrorCode(_ErrorCode, metaclass=_ErrorCodeEnumTypeWrapper):
     """What went wrong. The name without its prefix is stable and is what logs, metrics and ErrorInfo.reason carry."""
 
 ERROR_CODE_UNSPECIFIED: ErrorCode.ValueType  # 0
-"""Not set."""
+"""The failure is outside the taxonomy, such as an unknown session."""
 ERROR_CODE_INFERENCE_ENGINE_ERROR: ErrorCode.ValueType  # 100
 """The engine failed while decoding. Retryable."""
 ERROR_CODE_INFERENCE_MODEL_UNAVAILABLE: ErrorCode.ValueType  # 101
@@ -228,7 +228,7 @@ class SystemError(_message.Message):
     DETAILS_JSON_FIELD_NUMBER: _builtins.int
     CAUSED_BY_FIELD_NUMBER: _builtins.int
     code: Global___ErrorCode.ValueType
-    """What went wrong."""
+    """The code of the failure; its name is stable."""
     category: Global___ErrorCategory.ValueType
     """Which part of the system it belongs to; follows from code."""
     retryable: _builtins.bool

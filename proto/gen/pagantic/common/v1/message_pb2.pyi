@@ -27,7 +27,7 @@ class _Role:
 class _RoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Role.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     ROLE_UNSPECIFIED: _Role.ValueType  # 0
-    """Not set; refused."""
+    """The role is not set; a message without a role is refused."""
     ROLE_SYSTEM: _Role.ValueType  # 1
     """Instructions to the model. Carries content only."""
     ROLE_USER: _Role.ValueType  # 2
@@ -41,7 +41,7 @@ class Role(_Role, metaclass=_RoleEnumTypeWrapper):
     """Who speaks in a Message."""
 
 ROLE_UNSPECIFIED: Role.ValueType  # 0
-"""Not set; refused."""
+"""The role is not set; a message without a role is refused."""
 ROLE_SYSTEM: Role.ValueType  # 1
 """Instructions to the model. Carries content only."""
 ROLE_USER: Role.ValueType  # 2
@@ -59,13 +59,13 @@ class _ToolSafety:
 class _ToolSafetyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ToolSafety.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     TOOL_SAFETY_UNSPECIFIED: _ToolSafety.ValueType  # 0
-    """Not set."""
+    """The tool does not say what it does to the world."""
     TOOL_SAFETY_NONE: _ToolSafety.ValueType  # 1
-    """Pure computation."""
+    """The tool computes, and neither reads nor changes anything outside."""
     TOOL_SAFETY_READ: _ToolSafety.ValueType  # 2
     """Reads state: clock, files, databases."""
     TOOL_SAFETY_WRITE: _ToolSafety.ValueType  # 3
-    """Changes state."""
+    """The tool changes state."""
     TOOL_SAFETY_EXTERNAL: _ToolSafety.ValueType  # 4
     """Reaches systems outside this deployment."""
 
@@ -73,13 +73,13 @@ class ToolSafety(_ToolSafety, metaclass=_ToolSafetyEnumTypeWrapper):
     """What a tool may touch, from harmless to far-reaching."""
 
 TOOL_SAFETY_UNSPECIFIED: ToolSafety.ValueType  # 0
-"""Not set."""
+"""The tool does not say what it does to the world."""
 TOOL_SAFETY_NONE: ToolSafety.ValueType  # 1
-"""Pure computation."""
+"""The tool computes, and neither reads nor changes anything outside."""
 TOOL_SAFETY_READ: ToolSafety.ValueType  # 2
 """Reads state: clock, files, databases."""
 TOOL_SAFETY_WRITE: ToolSafety.ValueType  # 3
-"""Changes state."""
+"""The tool changes state."""
 TOOL_SAFETY_EXTERNAL: ToolSafety.ValueType  # 4
 """Reaches systems outside this deployment."""
 Global___ToolSafety: _TypeAlias = ToolSafety  # noqa: Y015
@@ -91,9 +91,9 @@ class _ToolChoiceMode:
 class _ToolChoiceModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ToolChoiceMode.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     TOOL_CHOICE_MODE_UNSPECIFIED: _ToolChoiceMode.ValueType  # 0
-    """Not set: AUTO."""
+    """The mode is not set, which is AUTO."""
     TOOL_CHOICE_MODE_AUTO: _ToolChoiceMode.ValueType  # 1
-    """The model decides."""
+    """The model decides whether it calls a tool."""
     TOOL_CHOICE_MODE_REQUIRED: _ToolChoiceMode.ValueType  # 2
     """The model must call at least one tool; enforced in the decoder."""
     TOOL_CHOICE_MODE_NONE: _ToolChoiceMode.ValueType  # 3
@@ -103,9 +103,9 @@ class ToolChoiceMode(_ToolChoiceMode, metaclass=_ToolChoiceModeEnumTypeWrapper):
     """How freely the model may call tools."""
 
 TOOL_CHOICE_MODE_UNSPECIFIED: ToolChoiceMode.ValueType  # 0
-"""Not set: AUTO."""
+"""The mode is not set, which is AUTO."""
 TOOL_CHOICE_MODE_AUTO: ToolChoiceMode.ValueType  # 1
-"""The model decides."""
+"""The model decides whether it calls a tool."""
 TOOL_CHOICE_MODE_REQUIRED: ToolChoiceMode.ValueType  # 2
 """The model must call at least one tool; enforced in the decoder."""
 TOOL_CHOICE_MODE_NONE: ToolChoiceMode.ValueType  # 3
@@ -126,7 +126,7 @@ class Message(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     CUT_FIELD_NUMBER: _builtins.int
     role: Global___Role.ValueType
-    """Who speaks."""
+    """The speaker of the message."""
     content: _builtins.str
     """The text. May be empty only for an assistant message that has tool calls."""
     reasoning: _builtins.str

@@ -23,7 +23,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class CompileRequest(_message.Message):
-    """What to compile."""
+    """The source of a constraint."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -35,7 +35,7 @@ class CompileRequest(_message.Message):
     schema_json: _builtins.str
     """JSON Schema of draft 4, 6, 7, 2019-09 or 2020-12, as its $schema says; without one it is 2020-12."""
     grammar: _builtins.str
-    """GBNF text."""
+    """A grammar in GBNF."""
     grammar_name: _builtins.str
     """Name of a configured grammar."""
     regex: _builtins.str
@@ -72,7 +72,7 @@ class EnumList(_message.Message):
     VALUES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """At least one."""
+        """The values that are allowed, at least one."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class CompileResponse(_message.Message):
     hash: _builtins.str
     """SHA-256 of the source, hex; equal sources give equal hashes."""
     engine_text: _builtins.str
-    """What DecoderConstraint.engine_text takes."""
+    """The constraint as DecoderConstraint.engine_text takes it."""
     cached: _builtins.bool
     """True when it came from the cache."""
     @_builtins.property
@@ -155,7 +155,7 @@ class EnforceRequest(_message.Message):
 
     @_builtins.property
     def rules(self) -> _containers.RepeatedCompositeFieldContainer[_contract_pb2.Rule]:
-        """Stage 5."""
+        """The rules of stage 5, over the output."""
 
     def __init__(
         self,
@@ -248,7 +248,7 @@ class ValidateGrammarRequest(_message.Message):
     GRAMMAR_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
     grammar: _builtins.str
-    """GBNF text."""
+    """A grammar in GBNF."""
     text: _builtins.str
     """When set, the whole text must be derivable."""
     def __init__(
@@ -281,7 +281,7 @@ class GrammarProblem(_message.Message):
     column: _builtins.int
     """From 1, in characters; 0 when the problem has no place."""
     message: _builtins.str
-    """What is wrong."""
+    """What is wrong with the grammar there."""
     def __init__(
         self,
         *,
@@ -345,7 +345,7 @@ class ValidateJsonRequest(_message.Message):
 
     TEXT_FIELD_NUMBER: _builtins.int
     text: _builtins.str
-    """The text."""
+    """The text to check."""
     def __init__(
         self,
         *,
@@ -361,7 +361,7 @@ Global___ValidateJsonRequest: _TypeAlias = ValidateJsonRequest  # noqa: Y015
 
 @_typing.final
 class ValidateJsonResponse(_message.Message):
-    """Whether it is."""
+    """Whether a text is JSON, and if not, why."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -393,7 +393,7 @@ class RepairJsonRequest(_message.Message):
 
     TEXT_FIELD_NUMBER: _builtins.int
     text: _builtins.str
-    """The text."""
+    """The text to repair."""
     def __init__(
         self,
         *,
@@ -409,7 +409,7 @@ Global___RepairJsonRequest: _TypeAlias = RepairJsonRequest  # noqa: Y015
 
 @_typing.final
 class RepairJsonResponse(_message.Message):
-    """The repaired text."""
+    """The repaired text, and what was changed in it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -507,7 +507,7 @@ class ValidateSchemaRequest(_message.Message):
     SCHEMA_JSON_FIELD_NUMBER: _builtins.int
     IGNORE_FORMATS_FIELD_NUMBER: _builtins.int
     document_json: _builtins.str
-    """JSON document."""
+    """The JSON document to validate."""
     schema_json: _builtins.str
     """JSON Schema; empty means anything is valid."""
     ignore_formats: _builtins.bool
@@ -573,7 +573,7 @@ class CompileRulesRequest(_message.Message):
     """JSON Schema of the output; empty is none."""
     @_builtins.property
     def rules(self) -> _containers.RepeatedCompositeFieldContainer[_contract_pb2.Rule]:
-        """The rules."""
+        """The rules to compile."""
 
     def __init__(
         self,
@@ -591,7 +591,7 @@ Global___CompileRulesRequest: _TypeAlias = CompileRulesRequest  # noqa: Y015
 
 @_typing.final
 class CompileRulesResponse(_message.Message):
-    """The rules compile."""
+    """Empty: the rules compile."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -694,7 +694,7 @@ Global___ValidateSemanticsRequest: _TypeAlias = ValidateSemanticsRequest  # noqa
 
 @_typing.final
 class ValidateSemanticsResponse(_message.Message):
-    """The judge's verdict."""
+    """The verdict of the judging model."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -705,7 +705,7 @@ class ValidateSemanticsResponse(_message.Message):
     valid: _builtins.bool
     """Whether the output meets the intent."""
     reason: _builtins.str
-    """Why."""
+    """The reason that the judge gave."""
     confidence: _builtins.float
     """How sure the judge is, in [0, 1]."""
     @_builtins.property

@@ -56,7 +56,7 @@ class _Stage:
 class _StageEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Stage.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     STAGE_UNSPECIFIED: _Stage.ValueType  # 0
-    """Not set."""
+    """The stage is not set."""
     STAGE_DECODER_CONSTRAINT: _Stage.ValueType  # 1
     """Token masks while decoding, checked again after it."""
     STAGE_JSON_REPAIR: _Stage.ValueType  # 2
@@ -74,7 +74,7 @@ class Stage(_Stage, metaclass=_StageEnumTypeWrapper):
     """Stages of the pipeline, in the order they run."""
 
 STAGE_UNSPECIFIED: Stage.ValueType  # 0
-"""Not set."""
+"""The stage is not set."""
 STAGE_DECODER_CONSTRAINT: Stage.ValueType  # 1
 """Token masks while decoding, checked again after it."""
 STAGE_JSON_REPAIR: Stage.ValueType  # 2
@@ -96,7 +96,7 @@ class _StageOutcome:
 class _StageOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StageOutcome.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     STAGE_OUTCOME_UNSPECIFIED: _StageOutcome.ValueType  # 0
-    """Not set."""
+    """The outcome is not set."""
     STAGE_OUTCOME_PASSED: _StageOutcome.ValueType  # 1
     """Nothing to object to."""
     STAGE_OUTCOME_REPAIRED: _StageOutcome.ValueType  # 2
@@ -110,7 +110,7 @@ class StageOutcome(_StageOutcome, metaclass=_StageOutcomeEnumTypeWrapper):
     """How a stage ended."""
 
 STAGE_OUTCOME_UNSPECIFIED: StageOutcome.ValueType  # 0
-"""Not set."""
+"""The outcome is not set."""
 STAGE_OUTCOME_PASSED: StageOutcome.ValueType  # 1
 """Nothing to object to."""
 STAGE_OUTCOME_REPAIRED: StageOutcome.ValueType  # 2
@@ -132,9 +132,9 @@ class _GuaranteeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Guarantee.V
     GUARANTEE_ENFORCED: _Guarantee.ValueType  # 1
     """Enforced by the decoder, all of it, and checked afterwards."""
     GUARANTEE_VALIDATED: _Guarantee.ValueType  # 2
-    """Checked after decoding."""
+    """The output was checked after decoding."""
     GUARANTEE_REPAIRED: _Guarantee.ValueType  # 3
-    """Repaired, then checked."""
+    """The output was repaired and then checked."""
     GUARANTEE_PARTIAL: _Guarantee.ValueType  # 4
     """Does not satisfy it."""
 
@@ -146,9 +146,9 @@ GUARANTEE_UNSPECIFIED: Guarantee.ValueType  # 0
 GUARANTEE_ENFORCED: Guarantee.ValueType  # 1
 """Enforced by the decoder, all of it, and checked afterwards."""
 GUARANTEE_VALIDATED: Guarantee.ValueType  # 2
-"""Checked after decoding."""
+"""The output was checked after decoding."""
 GUARANTEE_REPAIRED: Guarantee.ValueType  # 3
-"""Repaired, then checked."""
+"""The output was repaired and then checked."""
 GUARANTEE_PARTIAL: Guarantee.ValueType  # 4
 """Does not satisfy it."""
 Global___Guarantee: _TypeAlias = Guarantee  # noqa: Y015
@@ -171,7 +171,7 @@ class OutputContract(_message.Message):
     without one it is 2020-12, and one that is not known is read as 2020-12 with a warning.
     """
     grammar: _builtins.str
-    """GBNF text."""
+    """A grammar in GBNF."""
     grammar_name: _builtins.str
     """Name of a configured grammar; unknown: CONFIG_GRAMMAR_NOT_FOUND."""
     decoder_constraint: _builtins.bool
@@ -293,9 +293,9 @@ class StageReport(_message.Message):
     VIOLATIONS_FIELD_NUMBER: _builtins.int
     DURATION_FIELD_NUMBER: _builtins.int
     stage: Global___Stage.ValueType
-    """Which stage."""
+    """The stage of the pipeline."""
     outcome: Global___StageOutcome.ValueType
-    """How it ended."""
+    """How the stage ended."""
     @_builtins.property
     def reasons(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Why, for people: what was repaired, why it was skipped."""
@@ -335,7 +335,7 @@ class Violation(_message.Message):
     PATH_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     code: _error_pb2.ErrorCode.ValueType
-    """What it is."""
+    """The kind of violation."""
     path: _builtins.str
     """Where: a path such as a.b[0]; empty at the root or for text."""
     message: _builtins.str

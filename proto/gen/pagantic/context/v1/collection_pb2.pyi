@@ -28,11 +28,11 @@ class Collection(_message.Message):
     CHUNK_COUNT_FIELD_NUMBER: _builtins.int
     CREATED_AT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """Matches [A-Za-z0-9._-]{1,64}."""
+    """The name of the collection; it matches [A-Za-z0-9._-]{1,64}."""
     document_count: _builtins.int
-    """Number of documents."""
+    """The number of documents in it."""
     chunk_count: _builtins.int
-    """Number of chunks."""
+    """The number of chunks in it."""
     @_builtins.property
     def created_at(self) -> _timestamp_pb2.Timestamp:
         """When it was made."""
@@ -65,7 +65,7 @@ class Document(_message.Message):
     source: _builtins.str
     """Where it comes from; unique within a collection. Shown with each chunk."""
     content: _builtins.str
-    """Its text."""
+    """The text of the document."""
     metadata_json: _builtins.str
     """Anything else known of it, as a JSON object of at most 16 KiB; copied to each chunk."""
     def __init__(

@@ -30,7 +30,7 @@ class CreateCollectionRequest(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """Matches [A-Za-z0-9._-]{1,64}."""
+    """The name of the new collection; it matches [A-Za-z0-9._-]{1,64}."""
     def __init__(
         self,
         *,
@@ -46,14 +46,14 @@ Global___CreateCollectionRequest: _TypeAlias = CreateCollectionRequest  # noqa: 
 
 @_typing.final
 class CreateCollectionResponse(_message.Message):
-    """The collection made."""
+    """The collection that was made."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     COLLECTION_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def collection(self) -> _collection_pb2.Collection:
-        """Empty of documents."""
+        """The collection, without documents yet."""
 
     def __init__(
         self,
@@ -87,14 +87,14 @@ Global___ListCollectionsRequest: _TypeAlias = ListCollectionsRequest  # noqa: Y0
 
 @_typing.final
 class ListCollectionsResponse(_message.Message):
-    """The collections."""
+    """The stored collections."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     COLLECTIONS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def collections(self) -> _containers.RepeatedCompositeFieldContainer[_collection_pb2.Collection]:
-        """By name."""
+        """The collections, ordered by name."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ Global___DeleteCollectionResponse: _TypeAlias = DeleteCollectionResponse  # noqa
 
 @_typing.final
 class IngestRequest(_message.Message):
-    """Documents to store."""
+    """Documents to store in a collection."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -221,7 +221,7 @@ class DeleteRequest(_message.Message):
     COLLECTION_FIELD_NUMBER: _builtins.int
     SOURCES_FIELD_NUMBER: _builtins.int
     collection: _builtins.str
-    """Collection."""
+    """The collection to delete from."""
     @_builtins.property
     def sources(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Sources of the documents; one that is not there is no error."""
@@ -242,13 +242,13 @@ Global___DeleteRequest: _TypeAlias = DeleteRequest  # noqa: Y015
 
 @_typing.final
 class DeleteResponse(_message.Message):
-    """What was removed."""
+    """How much was deleted."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     DELETED_FIELD_NUMBER: _builtins.int
     deleted: _builtins.int
-    """Number of documents."""
+    """The number of documents that were deleted."""
     def __init__(
         self,
         *,
@@ -292,7 +292,7 @@ Global___RetrieveRequest: _TypeAlias = RetrieveRequest  # noqa: Y015
 
 @_typing.final
 class RetrieveResponse(_message.Message):
-    """What was found."""
+    """The chunks that were found."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -330,7 +330,7 @@ class BuildContextRequest(_message.Message):
     """Model whose tokenizer counts max_tokens; empty is the default model."""
     @_builtins.property
     def policy(self) -> _policy_pb2.ContextPolicy:
-        """Where and how."""
+        """Where to look, and how much to take."""
 
     @_builtins.property
     def chunks(self) -> _containers.RepeatedCompositeFieldContainer[_chunk_pb2.Chunk]:

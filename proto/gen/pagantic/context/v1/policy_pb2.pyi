@@ -24,7 +24,7 @@ class _Retriever:
 class _RetrieverEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Retriever.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     RETRIEVER_UNSPECIFIED: _Retriever.ValueType  # 0
-    """Not set: BM25."""
+    """The retriever is not set, which is BM25."""
     RETRIEVER_BM25: _Retriever.ValueType  # 1
     """Okapi BM25; score in [0, inf)."""
     RETRIEVER_KEYWORD: _Retriever.ValueType  # 2
@@ -38,7 +38,7 @@ class Retriever(_Retriever, metaclass=_RetrieverEnumTypeWrapper):
     """How scores are made."""
 
 RETRIEVER_UNSPECIFIED: Retriever.ValueType  # 0
-"""Not set: BM25."""
+"""The retriever is not set, which is BM25."""
 RETRIEVER_BM25: Retriever.ValueType  # 1
 """Okapi BM25; score in [0, inf)."""
 RETRIEVER_KEYWORD: Retriever.ValueType  # 2
@@ -92,7 +92,7 @@ class ContextPolicy(_message.Message):
     retriever: Global___Retriever.ValueType
     """How scores are made."""
     collection: _builtins.str
-    """Collection to search."""
+    """The collection to search."""
     max_chunks: _builtins.int
     """Most chunks; 0 or less is as many as a reply takes, which is 1000 and 3 MiB."""
     min_score: _builtins.float

@@ -27,7 +27,7 @@ class _ReasoningMode:
 class _ReasoningModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ReasoningMode.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     REASONING_MODE_UNSPECIFIED: _ReasoningMode.ValueType  # 0
-    """Not set: AUTO."""
+    """The mode is not set, which is AUTO."""
     REASONING_MODE_AUTO: _ReasoningMode.ValueType  # 1
     """As the model's template begins a turn."""
     REASONING_MODE_ON: _ReasoningMode.ValueType  # 2
@@ -39,7 +39,7 @@ class ReasoningMode(_ReasoningMode, metaclass=_ReasoningModeEnumTypeWrapper):
     """Whether a reasoning model thinks before it answers."""
 
 REASONING_MODE_UNSPECIFIED: ReasoningMode.ValueType  # 0
-"""Not set: AUTO."""
+"""The mode is not set, which is AUTO."""
 REASONING_MODE_AUTO: ReasoningMode.ValueType  # 1
 """As the model's template begins a turn."""
 REASONING_MODE_ON: ReasoningMode.ValueType  # 2
@@ -55,7 +55,7 @@ class _FinishReason:
 class _FinishReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FinishReason.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     FINISH_REASON_UNSPECIFIED: _FinishReason.ValueType  # 0
-    """Not set."""
+    """The reason is not set."""
     FINISH_REASON_STOP: _FinishReason.ValueType  # 1
     """The model ended its turn, a stop string was met, or the constraint was complete."""
     FINISH_REASON_LENGTH: _FinishReason.ValueType  # 2
@@ -71,7 +71,7 @@ class FinishReason(_FinishReason, metaclass=_FinishReasonEnumTypeWrapper):
     """Why a candidate ended."""
 
 FINISH_REASON_UNSPECIFIED: FinishReason.ValueType  # 0
-"""Not set."""
+"""The reason is not set."""
 FINISH_REASON_STOP: FinishReason.ValueType  # 1
 """The model ended its turn, a stop string was met, or the constraint was complete."""
 FINISH_REASON_LENGTH: FinishReason.ValueType  # 2
@@ -238,7 +238,7 @@ class Reasoning(_message.Message):
     MODE_FIELD_NUMBER: _builtins.int
     MAX_TOKENS_FIELD_NUMBER: _builtins.int
     mode: Global___ReasoningMode.ValueType
-    """Whether it thinks."""
+    """Whether the model reasons before it answers."""
     max_tokens: _builtins.int
     """Most tokens of the reasoning of one inference; then the answer begins. 0 is no limit of its own."""
     def __init__(
@@ -338,7 +338,7 @@ class TokenLogprob(_message.Message):
     LOGPROB_FIELD_NUMBER: _builtins.int
     TOP_FIELD_NUMBER: _builtins.int
     token: _builtins.int
-    """Token id."""
+    """The id of the token."""
     piece: _builtins.bytes
     """Its bytes; may be a part of a character."""
     logprob: _builtins.float

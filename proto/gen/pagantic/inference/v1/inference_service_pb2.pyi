@@ -30,7 +30,7 @@ class _TuningState:
 class _TuningStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TuningState.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     TUNING_STATE_UNSPECIFIED: _TuningState.ValueType  # 0
-    """Not set."""
+    """The state is not set."""
     TUNING_STATE_DEFAULTS: _TuningState.ValueType  # 1
     """Safe defaults; `note` says what a measurement waits for, or why there is none."""
     TUNING_STATE_MEASURING: _TuningState.ValueType  # 2
@@ -42,7 +42,7 @@ class TuningState(_TuningState, metaclass=_TuningStateEnumTypeWrapper):
     """Where the values of automatic settings come from."""
 
 TUNING_STATE_UNSPECIFIED: TuningState.ValueType  # 0
-"""Not set."""
+"""The state is not set."""
 TUNING_STATE_DEFAULTS: TuningState.ValueType  # 1
 """Safe defaults; `note` says what a measurement waits for, or why there is none."""
 TUNING_STATE_MEASURING: TuningState.ValueType  # 2
@@ -154,7 +154,7 @@ class InferResponse(_message.Message):
 
     @_builtins.property
     def candidate_end(self) -> Global___CandidateEnd:
-        """One candidate ended."""
+        """A candidate ended."""
 
     @_builtins.property
     def completed(self) -> Global___InferenceCompleted:
@@ -227,7 +227,7 @@ class CancelCandidatesRequest(_message.Message):
     INFERENCE_ID_FIELD_NUMBER: _builtins.int
     CANDIDATE_INDEXES_FIELD_NUMBER: _builtins.int
     inference_id: _builtins.str
-    """From InferenceStarted."""
+    """The inference, by the id that InferenceStarted gave."""
     @_builtins.property
     def candidate_indexes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Positions of the candidates, from 0."""
@@ -278,9 +278,9 @@ class CandidateDelta(_message.Message):
     candidate_index: _builtins.int
     """Which candidate, from 0."""
     content: _builtins.str
-    """Answer text."""
+    """The next text of the answer."""
     reasoning: _builtins.str
-    """Reasoning text."""
+    """The next text of the reasoning."""
     output_tokens: _builtins.int
     """Tokens of this candidate so far."""
     @_builtins.property
@@ -311,7 +311,7 @@ Global___CandidateDelta: _TypeAlias = CandidateDelta  # noqa: Y015
 
 @_typing.final
 class CandidateEnd(_message.Message):
-    """One candidate ended."""
+    """The end of one candidate."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -323,7 +323,7 @@ class CandidateEnd(_message.Message):
     candidate_index: _builtins.int
     """Which candidate, from 0."""
     finish_reason: _generation_pb2.FinishReason.ValueType
-    """Why."""
+    """Why the candidate ended."""
     output_tokens: _builtins.int
     """Tokens of this candidate."""
     constraint_satisfied: _builtins.bool
@@ -351,7 +351,7 @@ Global___CandidateEnd: _TypeAlias = CandidateEnd  # noqa: Y015
 
 @_typing.final
 class InferenceCompleted(_message.Message):
-    """All candidates ended."""
+    """The end of all candidates."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -411,7 +411,7 @@ Global___EmbedRequest: _TypeAlias = EmbedRequest  # noqa: Y015
 
 @_typing.final
 class Embedding(_message.Message):
-    """One vector."""
+    """The vector of one text."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -443,7 +443,7 @@ class EmbedResponse(_message.Message):
     USAGE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def embeddings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Embedding]:
-        """One per text."""
+        """The embeddings, one for each text, in the order of the texts."""
 
     @_builtins.property
     def usage(self) -> _usage_pb2.TokenUsage:
@@ -476,7 +476,7 @@ class ScoreRequest(_message.Message):
     model: _builtins.str
     """Alias of a served model; empty is the default model."""
     text: _builtins.str
-    """Raw text."""
+    """A raw prompt, without a chat template."""
     @_builtins.property
     def chat(self) -> _generation_pb2.ChatPrompt:
         """A conversation, rendered by the model's template."""
@@ -515,7 +515,7 @@ class ContinuationScore(_message.Message):
     """Sum of the natural logarithms of its tokens' probabilities."""
     @_builtins.property
     def tokens(self) -> _containers.RepeatedCompositeFieldContainer[_generation_pb2.TokenLogprob]:
-        """Its tokens."""
+        """The tokens of the continuation with their log-probabilities."""
 
     def __init__(
         self,
@@ -541,7 +541,7 @@ class ScoreResponse(_message.Message):
     USAGE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def scores(self) -> _containers.RepeatedCompositeFieldContainer[Global___ContinuationScore]:
-        """One per continuation."""
+        """The scores, one for each continuation, in their order."""
 
     @_builtins.property
     def usage(self) -> _usage_pb2.TokenUsage:
@@ -604,7 +604,7 @@ class TokenizeResponse(_message.Message):
     TOKENS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Token ids."""
+        """The ids of the tokens."""
 
     def __init__(
         self,
@@ -659,7 +659,7 @@ class DetokenizeResponse(_message.Message):
 
     TEXT_FIELD_NUMBER: _builtins.int
     text: _builtins.str
-    """The text."""
+    """The text of the tokens."""
     def __init__(
         self,
         *,
@@ -675,7 +675,7 @@ Global___DetokenizeResponse: _TypeAlias = DetokenizeResponse  # noqa: Y015
 
 @_typing.final
 class CountTokensRequest(_message.Message):
-    """What to count."""
+    """Texts or a chat whose tokens are counted."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -709,7 +709,7 @@ Global___CountTokensRequest: _TypeAlias = CountTokensRequest  # noqa: Y015
 
 @_typing.final
 class CountTokensResponse(_message.Message):
-    """How many tokens."""
+    """The numbers of tokens."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -722,7 +722,7 @@ class CountTokensResponse(_message.Message):
     """The model's context window, to compare with."""
     @_builtins.property
     def text_tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """One per text."""
+        """The number of tokens of each text, in the order of the texts."""
 
     def __init__(
         self,
@@ -758,14 +758,14 @@ Global___ListModelsRequest: _TypeAlias = ListModelsRequest  # noqa: Y015
 
 @_typing.final
 class ListModelsResponse(_message.Message):
-    """The served models."""
+    """The models that the service serves."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     MODELS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def models(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.ModelInfo]:
-        """The default first."""
+        """The models, the default one first."""
 
     def __init__(
         self,
@@ -872,7 +872,7 @@ class EngineChoice(_message.Message):
     name: _builtins.str
     """The setting, such as threads."""
     value: _builtins.str
-    """Its value."""
+    """The value that was chosen."""
     reason: _builtins.str
     """Why it has this value, in words."""
     def __init__(

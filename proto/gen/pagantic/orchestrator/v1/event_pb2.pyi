@@ -33,11 +33,11 @@ class _InferencePurpose:
 class _InferencePurposeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_InferencePurpose.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     INFERENCE_PURPOSE_UNSPECIFIED: _InferencePurpose.ValueType  # 0
-    """Not set: ANSWER."""
+    """The purpose is not set, which is ANSWER."""
     INFERENCE_PURPOSE_ANSWER: _InferencePurpose.ValueType  # 1
     """The answer, or a round of tool calls on the way to it."""
     INFERENCE_PURPOSE_PLAN: _InferencePurpose.ValueType  # 2
-    """A plan."""
+    """The inference makes a plan."""
     INFERENCE_PURPOSE_SUMMARY: _InferencePurpose.ValueType  # 3
     """A summary of what a conversation's memory no longer holds."""
     INFERENCE_PURPOSE_JUDGE: _InferencePurpose.ValueType  # 4
@@ -47,11 +47,11 @@ class InferencePurpose(_InferencePurpose, metaclass=_InferencePurposeEnumTypeWra
     """What an inference is for."""
 
 INFERENCE_PURPOSE_UNSPECIFIED: InferencePurpose.ValueType  # 0
-"""Not set: ANSWER."""
+"""The purpose is not set, which is ANSWER."""
 INFERENCE_PURPOSE_ANSWER: InferencePurpose.ValueType  # 1
 """The answer, or a round of tool calls on the way to it."""
 INFERENCE_PURPOSE_PLAN: InferencePurpose.ValueType  # 2
-"""A plan."""
+"""The inference makes a plan."""
 INFERENCE_PURPOSE_SUMMARY: InferencePurpose.ValueType  # 3
 """A summary of what a conversation's memory no longer holds."""
 INFERENCE_PURPOSE_JUDGE: InferencePurpose.ValueType  # 4
@@ -108,7 +108,7 @@ class ExecutionEvent(_message.Message):
 
     @_builtins.property
     def timestamp(self) -> _timestamp_pb2.Timestamp:
-        """When."""
+        """When it happened."""
 
     @_builtins.property
     def duration(self) -> _duration_pb2.Duration:
@@ -120,7 +120,7 @@ class ExecutionEvent(_message.Message):
 
     @_builtins.property
     def transition(self) -> Global___LifecycleTransition:
-        """The lifecycle moved."""
+        """The execution moved to another state."""
 
     @_builtins.property
     def inference_start(self) -> Global___InferenceStart:
@@ -152,7 +152,7 @@ class ExecutionEvent(_message.Message):
 
     @_builtins.property
     def vote_cast(self) -> Global___VoteCast:
-        """A replica voted."""
+        """A replica of a vote ended."""
 
     @_builtins.property
     def step_start(self) -> Global___StepStart:
@@ -224,7 +224,7 @@ Global___ExecutionEvent: _TypeAlias = ExecutionEvent  # noqa: Y015
 
 @_typing.final
 class LifecycleTransition(_message.Message):
-    """The lifecycle moved."""
+    """A move of the execution to another state."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -239,7 +239,7 @@ class LifecycleTransition(_message.Message):
     attempt: _builtins.int
     """The attempt after it."""
     reason: _builtins.str
-    """Why."""
+    """Why the execution moved."""
     def __init__(
         self,
         *,
@@ -258,7 +258,7 @@ Global___LifecycleTransition: _TypeAlias = LifecycleTransition  # noqa: Y015
 
 @_typing.final
 class InferenceStart(_message.Message):
-    """An inference began."""
+    """The beginning of an inference."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -271,7 +271,7 @@ class InferenceStart(_message.Message):
     message_count: _builtins.int
     """Messages in its prompt."""
     tool_defs_count: _builtins.int
-    """Tools offered."""
+    """The number of tools that the model is offered."""
     schema_present: _builtins.bool
     """Whether a schema constrains it."""
     grammar_present: _builtins.bool
@@ -302,7 +302,7 @@ Global___InferenceStart: _TypeAlias = InferenceStart  # noqa: Y015
 
 @_typing.final
 class InferenceEnd(_message.Message):
-    """An inference ended."""
+    """The end of an inference."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -313,11 +313,11 @@ class InferenceEnd(_message.Message):
     MODEL_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
     tokens_in: _builtins.int
-    """Prompt tokens."""
+    """The number of prompt tokens."""
     tokens_out: _builtins.int
-    """Output tokens."""
+    """The number of output tokens."""
     finish_reason: _generation_pb2.FinishReason.ValueType
-    """Why it ended."""
+    """Why the inference ended."""
     tool_call_count: _builtins.int
     """Tool calls that the model asks for."""
     model: _builtins.str
@@ -354,9 +354,9 @@ class ToolStart(_message.Message):
     TOOL_CALL_ID_FIELD_NUMBER: _builtins.int
     ARGS_HASH_FIELD_NUMBER: _builtins.int
     tool_name: _builtins.str
-    """The tool."""
+    """The name of the tool."""
     tool_call_id: _builtins.str
-    """The call."""
+    """The id of the call."""
     args_hash: _builtins.str
     """SHA-256 of the arguments as canonical JSON (RFC 8785), hex."""
     def __init__(
@@ -386,15 +386,15 @@ class ToolEnd(_message.Message):
     SUCCESS_FIELD_NUMBER: _builtins.int
     ERROR_CODE_FIELD_NUMBER: _builtins.int
     tool_name: _builtins.str
-    """The tool."""
+    """The name of the tool."""
     tool_call_id: _builtins.str
-    """The call."""
+    """The id of the call."""
     args_hash: _builtins.str
     """SHA-256 of the arguments as canonical JSON (RFC 8785), hex."""
     success: _builtins.bool
     """Whether it gave a result."""
     error_code: _error_pb2.ErrorCode.ValueType
-    """How it failed."""
+    """The code of the failure, when the call failed."""
     def __init__(
         self,
         *,
@@ -414,7 +414,7 @@ Global___ToolEnd: _TypeAlias = ToolEnd  # noqa: Y015
 
 @_typing.final
 class ContextRetrieved(_message.Message):
-    """Context was retrieved."""
+    """The result of a retrieval."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -422,9 +422,9 @@ class ContextRetrieved(_message.Message):
     CHUNK_COUNT_FIELD_NUMBER: _builtins.int
     TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     collection: _builtins.str
-    """The collection searched."""
+    """The collection that was searched."""
     chunk_count: _builtins.int
-    """Chunks taken."""
+    """The number of chunks that were taken."""
     token_count: _builtins.int
     """Tokens of the context message."""
     def __init__(
@@ -454,7 +454,7 @@ class RepairApplied(_message.Message):
     """The stage that did it."""
     @_builtins.property
     def repairs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What was done."""
+        """The repairs, in the order in which they were made."""
 
     def __init__(
         self,
@@ -479,7 +479,7 @@ class ValidationStage(_message.Message):
     REPORT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def report(self) -> _contract_pb2.StageReport:
-        """What it found."""
+        """The report of the stage."""
 
     def __init__(
         self,
@@ -496,7 +496,7 @@ Global___ValidationStage: _TypeAlias = ValidationStage  # noqa: Y015
 
 @_typing.final
 class VoteCast(_message.Message):
-    """A replica voted."""
+    """The end of a replica of a vote."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -504,11 +504,11 @@ class VoteCast(_message.Message):
     VALUE_HASH_FIELD_NUMBER: _builtins.int
     ABSTAINED_FIELD_NUMBER: _builtins.int
     replica_index: _builtins.int
-    """The replica."""
+    """The index of the replica, from 0."""
     value_hash: _builtins.str
     """SHA-256 of the canonical JSON it votes for, hex; empty when it abstains."""
     abstained: _builtins.bool
-    """Whether it abstains."""
+    """Whether the replica abstains, as its output is not valid."""
     def __init__(
         self,
         *,
@@ -533,9 +533,9 @@ class StepStart(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """Its name."""
+    """The name of the step."""
     kind: _builtins.str
-    """Its kind."""
+    """The kind of the step."""
     def __init__(
         self,
         *,
@@ -560,9 +560,9 @@ class StepEnd(_message.Message):
     KIND_FIELD_NUMBER: _builtins.int
     SUCCESS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """Its name."""
+    """The name of the step."""
     kind: _builtins.str
-    """Its kind."""
+    """The kind of the step."""
     success: _builtins.bool
     """Whether it gave an output."""
     def __init__(
@@ -588,7 +588,7 @@ class ContentDelta(_message.Message):
 
     TEXT_FIELD_NUMBER: _builtins.int
     text: _builtins.str
-    """Whole characters."""
+    """The text; it never ends inside a character."""
     def __init__(
         self,
         *,
@@ -610,7 +610,7 @@ class ReasoningDelta(_message.Message):
 
     TEXT_FIELD_NUMBER: _builtins.int
     text: _builtins.str
-    """Whole characters."""
+    """The text; it never ends inside a character."""
     def __init__(
         self,
         *,
@@ -635,7 +635,7 @@ class AttemptDiscarded(_message.Message):
     attempt: _builtins.int
     """The attempt whose content is void."""
     reason: _builtins.str
-    """Why."""
+    """Why the attempt was discarded."""
     def __init__(
         self,
         *,
@@ -652,14 +652,14 @@ Global___AttemptDiscarded: _TypeAlias = AttemptDiscarded  # noqa: Y015
 
 @_typing.final
 class Completed(_message.Message):
-    """The execution ended."""
+    """The end of the execution."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     RESPONSE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def response(self) -> _execution_pb2.SystemResponse:
-        """What Execute returns."""
+        """The response, as Execute returns it."""
 
     def __init__(
         self,

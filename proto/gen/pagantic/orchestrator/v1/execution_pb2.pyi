@@ -35,7 +35,7 @@ class _Mode:
 class _ModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Mode.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     MODE_UNSPECIFIED: _Mode.ValueType  # 0
-    """Not set; refused."""
+    """The mode is not set; a request without a mode is refused."""
     MODE_CHAT: _Mode.ValueType  # 1
     """A chat turn, with tools when they are offered. The only mode that stores a conversation."""
     MODE_STRUCTURED: _Mode.ValueType  # 2
@@ -49,7 +49,7 @@ class Mode(_Mode, metaclass=_ModeEnumTypeWrapper):
     """What kind of work a request is."""
 
 MODE_UNSPECIFIED: Mode.ValueType  # 0
-"""Not set; refused."""
+"""The mode is not set; a request without a mode is refused."""
 MODE_CHAT: Mode.ValueType  # 1
 """A chat turn, with tools when they are offered. The only mode that stores a conversation."""
 MODE_STRUCTURED: Mode.ValueType  # 2
@@ -67,7 +67,7 @@ class _VotingStrategy:
 class _VotingStrategyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_VotingStrategy.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     VOTING_STRATEGY_UNSPECIFIED: _VotingStrategy.ValueType  # 0
-    """Not set: MAJORITY."""
+    """The strategy is not set, which is MAJORITY."""
     VOTING_STRATEGY_MAJORITY: _VotingStrategy.ValueType  # 1
     """Most votes; a tie goes to the lowest replica index."""
     VOTING_STRATEGY_STRICT_MAJORITY: _VotingStrategy.ValueType  # 2
@@ -81,7 +81,7 @@ class VotingStrategy(_VotingStrategy, metaclass=_VotingStrategyEnumTypeWrapper):
     """How votes are counted."""
 
 VOTING_STRATEGY_UNSPECIFIED: VotingStrategy.ValueType  # 0
-"""Not set: MAJORITY."""
+"""The strategy is not set, which is MAJORITY."""
 VOTING_STRATEGY_MAJORITY: VotingStrategy.ValueType  # 1
 """Most votes; a tie goes to the lowest replica index."""
 VOTING_STRATEGY_STRICT_MAJORITY: VotingStrategy.ValueType  # 2
@@ -99,9 +99,9 @@ class _ConfidenceSource:
 class _ConfidenceSourceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ConfidenceSource.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     CONFIDENCE_SOURCE_UNSPECIFIED: _ConfidenceSource.ValueType  # 0
-    """No confidence."""
+    """There is no confidence."""
     CONFIDENCE_SOURCE_VOTING: _ConfidenceSource.ValueType  # 1
-    """votes / n."""
+    """The share of the votes that agree, votes / n."""
     CONFIDENCE_SOURCE_VALIDATION: _ConfidenceSource.ValueType  # 2
     """The semantic score where a semantic stage ran; else 1 when every rule passes, 0 when one fails."""
     CONFIDENCE_SOURCE_RETRIEVAL: _ConfidenceSource.ValueType  # 3
@@ -111,9 +111,9 @@ class ConfidenceSource(_ConfidenceSource, metaclass=_ConfidenceSourceEnumTypeWra
     """What confidence was taken from. Where several apply: VOTING before VALIDATION before RETRIEVAL."""
 
 CONFIDENCE_SOURCE_UNSPECIFIED: ConfidenceSource.ValueType  # 0
-"""No confidence."""
+"""There is no confidence."""
 CONFIDENCE_SOURCE_VOTING: ConfidenceSource.ValueType  # 1
-"""votes / n."""
+"""The share of the votes that agree, votes / n."""
 CONFIDENCE_SOURCE_VALIDATION: ConfidenceSource.ValueType  # 2
 """The semantic score where a semantic stage ran; else 1 when every rule passes, 0 when one fails."""
 CONFIDENCE_SOURCE_RETRIEVAL: ConfidenceSource.ValueType  # 3
@@ -127,21 +127,21 @@ class _LifecycleState:
 class _LifecycleStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LifecycleState.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     LIFECYCLE_STATE_UNSPECIFIED: _LifecycleState.ValueType  # 0
-    """Not set."""
+    """The state is not set."""
     LIFECYCLE_STATE_INIT: _LifecycleState.ValueType  # 1
-    """Admitted."""
+    """The request is admitted."""
     LIFECYCLE_STATE_PLAN: _LifecycleState.ValueType  # 2
     """Making or checking a plan."""
     LIFECYCLE_STATE_PREPARE: _LifecycleState.ValueType  # 3
     """Resolving context, tools, schema and system prompt."""
     LIFECYCLE_STATE_EXECUTE: _LifecycleState.ValueType  # 4
-    """Inference, tools, steps."""
+    """The model answers, tools run, or the steps of a plan run."""
     LIFECYCLE_STATE_VALIDATE: _LifecycleState.ValueType  # 5
-    """Checking the output."""
+    """The output is checked."""
     LIFECYCLE_STATE_COMPLETE: _LifecycleState.ValueType  # 6
-    """Done; terminal."""
+    """The execution ended with an answer; nothing follows."""
     LIFECYCLE_STATE_ERROR: _LifecycleState.ValueType  # 7
-    """Failed; terminal."""
+    """The execution failed; nothing follows."""
     LIFECYCLE_STATE_CANCELLED: _LifecycleState.ValueType  # 8
     """Cancelled by the caller, a disconnect or a deadline; terminal."""
 
@@ -149,21 +149,21 @@ class LifecycleState(_LifecycleState, metaclass=_LifecycleStateEnumTypeWrapper):
     """States of the lifecycle."""
 
 LIFECYCLE_STATE_UNSPECIFIED: LifecycleState.ValueType  # 0
-"""Not set."""
+"""The state is not set."""
 LIFECYCLE_STATE_INIT: LifecycleState.ValueType  # 1
-"""Admitted."""
+"""The request is admitted."""
 LIFECYCLE_STATE_PLAN: LifecycleState.ValueType  # 2
 """Making or checking a plan."""
 LIFECYCLE_STATE_PREPARE: LifecycleState.ValueType  # 3
 """Resolving context, tools, schema and system prompt."""
 LIFECYCLE_STATE_EXECUTE: LifecycleState.ValueType  # 4
-"""Inference, tools, steps."""
+"""The model answers, tools run, or the steps of a plan run."""
 LIFECYCLE_STATE_VALIDATE: LifecycleState.ValueType  # 5
-"""Checking the output."""
+"""The output is checked."""
 LIFECYCLE_STATE_COMPLETE: LifecycleState.ValueType  # 6
-"""Done; terminal."""
+"""The execution ended with an answer; nothing follows."""
 LIFECYCLE_STATE_ERROR: LifecycleState.ValueType  # 7
-"""Failed; terminal."""
+"""The execution failed; nothing follows."""
 LIFECYCLE_STATE_CANCELLED: LifecycleState.ValueType  # 8
 """Cancelled by the caller, a disconnect or a deadline; terminal."""
 Global___LifecycleState: _TypeAlias = LifecycleState  # noqa: Y015
@@ -211,7 +211,7 @@ class SystemRequest(_message.Message):
 
     @_builtins.property
     def prompt(self) -> Global___SystemPrompt:
-        """System prompt."""
+        """The system prompt."""
 
     @_builtins.property
     def hints(self) -> Global___ExecutionHints:
@@ -239,7 +239,7 @@ class SystemRequest(_message.Message):
 
     @_builtins.property
     def rules(self) -> _containers.RepeatedCompositeFieldContainer[_contract_pb2.Rule]:
-        """Validation stage 5."""
+        """The rules of validation stage 5, over the output."""
 
     @_builtins.property
     def retry(self) -> _plan_pb2.RetryPolicy:
@@ -282,7 +282,7 @@ class SystemPrompt(_message.Message):
     INSTRUCTIONS_FIELD_NUMBER: _builtins.int
     TEMPLATE_FIELD_NUMBER: _builtins.int
     text: _builtins.str
-    """The text itself."""
+    """The prompt itself."""
     @_builtins.property
     def instructions(self) -> Global___Instructions:
         """A base text and sets of rules."""
@@ -317,10 +317,10 @@ class Instructions(_message.Message):
     BASE_FIELD_NUMBER: _builtins.int
     SETS_FIELD_NUMBER: _builtins.int
     base: _builtins.str
-    """Comes first."""
+    """The text that the prompt begins with."""
     @_builtins.property
     def sets(self) -> _containers.RepeatedCompositeFieldContainer[Global___InstructionSet]:
-        """In order."""
+        """The sets of rules, in the order in which the prompt has them."""
 
     def __init__(
         self,
@@ -345,7 +345,7 @@ class InstructionSet(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     RULES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """The heading."""
+    """The heading of the set."""
     @_builtins.property
     def rules(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The rules, in order."""
@@ -366,7 +366,7 @@ Global___InstructionSet: _TypeAlias = InstructionSet  # noqa: Y015
 
 @_typing.final
 class PromptTemplate(_message.Message):
-    """A configured template."""
+    """A template that the deployment configured."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -579,7 +579,7 @@ Global___ExecutionHints: _TypeAlias = ExecutionHints  # noqa: Y015
 
 @_typing.final
 class Voting(_message.Message):
-    """How to vote."""
+    """How votes are taken and counted."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -665,7 +665,7 @@ class SystemResponse(_message.Message):
 
     @_builtins.property
     def step_results(self) -> _containers.RepeatedCompositeFieldContainer[_plan_pb2.StepResult]:
-        """Completed steps (PLAN)."""
+        """The results of the steps of a plan that ended (MODE_PLAN)."""
 
     @_builtins.property
     def validation(self) -> Global___ValidationReport:
@@ -750,13 +750,13 @@ class ToolCallRecord(_message.Message):
     name: _builtins.str
     """Name of the tool."""
     arguments_json: _builtins.str
-    """Its arguments."""
+    """The arguments of the call, as a JSON object."""
     result: _builtins.str
     """What it gave, or what went wrong."""
     is_error: _builtins.bool
     """True when it failed."""
     error_code: _error_pb2.ErrorCode.ValueType
-    """How it failed."""
+    """The code of the failure, when the call failed."""
     @_builtins.property
     def duration(self) -> _duration_pb2.Duration:
         """How long it took."""
@@ -782,7 +782,7 @@ Global___ToolCallRecord: _TypeAlias = ToolCallRecord  # noqa: Y015
 
 @_typing.final
 class ValidationReport(_message.Message):
-    """What validation found."""
+    """What validation found in the output."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -794,7 +794,7 @@ class ValidationReport(_message.Message):
     WARNINGS_FIELD_NUMBER: _builtins.int
     STAGES_FIELD_NUMBER: _builtins.int
     checks_passed: _builtins.int
-    """Checks that held."""
+    """The number of checks that held."""
     checks_failed: _builtins.int
     """Checks that did not."""
     repair_attempts: _builtins.int
@@ -844,7 +844,7 @@ class VoteCandidate(_message.Message):
     VOTES_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     replica_index: _builtins.int
-    """From 0."""
+    """The index of the replica, from 0."""
     content: _builtins.str
     """Its output as text."""
     structured_output_json: _builtins.str
@@ -885,16 +885,16 @@ class ExecutionState(_message.Message):
     LAST_ERROR_FIELD_NUMBER: _builtins.int
     LAST_STEP_FIELD_NUMBER: _builtins.int
     current: Global___LifecycleState.ValueType
-    """Its state."""
+    """The state of the execution."""
     attempt: _builtins.int
     """The first is 1."""
     total_steps: _builtins.int
-    """Steps completed."""
+    """The number of inferences, tool calls and steps that ended."""
     last_step: _builtins.str
     """Name of the last step: an inference round, a tool call or a plan step."""
     @_builtins.property
     def entered_at(self) -> _timestamp_pb2.Timestamp:
-        """Since when."""
+        """When the execution entered the state."""
 
     @_builtins.property
     def last_error(self) -> _error_pb2.SystemError:
@@ -933,13 +933,13 @@ class Execution(_message.Message):
     RESPONSE_FIELD_NUMBER: _builtins.int
     INTERRUPTED_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """The request's id."""
+    """The id of the request."""
     session_id: _builtins.str
-    """The request's session."""
+    """The session of the request; empty for none."""
     trace_id: _builtins.str
-    """The request's trace."""
+    """The trace of the request."""
     mode: Global___Mode.ValueType
-    """The request's mode."""
+    """The mode of the request."""
     interrupted: _builtins.bool
     """True when the orchestrator that ran it died before it ended."""
     @_builtins.property
@@ -948,7 +948,7 @@ class Execution(_message.Message):
 
     @_builtins.property
     def state(self) -> Global___ExecutionState:
-        """Where it stands."""
+        """The state that the execution is in."""
 
     @_builtins.property
     def response(self) -> Global___SystemResponse:

@@ -31,7 +31,7 @@ class CancelExecutionRequest(_message.Message):
 
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Its request id."""
+    """The id of the request to cancel."""
     def __init__(
         self,
         *,
@@ -69,13 +69,13 @@ Global___CancelExecutionResponse: _TypeAlias = CancelExecutionResponse  # noqa: 
 
 @_typing.final
 class GetExecutionRequest(_message.Message):
-    """Names an execution."""
+    """The execution to look up."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Its request id."""
+    """The id of its request."""
     def __init__(
         self,
         *,
@@ -91,7 +91,7 @@ Global___GetExecutionRequest: _TypeAlias = GetExecutionRequest  # noqa: Y015
 
 @_typing.final
 class GetExecutionResponse(_message.Message):
-    """The execution."""
+    """The execution that was looked up."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -121,7 +121,7 @@ class ResumeExecutionRequest(_message.Message):
 
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Its request id."""
+    """The id of the request to resume."""
     def __init__(
         self,
         *,
@@ -221,7 +221,7 @@ Global___ListExecutionsResponse: _TypeAlias = ListExecutionsResponse  # noqa: Y0
 
 @_typing.final
 class GetTimelineRequest(_message.Message):
-    """Names an execution."""
+    """The execution whose events are read."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -229,7 +229,7 @@ class GetTimelineRequest(_message.Message):
     AFTER_SEQUENCE_FIELD_NUMBER: _builtins.int
     MAX_EVENTS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Its request id."""
+    """The id of its request."""
     after_sequence: _builtins.int
     """Only events above this sequence."""
     max_events: _builtins.int
@@ -251,7 +251,7 @@ Global___GetTimelineRequest: _TypeAlias = GetTimelineRequest  # noqa: Y015
 
 @_typing.final
 class GetTimelineResponse(_message.Message):
-    """What happened."""
+    """The events of an execution."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -279,7 +279,7 @@ Global___GetTimelineResponse: _TypeAlias = GetTimelineResponse  # noqa: Y015
 
 @_typing.final
 class CreatePlanRequest(_message.Message):
-    """What to plan."""
+    """The request to plan."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -303,7 +303,7 @@ Global___CreatePlanRequest: _TypeAlias = CreatePlanRequest  # noqa: Y015
 
 @_typing.final
 class CreatePlanResponse(_message.Message):
-    """The plan."""
+    """The plan that was made."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -327,7 +327,7 @@ Global___CreatePlanResponse: _TypeAlias = CreatePlanResponse  # noqa: Y015
 
 @_typing.final
 class GetSessionRequest(_message.Message):
-    """Names a session."""
+    """The conversation to read."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -335,7 +335,7 @@ class GetSessionRequest(_message.Message):
     MAX_MESSAGES_FIELD_NUMBER: _builtins.int
     BEFORE_POSITION_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
-    """Its id."""
+    """The id of the conversation."""
     max_messages: _builtins.int
     """Most messages per page, the newest ones; 0 is 1000, which is also the most that come at once. Fewer come where they
     are large.
@@ -359,14 +359,14 @@ Global___GetSessionRequest: _TypeAlias = GetSessionRequest  # noqa: Y015
 
 @_typing.final
 class GetSessionResponse(_message.Message):
-    """The session."""
+    """The conversation that was read."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     SESSION_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def session(self) -> _session_pb2.Session:
-        """With its messages."""
+        """The conversation with its messages."""
 
     def __init__(
         self,
@@ -419,7 +419,7 @@ class ListSessionsResponse(_message.Message):
     """Where to go on; empty on the last page."""
     @_builtins.property
     def sessions(self) -> _containers.RepeatedCompositeFieldContainer[_session_pb2.Session]:
-        """Last used first."""
+        """The conversations, the one used last first."""
 
     def __init__(
         self,
@@ -465,14 +465,14 @@ class UpdateSessionRequest(_message.Message):
     STATE_JSON_FIELD_NUMBER: _builtins.int
     REMOVED_KEYS_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
-    """Its id."""
+    """The id of the conversation."""
     @_builtins.property
     def state_json(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Values to set, as JSON documents. Keys match [A-Za-z0-9._:-]{1,128}."""
 
     @_builtins.property
     def removed_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Keys to remove."""
+        """The keys to remove."""
 
     def __init__(
         self,
@@ -491,7 +491,7 @@ Global___UpdateSessionRequest: _TypeAlias = UpdateSessionRequest  # noqa: Y015
 
 @_typing.final
 class UpdateSessionResponse(_message.Message):
-    """The session."""
+    """The conversation after the update."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -521,7 +521,7 @@ class DeleteSessionRequest(_message.Message):
 
     SESSION_ID_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
-    """Its id."""
+    """The id of the conversation."""
     def __init__(
         self,
         *,

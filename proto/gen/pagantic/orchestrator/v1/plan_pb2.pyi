@@ -33,7 +33,7 @@ class _BackoffKind:
 class _BackoffKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_BackoffKind.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     BACKOFF_KIND_UNSPECIFIED: _BackoffKind.ValueType  # 0
-    """Not set: FIXED."""
+    """The kind is not set, which is FIXED."""
     BACKOFF_KIND_FIXED: _BackoffKind.ValueType  # 1
     """The same wait each time."""
     BACKOFF_KIND_EXPONENTIAL: _BackoffKind.ValueType  # 2
@@ -43,7 +43,7 @@ class BackoffKind(_BackoffKind, metaclass=_BackoffKindEnumTypeWrapper):
     """How the wait between attempts grows."""
 
 BACKOFF_KIND_UNSPECIFIED: BackoffKind.ValueType  # 0
-"""Not set: FIXED."""
+"""The kind is not set, which is FIXED."""
 BACKOFF_KIND_FIXED: BackoffKind.ValueType  # 1
 """The same wait each time."""
 BACKOFF_KIND_EXPONENTIAL: BackoffKind.ValueType  # 2
@@ -168,7 +168,7 @@ class RetryPolicy(_message.Message):
     max_retries: _builtins.int
     """Attempts beyond the first; unset is 2. At most 10."""
     kind: Global___BackoffKind.ValueType
-    """How it grows."""
+    """How the wait grows from one retry to the next."""
     @_builtins.property
     def backoff(self) -> _duration_pb2.Duration:
         """Wait before the first retry; unset is none."""
@@ -241,12 +241,12 @@ class PlanTrace(_message.Message):
     planner_id: _builtins.str
     """Which planner, or "request"."""
     rationale: _builtins.str
-    """Why these steps."""
+    """Why the planner chose these steps."""
     step_count: _builtins.int
-    """Number of steps."""
+    """The number of steps."""
     @_builtins.property
     def created_at(self) -> _timestamp_pb2.Timestamp:
-        """When."""
+        """When the plan was made."""
 
     def __init__(
         self,
@@ -273,7 +273,7 @@ class MessageList(_message.Message):
     MESSAGES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]:
-        """In order."""
+        """The messages, in order."""
 
     def __init__(
         self,
@@ -300,13 +300,13 @@ class CandidateIR(_message.Message):
     SCORE_KIND_FIELD_NUMBER: _builtins.int
     METADATA_JSON_FIELD_NUMBER: _builtins.int
     content: _builtins.str
-    """The text."""
+    """The text of the proposal."""
     source: _builtins.str
     """Where it came from."""
     score: _builtins.float
     """How good it is; compares only within one score_kind."""
     score_kind: _builtins.str
-    """What score means."""
+    """How the score was made, which says its range."""
     metadata_json: _builtins.str
     """Anything else, as a JSON object."""
     def __init__(
@@ -335,7 +335,7 @@ class CandidateList(_message.Message):
     CANDIDATES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def candidates(self) -> _containers.RepeatedCompositeFieldContainer[Global___CandidateIR]:
-        """Best first."""
+        """The proposals, the best first."""
 
     def __init__(
         self,
@@ -359,7 +359,7 @@ class ContextIR(_message.Message):
     CHUNKS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def chunks(self) -> _containers.RepeatedCompositeFieldContainer[_chunk_pb2.Chunk]:
-        """Best first."""
+        """The chunks, the best first."""
 
     def __init__(
         self,
@@ -400,14 +400,14 @@ Global___ToolCallList: _TypeAlias = ToolCallList  # noqa: Y015
 
 @_typing.final
 class ToolResultList(_message.Message):
-    """Results of tools."""
+    """Results of tool calls."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     TOOL_RESULTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def tool_results(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.ToolResult]:
-        """In call order."""
+        """The results, in the order of the calls."""
 
     def __init__(
         self,
@@ -435,16 +435,16 @@ class StepInput(_message.Message):
     TEXT_FIELD_NUMBER: _builtins.int
     RAW_JSON_FIELD_NUMBER: _builtins.int
     text: _builtins.str
-    """Plain text."""
+    """A plain text."""
     raw_json: _builtins.str
     """A JSON document."""
     @_builtins.property
     def messages(self) -> Global___MessageList:
-        """A conversation."""
+        """The messages of a conversation."""
 
     @_builtins.property
     def candidates(self) -> Global___CandidateList:
-        """Proposals."""
+        """Proposals to choose from."""
 
     @_builtins.property
     def context(self) -> Global___ContextIR:
@@ -452,7 +452,7 @@ class StepInput(_message.Message):
 
     @_builtins.property
     def tool_results(self) -> Global___ToolResultList:
-        """Results of tools."""
+        """Results of tool calls."""
 
     def __init__(
         self,
@@ -488,12 +488,12 @@ class StepOutput(_message.Message):
     RAW_JSON_FIELD_NUMBER: _builtins.int
     USAGE_FIELD_NUMBER: _builtins.int
     content: _builtins.str
-    """Plain text."""
+    """A plain text."""
     raw_json: _builtins.str
     """A JSON document."""
     @_builtins.property
     def candidates(self) -> Global___CandidateList:
-        """Proposals."""
+        """Proposals to choose from."""
 
     @_builtins.property
     def context(self) -> Global___ContextIR:
@@ -505,7 +505,7 @@ class StepOutput(_message.Message):
 
     @_builtins.property
     def tool_results(self) -> Global___ToolResultList:
-        """Results of tools."""
+        """Results of tool calls."""
 
     @_builtins.property
     def usage(self) -> _usage_pb2.TokenUsage:
@@ -551,14 +551,14 @@ class StepResult(_message.Message):
     kind: _builtins.str
     """Kind of the step."""
     attempts: _builtins.int
-    """Attempts made."""
+    """The number of attempts that were made."""
     @_builtins.property
     def output(self) -> Global___StepOutput:
         """What it gave; unset when it failed."""
 
     @_builtins.property
     def error(self) -> _error_pb2.SystemError:
-        """How it failed."""
+        """The failure, when the step failed."""
 
     @_builtins.property
     def duration(self) -> _duration_pb2.Duration:

@@ -54,9 +54,9 @@ class Session(_message.Message):
     STATE_JSON_FIELD_NUMBER: _builtins.int
     FIRST_POSITION_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
-    """Its id."""
+    """The id of the conversation."""
     message_count: _builtins.int
-    """Number of messages."""
+    """The number of messages in the whole conversation."""
     first_position: _builtins.int
     """Position of the first of these messages in the conversation, from 0."""
     @_builtins.property

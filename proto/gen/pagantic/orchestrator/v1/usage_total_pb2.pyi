@@ -40,7 +40,7 @@ class UsageTotal(_message.Message):
     cached_prompt_tokens: _builtins.int
     """Of these, taken from the KV cache."""
     output_tokens: _builtins.int
-    """Output tokens."""
+    """The number of output tokens."""
     cost_usd: _builtins.float
     """What it cost by the configured prices; 0 where a model has none."""
     def __init__(

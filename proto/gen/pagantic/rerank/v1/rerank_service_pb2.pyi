@@ -21,7 +21,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class RerankRequest(_message.Message):
-    """What to order."""
+    """The chunks to order, and the query to order them by."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -31,7 +31,7 @@ class RerankRequest(_message.Message):
     MIN_SCORE_FIELD_NUMBER: _builtins.int
     TOP_K_FIELD_NUMBER: _builtins.int
     query: _builtins.str
-    """The question."""
+    """The query; of a longer one its last 8192 characters count."""
     scorer: _builtins.str
     """Name of a scorer; empty is the default one."""
     min_score: _builtins.float
@@ -119,7 +119,7 @@ class Scorer(_message.Message):
     description: _builtins.str
     """What its score means."""
     min_score: _builtins.float
-    """Lowest score."""
+    """The lowest score that it gives."""
     max_score: _builtins.float
     """Highest score; infinity when there is none."""
     def __init__(
@@ -140,14 +140,14 @@ Global___Scorer: _TypeAlias = Scorer  # noqa: Y015
 
 @_typing.final
 class ListScorersResponse(_message.Message):
-    """The scorers."""
+    """The scorers of the service."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     SCORERS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def scorers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Scorer]:
-        """The default first."""
+        """The scorers, the default one first."""
 
     def __init__(
         self,

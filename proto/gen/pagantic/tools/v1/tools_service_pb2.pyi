@@ -47,7 +47,7 @@ Global___ListToolsRequest: _TypeAlias = ListToolsRequest  # noqa: Y015
 
 @_typing.final
 class RegisteredTool(_message.Message):
-    """A registered tool."""
+    """A tool that is registered."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -60,7 +60,7 @@ class RegisteredTool(_message.Message):
     """Why not, when it cannot."""
     @_builtins.property
     def definition(self) -> _message_pb2.ToolDefinition:
-        """What it is."""
+        """The tool as models see it."""
 
     def __init__(
         self,
@@ -79,14 +79,14 @@ Global___RegisteredTool: _TypeAlias = RegisteredTool  # noqa: Y015
 
 @_typing.final
 class ListToolsResponse(_message.Message):
-    """The tools."""
+    """The registered tools."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     TOOLS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def tools(self) -> _containers.RepeatedCompositeFieldContainer[Global___RegisteredTool]:
-        """By name."""
+        """The tools, ordered by name."""
 
     def __init__(
         self,
@@ -216,7 +216,7 @@ class McpCommand(_message.Message):
     ARGV_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def argv(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Program and arguments."""
+        """The program and its arguments."""
 
     def __init__(
         self,
@@ -240,7 +240,7 @@ class RegisterMcpServerResponse(_message.Message):
     TOOLS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def tools(self) -> _containers.RepeatedCompositeFieldContainer[Global___RegisteredTool]:
-        """By name."""
+        """The tools of the server, ordered by name."""
 
     def __init__(
         self,
