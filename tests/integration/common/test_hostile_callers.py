@@ -114,6 +114,22 @@ async def test_one_host_leaves_room_for_others():
         await list_tools(address)
 
 
+async def test_calls_of_one_channel_leave_another_channel_of_the_same_process_its_streams():
+    """With several services in one process, a call that runs must not wait for the stream that it holds itself."""
+    waiting = asyncio.Event()
+    service = Scripted(waiting.wait)
+    async with serving(service, max_streams_per_connection=2) as (address, _):  # one is the health watch's
+        first = asyncio.create_task(list_tools(address))
+        second = asyncio.create_task(list_tools(address))
+        try:
+            async with asyncio.timeout(3):
+                while service.calls < 2:  # noqa: ASYNC110 - as a caller looks
+                    await asyncio.sleep(0.01)
+        finally:
+            waiting.set()
+            await asyncio.gather(first, second)
+
+
 async def test_a_watcher_that_does_not_read_keeps_no_change_from_others():
     # A peer that speaks HTTP/2 and grants a window of 0 for what is sent to it.
     async with serving(Scripted(answer)) as (address, health), grpc.aio.insecure_channel(address) as channel:
