@@ -92,7 +92,7 @@ async def start_server(
 ) -> tuple[grpc.aio.Server, Health, int]:
     """Start a server with everything that each has; returns it, its health and its port. Raises PortInUse."""
     tracing = [aio_server_interceptor(filter_=filters.negate(filters.health_check()))] if is_recording() else []
-    limits = CallLimits(settings.max_concurrent_rpcs, settings.max_concurrent_rpcs_per_host)
+    limits = CallLimits(settings.max_concurrent_rpcs, settings.max_calls_per_host)
     add_gauge(RPC_RUNNING_CALLS, "calls that run", lambda: limits.running)
     add_gauge(RPC_MAX_CALLS, "most calls that may run", lambda: settings.max_concurrent_rpcs)
     server = grpc.aio.server(
