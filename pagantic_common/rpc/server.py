@@ -48,9 +48,8 @@ _CONNECTION_OPTIONS = (
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.max_connection_idle_ms", 600_000),
     # Callers look up their peers again when a connection ends: so replicas that were added get calls.
+    # Calls that run go on for as long as they take: an execution may last for days, and each call is counted.
     ("grpc.max_connection_age_ms", 120_000),
-    # Longer than any execution may last; what runs on an old connection after that is not work.
-    ("grpc.max_connection_age_grace_ms", 3_900_000),
 )
 
 log = get_logger(__name__)

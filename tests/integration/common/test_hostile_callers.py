@@ -19,6 +19,7 @@ from pagantic.tools.v1 import tools_service_pb2 as pb
 from pagantic.tools.v1 import tools_service_pb2_grpc as rpc
 from pagantic_common.domain.call_limits import MAX_SIDE_STREAMS_PER_CONNECTION
 from pagantic_common.domain.errors import InvalidRequest, NotFound, Overloaded, Unavailable
+from pagantic_common.rpc import server
 from pagantic_common.rpc.admin import start_admin_server
 from pagantic_common.rpc.call import call_unary
 from pagantic_common.rpc.channel import open_channel
@@ -128,6 +129,11 @@ async def test_calls_of_one_channel_leave_another_channel_of_the_same_process_it
         finally:
             waiting.set()
             await asyncio.gather(first, second)
+
+
+def test_no_call_is_cut_for_the_age_of_its_connection():
+    """An execution lasts as long as MAX_EXECUTION_S says, up to a year; gRPC takes 24 days at most."""
+    assert "grpc.max_connection_age_grace_ms" not in dict(server._CONNECTION_OPTIONS)
 
 
 async def test_a_watcher_that_does_not_read_keeps_no_change_from_others():
