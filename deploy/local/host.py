@@ -6,7 +6,6 @@ gRPC; each is configured by its own settings, but for its host and port. Command
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -20,7 +19,7 @@ from deploy.local.areas import Area, ConfigurationError, child_environment, read
 from deploy.local.supervision import Supervision, SupervisionError
 from pagantic_common.domain.errors import PaganticError
 from pagantic_common.rpc.server import Registration, StartFailed, run_service
-from pagantic_common.settings import EXIT_CONFIG, ServiceSettings, load_settings, state_folder
+from pagantic_common.settings import EXIT_CONFIG, ServiceSettings, is_loopback, load_settings, state_folder
 from services.constraint.__main__ import open_app as open_constraint
 from services.constraint.settings import ConstraintSettings
 from services.context.__main__ import open_app as open_context
@@ -35,6 +34,21 @@ from services.rerank.settings import RerankSettings
 from services.tools.__main__ import open_app as open_tools
 from services.tools.settings import ToolsSettings
 
+
+class HostSettings(OrchestratorSettings):
+    """The orchestrator's, for a port that all services share: what each takes alone, and who calls is one host."""
+
+    @property
+    def max_received_bytes(self) -> int:
+        """Largest message that the port takes."""
+        return self.max_message_bytes
+
+    @property
+    def max_calls_per_host(self) -> int:
+        """Most calls at once: those that the services make of each other come from the same host."""
+        return self.max_concurrent_rpcs
+
+
 OpenService = Callable[[Any], AbstractAsyncContextManager[Sequence[Registration]]]
 
 # In the order in which they start; the orchestrator is last, and stops first.
@@ -44,7 +58,7 @@ SERVICES: tuple[tuple[str, type[ServiceSettings], OpenService], ...] = (
     ("context", ContextSettings, open_context),
     ("rerank", RerankSettings, open_rerank),
     ("tools", ToolsSettings, open_tools),
-    ("orchestrator", OrchestratorSettings, open_orchestrator),
+    ("orchestrator", HostSettings, open_orchestrator),
 )
 
 
@@ -58,14 +72,6 @@ def hosted_areas(environment: Mapping[str, str]) -> tuple[Area, ...]:
             "use `pagantic up` to serve other machines, or a loopback address"
         )
     return tuple(Area(area.name, door.host, door.port) for area in areas)
-
-
-def is_loopback(host: str) -> bool:
-    """Tell whether only this machine reaches an address."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def host_environment(environment: Mapping[str, str]) -> dict[str, str]:

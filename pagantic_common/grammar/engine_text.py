@@ -41,12 +41,13 @@ MAX_REASON_CHARS = 400
 STACK_BYTES = 256 * 1024 * 1024  # for threads that compile: the engine recurses along chains of thousands of rules
 # What one mask may cost, so that a step waits for it tens of milliseconds at most, and what its lexer may grow to. The
 # schemas of the JSON Schema Test Suite decode as under the engine's own limits, which are several times as wide. For
-# building a lexer the engine has no limit: that is bounded where it is done.
+# building a lexer the engine has no limit: that is bounded where it is done. A text of bounded length takes about four
+# states for each character, so that 24,000 characters of one can be decoded.
 LIMITS = LLParserLimits(
     initial_lexer_fuel=200_000,
     step_lexer_fuel=50_000,
     step_max_items=20_000,
-    max_lexer_states=20_000,
+    max_lexer_states=100_000,
     verbose_errors=False,  # they quote the output
 )
 _NOTHING = "NoExtensionBias"  # the engine's word for a grammar without a first character

@@ -44,6 +44,9 @@ def channel_options(max_message_bytes: int) -> list[tuple[str, Any]]:
         ("grpc.per_rpc_retry_buffer_size", max_message_bytes),  # a request is tried again whatever its size
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.max_send_message_length", max_message_bytes),
+        # A connection of its own: a server bounds the streams of one, and with several services in one process a call
+        # would wait for the stream that it holds itself.
+        ("grpc.use_local_subchannel_pool", 1),
         ("grpc.enable_http_proxy", 0),  # the services are neighbours; a proxy is for what is outside
         ("grpc.keepalive_time_ms", 60_000),
         ("grpc.initial_reconnect_backoff_ms", 100),

@@ -48,9 +48,8 @@ _CONNECTION_OPTIONS = (
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.max_connection_idle_ms", 600_000),
     # Callers look up their peers again when a connection ends: so replicas that were added get calls.
+    # Calls that run go on for as long as they take: an execution may last for days, and each call is counted.
     ("grpc.max_connection_age_ms", 120_000),
-    # Longer than any execution may last; what runs on an old connection after that is not work.
-    ("grpc.max_connection_age_grace_ms", 3_900_000),
 )
 
 log = get_logger(__name__)
@@ -92,7 +91,7 @@ async def start_server(
 ) -> tuple[grpc.aio.Server, Health, int]:
     """Start a server with everything that each has; returns it, its health and its port. Raises PortInUse."""
     tracing = [aio_server_interceptor(filter_=filters.negate(filters.health_check()))] if is_recording() else []
-    limits = CallLimits(settings.max_concurrent_rpcs, settings.max_concurrent_rpcs_per_host)
+    limits = CallLimits(settings.max_concurrent_rpcs, settings.max_calls_per_host)
     add_gauge(RPC_RUNNING_CALLS, "calls that run", lambda: limits.running)
     add_gauge(RPC_MAX_CALLS, "most calls that may run", lambda: settings.max_concurrent_rpcs)
     server = grpc.aio.server(

@@ -105,9 +105,9 @@ def status_code_of(error: PaganticError) -> grpc.StatusCode:
 
 def status_message(error: PaganticError) -> str:
     """Return the status' message: at most 900 bytes as they travel; the details have more of it."""
-    text = str(error)
-    while len(urllib.parse.quote(text, safe=string.printable, errors="replace")) > MAX_HEADER_BYTES:
-        text = cut_text(text, max(len(CUT.encode()), len(text.encode(errors="replace")) * 2 // 3))
+    text = str(error).encode(errors="replace").decode()  # half of a surrogate pair cannot be sent
+    while len(urllib.parse.quote(text, safe=string.printable)) > MAX_HEADER_BYTES:
+        text = cut_text(text, max(len(CUT.encode()), len(text.encode()) * 2 // 3))
     return text
 
 

@@ -57,7 +57,7 @@ class ServiceSettings(BaseSettings):
     port: int = Field(ge=0, le=65535, description="port to listen on; 0 takes a free one")
     max_message_bytes: int = Field(4 * 1024 * 1024, ge=1024, description="largest message taken or sent")
     max_concurrent_rpcs: int = Field(1024, ge=1, description="calls beyond this are RESOURCE_EXHAUSTED")
-    max_concurrent_rpcs_per_host: int = Field(512, ge=1, description="of them, calls from one host")
+    max_concurrent_rpcs_per_host: int = Field(0, ge=0, description="of them, calls from one host; 0 is half")
     max_streams_per_connection: int = Field(128, ge=1, description="calls at once on one connection; more wait")
     drain_s: float = Field(10.0, ge=0, description="how long running calls may go on after SIGTERM")
     log_level: str = Field("INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$", description="least level logged")
@@ -84,6 +84,11 @@ class ServiceSettings(BaseSettings):
     def max_received_bytes(self) -> int:
         """Largest message that the service's port takes."""
         return self.max_message_bytes
+
+    @property
+    def max_calls_per_host(self) -> int:
+        """Most calls at once from one host."""
+        return self.max_concurrent_rpcs_per_host or max(1, self.max_concurrent_rpcs // 2)
 
     @property
     def serves_reflection(self) -> bool:

@@ -70,7 +70,10 @@ def pack_result(work: Callable[..., Any], value: object) -> bytes:
 def pack_error(error: BaseException) -> bytes:
     """Return the reply that gives an error."""
     if isinstance(error, PaganticError):
-        return _ERROR + _TOLD.dump_json(_Told(type(error).__name__, error.failure, error.retry_after_s))
+        try:
+            return _ERROR + _TOLD.dump_json(_Told(type(error).__name__, error.failure, error.retry_after_s))
+        except ValueError as refusal:
+            return pack_error(RuntimeError(f"the error cannot be sent: {refusal}"))
     told = "".join(traceback.format_exception(error))[-_MAX_TRACEBACK_CHARS:]
     return _UNEXPECTED + told.encode(errors="replace")
 

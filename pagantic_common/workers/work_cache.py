@@ -70,6 +70,11 @@ class WorkCache(Generic[ResultT]):
                 self._forget(key, running.task)
                 running.task.cancel()
 
+    def drop(self, key: str, result: ResultT) -> None:
+        """Forget a result that nobody should get any more, unless another has taken its place."""
+        if self._done.get(key) is result:
+            self.used_bytes -= self._size_of(self._done.pop(key))
+
     def _raise_refusal(self, key: str) -> None:
         refusal = self._refused.get(key)
         if refusal is None:
@@ -97,8 +102,11 @@ class WorkCache(Generic[ResultT]):
     def _keep(self, key: str, result: ResultT) -> None:
         if key in self._done:
             self.used_bytes -= self._size_of(self._done.pop(key))
+        size = self._size_of(result)
+        if size > self._max_bytes:  # it would push out all others, and have no room itself
+            return
         self._done[key] = result
-        self.used_bytes += self._size_of(result)
+        self.used_bytes += size
         while self.used_bytes > self._max_bytes:
             _, oldest = self._done.popitem(last=False)
             self.used_bytes -= self._size_of(oldest)

@@ -64,7 +64,7 @@ class InferenceSettings(ServiceSettings):
     max_constraint_s: float = Field(
         1.5, ge=0.05, le=600, allow_inf_nan=False, description="longest time that building a constraint takes"
     )
-    constraint_cache_mib: int = Field(512, ge=1, description="memory for constraints that are kept, in MiB")
+    constraint_cache_mib: int = Field(512, ge=64, description="memory for constraints that are kept, in MiB")
     stream_interval_ms: int = Field(
         50, ge=0, description="text of shorter intervals is sent in one message; the first of an answer is never held"
     )

@@ -281,3 +281,15 @@ async def test_every_kind_of_result_arrives_as_it_was_given():
     async with processes() as workers:
         for work, arguments in RESULTS:
             assert await workers.run(work, *arguments) == work(*arguments)
+
+
+def refuse_in_half_a_character():
+    raise InvalidRequest("no field \ud800")
+
+
+async def test_an_error_that_cannot_be_sent_ends_no_worker():
+    async with processes(module="tests.contract.test_workers") as workers:
+        before = workers._workers[0]._process.pid
+        with pytest.raises(WorkFailed, match="cannot be sent"):
+            await workers.run(refuse_in_half_a_character)
+        assert workers._workers[0]._process.pid == before

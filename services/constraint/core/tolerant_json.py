@@ -25,6 +25,7 @@ _COMMENT = re.compile(r"//[^\n]*|#[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 _NUMBER = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 _STRICT_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?\Z")
 _UNICODE_ESCAPE = re.compile(r"\\u([0-9a-fA-F]{4})")
+_HALF_PAIR = re.compile(r"[\ud800-\udfff]")
 _CONTROL_ESCAPE = re.compile(r"\\[bfnrt]")
 _SPELLING = re.compile(r"[\\\s\"'`\u00b4\u2018\u2019\u201c\u201d]+")
 _EMPTY_TEXT = re.compile(r"\"\"|''|``|\u201c\u201d|\u2018\u2019")
@@ -273,4 +274,5 @@ def _write(value: Any, numbers: dict[float, str]) -> str:
         return f"[{', '.join(_write(item, numbers) for item in value)}]"
     if isinstance(value, float):
         return numbers.get(value) or json.dumps(value)
-    return json.dumps(value, ensure_ascii=False)
+    is_half = isinstance(value, str) and _HALF_PAIR.search(value)  # which no UTF-8 has: it stays an escape
+    return json.dumps(value, ensure_ascii=bool(is_half))

@@ -72,7 +72,10 @@ class SqliteStore:
             self._db.close()
 
     async def why_not_ready(self) -> str:
-        """Return what is wrong with the store, empty when it can be written; looks only where the last use failed."""
+        """Return what keeps the store from being used, empty when it can be; looks only where the last use failed.
+
+        A full volume keeps nobody from reading: an Ingest is told of it, and the service stays ready.
+        """
         if not self._problem:
             return ""
         with suppress(Unavailable):

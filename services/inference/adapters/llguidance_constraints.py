@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import threading
+import re
 import warnings
 import weakref
 from collections.abc import Awaitable, Callable
@@ -27,18 +27,44 @@ from services.inference.core.generation import Constraint
 from services.inference.core.sampling import Logits
 
 MAX_SOURCE_BYTES = 256 * 1024
-GROWTH_BYTES = 8 * 1024 * 1024  # that a constraint's lexer may grow by while it is used, within the engine's limits
+GROWTH_BYTES = 8 * 1024 * 1024  # that a constraint's lexer is expected to grow by while it is used
+# A lexer that counts characters grows by this much for each token of a text: measured, English prose.
+TOKEN_BYTES = 14 * 1024
+# What may make it count: grammars and patterns, and of schemas these keywords, however they are written.
+_COUNTING = re.compile(r'^[^{]|"lark_grammar"\s*:\s*"|"(max|min)Length"|"pattern|"format"|\\u')
+WORN_TOKENS = 1024  # who comes after so many gets a lexer of its own
 RETRY_AFTER_S = 1.0
 _NEVER = np.float32(-np.inf)
 _REASON_CHARS = 200
 
 
-class LlguidanceMatcher:
-    """One constraint's progress over one sequence; it shares the lexer of its `origin`."""
+@dataclass(eq=False)
+class Lexer:
+    """What the matchers of one constraint share, and how much was decoded with it."""
 
-    def __init__(self, matcher: LLMatcher, origin: LlguidanceMatcher | None = None) -> None:
+    built_bytes: int = 0
+    counts: bool = False
+    accepted_tokens: int = 0
+    has_failed: bool = False
+
+    @property
+    def size_bytes(self) -> int:
+        """About what it takes."""
+        grown_bytes = TOKEN_BYTES * self.accepted_tokens if self.counts else 0
+        return self.built_bytes + max(GROWTH_BYTES, grown_bytes)
+
+    @property
+    def is_worn(self) -> bool:
+        """Whether it has grown so much, or has failed, that nobody else should begin with it."""
+        return self.has_failed or (self.counts and self.accepted_tokens >= WORN_TOKENS)
+
+
+class LlguidanceMatcher:
+    """One constraint's progress over one sequence."""
+
+    def __init__(self, matcher: LLMatcher, lexer: Lexer) -> None:
         self._matcher = matcher
-        self._origin = origin
+        self.lexer = lexer
 
     def mask(self, logits: Logits) -> Logits:
         """Return the logits with those of tokens that may not come next at -inf.
@@ -54,6 +80,7 @@ class LlguidanceMatcher:
 
     def accept(self, token: int) -> None:
         """Move past a token that the mask allowed."""
+        self.lexer.accepted_tokens += 1
         self._matcher.consume_token(token)
         self._check()
 
@@ -72,10 +99,11 @@ class LlguidanceMatcher:
 
     def fork(self) -> LlguidanceMatcher:
         """Return a matcher with the same progress."""
-        return LlguidanceMatcher(self._matcher.deep_copy(), self._origin or self)
+        return LlguidanceMatcher(self._matcher.deep_copy(), self.lexer)
 
     def _check(self) -> None:
         if self._matcher.is_error():
+            self.lexer.has_failed = True
             reason = self._matcher.get_error().split(";", 1)[0].splitlines()[0]
             raise InvalidRequest(
                 f"the decoder cannot go on enforcing the constraint: {reason[:_REASON_CHARS]}",
@@ -88,29 +116,6 @@ class Workers(Protocol):
 
     def run(self, work: Callable[..., Any], *arguments: object) -> Awaitable[Any]:
         """Return what `work` returns; raises InvalidRequest (CONSTRAINT_TOO_COMPLEX) when that takes too much."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Built:
-    matcher: LlguidanceMatcher
-    size_bytes: int
-
-
-class _Living:
-    """The bytes of all constraints that something holds: the cache, or a request. May be used from any thread."""
-
-    def __init__(self) -> None:
-        self.used_bytes = 0
-        self._lock = threading.Lock()
-
-    def add(self, matcher: LlguidanceMatcher, size_bytes: int) -> None:
-        """Count a constraint until nothing holds its matcher or a fork of it."""
-        self._change(size_bytes)
-        weakref.finalize(matcher, self._change, -size_bytes)
-
-    def _change(self, by_bytes: int) -> None:
-        with self._lock:
-            self.used_bytes += by_bytes
 
 
 class LlguidanceCompiler:
@@ -128,11 +133,13 @@ class LlguidanceCompiler:
             self._tokenizer = lltokenizer_from_vocab(vocab)
 
         self._workers = workers
-        self._living = _Living()
+        self._living: weakref.WeakSet[Lexer] = weakref.WeakSet()  # of the cache and of requests
         self._max_living_bytes = 2 * cache_bytes
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="constraint")
-        self._cache: WorkCache[_Built] = WorkCache(
-            max_bytes=cache_bytes, size_of=lambda built: built.size_bytes, monotonic_s=clock.monotonic_s
+        self._cache: WorkCache[LlguidanceMatcher] = WorkCache(
+            max_bytes=cache_bytes,
+            size_of=lambda matcher: matcher.lexer.built_bytes + GROWTH_BYTES,
+            monotonic_s=clock.monotonic_s,
         )
 
     async def start(self, constraint: Constraint) -> LlguidanceMatcher:
@@ -144,32 +151,42 @@ class LlguidanceCompiler:
                 code=ErrorCode.CONSTRAINT_TOO_COMPLEX,
             )
         key = f"{constraint.kind} {hashlib.sha256(source).hexdigest()}"
-        built, _ = await self._cache.get(key, lambda: self._build(constraint))
-        return built.matcher.fork()
+        matcher, _ = await self._cache.get(key, lambda: self._build(constraint))
+        if matcher.lexer.is_worn:
+            self._cache.drop(key, matcher)
+            matcher, _ = await self._cache.get(key, lambda: self._build(constraint))
+        return matcher.fork()
+
+    @property
+    def living_bytes(self) -> int:
+        """What all constraints take that something holds."""
+        return sum(lexer.size_bytes for lexer in self._living)
 
     def close(self) -> None:
         """End the thread that builds; it waits for what is being built."""
         self._thread.shutdown()
 
-    async def _build(self, constraint: Constraint) -> _Built:
+    async def _build(self, constraint: Constraint) -> LlguidanceMatcher:
         try:
             trial = await self._workers.run(try_constraint, constraint.kind, constraint.text)
         except Overloaded as error:
             code = ErrorCode.INFERENCE_OVERLOADED
             raise Overloaded(str(error), code=code, retry_after_s=error.retry_after_s) from None
-        size_bytes = trial.memory_bytes + 2 * len(trial.engine_text) + GROWTH_BYTES
-        if self._living.used_bytes + size_bytes > self._max_living_bytes:
+        lexer = Lexer(
+            trial.memory_bytes + 2 * len(trial.engine_text), counts=_COUNTING.search(trial.engine_text) is not None
+        )
+        used_bytes = self.living_bytes
+        if used_bytes + lexer.size_bytes > self._max_living_bytes:
             raise Overloaded(
-                f"the constraints of requests take {self._living.used_bytes} bytes, at most {self._max_living_bytes} "
-                "may be taken",
+                f"the constraints of requests take {used_bytes} bytes, at most {self._max_living_bytes} may be taken",
                 code=ErrorCode.INFERENCE_OVERLOADED,
                 retry_after_s=RETRY_AFTER_S,
             )
         loop = asyncio.get_running_loop()
         work = (start_matcher, (trial.engine_text, self._tokenizer))
         try:
-            matcher = LlguidanceMatcher(await loop.run_in_executor(self._thread, without_panic, *work))
+            matcher = LlguidanceMatcher(await loop.run_in_executor(self._thread, without_panic, *work), lexer)
         except GrammarError as error:
             raise refusal(constraint.kind, error) from None
-        self._living.add(matcher, size_bytes)
-        return _Built(matcher, size_bytes)
+        self._living.add(lexer)
+        return matcher

@@ -19,6 +19,7 @@ from pagantic.tools.v1 import tools_service_pb2 as pb
 from pagantic.tools.v1 import tools_service_pb2_grpc as rpc
 from pagantic_common.domain.call_limits import MAX_SIDE_STREAMS_PER_CONNECTION
 from pagantic_common.domain.errors import InvalidRequest, NotFound, Overloaded, Unavailable
+from pagantic_common.rpc import server
 from pagantic_common.rpc.admin import start_admin_server
 from pagantic_common.rpc.call import call_unary
 from pagantic_common.rpc.channel import open_channel
@@ -112,6 +113,27 @@ async def test_one_host_leaves_room_for_others():
         waiting.set()
         await asyncio.gather(*holding)
         await list_tools(address)
+
+
+async def test_calls_of_one_channel_leave_another_channel_of_the_same_process_its_streams():
+    """With several services in one process, a call that runs must not wait for the stream that it holds itself."""
+    waiting = asyncio.Event()
+    service = Scripted(waiting.wait)
+    async with serving(service, max_streams_per_connection=2) as (address, _):  # one is the health watch's
+        first = asyncio.create_task(list_tools(address))
+        second = asyncio.create_task(list_tools(address))
+        try:
+            async with asyncio.timeout(3):
+                while service.calls < 2:  # noqa: ASYNC110 - as a caller looks
+                    await asyncio.sleep(0.01)
+        finally:
+            waiting.set()
+            await asyncio.gather(first, second)
+
+
+def test_no_call_is_cut_for_the_age_of_its_connection():
+    """An execution lasts as long as MAX_EXECUTION_S says, up to a year; gRPC takes 24 days at most."""
+    assert "grpc.max_connection_age_grace_ms" not in dict(server._CONNECTION_OPTIONS)
 
 
 async def test_a_watcher_that_does_not_read_keeps_no_change_from_others():

@@ -10,17 +10,27 @@ import time
 import numpy as np
 import psutil
 import pytest
+from llguidance import LLParserLimits
+from pydantic import ValidationError
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Overloaded, Unavailable
+from pagantic_common.grammar import engine_text
 from pagantic_common.grammar.engine_text import engine_text_of_schema
 from pagantic_common.telemetry.clock import SystemClock
 from pagantic_common.workers.process_workers import ProcessWorkers
 from pagantic_common.workers.worker_process import WorkerLimits
 from services.inference.adapters import constraint_trial
+from services.inference.adapters.constraint_trial import MAX_MEMORY_BYTES
 from services.inference.adapters.default_model import find_default_model
 from services.inference.adapters.llama_cpp_model import load_model
-from services.inference.adapters.llguidance_constraints import GROWTH_BYTES, LlguidanceCompiler
+from services.inference.adapters.llguidance_constraints import (
+    GROWTH_BYTES,
+    TOKEN_BYTES,
+    WORN_TOKENS,
+    LlguidanceCompiler,
+)
 from services.inference.core.generation import Constraint, ConstraintKind
+from services.inference.settings import InferenceSettings
 
 MIB = 1024 * 1024
 BOMB = '{"type":"integer","multipleOf":999961}'  # minutes, or gigabytes
@@ -158,10 +168,70 @@ async def test_the_constraints_that_requests_hold_are_bounded_in_bytes_too(compi
     with pytest.raises(Overloaded, match="constraints of requests take") as refused:
         await hold_many()
     assert refused.value.code is ErrorCode.INFERENCE_OVERLOADED
-    assert 64 * MIB < compiler._living.used_bytes <= 128 * MIB
+    assert 64 * MIB < compiler.living_bytes <= 128 * MIB
     forks = [matcher.fork() for matcher in held]
     held.clear()
-    assert compiler._living.used_bytes > 64 * MIB  # a fork holds what it shares
+    assert compiler.living_bytes > 64 * MIB  # a fork holds what it shares
     forks.clear()
     await compiler.start(schema('{"type": "integer", "multipleOf": 9131}'))
-    assert compiler._living.used_bytes <= 64 * MIB
+    assert compiler.living_bytes <= 64 * MIB
+
+
+PROSE = "The quick brown fox, aged 42, jumps over the lazy dog's café. "
+
+
+def text_of(max_chars):
+    return schema(json.dumps({"type": "string", "maxLength": max_chars}))
+
+
+def decode(compiler, matcher, chars):
+    """Decode prose as a model would write it."""
+    logits = np.zeros(49_152, dtype=np.float32)
+    text = json.dumps((PROSE * (chars // len(PROSE) + 1))[:chars], ensure_ascii=False)
+    for token in compiler._tokenizer.tokenize_str(text):
+        assert np.isfinite(matcher.mask(logits)[token])
+        matcher.accept(token)
+    assert matcher.is_complete()
+
+
+async def test_a_long_text_within_its_bound_is_decoded_to_its_end(compiler):
+    decode(compiler, await compiler.start(text_of(30_000)), 12_000)
+
+
+async def test_a_request_that_uses_up_its_constraint_leaves_the_next_one_its_own(compiler, monkeypatch):
+    few = LLParserLimits(initial_lexer_fuel=200_000, step_lexer_fuel=50_000, max_lexer_states=2000)
+    monkeypatch.setattr(engine_text, "LIMITS", few)
+    matcher = await compiler.start(text_of(9000))
+    with pytest.raises(InvalidRequest) as refused:
+        decode(compiler, matcher, 3000)
+    assert refused.value.code is ErrorCode.CONSTRAINT_TOO_COMPLEX
+    decode(compiler, await compiler.start(text_of(9000)), 100)
+
+
+async def test_a_constraint_that_much_was_decoded_with_is_counted_as_it_grew_and_built_anew(compiler):
+    first, second = [await compiler.start(text_of(20_000)) for _ in range(2)]
+    before = compiler.living_bytes
+    decode(compiler, first, 100)
+    assert not (await compiler.start(text_of(20_000))).lexer.is_worn
+    assert compiler.living_bytes == before
+    decode(compiler, second, 6000)
+    assert second.lexer.is_worn
+    assert compiler.living_bytes > before + TOKEN_BYTES * WORN_TOKENS - GROWTH_BYTES
+    third = await compiler.start(text_of(20_000))
+    assert not third.lexer.is_worn
+    assert len(compiler._living) == 2
+    del first, second
+    assert len(compiler._living) == 1
+
+
+async def test_a_constraint_that_counts_no_characters_is_not_worn_by_use(compiler):
+    constraint = schema('{"type": "string"}')
+    matcher = await compiler.start(constraint)
+    decode(compiler, matcher, 6000)
+    assert (await compiler.start(constraint)).lexer is matcher.lexer
+
+
+def test_the_least_memory_for_constraints_that_can_be_set_has_room_for_some_of_the_largest():
+    with pytest.raises(ValidationError, match="greater than or equal to 64"):
+        InferenceSettings(constraint_cache_mib=63)
+    assert 2 * 64 * MIB > 3 * (MAX_MEMORY_BYTES + GROWTH_BYTES)  # as much as is kept may be held besides

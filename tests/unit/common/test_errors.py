@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from pagantic.common.v1 import error_pb2
 from pagantic_common.codec.errors import failure_from_proto, failure_to_proto
 from pagantic_common.domain import errors
-from pagantic_common.domain.errors import ErrorCategory, ErrorCode, Failure, failure_of
+from pagantic_common.domain.errors import ErrorCategory, ErrorCode, Failure, InvalidRequest, failure_of
 from pagantic_common.rpc.status import (
     DETAILS_KEY,
     MAX_STATUS_BYTES,
@@ -15,6 +15,7 @@ from pagantic_common.rpc.status import (
     error_of,
     restore_error,
     status_code_of,
+    status_message,
 )
 
 FAILURES = st.builds(
@@ -114,3 +115,8 @@ def test_causes_are_a_flat_chain_of_at_most_five_nearest_first():
         chain = Failure(code=None, message=str(number)).because_of(chain)
     assert [cause.message for cause in chain.caused_by] == ["6", "5", "4", "3", "2"]
     assert all(not cause.caused_by for cause in chain.caused_by)
+
+
+def test_a_message_with_half_of_a_surrogate_pair_can_be_sent():
+    """gRPC would send no status at all, and the caller wait until its deadline."""
+    assert status_message(InvalidRequest("no field \ud800")).encode() == b"no field ?"

@@ -50,3 +50,9 @@ def test_a_wrong_setting_is_named_as_it_is_set(name, value, said, monkeypatch, c
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1
     assert lines[0].startswith(f"configuration error: {said}")
+
+
+@pytest.mark.parametrize(("in_all", "given", "of_one"), [(1024, 0, 512), (100, 0, 50), (1, 0, 1), (100, 100, 100)])
+def test_one_host_may_make_half_of_the_calls_unless_it_is_set(in_all, given, of_one):
+    settings = InferenceSettings(max_concurrent_rpcs=in_all, max_concurrent_rpcs_per_host=given)
+    assert settings.max_calls_per_host == of_one

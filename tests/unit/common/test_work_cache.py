@@ -13,6 +13,10 @@ def cache_of(max_bytes=100, clock=None):
     return WorkCache(max_bytes=max_bytes, size_of=len, monotonic_s=(clock or FakeClock()).monotonic_s)
 
 
+async def as_work(result):
+    return result
+
+
 async def was_kept(cache, key, result):
     async def work():
         return result
@@ -29,7 +33,19 @@ async def test_the_least_recently_used_results_go_when_the_bytes_are_used_up():
     assert cache.used_bytes == 10
     assert not await was_kept(cache, "large", "x" * 11)
     assert not await was_kept(cache, "large", "x" * 11)
-    assert cache.used_bytes == 0  # what is larger than all the room takes none of it
+    assert cache.used_bytes == 10  # what is larger than all the room takes none of it
+    assert await was_kept(cache, "a", "a" * 5)
+
+
+async def test_a_result_that_is_dropped_is_made_anew():
+    cache = cache_of()
+    first = ["x"]
+    assert await cache.get("a", lambda: as_work(first)) == (first, False)
+    cache.drop("a", ["x"])  # an equal one that is another
+    assert await cache.get("a", lambda: as_work(["y"])) == (first, True)
+    cache.drop("a", first)
+    assert cache.used_bytes == 0
+    assert await cache.get("a", lambda: as_work(["y"])) == (["y"], False)
 
 
 async def test_work_that_nobody_waits_for_is_given_up():

@@ -186,3 +186,16 @@ def test_what_is_read_leniently_has_no_scalar_that_the_text_lacks(text):
                 assert set(item) - set(" \n\\") <= set(text)
             elif item is not None and not isinstance(item, bool):
                 assert set(str(abs(int(item)))) <= set(text) | set("0")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('```json\n{"a": "\\ud83d"}\n```', {"a": "\ud83d"}),
+        ("{'\\ud800': 1,}", {"\ud800": 1}),
+        ('```\n["é\\udc00", "\\ud83d\\ude00"]\n```', ["é\udc00", "😀"]),
+    ],
+)
+def test_half_of_a_surrogate_pair_stays_an_escape_that_can_be_sent(text, value):
+    repaired = repair_json(text).text
+    assert json.loads(repaired.encode()) == value
