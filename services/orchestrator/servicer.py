@@ -95,8 +95,8 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         return pb.ResumeExecutionResponse(state=state_to_proto(state))
 
     async def CreatePlan(self, request: pb.CreatePlanRequest, context: Context) -> pb.CreatePlanResponse:
-        asked, _ = self._decode(request.request)
-        plan = await self._executions.create_plan(asked)
+        asked, size_bytes = self._decode(request.request)
+        plan = await self._executions.create_plan(asked, size_bytes)
         return pb.CreatePlanResponse(plan=plan_to_proto(plan))
 
     async def GetSession(self, request: pb.GetSessionRequest, context: Context) -> pb.GetSessionResponse:
