@@ -213,7 +213,7 @@ async def test_what_is_planned_counts_with_its_bytes_too(tmp_path):
                 await call(stub, large)
         planning.cancel()
         inference.outputs = [answer()] * 3
-        while stub.executions.running.count:
+        while stub.executions.running.count:  # noqa: ASYNC110 - as a caller looks
             await asyncio.sleep(0.01)
         assert (await execute(stub, system_request("y" * 9_000))).content == "hello", "what has ended has no bytes"
 

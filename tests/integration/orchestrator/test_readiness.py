@@ -37,9 +37,11 @@ class Constraint(constraint_service_pb2_grpc.ConstraintServiceServicer):
 
 @asynccontextmanager
 async def orchestrator_beside(ports, path, **more):
-    async with listening_beside(ports, path, **more) as port:
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-            yield channel
+    async with (
+        listening_beside(ports, path, **more) as port,
+        grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
+    ):
+        yield channel
 
 
 @asynccontextmanager
@@ -169,7 +171,9 @@ async def test_a_client_reads_a_long_conversation_whatever_the_largest_message_o
     await admit(journal, session_id="s")
     await journal.write(ended(record(session_id="s"), 1, turn=said))
     await journal.close()
-    async with listening_beside(ports, tmp_path, max_message_bytes=64 * 1024 * 1024) as port:
-        async with AsyncClient(f"127.0.0.1:{port}") as client:
-            session = await client.get_session("s")
+    async with (
+        listening_beside(ports, tmp_path, max_message_bytes=64 * 1024 * 1024) as port,
+        AsyncClient(f"127.0.0.1:{port}") as client,
+    ):
+        session = await client.get_session("s")
     assert [message.content[0] for message in session.messages] == [f"{number}" for number in range(10)]
