@@ -33,7 +33,7 @@ log = get_logger(__name__)
 # A caller ends its call by its own clock, and its gRPC may have rounded the time that it told us up to three digits.
 DEADLINE_SLACK_S = 0.05
 DEADLINE_ROUNDING_RATIO = 0.01
-
+MAX_UNRECORDED = 10_000  # ids; a journal that fails for long must not fill the memory with them
 
 _NOT_RECORDED = "the execution could not be recorded: the orchestrator's log says why; send it again"
 
@@ -250,7 +250,13 @@ class Registry:
         return running
 
     def add(self, request_id: str, running: Running) -> None:
-        """Take an id that is free. Raises Overloaded when as much runs as may."""
+        """Take an id that is free. Raises Overloaded when as much runs as may, Unavailable while the journal fails."""
+        if len(self.unrecorded) >= MAX_UNRECORDED:
+            raise Unavailable(
+                f"{len(self.unrecorded)} executions could not be recorded: the journal must take writes again first",
+                code=ErrorCode.ORCHESTRATION_DEPENDENCY_UNAVAILABLE,
+                retry_after_s=1.0,
+            )
         self.check_room(running.size_bytes)
         self._running[request_id] = running
         self._used_bytes += running.size_bytes

@@ -5,9 +5,9 @@ import time
 import pytest
 
 from pagantic_common.domain.deadline import Deadline
-from pagantic_common.domain.errors import ErrorCode
+from pagantic_common.domain.errors import ErrorCode, Unavailable
 from pagantic_common.telemetry.scope import work_scope
-from services.orchestrator.app.running import Registry, Running, caller_left
+from services.orchestrator.app.running import MAX_UNRECORDED, Registry, Running, caller_left
 
 
 @pytest.mark.parametrize(
@@ -35,3 +35,15 @@ def test_what_nobody_waits_for_is_added_only_while_half_of_the_bytes_are_free():
         assert registry.has_room_for_others is has_room
     registry.remove("r1")
     assert registry.has_room_for_others
+
+
+def test_nothing_new_is_added_while_very_many_could_not_be_recorded():
+    registry = Registry(max_running=100, max_bytes=1000)
+    registry.unrecorded.update(f"lost-{number}" for number in range(MAX_UNRECORDED))
+    with pytest.raises(Unavailable, match="10000 executions could not be recorded") as refused:
+        registry.add("r", Running(None, "f"))
+    assert refused.value.code is ErrorCode.ORCHESTRATION_DEPENDENCY_UNAVAILABLE
+    assert registry.count == 0
+    registry.unrecorded.clear()  # as a beat does that the journal takes
+    registry.add("r", Running(None, "f"))
+    assert registry.count == 1
