@@ -19,6 +19,7 @@ from pagantic_common.rpc.server import Registration, _watch_readiness, start_ser
 from pagantic_common.telemetry.names import LIVENESS, READINESS
 from services.orchestrator.__main__ import _journal_trouble, open_app
 from services.orchestrator.adapters.sql_journal import SqlJournal
+from services.orchestrator.ports.journal import MAX_STATE_BYTES
 from services.orchestrator.settings import OrchestratorSettings
 from tests.contract.test_journal import admit, ended, record
 from tests.support.ports import free_ports
@@ -177,3 +178,13 @@ async def test_a_client_reads_a_long_conversation_whatever_the_largest_message_o
     ):
         session = await client.get_session("s")
     assert [message.content[0] for message in session.messages] == [f"{number}" for number in range(10)]
+
+
+async def test_a_session_keeps_what_it_may_also_where_requests_must_be_small(ports, tmp_path):
+    async with (
+        listening_beside(ports, tmp_path, max_request_bytes=2000) as port,
+        AsyncClient(f"127.0.0.1:{port}") as client,
+    ):
+        values = {f"{number}".zfill(128): "1" * (MAX_STATE_BYTES // 100 - 2) for number in range(100)}
+        session = await client.update_session("s", values)
+        assert len(session.state_json) == 100
