@@ -34,7 +34,7 @@ from services.orchestrator.app.services import Services
 from services.orchestrator.core.memory import MemoryPolicy
 from services.orchestrator.core.plan import PlanPolicy
 from services.orchestrator.ports.services import CustomStep
-from services.orchestrator.servicer import SERVICE_NAME, OrchestratorServicer
+from services.orchestrator.servicer import PAGE_BYTES, SERVICE_NAME, OrchestratorServicer
 from services.orchestrator.settings import OrchestratorSettings
 
 READY_TIMEOUT_S = 120.0  # a large model takes its time to load
@@ -81,7 +81,7 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
         yield [
             Registration(
                 SERVICE_NAME,
-                OrchestratorServicer(executions, settings.max_message_bytes // 2).add_to,
+                OrchestratorServicer(executions, min(PAGE_BYTES, settings.max_message_bytes // 2)).add_to,
                 begin_drain=presence.begin_drain,
                 drain=drain,
                 why_not_ready=readiness.why_not,
@@ -158,7 +158,10 @@ def _journal_trouble(presence: Presence, journal: SqlJournal, min_free_bytes: in
         return "no write of the journal has succeeded in the last seconds"
     if journal.write_failure:
         return f"the last write of the journal failed: {journal.write_failure}"
-    free_bytes = journal.space.free_bytes()
+    try:
+        free_bytes = journal.space.free_bytes()
+    except OSError as error:
+        return f"the journal's volume cannot be asked for its room: {error.strerror}"
     if free_bytes is not None and free_bytes < min_free_bytes:
         return f"the journal's volume has {free_bytes:.0f} bytes left, at least {min_free_bytes} are needed"
     return ""

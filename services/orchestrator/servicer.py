@@ -29,7 +29,7 @@ SERVICE_NAME = pb.DESCRIPTOR.services_by_name["OrchestratorService"].full_name
 DEFAULT_PAGE = 50
 MAX_PAGE = 500
 MAX_AT_ONCE = 1000  # events or messages
-PAGE_BYTES = 2 * 1024 * 1024  # of events or messages; one that is larger comes alone
+PAGE_BYTES = 2 * 1024 * 1024  # of events or messages, at most half of what clients take; a larger one comes alone
 
 
 class OrchestratorServicer(rpc.OrchestratorServiceServicer):
@@ -95,8 +95,8 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         return pb.ResumeExecutionResponse(state=state_to_proto(state))
 
     async def CreatePlan(self, request: pb.CreatePlanRequest, context: Context) -> pb.CreatePlanResponse:
-        asked, _ = self._decode(request.request)
-        plan = await self._executions.create_plan(asked)
+        asked, size_bytes = self._decode(request.request)
+        plan = await self._executions.create_plan(asked, size_bytes)
         return pb.CreatePlanResponse(plan=plan_to_proto(plan))
 
     async def GetSession(self, request: pb.GetSessionRequest, context: Context) -> pb.GetSessionResponse:

@@ -14,7 +14,7 @@ from services.orchestrator.app.turns import ConcurrentTurns
 from services.orchestrator.core.cost import Prices, parse_prices
 from services.orchestrator.core.memory import Eviction
 from services.orchestrator.core.planning import Planner
-from services.orchestrator.ports.journal import Durability
+from services.orchestrator.ports.journal import MAX_STATE_BYTES, Durability
 
 
 class OrchestratorSettings(CallerSettings):
@@ -89,8 +89,11 @@ class OrchestratorSettings(CallerSettings):
 
     @property
     def max_received_bytes(self) -> int:
-        """Largest message that the port takes: what is somewhat too large is refused in words, the rest by gRPC."""
-        return min(self.max_message_bytes, 2 * self.max_request_bytes)
+        """Largest message that the port takes: what is somewhat too large is refused in words, the rest by gRPC.
+
+        However small requests must be, a session's values may be set all at once.
+        """
+        return min(self.max_message_bytes, 2 * max(self.max_request_bytes, MAX_STATE_BYTES))
 
     @field_validator("prices", mode="before")
     @classmethod

@@ -10,7 +10,7 @@ from sqlalchemy import select, text
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, NotFound, PreconditionFailed, Unavailable
 from pagantic_common.domain.messages import Message, Role
-from services.orchestrator.adapters import journal_purge
+from services.orchestrator.adapters import journal_purge, journal_reads
 from services.orchestrator.adapters.journal_schema import TABLES
 from services.orchestrator.core.run import Prepared
 from services.orchestrator.ports.journal import UsageTotal, Write
@@ -248,3 +248,19 @@ async def test_of_a_long_conversation_the_newest_messages_are_read_with_their_po
     assert await journal.history("s", 250) == (4, large[4:])
     assert await journal.history("s", 1) == (5, large[5:])
     assert await journal.history("s", 10_000) == (0, large)
+
+
+async def test_a_turn_that_ends_while_a_conversation_is_read_moves_no_position(journal, database_url, monkeypatch):
+    await admit(journal, session_id="s")
+    large = tuple(Message(Role.USER, f"{number}" * 100) for number in range(6))
+    await journal.write(ended(record(session_id="s"), 1, turn=large))
+    within = journal_reads._within
+
+    def meanwhile(*given):
+        found = within(*given)
+        with opened(database_url) as db:
+            db.execute(text("INSERT INTO messages SELECT session_id, 6, message FROM messages WHERE position = 0"))
+        return found
+
+    monkeypatch.setattr(journal_reads, "_within", meanwhile)
+    assert await journal.history("s", 250) == (4, large[4:])

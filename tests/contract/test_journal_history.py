@@ -1,5 +1,7 @@
 """A journal of any earlier commit opens, with what is in it; one that cannot be opened says why and what to do."""
 
+import tracemalloc
+
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
@@ -141,3 +143,21 @@ async def test_where_an_earlier_run_ended_is_known_of_what_an_earlier_version_be
             db.execute(text("INSERT INTO entries VALUES (:name, 0, :entry)"), {"name": name, "entry": entry})
     engine.dispose()
     assert await (await journals()).after_sequence("r") == 7
+
+
+async def test_a_journal_with_much_text_is_brought_up_to_date_in_little_memory(journals, database_url):
+    make(database_url, "2691723")
+    engine = create_engine(check_url(database_url))
+    insert = text("INSERT INTO entries VALUES (:name, 0, :entry)")
+    with engine.begin() as db:
+        for number in range(200):
+            entry = b'["Admitted",{"request":"%s","after_sequence":1}]' % (b"x" * 200_000)
+            db.execute(insert, {"name": f"r{number}", "entry": entry})
+    engine.dispose()
+    tracemalloc.start()
+    try:
+        await journals()
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most_bytes < 20_000_000, "the entries have 40 MB"

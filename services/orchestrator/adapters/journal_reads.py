@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, Select, and_, func, or_, select
+from sqlalchemy import Connection, Row, RowMapping, Select, and_, func, or_, select
 
 from pagantic.common.v1 import error_pb2, message_pb2
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
@@ -99,19 +99,22 @@ def timeline_page(db: Connection, request_id: str, after: int, limit: int, max_b
     stored, has_more = _within(db, found.order_by(table.c.sequence).limit(limit + 1), limit, max_bytes)
     if not stored:
         get(db, request_id)
-    return [event_from_proto(event_pb2.ExecutionEvent.FromString(event)) for event in stored], has_more
+    return [event_from_proto(event_pb2.ExecutionEvent.FromString(row.event)) for row in stored], has_more
 
 
-def _within(db: Connection, found: Select[Any], limit: int, max_bytes: int) -> tuple[list[bytes], bool]:
-    """Return the first rows that are within the limits, at least one, and whether there are more; no more is read."""
-    taken: list[bytes] = []
+def _within(db: Connection, found: Select[Any], limit: int, max_bytes: int) -> tuple[list[Row[Any]], bool]:
+    """Return the first rows that are within the limits, at least one, and whether there are more; no more is read.
+
+    The bytes are those of each row's first column.
+    """
+    taken: list[Row[Any]] = []
     left_bytes = max_bytes
     with db.execute(found.execution_options(yield_per=READ_AT_ONCE)) as rows:
-        for (stored,) in rows:
-            left_bytes -= len(stored)
+        for row in rows:
+            left_bytes -= len(row[0])
             if taken and (len(taken) >= limit or left_bytes < 0):
                 return taken, True
-            taken.append(stored)
+            taken.append(row)
     return taken, False
 
 
@@ -154,13 +157,10 @@ def after_sequence(db: Connection, request_id: str) -> int:
 def history(db: Connection, session_id: str, max_bytes: int) -> tuple[int, tuple[Message, ...]]:
     """Return the newest messages of a conversation that are within so many bytes, and the position of the first."""
     table = tables.messages
-    found = select(table.c.message).where(table.c.session_id == session_id).order_by(table.c.position.desc())
-    stored, has_more = _within(db, found, sys.maxsize, max_bytes or sys.maxsize)
-    first = 0
-    if has_more:
-        last = select(func.max(table.c.position)).where(table.c.session_id == session_id)
-        first = db.execute(last).scalar_one() + 1 - len(stored)
-    return first, tuple(map(_message_of, reversed(stored)))
+    found = select(table.c.message, table.c.position).where(table.c.session_id == session_id)
+    stored, _ = _within(db, found.order_by(table.c.position.desc()), sys.maxsize, max_bytes or sys.maxsize)
+    first = stored[-1].position if stored else 0
+    return first, tuple(_message_of(row.message) for row in reversed(stored))
 
 
 def _message_of(stored: bytes) -> Message:
@@ -181,11 +181,11 @@ def get_session(
     of_session = table.c.session_id == session_id
     count = db.execute(select(func.count()).select_from(table).where(of_session)).scalar_one()
     end = min(before or count, count)
-    stored: list[bytes] = []
+    stored: list[Row[Any]] = []
     if limit is not None:
         found = select(table.c.message).where(of_session, table.c.position < end).order_by(table.c.position.desc())
         stored, _ = _within(db, found, limit or count, max_bytes or sys.maxsize)
-    messages = tuple(_message_of(message) for message in reversed(stored))
+    messages = tuple(_message_of(row.message) for row in reversed(stored))
     made, used = _moment(row.created_at), _moment(row.updated_at)
     state = state_of(db, session_id)
     return SessionRecord(session_id, messages, count, made, used, state, first_position=end - len(messages))

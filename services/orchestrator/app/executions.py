@@ -124,7 +124,7 @@ class Executions:
             async for event in events:
                 yield event
 
-    async def create_plan(self, request: Request) -> Plan:
+    async def create_plan(self, request: Request, size_bytes: int = 0) -> Plan:
         """Return the plan that a PLAN request would run, checked, without running it.
 
         Raises InvalidRequest for a malformed envelope or another mode, PreconditionFailed for a plan that is rejected,
@@ -135,7 +135,7 @@ class Executions:
             raise InvalidRequest(f"mode {request.mode} has no plan: use PLAN")
         limits = time_limits(request, self._limits.max_execution_s)
         try:
-            made = await self._create_plan(request, limits)
+            made = await self._create_plan(request, size_bytes, limits)
         except TimeoutError:
             raise DeadlineExceeded(failure=limits.failure) from None
         except PaganticError as error:
@@ -145,9 +145,9 @@ class Executions:
             raise PreconditionFailed(failure=failure)
         return plan
 
-    async def _create_plan(self, request: Request, limits: TimeLimits) -> Plan:
+    async def _create_plan(self, request: Request, size_bytes: int, limits: TimeLimits) -> Plan:
         end = min(current_deadline(), Deadline.after(time.monotonic(), limits.left_s))
-        with self.running.counted(), work_scope(deadline=end):
+        with self.running.counted(size_bytes), work_scope(deadline=end):
             async with asyncio.timeout(limits.left_s):
                 return await create_plan(
                     self._services,

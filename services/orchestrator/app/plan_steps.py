@@ -32,14 +32,23 @@ from services.orchestrator.app.failures import failure_from
 from services.orchestrator.app.recorder import Recorder, attempt_scope
 from services.orchestrator.app.services import Services
 from services.orchestrator.core import events, machine
-from services.orchestrator.core.plan import RETRIEVERS, Plan, Proposal, Step, StepKind, StepResult, Value, ValueKind
+from services.orchestrator.core.plan import (
+    RETRIEVERS,
+    Plan,
+    Proposal,
+    Step,
+    StepKind,
+    StepResult,
+    Value,
+    ValueKind,
+    retry_of,
+)
 from services.orchestrator.core.plan_progress import PlanProgress
 from services.orchestrator.core.prompt import last_user_text
 from services.orchestrator.core.replay import Inside, Progress, StepEnded
 from services.orchestrator.core.request import ContextPolicy, Mode, Request
 from services.orchestrator.core.response import ToolCallRecord
 from services.orchestrator.core.response_warning import ResponseWarning
-from services.orchestrator.core.retry import RetryPolicy
 from services.orchestrator.core.run import Enforce, Finish, PlanRan, Run
 from services.orchestrator.core.step_input import arguments_of, messages_of, result_value, text_of, value_of
 from services.orchestrator.ports.services import Ranking
@@ -160,7 +169,7 @@ class PlanSteps:
         return result
 
     async def _attempts(self, step: Step, inputs: Mapping[str, Value]) -> StepResult:
-        retry = self._retry_of(step)
+        retry = retry_of(step, self._request.retry)
         max_attempts = 1 + retry.max_retries
         usage = TokenUsage()
         attempt = 0
@@ -234,11 +243,6 @@ class PlanSteps:
         if self._has_called(step):
             failure = replace(failure, retryable=failure.retryable and step.kind == StepKind.TOOL)
         return _StepFailedError(failure, self._spent.get(step.name, TokenUsage()))
-
-    def _retry_of(self, step: Step) -> RetryPolicy:
-        """Return the step's policy; what it leaves unset is the request's."""
-        retry = step.retry or self._request.retry
-        return retry if step.max_retries is None else replace(retry, max_retries=step.max_retries)
 
     def _has_called(self, step: Step) -> bool:
         """Tell whether a step has begun to call tools, before an interruption or since."""
@@ -331,7 +335,7 @@ class PlanSteps:
             tools=tools,
             rules=request.rules if is_final else (),
             semantic_intent=request.semantic_intent if is_final else "",
-            retry=self._retry_of(step),
+            retry=retry_of(step, request.retry),
         )
 
     def _before(self, step: Step) -> Progress:

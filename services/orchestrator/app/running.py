@@ -33,7 +33,7 @@ log = get_logger(__name__)
 # A caller ends its call by its own clock, and its gRPC may have rounded the time that it told us up to three digits.
 DEADLINE_SLACK_S = 0.05
 DEADLINE_ROUNDING_RATIO = 0.01
-
+MAX_UNRECORDED = 10_000  # ids; a journal that fails for long must not fill the memory with them
 
 _NOT_RECORDED = "the execution could not be recorded: the orchestrator's log says why; send it again"
 
@@ -210,14 +210,16 @@ class Registry:
         return iter(list(self._running.values()))
 
     @contextmanager
-    def counted(self) -> Iterator[None]:
+    def counted(self, size_bytes: int) -> Iterator[None]:
         """Count work that is no execution among what runs. Raises Overloaded when as much runs as may."""
-        self.check_room()
+        self.check_room(size_bytes)
         self._others += 1
+        self._used_bytes += size_bytes
         try:
             yield
         finally:
             self._others -= 1
+            self._used_bytes -= size_bytes
 
     @property
     def count(self) -> int:
@@ -229,7 +231,7 @@ class Registry:
         if self.count >= self._max_running:
             text = f"{self.count} executions run already, the limit is {self._max_running}"
             raise Overloaded(text, retry_after_s=1.0)
-        if self._running and self._used_bytes + size_bytes > self._max_bytes:
+        if self.count and self._used_bytes + size_bytes > self._max_bytes:
             sizes = f"{self._used_bytes} bytes already, and this one {size_bytes}"
             raise Overloaded(f"the requests that run have {sizes}, the limit is {self._max_bytes}", retry_after_s=1.0)
 
@@ -238,8 +240,8 @@ class Registry:
 
     @property
     def has_room_for_others(self) -> bool:
-        """Whether so few run that what nobody waits for may be added."""
-        return 2 * self.count < self._max_running
+        """Whether so little runs that what nobody waits for may be added."""
+        return 2 * self.count < self._max_running and 2 * self._used_bytes < self._max_bytes
 
     async def get(self, request_id: str) -> Running | None:
         """Return what runs under an id, once it is admitted."""
@@ -248,7 +250,13 @@ class Registry:
         return running
 
     def add(self, request_id: str, running: Running) -> None:
-        """Take an id that is free. Raises Overloaded when as much runs as may."""
+        """Take an id that is free. Raises Overloaded when as much runs as may, Unavailable while the journal fails."""
+        if len(self.unrecorded) >= MAX_UNRECORDED:
+            raise Unavailable(
+                f"{len(self.unrecorded)} executions could not be recorded: the journal must take writes again first",
+                code=ErrorCode.ORCHESTRATION_DEPENDENCY_UNAVAILABLE,
+                retry_after_s=1.0,
+            )
         self.check_room(running.size_bytes)
         self._running[request_id] = running
         self._used_bytes += running.size_bytes

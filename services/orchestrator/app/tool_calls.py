@@ -70,13 +70,18 @@ class ToolCalls:
         if (record := progress.record_of(call.id)) is not None:
             self.records.append(record)
             return record
-        async with self._slots:
-            return await self.run(request, call, tools, is_lost=progress.is_lost(call.id, tools))
+        return await self.run(request, call, tools, is_lost=progress.is_lost(call.id, tools))
 
     async def run(
         self, request: Request, call: ToolCall, tools: Mapping[str, ToolDefinition], *, is_lost: bool = False
     ) -> ToolCallRecord:
         """Run a call and tell of it; its failure is in the record. A lost one may have run, and is not run again."""
+        async with self._slots:
+            return await self._run(request, call, tools, is_lost=is_lost)
+
+    async def _run(
+        self, request: Request, call: ToolCall, tools: Mapping[str, ToolDefinition], *, is_lost: bool
+    ) -> ToolCallRecord:
         cause, args_hash = self._inferences.cause, hash_arguments(call.arguments_json)
         await self._recorder.emit(
             events.ToolStart(call.name, call.id, args_hash),

@@ -257,6 +257,12 @@ def _both(some: frozenset[str] | None, others: frozenset[str] | None) -> frozens
     return some & others
 
 
+def retry_of(step: Step, given: RetryPolicy) -> RetryPolicy:
+    """Return a step's retry policy; what it leaves unset is the request's."""
+    retry = step.retry or given
+    return retry if step.max_retries is None else replace(retry, max_retries=step.max_retries)
+
+
 def check_plan(plan: Plan, bounds: PlanPolicy) -> tuple[Plan, Failure | None]:
     """Return the plan under its bounded policy, and why it cannot run: PLAN_REJECTED or STEP_MISMATCH, else None."""
     asked = plan.policy

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pagantic_common.domain.errors import ErrorCode, Failure, failure_of
-from services.orchestrator.core.plan import CHECKED, Plan, PlanPolicy, StepResult, ValueKind, check_plan
+from services.orchestrator.core.plan import CHECKED, Plan, PlanPolicy, StepResult, ValueKind, check_plan, retry_of
 from services.orchestrator.core.request import Request
 
 
@@ -19,6 +19,8 @@ def accept_plan(request: Request, plan: Plan, bounds: PlanPolicy) -> tuple[Plan,
     if final is not None and not request.output.is_empty and final.output.is_empty:
         plan = replace(plan, steps=(*plan.steps[:-1], replace(final, output=request.output)))
     plan, failure = check_plan(plan, bounds)
+    if failure is None and (wrong := _objection_to_retries(plan, request)):
+        failure = failure_of(ErrorCode.ORCHESTRATION_PLAN_REJECTED, f"the plan is rejected: {wrong}")
     if (
         failure is None
         and final is not None
@@ -28,6 +30,14 @@ def accept_plan(request: Request, plan: Plan, bounds: PlanPolicy) -> tuple[Plan,
         message = f"the request's rules and intent bind the final step {final.name!r}, which is of kind {final.kind}"
         failure = failure_of(ErrorCode.ORCHESTRATION_STEP_MISMATCH, message)
     return plan, failure
+
+
+def _objection_to_retries(plan: Plan, request: Request) -> str:
+    """Return what is wrong with a step's retries, which are in part its own and in part the request's."""
+    for step in plan.steps:
+        if wrong := retry_of(step, request.retry).objection:
+            return f"step {step.name!r} has an invalid retry policy: {wrong}"
+    return ""
 
 
 def content_of(plan: Plan | None, results: Sequence[StepResult]) -> str:

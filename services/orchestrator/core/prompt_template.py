@@ -59,6 +59,15 @@ class _Missing:
         raise PromptTemplateError(f"the session has no value {self._key!r}: set it with UpdateSession")
 
 
+class _JsonText(str):
+    """The JSON of a value that is no string: as a condition it is what the value is, so `false` is false."""
+
+    __slots__ = ()
+
+    def __bool__(self) -> bool:
+        return bool(parse_json(self))
+
+
 class PromptTemplate:
     """A checked template; raises PromptTemplateError for a source that is none.
 
@@ -86,7 +95,8 @@ class PromptTemplate:
     def render(self, variables: Mapping[str, str], session: Mapping[str, str] = _NO_STATE) -> str:
         """Return the text; the variables must be exactly those of `names`, `session` has the values of a conversation.
 
-        Values of a session are JSON documents: a string is put in as its text, anything else as its JSON.
+        Values of a session are JSON documents: a string is put in as its text, anything else as its JSON. In a
+        condition false, null, zero and what is empty are false.
         """
         if missing := sorted(self.names - variables.keys()):
             raise PromptTemplateError(f"variable {missing[0]!r} is missing")
@@ -109,7 +119,7 @@ def _session_value(session: Mapping[str, str], key: str) -> object:
     if key not in session:
         return _Missing(key)
     value = parse_json(session[key])
-    return value if isinstance(value, str) else session[key]
+    return value if isinstance(value, str) else _JsonText(session[key])
 
 
 def _name_session_values(node: nodes.Node) -> dict[str, str]:

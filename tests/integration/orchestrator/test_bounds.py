@@ -1,6 +1,7 @@
 """What one execution may ask for and use, so that it harms no other."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
@@ -14,6 +15,7 @@ from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.domain.errors import InvalidRequest, Overloaded, PreconditionFailed
 from pagantic_common.domain.messages import ToolCall
 from pagantic_common.rpc.call import call_stream, call_unary
+from services.orchestrator.core.planning import Planner
 from tests.support.orchestrator_app import ended, execute, orchestrator, system_request
 from tests.support.scripted_services import ScriptedInference, ScriptedTools, answer, scripted_services
 
@@ -39,6 +41,7 @@ def with_score(score):
 
 
 POLICY = {"collection": "c"}
+EMPTY = plan_pb2.StepInput(raw_json="{}")
 
 
 @pytest.mark.parametrize(
@@ -179,3 +182,41 @@ async def test_a_turn_runs_no_more_than_eight_tool_calls_at_the_same_time(tmp_pa
         response = await execute(stub, system_request())
     assert [call.id for call in response.tool_calls_made] == [call.id for call in calls]
     assert tools.most == 8
+
+
+async def test_steps_that_are_tool_calls_count_among_the_eight_of_an_execution(tmp_path):
+    calls = [ToolCall(f"c{number}", "clock", "{}") for number in range(30)]
+    tools, inference = Toolbox(), ScriptedInference(answer("", calls), answer("done"))
+    steps = [plan_pb2.Step(name="ask", kind="infer", parameters_json='{"tools": ["clock"]}')]
+    steps += [
+        plan_pb2.Step(name=f"t{number}", kind="tool", parameters_json='{"tool": "clock"}', input=EMPTY)
+        for number in range(20)
+    ]
+    steps.append(plan_pb2.Step(name="end", kind="infer", depends_on=["ask"]))
+    request = system_request(mode=execution_pb2.MODE_PLAN, plan=plan_pb2.ExecutionPlan(steps=steps))
+    async with orchestrator(tmp_path, scripted_services(inference=inference, tools=tools)) as stub:
+        response = await execute(stub, request)
+    assert not response.HasField("error"), response.error
+    assert len(response.tool_calls_made) == 50
+    assert tools.most == 8
+
+
+async def test_what_is_planned_counts_with_its_bytes_too(tmp_path):
+    inference = ScriptedInference(None)
+    services = replace(scripted_services(inference=inference), planner=Planner.MODEL)
+    large = system_request("x" * 6_000, mode=execution_pb2.MODE_PLAN)
+    async with orchestrator(tmp_path, services, max_running_bytes=10_000) as stub:
+        planning = asyncio.create_task(create_plan(stub, large))
+        await asyncio.wait_for(inference.waiting.wait(), 5)
+        for call in (create_plan, execute):
+            with pytest.raises(Overloaded, match=r"have 60\d\d bytes already, and this one 60\d\d, the limit is 10000"):
+                await call(stub, large)
+        planning.cancel()
+        inference.outputs = [answer()] * 3
+        while stub.executions.running.count:  # noqa: ASYNC110 - as a caller looks
+            await asyncio.sleep(0.01)
+        assert (await execute(stub, system_request("y" * 9_000))).content == "hello", "what has ended has no bytes"
+
+
+async def create_plan(stub, request):
+    return await call_unary("orchestrator", stub.CreatePlan, pb.CreatePlanRequest(request=request))

@@ -1,6 +1,7 @@
 """Readiness tells whether a request would be answered, liveness only that the process works."""
 
 import asyncio
+import shutil
 import sqlite3
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -11,12 +12,16 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from structlog.testing import capture_logs
 
 from pagantic.constraint.v1 import constraint_service_pb2, constraint_service_pb2_grpc
+from pagantic_common.client import AsyncClient
 from pagantic_common.domain.errors import Unavailable
+from pagantic_common.domain.messages import Message, Role
 from pagantic_common.rpc.server import Registration, _watch_readiness, start_server
 from pagantic_common.telemetry.names import LIVENESS, READINESS
 from services.orchestrator.__main__ import _journal_trouble, open_app
 from services.orchestrator.adapters.sql_journal import SqlJournal
+from services.orchestrator.ports.journal import MAX_STATE_BYTES
 from services.orchestrator.settings import OrchestratorSettings
+from tests.contract.test_journal import admit, ended, record
 from tests.support.ports import free_ports
 from tests.support.scripted_peers import ScriptedInference, served
 
@@ -33,6 +38,15 @@ class Constraint(constraint_service_pb2_grpc.ConstraintServiceServicer):
 
 @asynccontextmanager
 async def orchestrator_beside(ports, path, **more):
+    async with (
+        listening_beside(ports, path, **more) as port,
+        grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
+    ):
+        yield channel
+
+
+@asynccontextmanager
+async def listening_beside(ports, path, **more):
     inference, constraint, other = (f"127.0.0.1:{port}" for port in ports)
     settings = OrchestratorSettings(
         port=0,
@@ -48,8 +62,7 @@ async def orchestrator_beside(ports, path, **more):
     async with open_app(settings) as registrations:
         server, health, port = await start_server(settings, registrations)
         watching = asyncio.create_task(_watch_readiness(registrations, health))
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-            yield channel
+        yield port
         watching.cancel()
         await server.stop(grace=0)
 
@@ -139,3 +152,39 @@ async def test_a_journal_whose_writes_fail_is_trouble_until_one_succeeds(tmp_pat
 
 def full(*_given):
     raise sqlite3.OperationalError("database or disk is full")
+
+
+async def test_a_volume_that_cannot_be_asked_is_trouble_and_no_end_of_the_process(tmp_path):
+    journal = SqlJournal(f"sqlite:///{tmp_path / 'folder' / 'journal.sqlite3'}")
+    await journal.open()
+    try:
+        shutil.rmtree(tmp_path / "folder")
+        trouble = _journal_trouble(SimpleNamespace(is_beating=True), journal, 0)
+        assert trouble == "the journal's volume cannot be asked for its room: No such file or directory"
+    finally:
+        await journal.close()
+
+
+async def test_a_client_reads_a_long_conversation_whatever_the_largest_message_of_the_orchestrator_is(ports, tmp_path):
+    said = tuple(Message(Role.USER, f"{number}" * 500_000) for number in range(10))
+    journal = SqlJournal(f"sqlite:///{tmp_path / 'journal.sqlite3'}")
+    await journal.open()
+    await admit(journal, session_id="s")
+    await journal.write(ended(record(session_id="s"), 1, turn=said))
+    await journal.close()
+    async with (
+        listening_beside(ports, tmp_path, max_message_bytes=64 * 1024 * 1024) as port,
+        AsyncClient(f"127.0.0.1:{port}") as client,
+    ):
+        session = await client.get_session("s")
+    assert [message.content[0] for message in session.messages] == [f"{number}" for number in range(10)]
+
+
+async def test_a_session_keeps_what_it_may_also_where_requests_must_be_small(ports, tmp_path):
+    async with (
+        listening_beside(ports, tmp_path, max_request_bytes=2000) as port,
+        AsyncClient(f"127.0.0.1:{port}") as client,
+    ):
+        values = {f"{number}".zfill(128): "1" * (MAX_STATE_BYTES // 100 - 2) for number in range(100)}
+        session = await client.update_session("s", values)
+        assert len(session.state_json) == 100

@@ -32,6 +32,7 @@ from services.orchestrator.core.plan_result import accept_plan
 from services.orchestrator.core.planning import static_plan
 from services.orchestrator.core.prompt import with_prepared
 from services.orchestrator.core.request import ContextPolicy, Mode, Request
+from services.orchestrator.core.retry import RetryPolicy
 from services.orchestrator.core.run import Failed, MakePlan, Planned, PlanRan, Prepared, RunPlan
 from services.orchestrator.core.step_input import arguments_of, messages_of
 
@@ -338,3 +339,15 @@ def test_a_timeout_that_no_clock_has_is_rejected(timeout_s):
         for failure in (checked(found), checked(found, **bounds)):
             assert failure.code is REJECTED
             assert "it must be positive and at most" in failure.message
+
+
+@pytest.mark.parametrize(
+    ("asked", "own"), [(RetryPolicy(2, 60.0), {}), (RetryPolicy(), {"retry": RetryPolicy(2, 60.0)})]
+)
+def test_a_step_whose_number_of_retries_makes_its_waits_too_long_is_rejected(asked, own):
+    found = plan(step("a", max_retries=6, **own))
+    _, failure = accept_plan(request(found, retry=asked), found, PlanPolicy())
+    assert failure.code is REJECTED
+    assert "step 'a' has an invalid retry policy: backoff comes to 360 s over 6 retries" in failure.message
+    found = plan(step("a", max_retries=5, **own))
+    assert accept_plan(request(found, retry=asked), found, PlanPolicy())[1] is None

@@ -177,3 +177,12 @@ def test_names_of_methods_are_keys_like_any_other():
     template = PromptTemplate("{% if session.items or session.__class__ %}yes{% else %}no{% endif %}")
     assert template.render({}, {}) == "no"
     assert template.render({}, {"items": "1"}) == "yes"
+
+
+@pytest.mark.parametrize("value", ["false", "null", "0", "0.0", "[]", "{}", '""'])
+def test_a_value_of_the_session_that_is_false_as_json_is_false_in_a_condition_and_its_json_as_text(value):
+    template = PromptTemplate("{% if session.paid %}yes{% elif not session.paid %}no{% endif %}")
+    assert template.render({}, {"paid": value}) == "no"
+    assert template.render({}, {"paid": "true"}) == template.render({}, {"paid": '"false"'}) == "yes"
+    assert PromptTemplate("<{{ session.paid }}>").render({}, {"paid": value}) == f"<{value.strip(chr(34))}>"
+    assert PromptTemplate("{% if session.paid == 'false' %}no{% endif %}").render({}, {"paid": "false"}) == "no"

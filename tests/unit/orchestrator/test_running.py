@@ -1,13 +1,13 @@
-"""Why a caller is not there any more."""
+"""What has room among what runs, and why a caller is not there any more."""
 
 import time
 
 import pytest
 
 from pagantic_common.domain.deadline import Deadline
-from pagantic_common.domain.errors import ErrorCode
+from pagantic_common.domain.errors import ErrorCode, Unavailable
 from pagantic_common.telemetry.scope import work_scope
-from services.orchestrator.app.running import caller_left
+from services.orchestrator.app.running import MAX_UNRECORDED, Registry, Running, caller_left
 
 
 @pytest.mark.parametrize(
@@ -26,3 +26,24 @@ def test_a_caller_that_leaves_at_its_deadline_ran_out_of_time_though_our_clock_i
 ):
     with work_scope(deadline=Deadline.after(time.monotonic(), left_s)):
         assert caller_left(watched_s).code is code
+
+
+def test_what_nobody_waits_for_is_added_only_while_half_of_the_bytes_are_free():
+    registry = Registry(max_running=100, max_bytes=1000)
+    for number, has_room in ((1, True), (2, False)):
+        registry.add(f"r{number}", Running(None, "f", size_bytes=300))
+        assert registry.has_room_for_others is has_room
+    registry.remove("r1")
+    assert registry.has_room_for_others
+
+
+def test_nothing_new_is_added_while_very_many_could_not_be_recorded():
+    registry = Registry(max_running=100, max_bytes=1000)
+    registry.unrecorded.update(f"lost-{number}" for number in range(MAX_UNRECORDED))
+    with pytest.raises(Unavailable, match="10000 executions could not be recorded") as refused:
+        registry.add("r", Running(None, "f"))
+    assert refused.value.code is ErrorCode.ORCHESTRATION_DEPENDENCY_UNAVAILABLE
+    assert registry.count == 0
+    registry.unrecorded.clear()  # as a beat does that the journal takes
+    registry.add("r", Running(None, "f"))
+    assert registry.count == 1
