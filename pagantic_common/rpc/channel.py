@@ -50,7 +50,7 @@ def channel_options(max_message_bytes: int) -> list[tuple[str, Any]]:
         ("grpc.enable_http_proxy", 0),  # the services are neighbours; a proxy is for what is outside
         ("grpc.keepalive_time_ms", 60_000),
         ("grpc.initial_reconnect_backoff_ms", 100),
-        # In spite of its name: how long one attempt to connect may take. A busy peer needs a moment for its first frame.
+        # In spite of its name, the time of one attempt to connect: a busy peer needs a moment for its first frame.
         ("grpc.min_reconnect_backoff_ms", 2_000),
         ("grpc.max_reconnect_backoff_ms", round(MAX_RECONNECT_S * 1000)),
         ("grpc.dns_min_time_between_resolutions_ms", 2_000),
