@@ -6,7 +6,6 @@ import time
 import pytest
 from hypothesis import settings
 
-from pagantic_common.telemetry.tracing import set_up_tracing
 from tests.support.needs import POSTGRESQL, skip_without, skipped_lines
 from tests.support.postgres import find_programs, running_postgres
 
@@ -15,12 +14,6 @@ STARTED_S = time.monotonic()
 
 settings.register_profile("shared machine", deadline=None)  # a busy machine is no failure
 settings.load_profile("shared machine")
-
-
-@pytest.fixture(scope="session", autouse=True)
-def tracing():
-    """Spans have ids, as in every service."""
-    set_up_tracing("test", "")
 
 
 @pytest.fixture(scope="session")

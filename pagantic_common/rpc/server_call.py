@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import ErrorCode, Internal, InvalidRequest, Overloaded, PaganticError, Unavailable
 from pagantic_common.domain.ids import require_id
 from pagantic_common.rpc.status import DETAILS_KEY, details_of, status_code_of, status_message
-from pagantic_common.telemetry.logging import get_logger
+from pagantic_common.telemetry.logging import get_logger, report_bug
 from pagantic_common.telemetry.metrics import DURATION_BOUNDS_S, make_counter, make_histogram
 from pagantic_common.telemetry.names import (
     CAUSED_BY_KEY,
@@ -200,9 +199,7 @@ def _told(error: BaseException) -> PaganticError:
         if task is not None and task.cancelling():
             raise error
         return Unavailable("the work was given up inside the service: send the request again", retry_after_s=0.1)
-    error_id = uuid.uuid4().hex[:12]
-    log.error("unexpected error", error_id=error_id, exc_info=error)
-    return Internal(f"internal error {error_id}: the service's log has the particulars")
+    return Internal(report_bug(log, error))
 
 
 @contextmanager

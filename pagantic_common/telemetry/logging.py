@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import uuid
 from collections.abc import MutableMapping
 from typing import Any, TextIO
 
@@ -62,3 +63,10 @@ def get_logger(name: str) -> structlog.stdlib.BoundLogger:
     """Return a logger; events are lower-case phrases, particulars are keywords."""
     logger: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(name)
     return logger
+
+
+def report_bug(log: structlog.stdlib.BoundLogger, error: BaseException, **where: str) -> str:
+    """Log an error that the program did not expect, with an id, and return what callers are told of it."""
+    error_id = uuid.uuid4().hex[:12]
+    log.error("unexpected error", error_id=error_id, exc_info=error, **where)
+    return f"internal error {error_id}: the service's log has the particulars"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -25,7 +24,7 @@ from pagantic_common.domain.errors import (
 from pagantic_common.domain.messages import ToolCall, ToolChoice, ToolChoiceMode, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement
-from pagantic_common.telemetry.logging import get_logger
+from pagantic_common.telemetry.logging import get_logger, report_bug
 from pagantic_common.telemetry.scope import work_scope
 from services.orchestrator.app.effects import Effects
 from services.orchestrator.app.failures import failure_from
@@ -228,10 +227,8 @@ class PlanSteps:
             raise self._unexpected(step, error) from None
 
     def _unexpected(self, step: Step, error: Exception) -> _StepFailedError:
-        error_id = uuid.uuid4().hex[:12]
-        log.error("unexpected error in a step", error_id=error_id, exc_info=error)
-        text = f"internal error {error_id} in step {step.name!r}: the orchestrator's log has the particulars"
-        return _StepFailedError(Failure(code=None, message=text), TokenUsage())
+        message = f"step {step.name!r}: {report_bug(log, error, step=step.name)}"
+        return _StepFailedError(Failure(code=None, message=message), TokenUsage())
 
     def _timed_out(self, step: Step, timeout_s: float | None) -> _StepFailedError:
         code = ErrorCode.TOOL_TIMEOUT if step.kind == StepKind.TOOL else ErrorCode.ORCHESTRATION_STEP_TIMEOUT

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from pagantic_common.domain.errors import (
     Unavailable,
     failure_of,
 )
-from pagantic_common.telemetry.logging import get_logger
+from pagantic_common.telemetry.logging import get_logger, report_bug
 from pagantic_common.telemetry.scope import current_deadline, work_scope
 from pagantic_common.telemetry.tracing import trace_scope
 from services.orchestrator.app.failures import failure_from
@@ -184,11 +183,8 @@ class Running:
             return self.stop_failure
         except Unavailable as error:  # of the journal: what a service fails with is the machine's to decide
             return failure_from(error)
-        except Exception:
-            error_id = uuid.uuid4().hex[:12]
-            log.exception("unexpected error", error_id=error_id)
-            text = f"internal error {error_id}: the orchestrator's log has the particulars"
-            return Failure(code=None, message=text)
+        except Exception as error:  # noqa: BLE001 - a bug ends the execution that met it
+            return Failure(code=None, message=report_bug(log, error))
         return None
 
 

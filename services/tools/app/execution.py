@@ -6,7 +6,6 @@ Does not know which tools there are.
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,7 @@ from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import ErrorCode, Failure, failure_of
 from pagantic_common.domain.messages import ToolCall, ToolResult
-from pagantic_common.telemetry.logging import get_logger
+from pagantic_common.telemetry.logging import get_logger, report_bug
 from services.tools.core.arguments import InvalidArguments
 from services.tools.core.failure import ToolFailed
 from services.tools.core.registry import ToolRegistry
@@ -111,14 +110,11 @@ class ToolExecutor:
             retryable = idempotent and not error.is_final
             message = f"tool {name!r} failed: {error}"
             return failure_of(ErrorCode.TOOL_EXECUTION_FAILED, message, tool_is_idempotent=retryable)
-        except Exception as error:
-            # Whatever a tool raises must not end the loop that called it.
+        except Exception as error:  # noqa: BLE001 - a tool may raise anything
             if isinstance(error, TimeoutError) and timer.expired():
                 message = f"tool {name!r} did not finish within {limit_s:.3g} s"
                 return failure_of(ErrorCode.TOOL_TIMEOUT, message, tool_is_idempotent=idempotent)
-            error_id = uuid.uuid4().hex[:12]
-            log.exception("tool raised", tool=name, error_id=error_id)
-            message = f"tool {name!r} failed with internal error {error_id}: the service's log has the particulars"
+            message = f"tool {name!r} failed: {report_bug(log, error, tool=name)}"
             return failure_of(ErrorCode.TOOL_EXECUTION_FAILED, message, tool_is_idempotent=idempotent)
 
     def _bound(self, name: str, content: str) -> str:
