@@ -89,14 +89,17 @@ class Executions:
     def check_size(self, request_id: str, size_bytes: int) -> None:
         """Look at a request before it is decoded: its size as it is encoded, and whether there is room for it.
 
-        Raises InvalidRequest for one that is too large, Overloaded for a new one when too much runs.
+        Raises InvalidRequest for one that is too large, Overloaded for a new one when too much runs, and for any when the
+        requests that are held have too many bytes.
         """
         if size_bytes > self._limits.max_request_bytes:
             raise InvalidRequest(
                 f"the request has {size_bytes} bytes, at most {self._limits.max_request_bytes} are taken "
                 "(MAX_REQUEST_BYTES): keep long documents in a collection, and a long conversation in a session"
             )
-        if request_id not in self.running:
+        if request_id in self.running:
+            self.running.check_bytes(size_bytes)
+        else:
             self.running.check_room(size_bytes)
 
     async def execute(self, request: Request, fingerprint: str, size_bytes: int = 0) -> Response:

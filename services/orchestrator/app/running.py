@@ -230,7 +230,7 @@ class Registry:
     def held(self, size_bytes: int) -> Iterator[None]:
         """Count the bytes of a request that a call holds beside what runs. Raises Overloaded when they are too many."""
         if size_bytes:
-            self._check_bytes(size_bytes)
+            self.check_bytes(size_bytes)
         self._used_bytes += size_bytes
         try:
             yield
@@ -247,9 +247,10 @@ class Registry:
         if self.count >= self._max_running:
             text = f"{self.count} executions run already, the limit is {self._max_running}"
             raise Overloaded(text, retry_after_s=1.0)
-        self._check_bytes(size_bytes)
+        self.check_bytes(size_bytes)
 
-    def _check_bytes(self, size_bytes: int) -> None:
+    def check_bytes(self, size_bytes: int) -> None:
+        """Raise Overloaded when a request of this size would be too much."""
         if self._used_bytes and self._used_bytes + size_bytes > self._max_bytes:
             sizes = f"{self._used_bytes} bytes already, and this one {size_bytes}"
             raise Overloaded(f"the requests that run have {sizes}, the limit is {self._max_bytes}", retry_after_s=1.0)
