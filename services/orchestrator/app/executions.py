@@ -89,8 +89,8 @@ class Executions:
     def check_size(self, request_id: str, size_bytes: int) -> None:
         """Look at a request before it is decoded: its size as it is encoded, and whether there is room for it.
 
-        Raises InvalidRequest for one that is too large, Overloaded for a new one when too much runs, and for any when the
-        requests that are held have too many bytes.
+        Raises InvalidRequest for one that is too large; Overloaded for a new one when too much runs, and for any when
+        the requests that are held have too many bytes.
         """
         if size_bytes > self._limits.max_request_bytes:
             raise InvalidRequest(
