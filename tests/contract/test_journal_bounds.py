@@ -6,7 +6,7 @@ import threading
 from functools import partial
 
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import event, select, text
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, NotFound, PreconditionFailed, Unavailable
 from pagantic_common.domain.messages import Message, Role
@@ -264,3 +264,16 @@ async def test_a_turn_that_ends_while_a_conversation_is_read_moves_no_position(j
 
     monkeypatch.setattr(journal_reads, "_within", meanwhile)
     assert await journal.history("s", 250) == (4, large[4:])
+
+
+async def test_a_turn_is_added_without_counting_the_conversation(journal):
+    """What every caller's writes wait for takes as long however long one conversation is."""
+    await admit(journal, session_id="s")
+    await journal.write(ended(record(session_id="s"), 1, turn=TURN))
+    statements = []
+    event.listen(journal._engine, "before_cursor_execute", lambda *given: statements.append(given[2]))
+    await admit(journal, "r2", session_id="s")
+    await journal.write(ended(record("r2", session_id="s"), 1, turn=TURN))
+    assert [message.content for message in (await journal.history("s"))[1]] == ["hi", "hello"] * 2
+    assert not [statement for statement in statements if "count(" in statement.lower()]
+    assert [statement for statement in statements if "max(" in statement.lower()]

@@ -190,8 +190,9 @@ class Writes:
 
     def _add_turn(self, db: Connection, session_id: str, turn: Sequence[Message], now_s: float) -> None:
         self._touch(db, session_id, now_s)
-        count = select(func.count()).select_from(tables.messages).where(tables.messages.c.session_id == session_id)
-        start = db.execute(count).scalar_one()
+        messages = tables.messages.c
+        last = db.execute(select(func.max(messages.position)).where(messages.session_id == session_id)).scalar_one()
+        start = 0 if last is None else last + 1
         rows = [
             {"session_id": session_id, "position": position, "message": message_to_proto(message).SerializeToString()}
             for position, message in enumerate(turn, start=start)

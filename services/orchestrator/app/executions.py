@@ -7,7 +7,7 @@ import contextlib
 import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -89,26 +89,30 @@ class Executions:
     def check_size(self, request_id: str, size_bytes: int) -> None:
         """Look at a request before it is decoded: its size as it is encoded, and whether there is room for it.
 
-        Raises InvalidRequest for one that is too large, Overloaded for a new one when too much runs.
+        Raises InvalidRequest for one that is too large; Overloaded for a new one when too much runs, and for any when
+        the requests that are held have too many bytes.
         """
         if size_bytes > self._limits.max_request_bytes:
             raise InvalidRequest(
                 f"the request has {size_bytes} bytes, at most {self._limits.max_request_bytes} are taken "
                 "(MAX_REQUEST_BYTES): keep long documents in a collection, and a long conversation in a session"
             )
-        if request_id not in self.running:
+        if request_id in self.running:
+            self.running.check_bytes(size_bytes)
+        else:
             self.running.check_room(size_bytes)
 
     async def execute(self, request: Request, fingerprint: str, size_bytes: int = 0) -> Response:
         """Run a request, or join the run or the response of the same id, and return what came of it."""
         found = await self._find(request, fingerprint, size_bytes)
-        if isinstance(found, Running):
-            with found.watched():
-                return await found.recorder.wait_end()
-        async with aclosing(self._follow(found)) as events:
-            async for event in events:
-                if isinstance(event.payload, Completed):
-                    return event.payload.response
+        with self._counted_beside(found, request, size_bytes):
+            if isinstance(found, Running):
+                with found.watched():
+                    return await found.recorder.wait_end()
+            async with aclosing(self._follow(found)) as events:
+                async for event in events:
+                    if isinstance(event.payload, Completed):
+                        return event.payload.response
         raise AssertionError("a stream ends with Completed")  # the recorder's invariant 2
 
     async def stream(self, request: Request, fingerprint: str, size_bytes: int = 0) -> AsyncGenerator[Event, None]:
@@ -120,9 +124,17 @@ class Executions:
         """
         found = await self._find(request, fingerprint, size_bytes)
         events = _watch(found) if isinstance(found, Running) else self._follow(found)
-        async with aclosing(events):
-            async for event in events:
-                yield event
+        with self._counted_beside(found, request, size_bytes):
+            async with aclosing(events):
+                async for event in events:
+                    yield event
+
+    def _counted_beside(
+        self, found: Running | ExecutionRecord, request: Request, size_bytes: int
+    ) -> AbstractContextManager[None]:
+        """Count the request of a call that waits for what another began: it holds a copy for as long as it waits."""
+        is_own = isinstance(found, Running) and found.request is request
+        return self.running.held(0 if is_own else size_bytes)
 
     async def create_plan(self, request: Request, size_bytes: int = 0) -> Plan:
         """Return the plan that a PLAN request would run, checked, without running it.
@@ -258,7 +270,8 @@ class Executions:
             attempt=1,
             fingerprint=fingerprint,
         )
-        running = Running(Recorder(self.journal, self._clock, record), fingerprint, current_deadline(), size_bytes)
+        recorder = Recorder(self.journal, self._clock, record)
+        running = Running(recorder, fingerprint, current_deadline(), size_bytes, request)
         self.running.add(request.request_id, running)
         return running
 

@@ -79,7 +79,12 @@ class Running:
     """An execution that has not ended: its task, who watches, and why it is to stop."""
 
     def __init__(
-        self, recorder: Recorder, fingerprint: str, admitted_for: Deadline | None = None, size_bytes: int = 0
+        self,
+        recorder: Recorder,
+        fingerprint: str,
+        admitted_for: Deadline | None = None,
+        size_bytes: int = 0,
+        request: Request | None = None,
     ) -> None:
         self._admitted_for = admitted_for or Deadline()  # until someone watches
         self._watched_until: list[Deadline] = []
@@ -87,6 +92,7 @@ class Running:
         self.recorder = recorder
         self.fingerprint = fingerprint
         self.size_bytes = size_bytes
+        self.request = request  # of the call that began it; None where it was taken up
         self.admitted = asyncio.Event()
         self.ended = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
@@ -210,11 +216,21 @@ class Registry:
         """Count work that is no execution among what runs. Raises Overloaded when as much runs as may."""
         self.check_room(size_bytes)
         self._others += 1
+        try:
+            with self.held(size_bytes):
+                yield
+        finally:
+            self._others -= 1
+
+    @contextmanager
+    def held(self, size_bytes: int) -> Iterator[None]:
+        """Count the bytes of a request that a call holds beside what runs. Raises Overloaded when they are too many."""
+        if size_bytes:
+            self.check_bytes(size_bytes)
         self._used_bytes += size_bytes
         try:
             yield
         finally:
-            self._others -= 1
             self._used_bytes -= size_bytes
 
     @property
@@ -227,7 +243,11 @@ class Registry:
         if self.count >= self._max_running:
             text = f"{self.count} executions run already, the limit is {self._max_running}"
             raise Overloaded(text, retry_after_s=1.0)
-        if self.count and self._used_bytes + size_bytes > self._max_bytes:
+        self.check_bytes(size_bytes)
+
+    def check_bytes(self, size_bytes: int) -> None:
+        """Raise Overloaded when a request of this size would be too much."""
+        if self._used_bytes and self._used_bytes + size_bytes > self._max_bytes:
             sizes = f"{self._used_bytes} bytes already, and this one {size_bytes}"
             raise Overloaded(f"the requests that run have {sizes}, the limit is {self._max_bytes}", retry_after_s=1.0)
 

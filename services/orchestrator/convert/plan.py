@@ -135,7 +135,7 @@ def _step_from_proto(step: plan_pb2.Step) -> Step:
         kind=step.kind,
         parameters=parameters,
         input=_input_from_proto(step) if step.HasField("input") else None,
-        depends_on=tuple(step.depends_on),
+        depends_on=tuple(dict.fromkeys(step.depends_on)),
         output=output_from_proto(step.output),
         max_retries=step.max_retries if step.HasField("max_retries") else None,
         timeout_s=_timeout_from_proto("timeout", step.timeout) if step.HasField("timeout") else None,

@@ -59,13 +59,13 @@ class _Missing:
         raise PromptTemplateError(f"the session has no value {self._key!r}: set it with UpdateSession")
 
 
-class _JsonText(str):
-    """The JSON of a value that is no string: as a condition it is what the value is, so `false` is false."""
+class _FalseText(str):
+    """The JSON of a value such as `false` or `null`: false in a condition, though it is not empty."""
 
     __slots__ = ()
 
     def __bool__(self) -> bool:
-        return bool(parse_json(self))
+        return False
 
 
 class PromptTemplate:
@@ -119,7 +119,9 @@ def _session_value(session: Mapping[str, str], key: str) -> object:
     if key not in session:
         return _Missing(key)
     value = parse_json(session[key])
-    return value if isinstance(value, str) else _JsonText(session[key])
+    if isinstance(value, str):
+        return value
+    return session[key] if value else _FalseText(session[key])
 
 
 def _name_session_values(node: nodes.Node) -> dict[str, str]:

@@ -131,6 +131,34 @@ async def test_the_requests_that_run_have_so_many_bytes_in_all(tmp_path):
             assert (await execute(stub, system_request("y" * 9_000))).content == "hello", "what has ended has no bytes"
 
 
+@pytest.mark.parametrize("call", ["execute", "collect"])
+async def test_callers_that_join_a_request_count_with_their_bytes_too(tmp_path, call):
+    inference = ScriptedInference(None)
+    request = system_request("x" * 6_000, request_id="r")
+    join = {"execute": execute, "collect": collect}[call]
+    async with orchestrator(tmp_path, scripted_services(inference=inference), max_running_bytes=15_000) as stub:
+        first = asyncio.create_task(join(stub, request))
+        await asyncio.wait_for(inference.waiting.wait(), 5)
+        second = asyncio.create_task(join(stub, request))
+        (run,) = stub.executions.running
+        await until(lambda: run.watchers == 2)
+        with pytest.raises(Overloaded, match=r"have 120\d\d bytes already, and this one 60\d\d, the limit is 15000"):
+            await join(stub, request)
+        second.cancel()
+        await until(lambda: run.watchers == 1)
+        third = asyncio.create_task(join(stub, request))
+        await until(lambda: run.watchers == 2)
+        for task in (first, third):
+            task.cancel()
+        await ended(stub, "r")
+
+
+async def until(is_so):
+    async with asyncio.timeout(5):
+        while not is_so():  # noqa: ASYNC110 - as a caller looks
+            await asyncio.sleep(0.01)
+
+
 class Crowd(ScriptedInference):
     """Counts how many inferences run at the same time."""
 

@@ -195,3 +195,10 @@ async def test_planning_counts_among_what_runs_and_has_an_end(tmp_path):
             await planning
         inference.outputs = [answer(MADE)]
         assert await create_plan(stub, request())
+
+
+async def test_a_step_that_waits_for_another_very_often_waits_for_it_once(tmp_path):
+    steps = [plan_pb2.Step(name="a", kind="infer"), plan_pb2.Step(name="b", kind="infer", depends_on=["a"] * 999)]
+    async with orchestrator(tmp_path) as stub:
+        made = await create_plan(stub, request(plan=plan_pb2.ExecutionPlan(steps=steps)))
+    assert [list(step.depends_on) for step in made.steps] == [[], ["a"]]
