@@ -131,6 +131,16 @@ async def test_calls_of_one_channel_leave_another_channel_of_the_same_process_it
             await asyncio.gather(first, second)
 
 
+def test_a_port_that_is_taken_is_named_by_its_setting(capsys):
+    @contextlib.asynccontextmanager
+    async def open_app():
+        yield [Scripted(answer).registration()]
+
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(SystemExit):
+        server.run_service("tools", ServiceSettings(port=0, admin_port=taken.getsockname()[1]), open_app)
+    assert "set PAGANTIC_TOOLS_ADMIN_PORT, or stop what listens there" in capsys.readouterr().err
+
+
 def test_no_call_is_cut_for_the_age_of_its_connection():
     """An execution lasts as long as MAX_EXECUTION_S says, up to a year; gRPC takes 24 days at most."""
     assert "grpc.max_connection_age_grace_ms" not in dict(server._CONNECTION_OPTIONS)
