@@ -91,6 +91,15 @@ async def test_one_connection_has_few_health_watches():
         assert (await check).status == health_pb2.HealthCheckResponse.SERVING
 
 
+async def test_a_watch_of_a_name_that_nothing_has_holds_no_memory():
+    """A watch lasts for ever, and its request with it: 256 of a host with names of 4 MiB would be a gibibyte."""
+    async with serving(Scripted(answer)) as (address, _), grpc.aio.insecure_channel(address) as channel:
+        _, told = await watch(channel, "pagantic.unknown.v1.Service")
+        assert told.status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+        _, told = await watch(channel, "x" * 1_000_000)
+        assert told is grpc.StatusCode.NOT_FOUND
+
+
 async def test_a_watch_that_ended_makes_room_for_another():
     async with serving(Scripted(answer)) as (address, _), grpc.aio.insecure_channel(address) as channel:
         for _ in range(3 * MAX_SIDE_STREAMS_PER_CONNECTION):
