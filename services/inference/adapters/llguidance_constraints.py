@@ -9,7 +9,7 @@ import warnings
 import weakref
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import llama_cpp
@@ -23,7 +23,7 @@ from pagantic_common.grammar.engine_text import GrammarError, start_matcher
 from pagantic_common.workers.work_cache import WorkCache
 from services.inference.adapters.constraint_trial import refusal, try_constraint
 from services.inference.app.preparation import without_panic
-from services.inference.core.generation import Constraint
+from services.inference.core.generation import Constraint, ConstraintKind
 from services.inference.core.sampling import Logits
 
 MAX_SOURCE_BYTES = 256 * 1024
@@ -42,10 +42,16 @@ _REASON_CHARS = 200
 class Lexer:
     """What the matchers of one constraint share, and how much was decoded with it."""
 
-    built_bytes: int = 0
-    counts: bool = False
+    kind: ConstraintKind
+    engine_text: str
+    built_bytes: int
     accepted_tokens: int = 0
     has_failed: bool = False
+    counts: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        """See whether it counts."""
+        self.counts = _COUNTING.search(self.engine_text) is not None
 
     @property
     def size_bytes(self) -> int:
@@ -151,10 +157,12 @@ class LlguidanceCompiler:
                 code=ErrorCode.CONSTRAINT_TOO_COMPLEX,
             )
         key = f"{constraint.kind} {hashlib.sha256(source).hexdigest()}"
-        matcher, _ = await self._cache.get(key, lambda: self._build(constraint))
-        if matcher.lexer.is_worn:
+        matcher, _ = await self._cache.get(key, lambda: self._try(constraint))
+        worn = matcher.lexer
+        if worn.is_worn:  # what was tried once needs no other trial
             self._cache.drop(key, matcher)
-            matcher, _ = await self._cache.get(key, lambda: self._build(constraint))
+            lexer = Lexer(worn.kind, worn.engine_text, worn.built_bytes)
+            matcher, _ = await self._cache.get(key, lambda: self._build(lexer))
         return matcher.fork()
 
     @property
@@ -166,15 +174,16 @@ class LlguidanceCompiler:
         """End the thread that builds; it waits for what is being built."""
         self._thread.shutdown()
 
-    async def _build(self, constraint: Constraint) -> LlguidanceMatcher:
+    async def _try(self, constraint: Constraint) -> LlguidanceMatcher:
         try:
             trial = await self._workers.run(try_constraint, constraint.kind, constraint.text)
         except Overloaded as error:
             code = ErrorCode.INFERENCE_OVERLOADED
             raise Overloaded(str(error), code=code, retry_after_s=error.retry_after_s) from None
-        lexer = Lexer(
-            trial.memory_bytes + 2 * len(trial.engine_text), counts=_COUNTING.search(trial.engine_text) is not None
-        )
+        built_bytes = trial.memory_bytes + 2 * len(trial.engine_text)
+        return await self._build(Lexer(constraint.kind, trial.engine_text, built_bytes))
+
+    async def _build(self, lexer: Lexer) -> LlguidanceMatcher:
         used_bytes = self.living_bytes
         if used_bytes + lexer.size_bytes > self._max_living_bytes:
             raise Overloaded(
@@ -183,10 +192,10 @@ class LlguidanceCompiler:
                 retry_after_s=RETRY_AFTER_S,
             )
         loop = asyncio.get_running_loop()
-        work = (start_matcher, (trial.engine_text, self._tokenizer))
+        work = (start_matcher, (lexer.engine_text, self._tokenizer))
         try:
             matcher = LlguidanceMatcher(await loop.run_in_executor(self._thread, without_panic, *work), lexer)
         except GrammarError as error:
-            raise refusal(constraint.kind, error) from None
+            raise refusal(lexer.kind, error) from None
         self._living.add(lexer)
         return matcher

@@ -224,6 +224,12 @@ async def test_a_constraint_that_much_was_decoded_with_is_counted_as_it_grew_and
     assert len(compiler._living) == 1
 
 
+async def test_a_constraint_that_is_worn_waits_for_no_other_that_is_tried(compiler, monkeypatch):
+    decode(compiler, await compiler.start(text_of(20_000)), 6000)
+    monkeypatch.setattr(compiler, "_workers", None)
+    decode(compiler, await compiler.start(text_of(20_000)), 100)
+
+
 async def test_a_constraint_that_counts_no_characters_is_not_worn_by_use(compiler):
     constraint = schema('{"type": "string"}')
     matcher = await compiler.start(constraint)
