@@ -19,7 +19,7 @@ from llguidance.llamacpp import lltokenizer_from_vocab
 
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Overloaded
-from pagantic_common.grammar.engine_text import GrammarError, start_matcher
+from pagantic_common.grammar.engine_text import GrammarError, has_pattern, start_matcher
 from pagantic_common.workers.work_cache import WorkCache
 from services.inference.adapters.constraint_trial import refusal, try_constraint
 from services.inference.app.preparation import without_panic
@@ -30,8 +30,7 @@ MAX_SOURCE_BYTES = 256 * 1024
 GROWTH_BYTES = 8 * 1024 * 1024  # that a constraint's lexer is expected to grow by while it is used
 # A lexer that counts characters grows by this much for each token of a text: measured, English prose.
 TOKEN_BYTES = 14 * 1024
-# What may make it count: grammars and patterns, and of schemas these keywords, however they are written.
-_COUNTING = re.compile(r'^[^{]|"lark_grammar"\s*:\s*"|"(max|min)Length"|"pattern|"format"|\\u')
+_LENGTH = re.compile('"(max|min)Length"')
 WORN_TOKENS = 1024  # who comes after so many gets a lexer of its own
 RETRY_AFTER_S = 1.0
 _NEVER = np.float32(-np.inf)
@@ -51,7 +50,7 @@ class Lexer:
 
     def __post_init__(self) -> None:
         """See whether it counts."""
-        self.counts = _COUNTING.search(self.engine_text) is not None
+        self.counts = has_pattern(self.engine_text) or _LENGTH.search(self.engine_text) is not None
 
     @property
     def size_bytes(self) -> int:

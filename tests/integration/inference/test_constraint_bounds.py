@@ -200,7 +200,7 @@ async def test_a_long_text_within_its_bound_is_decoded_to_its_end(compiler):
 
 async def test_a_request_that_uses_up_its_constraint_leaves_the_next_one_its_own(compiler, monkeypatch):
     few = LLParserLimits(initial_lexer_fuel=200_000, step_lexer_fuel=50_000, max_lexer_states=2000)
-    monkeypatch.setattr(engine_text, "LIMITS", few)
+    monkeypatch.setattr(engine_text, "LIMITS_WITHOUT_PATTERN", few)
     matcher = await compiler.start(text_of(9000))
     with pytest.raises(InvalidRequest) as refused:
         decode(compiler, matcher, 3000)
