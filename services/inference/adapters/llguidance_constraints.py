@@ -138,7 +138,8 @@ class LlguidanceCompiler:
             self._tokenizer = lltokenizer_from_vocab(vocab)
 
         self._workers = workers
-        self._living: weakref.WeakSet[Lexer] = weakref.WeakSet()  # of the cache and of requests
+        # Of the cache and of requests, which may end in any thread: a WeakSet is not safe for that.
+        self._living: set[weakref.ref[Lexer]] = set()
         self._max_living_bytes = 2 * cache_bytes
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="constraint")
         self._cache: WorkCache[LlguidanceMatcher] = WorkCache(
@@ -167,7 +168,7 @@ class LlguidanceCompiler:
     @property
     def living_bytes(self) -> int:
         """What all constraints take that something holds."""
-        return sum(lexer.size_bytes for lexer in self._living)
+        return sum(lexer.size_bytes for known in tuple(self._living) if (lexer := known()) is not None)
 
     def close(self) -> None:
         """End the thread that builds; it waits for what is being built."""
@@ -196,5 +197,5 @@ class LlguidanceCompiler:
             matcher = LlguidanceMatcher(await loop.run_in_executor(self._thread, without_panic, *work), lexer)
         except GrammarError as error:
             raise refusal(lexer.kind, error) from None
-        self._living.add(lexer)
+        self._living.add(weakref.ref(lexer, self._living.discard))
         return matcher
