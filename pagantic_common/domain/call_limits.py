@@ -53,7 +53,8 @@ class CallLimits:
     def begin_side_stream(self, peer: str) -> None:
         """Count a stream of gRPC's own; raises Overloaded when it is one too many."""
         host = host_of(peer)
-        if self._streams_of_connection[peer] >= MAX_SIDE_STREAMS_PER_CONNECTION:
+        is_of_one_connection = host != peer  # all the callers of a socket file have the same name
+        if is_of_one_connection and self._streams_of_connection[peer] >= MAX_SIDE_STREAMS_PER_CONNECTION:
             raise _busy(f"the connection already has {MAX_SIDE_STREAMS_PER_CONNECTION} health or reflection streams")
         if self._streams_of_host[host] >= MAX_SIDE_STREAMS_PER_HOST:
             raise _busy(f"the caller's host already has {MAX_SIDE_STREAMS_PER_HOST} health or reflection streams")

@@ -32,6 +32,7 @@ __all__ = [
     "engine_text_of_regex",
     "engine_text_of_schema",
     "engine_text_of_values",
+    "has_pattern",
     "start_matcher",
 ]
 
@@ -41,15 +42,24 @@ MAX_REASON_CHARS = 400
 STACK_BYTES = 256 * 1024 * 1024  # for threads that compile: the engine recurses along chains of thousands of rules
 # What one mask may cost, so that a step waits for it tens of milliseconds at most, and what its lexer may grow to. The
 # schemas of the JSON Schema Test Suite decode as under the engine's own limits, which are several times as wide. For
-# building a lexer the engine has no limit: that is bounded where it is done. A text of bounded length takes about four
-# states for each character, so that 24,000 characters of one can be decoded.
+# building a lexer the engine has no limit: that is bounded where it is done.
 LIMITS = LLParserLimits(
     initial_lexer_fuel=200_000,
     step_lexer_fuel=50_000,
     step_max_items=20_000,
-    max_lexer_states=100_000,
+    max_lexer_states=20_000,
     verbose_errors=False,  # they quote the output
 )
+# A text of bounded length takes about four states for each character, of 700 bytes each: 24,000 characters can be
+# decoded. A state of a pattern may take several times as much.
+LIMITS_WITHOUT_PATTERN = LLParserLimits(
+    initial_lexer_fuel=200_000,
+    step_lexer_fuel=50_000,
+    step_max_items=20_000,
+    max_lexer_states=100_000,
+    verbose_errors=False,
+)
+_PATTERN = re.compile(r'^[^{]|"lark_grammar"\s*:\s*"|"pattern(Properties)?"\s*:|\\u')  # an escape may hide a keyword
 _NOTHING = "NoExtensionBias"  # the engine's word for a grammar without a first character
 _QUOTED = re.compile(r'"[^"]*"|`[^`]*`|\'[^\']*\'')
 _LIMIT = re.compile(  # in the engine's own words
@@ -127,13 +137,19 @@ def start_matcher(text: str, tokenizer: LLTokenizer) -> LLMatcher:
 
     Some grammars take minutes and gigabytes: call it where both are bounded, or for text that was built there before.
     """
-    matcher = LLMatcher(tokenizer, text, log_level=0, limits=LIMITS)
+    limits = LIMITS if has_pattern(text) else LIMITS_WITHOUT_PATTERN
+    matcher = LLMatcher(tokenizer, text, log_level=0, limits=limits)
     if not matcher.is_error():
         matcher.compute_bitmask()
     if matcher.is_error():
         reason = matcher.get_error().split("<state>", 1)[0].strip()
         raise _refusal("it derives nothing" if reason.startswith(_NOTHING) else reason)
     return matcher
+
+
+def has_pattern(text: str) -> bool:
+    """Tell whether an engine's text may have patterns besides those that the keywords of a schema make."""
+    return _PATTERN.search(text) is not None
 
 
 def _refusal(reason: str) -> GrammarError:

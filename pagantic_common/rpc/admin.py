@@ -15,7 +15,11 @@ MAX_ADMIN_MESSAGE_BYTES = 64 * 1024
 
 
 class PortInUse(Exception):
-    """The address cannot be listened on."""
+    """The address cannot be listened on; `setting` is what its port is set by."""
+
+    def __init__(self, message: str, setting: str) -> None:
+        super().__init__(message)
+        self.setting = setting
 
 
 async def start_admin_server(settings: ServiceSettings, health: Health) -> grpc.aio.Server | None:
@@ -33,16 +37,16 @@ async def start_admin_server(settings: ServiceSettings, health: Health) -> grpc.
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     channelz.add_channelz_servicer(server)
     add_reflection(server, ["grpc.health.v1.Health", "grpc.channelz.v1.Channelz"])
-    listen(server, f"{settings.host}:{settings.admin_port}")
+    listen(server, f"{settings.host}:{settings.admin_port}", "ADMIN_PORT")
     await server.start()
     return server
 
 
-def listen(server: grpc.aio.Server, address: str) -> int:
-    """Listen on an address and return its port; raises PortInUse."""
+def listen(server: grpc.aio.Server, address: str, setting: str) -> int:
+    """Listen on an address, whose port the setting gives, and return its port; raises PortInUse."""
     try:
         return server.add_insecure_port(address)
     except RuntimeError:
         raise PortInUse(
-            f"cannot listen on {address}: the port is in use or the address is not this machine's"
+            f"cannot listen on {address}: the port is in use or the address is not this machine's", setting
         ) from None

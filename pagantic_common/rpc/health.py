@@ -48,11 +48,13 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         """Answer with a name's status; NOT_FOUND for one that is not known."""
         status = self._statuses.get(request.service)
         if status is None:
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"no service is named {request.service[:MAX_NAME_CHARS]!r}")
+            await _refuse(request, context)
         return health_pb2.HealthCheckResponse(status=status)
 
-    async def Watch(self, request: health_pb2.HealthCheckRequest, context: Context) -> AsyncIterator[Any]:  # noqa: N802, ARG002
-        """Send a name's status, and again at each change."""
+    async def Watch(self, request: health_pb2.HealthCheckRequest, context: Context) -> AsyncIterator[Any]:  # noqa: N802
+        """Send a name's status, and again at each change; NOT_FOUND for a long name, which the stream would hold."""
+        if len(request.service) > MAX_NAME_CHARS:
+            await _refuse(request, context)
         told: int | None = None
         while True:
             changed = self._changed
@@ -69,3 +71,7 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         self._statuses[name] = status
         self._changed.set()
         self._changed = asyncio.Event()
+
+
+async def _refuse(request: health_pb2.HealthCheckRequest, context: Context) -> None:
+    await context.abort(grpc.StatusCode.NOT_FOUND, f"no service is named {request.service[:MAX_NAME_CHARS]!r}")

@@ -110,7 +110,7 @@ async def start_server(
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     if settings.serves_reflection:
         add_reflection(server, names)
-    port = listen(server, f"{settings.host}:{settings.port}")
+    port = listen(server, f"{settings.host}:{settings.port}", "PORT")
     for name in ("", LIVENESS, *names):
         health.set(name, SERVING)
     is_ready = all(registration.why_not_ready is None for registration in registrations)
@@ -139,7 +139,11 @@ async def _serve(area: str, settings: ServiceSettings, open_app: OpenApp, on_lis
         loop.add_signal_handler(number, stop.set)
     async with open_app() as registrations:
         server, health, port = await start_server(settings, registrations)
-        admin = await start_admin_server(settings, health)
+        try:
+            admin = await start_admin_server(settings, health)
+        except PortInUse:
+            await server.stop(grace=0)
+            raise
         _spare_the_collector()
         log.info("listening", address=f"{settings.host}:{port}")
         on_listening()
@@ -230,7 +234,7 @@ def run_service(
     except StartFailed as failed:
         _exit_for(failed.area, failed.error)
     except PortInUse as error:
-        hint = f"set PAGANTIC_{area.upper()}_PORT, or stop what listens there"
+        hint = f"set PAGANTIC_{area.upper()}_{error.setting}, or stop what listens there"
         print(f"the {area} service cannot start: {error}; {hint}", file=sys.stderr)  # noqa: T201
         sys.exit(EXIT_START_FAILED)
     finally:
@@ -248,4 +252,5 @@ def _set_up_metrics(area: str, settings: ServiceSettings) -> None:
     try:
         set_up_metrics(area, settings.otlp_endpoint, host=settings.host, port=settings.metrics_port)
     except OSError:
-        raise PortInUse(f"cannot listen on {settings.host}:{settings.metrics_port} for metrics") from None
+        address = f"{settings.host}:{settings.metrics_port}"
+        raise PortInUse(f"cannot listen on {address} for metrics", "METRICS_PORT") from None

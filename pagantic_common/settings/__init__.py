@@ -58,7 +58,9 @@ class ServiceSettings(BaseSettings):
     max_message_bytes: int = Field(4 * 1024 * 1024, ge=1024, description="largest message taken or sent")
     max_concurrent_rpcs: int = Field(1024, ge=1, description="calls beyond this are RESOURCE_EXHAUSTED")
     max_concurrent_rpcs_per_host: int = Field(0, ge=0, description="of them, calls from one host; 0 is half")
-    max_streams_per_connection: int = Field(128, ge=1, description="calls at once on one connection; more wait")
+    max_streams_per_connection: int = Field(
+        128, ge=2, description="calls at once on one connection, a health watch among them; more wait"
+    )
     drain_s: float = Field(10.0, ge=0, description="how long running calls may go on after SIGTERM")
     log_level: str = Field("INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$", description="least level logged")
     log_format: LogFormat = Field(LogFormat.JSON, description="json or text")

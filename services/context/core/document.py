@@ -10,6 +10,7 @@ from datetime import datetime
 
 from pagantic_common.domain.chunks import parse_metadata
 from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.domain.json_text import dump_json
 
 _COLLECTION = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _MAX_SOURCE_CHARS = 512
@@ -70,4 +71,5 @@ def check_documents(documents: Sequence[Document], bounds: IngestBounds) -> None
         if len(document.content) > bounds.max_document_chars:
             actual, limit = len(document.content), bounds.max_document_chars
             raise InvalidRequest(f"{where}.content has {actual} characters, at most {limit} are allowed")
-        parse_metadata(where, document.metadata_json)
+        metadata = parse_metadata(where, document.metadata_json)
+        parse_metadata(where, dump_json(metadata))  # as rerankers write it, where 1e9 is 1000000000.0

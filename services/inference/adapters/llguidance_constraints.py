@@ -9,7 +9,7 @@ import warnings
 import weakref
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import llama_cpp
@@ -19,19 +19,18 @@ from llguidance.llamacpp import lltokenizer_from_vocab
 
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Overloaded
-from pagantic_common.grammar.engine_text import GrammarError, start_matcher
+from pagantic_common.grammar.engine_text import GrammarError, has_pattern, start_matcher
 from pagantic_common.workers.work_cache import WorkCache
 from services.inference.adapters.constraint_trial import refusal, try_constraint
 from services.inference.app.preparation import without_panic
-from services.inference.core.generation import Constraint
+from services.inference.core.generation import Constraint, ConstraintKind
 from services.inference.core.sampling import Logits
 
 MAX_SOURCE_BYTES = 256 * 1024
 GROWTH_BYTES = 8 * 1024 * 1024  # that a constraint's lexer is expected to grow by while it is used
 # A lexer that counts characters grows by this much for each token of a text: measured, English prose.
 TOKEN_BYTES = 14 * 1024
-# What may make it count: grammars and patterns, and of schemas these keywords, however they are written.
-_COUNTING = re.compile(r'^[^{]|"lark_grammar"\s*:\s*"|"(max|min)Length"|"pattern|"format"|\\u')
+_LENGTH = re.compile('"(max|min)Length"')
 WORN_TOKENS = 1024  # who comes after so many gets a lexer of its own
 RETRY_AFTER_S = 1.0
 _NEVER = np.float32(-np.inf)
@@ -42,10 +41,16 @@ _REASON_CHARS = 200
 class Lexer:
     """What the matchers of one constraint share, and how much was decoded with it."""
 
-    built_bytes: int = 0
-    counts: bool = False
+    kind: ConstraintKind
+    engine_text: str
+    built_bytes: int
     accepted_tokens: int = 0
     has_failed: bool = False
+    counts: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        """See whether it counts."""
+        self.counts = has_pattern(self.engine_text) or _LENGTH.search(self.engine_text) is not None
 
     @property
     def size_bytes(self) -> int:
@@ -133,7 +138,8 @@ class LlguidanceCompiler:
             self._tokenizer = lltokenizer_from_vocab(vocab)
 
         self._workers = workers
-        self._living: weakref.WeakSet[Lexer] = weakref.WeakSet()  # of the cache and of requests
+        # Of the cache and of requests, which may end in any thread: a WeakSet is not safe for that.
+        self._living: set[weakref.ref[Lexer]] = set()
         self._max_living_bytes = 2 * cache_bytes
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="constraint")
         self._cache: WorkCache[LlguidanceMatcher] = WorkCache(
@@ -151,30 +157,33 @@ class LlguidanceCompiler:
                 code=ErrorCode.CONSTRAINT_TOO_COMPLEX,
             )
         key = f"{constraint.kind} {hashlib.sha256(source).hexdigest()}"
-        matcher, _ = await self._cache.get(key, lambda: self._build(constraint))
-        if matcher.lexer.is_worn:
+        matcher, _ = await self._cache.get(key, lambda: self._try(constraint))
+        worn = matcher.lexer
+        if worn.is_worn:  # what was tried once needs no other trial
             self._cache.drop(key, matcher)
-            matcher, _ = await self._cache.get(key, lambda: self._build(constraint))
+            lexer = Lexer(worn.kind, worn.engine_text, worn.built_bytes)
+            matcher, _ = await self._cache.get(key, lambda: self._build(lexer))
         return matcher.fork()
 
     @property
     def living_bytes(self) -> int:
         """What all constraints take that something holds."""
-        return sum(lexer.size_bytes for lexer in self._living)
+        return sum(lexer.size_bytes for known in tuple(self._living) if (lexer := known()) is not None)
 
     def close(self) -> None:
         """End the thread that builds; it waits for what is being built."""
         self._thread.shutdown()
 
-    async def _build(self, constraint: Constraint) -> LlguidanceMatcher:
+    async def _try(self, constraint: Constraint) -> LlguidanceMatcher:
         try:
             trial = await self._workers.run(try_constraint, constraint.kind, constraint.text)
         except Overloaded as error:
             code = ErrorCode.INFERENCE_OVERLOADED
             raise Overloaded(str(error), code=code, retry_after_s=error.retry_after_s) from None
-        lexer = Lexer(
-            trial.memory_bytes + 2 * len(trial.engine_text), counts=_COUNTING.search(trial.engine_text) is not None
-        )
+        built_bytes = trial.memory_bytes + 2 * len(trial.engine_text)
+        return await self._build(Lexer(constraint.kind, trial.engine_text, built_bytes))
+
+    async def _build(self, lexer: Lexer) -> LlguidanceMatcher:
         used_bytes = self.living_bytes
         if used_bytes + lexer.size_bytes > self._max_living_bytes:
             raise Overloaded(
@@ -183,10 +192,10 @@ class LlguidanceCompiler:
                 retry_after_s=RETRY_AFTER_S,
             )
         loop = asyncio.get_running_loop()
-        work = (start_matcher, (trial.engine_text, self._tokenizer))
+        work = (start_matcher, (lexer.engine_text, self._tokenizer))
         try:
             matcher = LlguidanceMatcher(await loop.run_in_executor(self._thread, without_panic, *work), lexer)
         except GrammarError as error:
-            raise refusal(constraint.kind, error) from None
-        self._living.add(lexer)
+            raise refusal(lexer.kind, error) from None
+        self._living.add(weakref.ref(lexer, self._living.discard))
         return matcher

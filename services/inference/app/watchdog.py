@@ -18,7 +18,7 @@ async def wait_until_broken(
 ) -> str:
     """Return why the service can serve no more, once a step takes longer than `step_timeout_s` or a thread has died.
 
-    The streams of that engine have then ended with INFERENCE_ENGINE_ERROR, and it takes no more requests.
+    The streams of that engine have then ended with INFERENCE_MODEL_UNAVAILABLE, and it takes no more requests.
     """
     while True:
         for served in models.loaded:

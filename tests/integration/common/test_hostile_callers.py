@@ -91,6 +91,15 @@ async def test_one_connection_has_few_health_watches():
         assert (await check).status == health_pb2.HealthCheckResponse.SERVING
 
 
+async def test_a_watch_of_a_name_that_nothing_has_holds_no_memory():
+    """A watch lasts for ever, and its request with it: 256 of a host with names of 4 MiB would be a gibibyte."""
+    async with serving(Scripted(answer)) as (address, _), grpc.aio.insecure_channel(address) as channel:
+        _, told = await watch(channel, "pagantic.unknown.v1.Service")
+        assert told.status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+        _, told = await watch(channel, "x" * 1_000_000)
+        assert told is grpc.StatusCode.NOT_FOUND
+
+
 async def test_a_watch_that_ended_makes_room_for_another():
     async with serving(Scripted(answer)) as (address, _), grpc.aio.insecure_channel(address) as channel:
         for _ in range(3 * MAX_SIDE_STREAMS_PER_CONNECTION):
@@ -129,6 +138,16 @@ async def test_calls_of_one_channel_leave_another_channel_of_the_same_process_it
         finally:
             waiting.set()
             await asyncio.gather(first, second)
+
+
+def test_a_port_that_is_taken_is_named_by_its_setting(capsys):
+    @contextlib.asynccontextmanager
+    async def open_app():
+        yield [Scripted(answer).registration()]
+
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(SystemExit):
+        server.run_service("tools", ServiceSettings(port=0, admin_port=taken.getsockname()[1]), open_app)
+    assert "set PAGANTIC_TOOLS_ADMIN_PORT, or stop what listens there" in capsys.readouterr().err
 
 
 def test_no_call_is_cut_for_the_age_of_its_connection():

@@ -200,7 +200,7 @@ async def test_a_long_text_within_its_bound_is_decoded_to_its_end(compiler):
 
 async def test_a_request_that_uses_up_its_constraint_leaves_the_next_one_its_own(compiler, monkeypatch):
     few = LLParserLimits(initial_lexer_fuel=200_000, step_lexer_fuel=50_000, max_lexer_states=2000)
-    monkeypatch.setattr(engine_text, "LIMITS", few)
+    monkeypatch.setattr(engine_text, "LIMITS_WITHOUT_PATTERN", few)
     matcher = await compiler.start(text_of(9000))
     with pytest.raises(InvalidRequest) as refused:
         decode(compiler, matcher, 3000)
@@ -222,6 +222,12 @@ async def test_a_constraint_that_much_was_decoded_with_is_counted_as_it_grew_and
     assert len(compiler._living) == 2
     del first, second
     assert len(compiler._living) == 1
+
+
+async def test_a_constraint_that_is_worn_waits_for_no_other_that_is_tried(compiler, monkeypatch):
+    decode(compiler, await compiler.start(text_of(20_000)), 6000)
+    monkeypatch.setattr(compiler, "_workers", None)
+    decode(compiler, await compiler.start(text_of(20_000)), 100)
 
 
 async def test_a_constraint_that_counts_no_characters_is_not_worn_by_use(compiler):

@@ -44,3 +44,11 @@ def test_streams_of_grpc_itself_are_bounded_for_a_host():
         limits.begin_side_stream("ipv4:10.0.0.1:70000")
     limits.begin_call("ipv4:10.0.0.1:1")
     limits.begin_side_stream("ipv4:10.0.0.2:1")
+
+
+def test_connections_to_a_socket_file_are_not_told_apart():
+    limits = CallLimits(1, 1)
+    for _ in range(MAX_SIDE_STREAMS_PER_HOST):
+        limits.begin_side_stream("unix:/run/pagantic")
+    with pytest.raises(Overloaded, match="host"):
+        limits.begin_side_stream("unix:/run/pagantic")

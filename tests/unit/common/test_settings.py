@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from pagantic_common.settings import load_settings, state_folder
 from services.inference.settings import InferenceSettings
@@ -56,3 +57,8 @@ def test_a_wrong_setting_is_named_as_it_is_set(name, value, said, monkeypatch, c
 def test_one_host_may_make_half_of_the_calls_unless_it_is_set(in_all, given, of_one):
     settings = InferenceSettings(max_concurrent_rpcs=in_all, max_concurrent_rpcs_per_host=given)
     assert settings.max_calls_per_host == of_one
+
+
+def test_a_connection_has_a_stream_for_calls_beside_the_health_watch():
+    with pytest.raises(ValidationError, match="greater than or equal to 2"):
+        InferenceSettings(max_streams_per_connection=1)

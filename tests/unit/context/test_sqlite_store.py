@@ -23,6 +23,7 @@ from services.context.core.chunk import select_chunks
 from services.context.core.document import Document, IngestBounds
 
 BOUNDS = IngestBounds(100, 10_000)
+GROWS = '{"a":[' + "1e9," * 3000 + "1]}"  # 12 KiB, of which a reranker would make 36
 
 
 @pytest.fixture
@@ -167,7 +168,9 @@ async def test_chunks_share_the_metadata_of_their_document(library, store):
     assert len({id(chunk.metadata_json) for chunk in chunks}) == 1
 
 
-@pytest.mark.parametrize("metadata", ['{"a":1e999}', r'{"a":"\ud800"}', '{"a":"' + "x" * 20_000 + '"}', "[]", "NaN"])
+@pytest.mark.parametrize(
+    "metadata", ['{"a":1e999}', r'{"a":"\ud800"}', '{"a":"' + "x" * 20_000 + '"}', "[]", "NaN", GROWS]
+)
 async def test_metadata_that_could_not_be_told_again_is_refused(library, metadata):
     with pytest.raises(InvalidRequest, match=r"documents\[0\].metadata_json"):
         await library.ingest("docs", [Document("a", "word", metadata)])

@@ -9,9 +9,11 @@ from pagantic_common.grammar.engine_text import (
     GrammarTooComplexError,
     byte_tokenizer,
     check_engine_text,
+    engine_text_of_gbnf,
     engine_text_of_regex,
     engine_text_of_schema,
     engine_text_of_values,
+    has_pattern,
     start_matcher,
 )
 
@@ -105,3 +107,20 @@ def test_a_mask_takes_a_fraction_of_a_second_whatever_the_pattern(pattern):
             break
         matcher.compute_bitmask()
     assert time.perf_counter() - started_s < 1
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (engine_text_of_schema('{"type": "string", "maxLength": 9, "title": "é"}'), False),
+        (engine_text_of_schema('{"properties": {"a": {"enum": ["b"]}}}'), False),
+        (engine_text_of_schema('{"type": "string", "pattern": "a*"}'), True),
+        (engine_text_of_schema('{"patternProperties": {"a*": {}}}'), True),
+        (engine_text_of_schema('{"type": "string", "format": "date", "title": "pattern"}'), False),
+        (engine_text_of_regex("a*"), True),
+        (engine_text_of_gbnf('root ::= "a"'), True),
+        (r'{"grammars": [{"json_schema": {"p\u0061ttern": "a"}}]}', True),
+    ],
+)
+def test_patterns_are_found_however_they_are_written(text, found):
+    assert has_pattern(text) is found
