@@ -221,7 +221,7 @@ class Effects:
         document = ballots_of((replica,)).get(ended.index)
         value_hash = hashlib.sha256(canonical_json(document).encode()).hexdigest() if document else ""
         cast = events.VoteCast(ended.index, value_hash, is_abstained=not replica.is_cast)
-        await self._recorder.emit(cast, layer="orchestrator", action="vote.cast", caused_by=name)
+        await self._recorder.emit(cast, caused_by=name)
         return replica
 
     async def enforce(self, run: Run, command: Enforce, caused_by: str) -> Enforced:
@@ -234,16 +234,12 @@ class Effects:
         for report in enforcement.stages:
             await self._recorder.emit(
                 events.ValidationStage(report),
-                layer="constraint",
-                action="validation.stage",
                 duration_s=report.duration_s,
                 caused_by=caused_by,
             )
             if report.outcome is StageOutcome.REPAIRED:
                 await self._recorder.emit(
                     events.RepairApplied(report.stage, report.reasons),
-                    layer="constraint",
-                    action="repair.applied",
                     caused_by=caused_by,
                 )
         return Enforced(enforcement)

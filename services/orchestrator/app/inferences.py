@@ -61,9 +61,7 @@ class Inferences:
                 self.spent += lost.usage
                 if lost.content or lost.reasoning:
                     discarded = events.AttemptDiscarded(self._recorder.attempt, str(error))
-                    await self._recorder.emit(
-                        discarded, layer="orchestrator", action="attempt.discarded", caused_by=self.cause
-                    )
+                    await self._recorder.emit(discarded, caused_by=self.cause)
         return self._with_spent(await self._infer(request, command, hints, purpose))
 
     def _with_spent(self, output: InferenceOutput) -> InferenceOutput:
@@ -128,10 +126,10 @@ class Inferences:
         )
         if delta.reasoning:
             thought = events.ReasoningDelta(delta.reasoning)
-            await self._recorder.emit(thought, layer="inference", action="reasoning.delta", caused_by=step)
+            await self._recorder.emit(thought, caused_by=step)
         if delta.content:
             text = events.ContentDelta(delta.content)
-            await self._recorder.emit(text, layer="inference", action="content.delta", caused_by=step)
+            await self._recorder.emit(text, caused_by=step)
 
     def stopped(self) -> InferenceOutput | None:
         """Return what the inference that was stopped had given, with what lost ones cost; None when there was none."""
@@ -164,7 +162,7 @@ class Inferences:
             purpose=purpose,
         )
         self._count += 1
-        await self._recorder.emit(start, layer="inference", action="inference.start", caused_by=self.cause)
+        await self._recorder.emit(start, caused_by=self.cause)
         return f"inference-{self._count}", self._clock.monotonic_s()
 
     async def end(self, step: str, end: events.InferenceEnd, started_s: float, failure: Failure | None) -> None:
@@ -173,8 +171,6 @@ class Inferences:
         self._recorder.note_step(step, failure)
         await self._recorder.emit(
             end,
-            layer="inference",
-            action="inference.end",
             duration_s=took_s,
             failure=failure,
             caused_by=self.cause,
@@ -193,10 +189,8 @@ class Inferences:
             purpose=events.InferencePurpose.JUDGE,
         )
         end = _end_of(InferenceOutput("", FinishReason.STOP, usage=usage, model=request.hints.model))
-        await self._recorder.emit(start, layer="inference", action="inference.start", caused_by=caused_by)
-        await self._recorder.emit(
-            end, layer="inference", action="inference.end", duration_s=took_s, caused_by=caused_by
-        )
+        await self._recorder.emit(start, caused_by=caused_by)
+        await self._recorder.emit(end, duration_s=took_s, caused_by=caused_by)
 
     def correlation(self, request: Request, step_name: str, caused_by: str) -> CorrelationContext:
         """Return what a service that is called for this run is told of it."""

@@ -146,9 +146,7 @@ class PlanSteps:
         )
         with work_scope(correlation=correlation):
             start = events.StepStart(step.name, step.kind)
-            await self._recorder.emit(
-                start, layer="orchestrator", action="step.start", caused_by=next(iter(inputs), "request")
-            )
+            await self._recorder.emit(start, caused_by=next(iter(inputs), "request"))
             started_s = self._clock.monotonic_s()
             result = await self._attempts(step, inputs)
             took_s = self._clock.monotonic_s() - started_s
@@ -157,8 +155,6 @@ class PlanSteps:
             self._recorder.note_step(step.name, result.failure)
             await self._recorder.emit(
                 events.StepEnd(step.name, step.kind, success=result.failure is None),
-                layer="orchestrator",
-                action="step.end",
                 entries=[StepEnded(result, self._enforcement if step.name == self._final else None)],
                 is_durable=True,  # it will not run again
                 duration_s=took_s,
@@ -198,7 +194,7 @@ class PlanSteps:
     async def _discard(self, attempt: int, reason: str) -> None:
         discarded = events.AttemptDiscarded(attempt, reason)
         with attempt_scope(attempt):
-            await self._recorder.emit(discarded, layer="orchestrator", action="attempt.discarded")
+            await self._recorder.emit(discarded)
 
     async def _attempt(self, step: Step, inputs: Mapping[str, Value]) -> _Done:
         timeouts = [timeout for timeout in (step.timeout_s, self._plan.policy.timeout_per_step_s) if timeout]
@@ -392,9 +388,7 @@ class PlanSteps:
         chunks = await self._services.context.retrieve(value.text, policy)
         found = events.ContextRetrieved(policy.collection, len(chunks), 0)
         took_s = self._clock.monotonic_s() - started_s
-        await self._recorder.emit(
-            found, layer="context", action="context.retrieved", duration_s=took_s, caused_by=step.name
-        )
+        await self._recorder.emit(found, duration_s=took_s, caused_by=step.name)
         return _Done(Value(ValueKind.CONTEXT, chunks=chunks))
 
     async def _rerank(self, step: Step, value: Value) -> _Done:

@@ -139,8 +139,6 @@ class Preparation:
         failure = None if failed is None else failure_from(failed)
         await self._recorder.emit(
             events.ContextRetrieved(policy.collection, len(built.chunks), built.token_count),
-            layer="context",
-            action="context.retrieved",
             duration_s=self._clock.monotonic_s() - started_s,
             failure=failure,
             caused_by=self._inferences.cause,

@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Any
 
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.correlation import CorrelationContext
@@ -17,7 +16,7 @@ from pagantic_common.domain.messages import Message
 from pagantic_common.telemetry.metrics import DURATION_BOUNDS_S, make_histogram
 from pagantic_common.telemetry.names import ORCHESTRATOR_EXECUTION_DURATION
 from pagantic_common.telemetry.scope import current_scope, current_span_id
-from services.orchestrator.core.events import STREAMED, Completed, Event, Payload
+from services.orchestrator.core.events import NAME_OF, STREAMED, Completed, Event, Payload
 from services.orchestrator.core.replay import Entry
 from services.orchestrator.core.response import Response
 from services.orchestrator.core.run import Transition
@@ -111,23 +110,27 @@ class Recorder:
         self,
         payload: Payload,
         *,
-        layer: str,
-        action: str,
         entries: Sequence[Entry] = (),
         is_durable: bool = False,
-        **particulars: Any,
+        caused_by: str = "",
+        duration_s: float | None = None,
+        failure: Failure | None = None,
+        tool_call_id: str = "",
     ) -> None:
         """Store and show an event; text that streams by is only shown.
 
         Args:
             payload: What happened.
-            layer: The service where it happened.
-            action: Its name in spans and metrics.
             entries: What the execution could be taken up from, stored with it.
             is_durable: Whether to wait until it is stored.
-            **particulars: `duration_s`, `failure`, `tool_call_id`, `caused_by` of the envelope.
+            caused_by: What the event follows from: a step, an inference, a call.
+            duration_s: How long what ended took.
+            failure: Why it failed.
+            tool_call_id: The call that it belongs to.
         """
-        event = self._envelope(payload, layer=layer, action=action, **particulars)
+        event = self._envelope(
+            payload, caused_by=caused_by, duration_s=duration_s, failure=failure, tool_call_id=tool_call_id
+        )
         if isinstance(payload, STREAMED):
             if not self._unstored:
                 self._show(event)
@@ -140,9 +143,9 @@ class Recorder:
             return
         await self._wait(self._store([event], entries, can_wait=not is_durable), is_durable=is_durable)
 
-    async def record_step(self, payloads: Sequence[tuple[Payload, str]], entries: Sequence[Entry]) -> None:
-        """Store and show what a step of the machine told, with its action, and the input that it took."""
-        events = [self._envelope(payload, layer="orchestrator", action=action) for payload, action in payloads]
+    async def record_step(self, payloads: Sequence[Payload], entries: Sequence[Entry]) -> None:
+        """Store and show what a step of the machine told, and the input that it took."""
+        events = [self._envelope(payload) for payload in payloads]
         if events or entries:
             await self._wait(self._store(events, entries, can_wait=True), is_durable=False)
 
@@ -166,12 +169,10 @@ class Recorder:
         if self._finishing is None:
             failure = response.failure
             *before, last = transitions
-            told = [self._envelope(one, layer="orchestrator", action="lifecycle.transition") for one in before]
-            moved = self._envelope(last, layer="orchestrator", action="lifecycle.transition", failure=failure)
+            told = [self._envelope(one) for one in before]
+            moved = self._envelope(last, failure=failure)
             took_s = (moved.timestamp - self.record.started_at).total_seconds()
-            completed = self._envelope(
-                Completed(response), layer="orchestrator", action="execution.end", duration_s=took_s, failure=failure
-            )
+            completed = self._envelope(Completed(response), duration_s=took_s, failure=failure)
             code = failure.code.value if failure is not None and failure.code is not None else ""
             execution_duration.record(took_s, {"mode": self.record.mode.value, "error_code": code})
             last_failure = failure or self.record.last_failure
@@ -280,7 +281,15 @@ class Recorder:
         if isinstance(payload, Completed) and not self.is_ended:
             self._ended.set_result(payload.response)
 
-    def _envelope(self, payload: Payload, *, caused_by: str = "", **particulars: Any) -> Event:
+    def _envelope(
+        self,
+        payload: Payload,
+        *,
+        caused_by: str = "",
+        duration_s: float | None = None,
+        failure: Failure | None = None,
+        tool_call_id: str = "",
+    ) -> Event:
         at_hand, record = current_scope(), self.record
         correlation = CorrelationContext(
             request_id=record.request_id,
@@ -296,11 +305,16 @@ class Recorder:
             self.record = replace(self.record, state=payload.target, entered_at=now, attempt=payload.attempt)
         if not isinstance(payload, STREAMED):
             self._sequence += 1
+        name = NAME_OF[type(payload)]
         return Event(
             correlation=correlation,
             sequence=self._sequence,
             timestamp=now,
+            layer=name.layer,
+            action=name.action,
             attempt=self.attempt,
             payload=payload,
-            **particulars,
+            duration_s=duration_s,
+            failure=failure,
+            tool_call_id=tool_call_id,
         )

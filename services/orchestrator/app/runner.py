@@ -70,7 +70,7 @@ class Runner:
         if self._interrupted is not None:
             # Durable: an execution that ends its orchestrator each time must not look as if it were taken up once.
             resumed = events.Resumed(len(self._progress.steps))
-            await self._recorder.emit(resumed, layer="orchestrator", action="execution.resumed", is_durable=True)
+            await self._recorder.emit(resumed, is_durable=True)
         progress = self._progress
         happened = await self._carry_out(outcome, progress)
         outcome = machine.step(outcome.run, happened)
@@ -128,7 +128,7 @@ class Runner:
         """Record what the machine told, and the input that it took; returns whether it was the last."""
         self._run = outcome.run
         entries = () if happened is None else (happened,)
-        told: list[tuple[Payload, str]] = [(moved, "lifecycle.transition") for moved in outcome.transitions]
+        told: list[Payload] = list(outcome.transitions)
         command, discarded = outcome.command, outcome.discarded
         if isinstance(command, Finish):
             run = outcome.run
@@ -138,6 +138,6 @@ class Runner:
             )
             return True
         if discarded is not None:
-            told.append((events.AttemptDiscarded(discarded.attempt, discarded.reason), "attempt.discarded"))
+            told.append(events.AttemptDiscarded(discarded.attempt, discarded.reason))
         await self._recorder.record_step(told, entries)
         return False

@@ -85,8 +85,6 @@ class ToolCalls:
         cause, args_hash = self._inferences.cause, hash_arguments(call.arguments_json)
         await self._recorder.emit(
             events.ToolStart(call.name, call.id, args_hash),
-            layer="tools",
-            action="tool.start",
             entries=[CallBegan(call.id, call.name, self._step)],
             is_durable=True,  # before anything happens in the world
             tool_call_id=call.id,
@@ -132,8 +130,6 @@ class ToolCalls:
         self._recorder.note_step(call.id, record.failure)
         await self._recorder.emit(
             events.ToolEnd(call.name, call.id, args_hash, not record.is_error, record.error_code),
-            layer="tools",
-            action="tool.end",
             # What was given up has no end that it could be taken up from: it may have run.
             entries=[] if is_given_up else [CallEnded(record, self._step)],
             is_durable=not is_given_up,  # what has ended will not run again

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from types import MappingProxyType
 
 from pagantic_common.domain.correlation import CorrelationContext
 from pagantic_common.domain.errors import ErrorCode, Failure
@@ -172,6 +173,35 @@ Payload = (
     | Resumed
 )
 
+
+@dataclass(frozen=True, slots=True)
+class EventName:
+    """Where an event happens, and what it is called in timelines, spans and metrics."""
+
+    layer: str
+    action: str
+
+
+NAME_OF: Mapping[type[Payload], EventName] = MappingProxyType(
+    {
+        Transition: EventName("orchestrator", "lifecycle.transition"),
+        Resumed: EventName("orchestrator", "execution.resumed"),
+        Completed: EventName("orchestrator", "execution.end"),
+        AttemptDiscarded: EventName("orchestrator", "attempt.discarded"),
+        VoteCast: EventName("orchestrator", "vote.cast"),
+        StepStart: EventName("orchestrator", "step.start"),
+        StepEnd: EventName("orchestrator", "step.end"),
+        InferenceStart: EventName("inference", "inference.start"),
+        InferenceEnd: EventName("inference", "inference.end"),
+        ContentDelta: EventName("inference", "content.delta"),
+        ReasoningDelta: EventName("inference", "reasoning.delta"),
+        ToolStart: EventName("tools", "tool.start"),
+        ToolEnd: EventName("tools", "tool.end"),
+        ContextRetrieved: EventName("context", "context.retrieved"),
+        ValidationStage: EventName("constraint", "validation.stage"),
+        RepairApplied: EventName("constraint", "repair.applied"),
+    }
+)
 
 STREAMED = (ContentDelta, ReasoningDelta)
 PROGRESS = (InferenceEnd, ToolEnd, StepEnd, ContextRetrieved)  # what has ended is not done again

@@ -1,10 +1,20 @@
 from datetime import UTC, datetime
+from typing import get_args
 
 import pytest
 
 from pagantic_common.domain.correlation import CorrelationContext
 from pagantic_common.domain.errors import ErrorCode, failure_of
-from services.orchestrator.core.events import Event, InferenceEnd, Resumed, StepEnd, StepStart, count_idle_resumes
+from services.orchestrator.core.events import (
+    NAME_OF,
+    Event,
+    InferenceEnd,
+    Payload,
+    Resumed,
+    StepEnd,
+    StepStart,
+    count_idle_resumes,
+)
 from services.orchestrator.core.response import FinishReason
 
 RESUMED, START = Resumed(), StepStart("a", "infer")
@@ -33,3 +43,8 @@ def test_resumes_count_that_brought_nothing_to_an_end(payloads, count):
 def test_what_failed_is_no_progress():
     failed = event(SAID, failure_of(ErrorCode.INFERENCE_ENGINE_ERROR, "gone"))
     assert count_idle_resumes([event(RESUMED), failed, event(RESUMED)]) == 2
+
+
+def test_every_event_has_a_name_of_its_own():
+    assert set(NAME_OF) == set(get_args(Payload))
+    assert len({name.action for name in NAME_OF.values()}) == len(NAME_OF)

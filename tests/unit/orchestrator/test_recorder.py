@@ -24,7 +24,7 @@ class Slow:
 
 
 async def tell(recorder, number):
-    await recorder.emit(AttemptDiscarded(number, "x"), layer="orchestrator", action="attempt.discarded")
+    await recorder.emit(AttemptDiscarded(number, "x"))
 
 
 async def test_nothing_is_given_to_the_journal_after_a_write_that_has_failed():
@@ -65,7 +65,7 @@ async def test_a_run_waits_for_a_journal_that_is_behind_by_much_text(payload, en
     recorder = Recorder(journal, SystemClock(), record())
 
     async def emit():
-        await recorder.emit(payload, layer="orchestrator", action="any", entries=entries)
+        await recorder.emit(payload, entries=entries)
 
     await tell(recorder, 1)
     for _ in range(3):
