@@ -30,6 +30,8 @@ MAX_SOURCE_BYTES = 256 * 1024
 GROWTH_BYTES = 8 * 1024 * 1024  # that a constraint's lexer is expected to grow by while it is used
 # A lexer that counts characters grows by this much for each token of a text: measured, English prose.
 TOKEN_BYTES = 14 * 1024
+# The engine's limits end that: measured, with a pattern and without.
+MAX_PATTERN_GROWTH_BYTES, MAX_LENGTH_GROWTH_BYTES = 32 * 1024 * 1024, 72 * 1024 * 1024
 _LENGTH = re.compile('"(max|min)Length"')
 WORN_TOKENS = 1024  # who comes after so many gets a lexer of its own
 RETRY_AFTER_S = 1.0
@@ -46,22 +48,25 @@ class Lexer:
     built_bytes: int
     accepted_tokens: int = 0
     has_failed: bool = False
-    counts: bool = field(init=False)
+    max_growth_bytes: int = field(init=False)
 
     def __post_init__(self) -> None:
-        """See whether it counts."""
-        self.counts = has_pattern(self.engine_text) or _LENGTH.search(self.engine_text) is not None
+        """See whether it counts characters."""
+        has_length = _LENGTH.search(self.engine_text) is not None
+        self.max_growth_bytes = MAX_LENGTH_GROWTH_BYTES if has_length else 0
+        if has_pattern(self.engine_text):
+            self.max_growth_bytes = MAX_PATTERN_GROWTH_BYTES
 
     @property
     def size_bytes(self) -> int:
         """About what it takes."""
-        grown_bytes = TOKEN_BYTES * self.accepted_tokens if self.counts else 0
+        grown_bytes = min(self.max_growth_bytes, TOKEN_BYTES * self.accepted_tokens)
         return self.built_bytes + max(GROWTH_BYTES, grown_bytes)
 
     @property
     def is_worn(self) -> bool:
         """Whether it has grown so much, or has failed, that nobody else should begin with it."""
-        return self.has_failed or (self.counts and self.accepted_tokens >= WORN_TOKENS)
+        return self.has_failed or (self.max_growth_bytes > 0 and self.accepted_tokens >= WORN_TOKENS)
 
 
 class LlguidanceMatcher:

@@ -27,6 +27,7 @@ from services.inference.adapters.llguidance_constraints import (
     GROWTH_BYTES,
     TOKEN_BYTES,
     WORN_TOKENS,
+    Lexer,
     LlguidanceCompiler,
 )
 from services.inference.core.generation import Constraint, ConstraintKind
@@ -241,3 +242,15 @@ def test_the_least_memory_for_constraints_that_can_be_set_has_room_for_some_of_t
     with pytest.raises(ValidationError, match="greater than or equal to 64"):
         InferenceSettings(constraint_cache_mib=63)
     assert 2 * 64 * MIB > 3 * (MAX_MEMORY_BYTES + GROWTH_BYTES)  # as much as is kept may be held besides
+
+
+@pytest.mark.parametrize(
+    ("source", "most"),
+    [
+        (engine_text_of_schema('{"type": "string"}'), 8 * MIB),
+        (engine_text_of_schema('{"type": "string", "maxLength": 9}'), 72 * MIB),
+        (engine_text_of_schema('{"type": "string", "pattern": "^a{1,9}$", "maxLength": 9}'), 32 * MIB),
+    ],
+)
+def test_a_lexer_is_counted_as_no_larger_than_the_engine_lets_it_grow(source, most):
+    assert Lexer(ConstraintKind.ENGINE_TEXT, source, 0, accepted_tokens=1_000_000).size_bytes == most
