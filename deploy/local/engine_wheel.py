@@ -7,6 +7,7 @@ another, and because pip's own wheel cache ignores CMAKE_ARGS.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import os
 import platform
@@ -95,7 +96,9 @@ def find_built(folder: Path) -> Path | None:
         return None
     kept = _hash_file(wheels[-1])
     if not kept.exists():  # built before hashes were kept
-        kept.write_text(_hash_of(wheels[-1]), encoding="ascii")
+        with contextlib.suppress(OSError):  # a cache that is only read
+            kept.write_text(_hash_of(wheels[-1]), encoding="ascii")
+        return wheels[-1]
     if kept.read_text(encoding="ascii") == _hash_of(wheels[-1]):
         return wheels[-1]
     print(f"engine: {wheels[-1].name} in the cache is not what was built: it is built again", flush=True)

@@ -1,4 +1,4 @@
-"""How many calls a server runs: in all, for one host, and how many of gRPC's own streams for one connection."""
+"""How many calls a server runs, in all and for one host, with how many bytes; and how many streams of gRPC's own."""
 
 from __future__ import annotations
 
@@ -20,12 +20,15 @@ class CallLimits:
     Args:
         max_calls: Calls of the service's methods in all.
         max_calls_per_host: Of them, those from one host.
+        max_bytes: Bytes of the requests of running calls; a single request may be larger.
     """
 
-    def __init__(self, max_calls: int, max_calls_per_host: int) -> None:
+    def __init__(self, max_calls: int, max_calls_per_host: int, max_bytes: int) -> None:
         self._max_calls = max_calls
         self._max_calls_per_host = max_calls_per_host
+        self._max_bytes = max_bytes
         self._running = 0
+        self._bytes = 0
         self._calls: Counter[str] = Counter()
         self._streams_of_host: Counter[str] = Counter()
         self._streams_of_connection: Counter[str] = Counter()
@@ -35,19 +38,23 @@ class CallLimits:
         """Calls that run now."""
         return self._running
 
-    def begin_call(self, peer: str) -> None:
+    def begin_call(self, peer: str, size_bytes: int) -> None:
         """Count a call of a gRPC peer, `ipv4:10.0.0.1:5000`; raises Overloaded when it is one too many."""
         host = host_of(peer)
         if self._running >= self._max_calls:
             raise _busy(f"the service already runs {self._max_calls} calls")
         if self._calls[host] >= self._max_calls_per_host:
             raise _busy(f"the caller's host already has {self._max_calls_per_host} running calls")
+        if self._bytes and self._bytes + size_bytes > self._max_bytes:
+            raise _busy(f"the requests of running calls already have {self._bytes} bytes")
         self._running += 1
+        self._bytes += size_bytes
         self._calls[host] += 1
 
-    def end_call(self, peer: str) -> None:
+    def end_call(self, peer: str, size_bytes: int) -> None:
         """Count a call as ended."""
         self._running -= 1
+        self._bytes -= size_bytes
         _decrement(self._calls, host_of(peer))
 
     def begin_side_stream(self, peer: str) -> None:

@@ -91,7 +91,7 @@ async def start_server(
 ) -> tuple[grpc.aio.Server, Health, int]:
     """Start a server with everything that each has; returns it, its health and its port. Raises PortInUse."""
     tracing = [aio_server_interceptor(filter_=filters.negate(filters.health_check()))] if is_recording() else []
-    limits = CallLimits(settings.max_concurrent_rpcs, settings.max_calls_per_host)
+    limits = CallLimits(settings.max_concurrent_rpcs, settings.max_calls_per_host, settings.max_concurrent_bytes)
     add_gauge(RPC_RUNNING_CALLS, "calls that run", lambda: limits.running)
     add_gauge(RPC_MAX_CALLS, "most calls that may run", lambda: settings.max_concurrent_rpcs)
     server = grpc.aio.server(
@@ -124,12 +124,19 @@ async def _watch_readiness(registrations: Sequence[Registration], health: Health
     checks = [one.why_not_ready for one in registrations if one.why_not_ready is not None]
     told: str | None = None if checks else ""
     while True:
-        reason = "; ".join(filter(None, [await check() for check in checks]))
+        reason = "; ".join(filter(None, [await _reason_of(check) for check in checks]))
         if reason != told:
             told = reason
             log.info("waiting" if reason else "ready", **({"reason": reason} if reason else {}))
             health.set(READINESS, NOT_SERVING if reason else SERVING)
         await asyncio.sleep(READINESS_INTERVAL_S)
+
+
+async def _reason_of(check: Callable[[], Awaitable[str]]) -> str:
+    try:
+        return await check()
+    except Exception as error:  # noqa: BLE001 - a check that fails says no more than that
+        return f"what it waits for cannot be told: {error!r}"
 
 
 async def _serve(area: str, settings: ServiceSettings, open_app: OpenApp, on_listening: Callable[[], None]) -> None:

@@ -120,14 +120,15 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     @contextmanager
     def _call_scope(self, request: Any, context: Context) -> Iterator[None]:
         peer = context.peer()
-        self._limits.begin_call(peer)
+        size = 0 if isinstance(request, Malformed) else request.ByteSize()
+        self._limits.begin_call(peer, size)
         try:
             with _correlated(context):
                 if isinstance(request, Malformed):
                     raise InvalidRequest("the message cannot be read: it is cut, of another type, or not UTF-8")
                 yield
         finally:
-            self._limits.end_call(peer)
+            self._limits.end_call(peer, size)
 
     def _bound_side_stream(self, handler: Any) -> Any:
         """Bound the streams of gRPC's own services; single answers, as health checks are, pass."""

@@ -57,6 +57,9 @@ class ServiceSettings(BaseSettings):
     port: int = Field(ge=0, le=65535, description="port to listen on; 0 takes a free one")
     max_message_bytes: int = Field(4 * 1024 * 1024, ge=1024, description="largest message taken or sent")
     max_concurrent_rpcs: int = Field(1024, ge=1, description="calls beyond this are RESOURCE_EXHAUSTED")
+    max_concurrent_bytes: int = Field(
+        64 * 1024 * 1024, ge=1024, description="bytes of the requests of running calls; more is RESOURCE_EXHAUSTED"
+    )
     max_concurrent_rpcs_per_host: int = Field(0, ge=0, description="of them, calls from one host; 0 is half")
     max_streams_per_connection: int = Field(
         128, ge=2, description="calls at once on one connection, a health watch among them; more wait"
