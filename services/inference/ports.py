@@ -6,11 +6,11 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Protocol
 
 from pagantic_common.domain.messages import ModelInfo
-from services.inference.core.batch import Slice
+from services.inference.core.decoding.output import Matcher, Vocabulary
+from services.inference.core.decoding.sampling import Logits
 from services.inference.core.embedding import Vectors
 from services.inference.core.generation import Constraint
-from services.inference.core.output import Matcher, Vocabulary
-from services.inference.core.sampling import Logits
+from services.inference.core.scheduling.batch import Slice
 from services.inference.core.tuning import Round, Tuning
 
 

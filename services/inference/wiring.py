@@ -34,8 +34,8 @@ from services.inference.app.generation import Generation
 from services.inference.app.models import Models, ModelSpec, ServedModel
 from services.inference.app.tuning import Tuner
 from services.inference.app.watchdog import wait_until_broken
-from services.inference.core.batching import Limits
 from services.inference.core.embedding import CAPABILITY
+from services.inference.core.scheduling.batching import Limits
 from services.inference.core.tuning import NAMES, Tuning, untuned
 from services.inference.servicer import SERVICE_NAME, InferenceServicer
 from services.inference.settings import AUTO, InferenceSettings

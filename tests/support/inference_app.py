@@ -8,7 +8,7 @@ from services.inference.adapters.jinja_chat_template import JinjaChatTemplate
 from services.inference.app.engine_loop import EngineLoop
 from services.inference.app.generation import Generation
 from services.inference.app.models import ServedModel
-from services.inference.core.batching import Limits
+from services.inference.core.scheduling.batching import Limits
 
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant: "
 

@@ -15,8 +15,8 @@ from pagantic_common.domain.errors import ErrorCode, Internal, PreconditionFaile
 from pagantic_common.domain.messages import ModelInfo
 from services.inference.adapters.llama_cpp_engine import EngineOptions, TokenBatch
 from services.inference.adapters.llama_cpp_model import LlamaTokenizer, load_model
-from services.inference.core.batch import Slice
 from services.inference.core.embedding import Vectors
+from services.inference.core.scheduling.batch import Slice
 
 _POOLINGS = {
     llama_cpp.LLAMA_POOLING_TYPE_MEAN: "mean",

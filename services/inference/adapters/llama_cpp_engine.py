@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from pagantic_common.domain.errors import ErrorCode, Internal, PreconditionFailed
 from pagantic_common.domain.messages import ModelInfo
 from services.inference.adapters.llama_cpp_model import LlamaTokenizer, LlamaVocabulary, load_model
-from services.inference.core.batch import Slice
-from services.inference.core.sampling import Logits
+from services.inference.core.decoding.sampling import Logits
+from services.inference.core.scheduling.batch import Slice
 from services.inference.ports import KvCacheFullError
 
 _KV_FULL = 1  # what llama_decode returns when it found no cells and changed nothing

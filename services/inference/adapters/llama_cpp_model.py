@@ -12,7 +12,7 @@ import llama_cpp
 
 from pagantic_common.domain.errors import ErrorCode, Internal, PreconditionFailed
 from pagantic_common.telemetry.logging import get_logger
-from services.inference.core.dialect import MEANT_CONTROL_TEXTS
+from services.inference.core.answers.dialect import MEANT_CONTROL_TEXTS
 
 log = get_logger(__name__)
 

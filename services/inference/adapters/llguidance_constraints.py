@@ -23,8 +23,8 @@ from pagantic_common.grammar.engine_text import GrammarError, has_pattern, start
 from pagantic_common.workers.work_cache import WorkCache
 from services.inference.adapters.constraint_trial import refusal, try_constraint
 from services.inference.app.preparation import without_panic
+from services.inference.core.decoding.sampling import Logits
 from services.inference.core.generation import Constraint, ConstraintKind
-from services.inference.core.sampling import Logits
 
 MAX_SOURCE_BYTES = 256 * 1024
 GROWTH_BYTES = 8 * 1024 * 1024  # that a constraint's lexer is expected to grow by while it is used

@@ -23,8 +23,8 @@ from services.inference.adapters.llama_cpp_embedder import EmbedderOptions, Llam
 from services.inference.adapters.llama_cpp_engine import EngineOptions, LlamaCppEngine
 from services.inference.adapters.machine import CpuClock, spare_cores
 from services.inference.adapters.model_file import describe_model
-from services.inference.core.batch import Slice
 from services.inference.core.embedding import CAPABILITY
+from services.inference.core.scheduling.batch import Slice
 from services.inference.core.tuning import MAX_ROUNDS
 
 CHECKED_TOKENS = 64

@@ -10,17 +10,8 @@ from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import Cancelled, DeadlineExceeded, ErrorCode, Internal, InvalidRequest, Unavailable
 from pagantic_common.domain.messages import ModelInfo
 from pagantic_common.domain.usage import TokenUsage
-from services.inference.core.answer import AnswerParser
-from services.inference.core.answer_text import Piece
-from services.inference.core.branches import (
-    Ended,
-    Failed,
-    FailureCause,
-    Finished,
-    Progress,
-    Prompted,
-    SchedulerEvent,
-)
+from services.inference.core.answers.answer import AnswerParser
+from services.inference.core.answers.answer_text import Piece
 from services.inference.core.generation import (
     CandidateEnd,
     Completed,
@@ -29,6 +20,15 @@ from services.inference.core.generation import (
     FinishReason,
     Started,
     ToolCallDelta,
+)
+from services.inference.core.scheduling.branches import (
+    Ended,
+    Failed,
+    FailureCause,
+    Finished,
+    Progress,
+    Prompted,
+    SchedulerEvent,
 )
 
 

@@ -11,9 +11,24 @@ from functools import partial
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import ErrorCode, Internal, Unavailable
 from pagantic_common.telemetry.logging import get_logger
-from services.inference.core.batching import Limits, Plan, Scheduler
-from services.inference.core.branches import DecodeRequest, Failed, FailureCause, Finished, Progress, SchedulerEvent
-from services.inference.core.prefix_tree import CopyPrefix, Drop, Operation, Park, PrefixTree, Truncate, Unpark
+from services.inference.core.scheduling.batching import Limits, Plan, Scheduler
+from services.inference.core.scheduling.branches import (
+    DecodeRequest,
+    Failed,
+    FailureCause,
+    Finished,
+    Progress,
+    SchedulerEvent,
+)
+from services.inference.core.scheduling.prefix_tree import (
+    CopyPrefix,
+    Drop,
+    Operation,
+    Park,
+    PrefixTree,
+    Truncate,
+    Unpark,
+)
 from services.inference.ports import KvCacheFullError, TextEngine
 
 log = get_logger(__name__)

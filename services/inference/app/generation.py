@@ -18,12 +18,10 @@ from pagantic_common.telemetry.scope import current_deadline
 from services.inference.app.answer_stream import AnswerStream
 from services.inference.app.engine_loop import EngineLoop
 from services.inference.app.preparation import Preparation
-from services.inference.core.answer import AnswerParser
-from services.inference.core.branches import DecodeRequest
-from services.inference.core.chat import plain_messages, template_messages, template_tools, with_joined_system
-from services.inference.core.control_text import ControlTextGuard
-from services.inference.core.dialect import VERBATIM, Dialect, dialect_of
-from services.inference.core.drafting import PromptLookup
+from services.inference.core.answers.answer import AnswerParser
+from services.inference.core.answers.dialect import VERBATIM, Dialect, dialect_of
+from services.inference.core.decoding.output import Matcher, Output
+from services.inference.core.decoding.reasoning_phase import ReasoningFormat, ReasoningMatcher
 from services.inference.core.generation import (
     DEFAULT_MAX_TOKENS,
     ChatPrompt,
@@ -34,9 +32,11 @@ from services.inference.core.generation import (
     ReasoningMode,
     Started,
 )
-from services.inference.core.output import Matcher, Output
-from services.inference.core.reasoning_phase import ReasoningFormat, ReasoningMatcher
-from services.inference.core.tool_calls import call_schema, offered_tools
+from services.inference.core.prompts.chat import plain_messages, template_messages, template_tools, with_joined_system
+from services.inference.core.prompts.control_text import ControlTextGuard
+from services.inference.core.prompts.tool_calls import call_schema, offered_tools
+from services.inference.core.scheduling.branches import DecodeRequest
+from services.inference.core.scheduling.drafting import PromptLookup
 from services.inference.ports import ChatTemplate, ConstraintCompiler, TextEngine
 
 

@@ -12,9 +12,16 @@ from pagantic_common.telemetry.scope import current_deadline
 from services.inference.app.answer_stream import failure_of
 from services.inference.app.engine_loop import EngineLoop
 from services.inference.app.generation import Generation
-from services.inference.core.branches import DecodeRequest, Failed, Finished, Progress, Prompted, SchedulerEvent
 from services.inference.core.generation import ChatPrompt, TokenLogprob
-from services.inference.core.scoring import GivenDraft, GivenOutput
+from services.inference.core.scheduling.branches import (
+    DecodeRequest,
+    Failed,
+    Finished,
+    Progress,
+    Prompted,
+    SchedulerEvent,
+)
+from services.inference.core.scheduling.scoring import GivenDraft, GivenOutput
 
 MAX_CONTINUATIONS = 64
 _AT_ONCE = 8

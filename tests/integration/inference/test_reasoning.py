@@ -5,7 +5,7 @@ from contextlib import aclosing
 from pagantic_common.domain.messages import Message, Role
 from pagantic_common.testing.scripted_engine import ScriptedEngine
 from services.inference.adapters.jinja_chat_template import JinjaChatTemplate
-from services.inference.core.dialect import dialect_of
+from services.inference.core.answers.dialect import dialect_of
 from services.inference.core.generation import (
     CandidateEnd,
     ChatPrompt,

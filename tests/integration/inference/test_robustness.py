@@ -12,8 +12,8 @@ from pagantic_common.telemetry.clock import SystemClock
 from pagantic_common.testing.scripted_engine import ScriptedEngine
 from services.inference.app.models import Models, ModelSpec
 from services.inference.app.watchdog import wait_until_broken
+from services.inference.core.decoding.output import Output
 from services.inference.core.generation import Delta, InferenceRequest
-from services.inference.core.output import Output
 from tests.support.inference_app import generation_over, served
 
 

@@ -3,8 +3,8 @@
 import itertools
 
 from pagantic_common.domain.messages import ToolCall
-from services.inference.core.answer import AnswerParser
-from services.inference.core.dialect import Dialect, ToolFormat
+from services.inference.core.answers.answer import AnswerParser
+from services.inference.core.answers.dialect import Dialect, ToolFormat
 
 NAMES = ("clock", "clock_set", "maths")
 HERMES, LLAMA3, MISTRAL, GENERIC = (Dialect(tool_format) for tool_format in ToolFormat)

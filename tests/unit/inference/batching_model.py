@@ -4,12 +4,12 @@ import numpy as np
 
 from pagantic_common.testing.scripted_engine import ScriptedEngine, random_logits
 from services.inference.app.engine_loop import operate
-from services.inference.core.batching import Limits, Scheduler
-from services.inference.core.branches import DecodeRequest, Ended, Failed, Finished, Progress
-from services.inference.core.drafting import PromptLookup
+from services.inference.core.decoding.output import Output
 from services.inference.core.generation import Sampling
-from services.inference.core.output import Output
-from services.inference.core.prefix_tree import PrefixTree
+from services.inference.core.scheduling.batching import Limits, Scheduler
+from services.inference.core.scheduling.branches import DecodeRequest, Ended, Failed, Finished, Progress
+from services.inference.core.scheduling.drafting import PromptLookup
+from services.inference.core.scheduling.prefix_tree import PrefixTree
 
 WARM = Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
 

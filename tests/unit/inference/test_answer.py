@@ -1,4 +1,4 @@
-"""The numbers are those of the invariants in services.inference.core.answer."""
+"""The numbers are those of the invariants in services.inference.core.answers.answer."""
 
 import json
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.inference.core.dialect import VERBATIM, Dialect
+from services.inference.core.answers.dialect import VERBATIM, Dialect
 from tests.unit.inference.answers import (
     AT_START,
     CALL,

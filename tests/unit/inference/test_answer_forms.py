@@ -1,6 +1,6 @@
 import pytest
 
-from services.inference.core.dialect import VERBATIM, Dialect
+from services.inference.core.answers.dialect import VERBATIM, Dialect
 from services.inference.core.generation import ToolCallDelta
 from tests.unit.inference.answers import (
     CALL,

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Overloaded
 from pagantic_common.testing.scripted_engine import ScriptedEngine, random_logits
-from services.inference.core.branches import Ended, Failed, FailureCause, Finished, Prompted
 from services.inference.core.generation import FinishReason, Sampling
+from services.inference.core.scheduling.branches import Ended, Failed, FailureCause, Finished, Prompted
 from tests.unit.inference.batching_model import WARM, Bench, alone
 
 GREEDY = Sampling(temperature=0)

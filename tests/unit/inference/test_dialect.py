@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.inference.core.dialect import MEANT_CONTROL_TEXTS, VERBATIM, Dialect, ToolFormat, dialect_of
+from services.inference.core.answers.dialect import MEANT_CONTROL_TEXTS, VERBATIM, Dialect, ToolFormat, dialect_of
 
 QWEN25 = (
     'return a json object within <tool_call></tool_call> XML tags:\\n<tool_call>\\n{\\"name\\": <function-name>}'

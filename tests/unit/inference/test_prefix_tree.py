@@ -4,7 +4,7 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from services.inference.core.prefix_tree import CopyPrefix, Drop, Park, PrefixTree, Truncate, Unpark
+from services.inference.core.scheduling.prefix_tree import CopyPrefix, Drop, Park, PrefixTree, Truncate, Unpark
 
 TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=6) | st.integers(0, 2).map(lambda token: [token] * 18)
 

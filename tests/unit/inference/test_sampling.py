@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from pagantic.inference.v1 import generation_pb2
 from pagantic_common.domain.errors import InvalidRequest
 from services.inference.convert import sampling_from_proto
+from services.inference.core.decoding.sampling import adjust_logits, log_probabilities, rank_tokens
 from services.inference.core.generation import Sampling
-from services.inference.core.sampling import adjust_logits, log_probabilities, rank_tokens
 
 # Of 16 bits, so that logits that differ have weights that differ.
 LOGITS = st.lists(st.floats(-20, 20, width=16), min_size=2, max_size=40).map(lambda v: np.array(v, dtype=np.float32))

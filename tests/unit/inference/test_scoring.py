@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 
 from pagantic_common.testing.scripted_engine import ByteVocabulary, random_logits
-from services.inference.core.branches import DecodeRequest, Ended, Finished, Progress
-from services.inference.core.sampling import log_probabilities
-from services.inference.core.scoring import GivenDraft, GivenOutput
+from services.inference.core.decoding.sampling import log_probabilities
+from services.inference.core.scheduling.branches import DecodeRequest, Ended, Finished, Progress
+from services.inference.core.scheduling.scoring import GivenDraft, GivenOutput
 from tests.unit.inference.batching_model import Bench
 
 TOKENS = st.lists(st.integers(0, 255), min_size=1, max_size=30)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.domain.json_text import dump_json
 from pagantic_common.domain.messages import ToolChoice, ToolChoiceMode, ToolDefinition
-from services.inference.core.chat import parameters_of
+from services.inference.core.prompts.chat import parameters_of
 
 
 def offered_tools(tools: Sequence[ToolDefinition], choice: ToolChoice) -> tuple[ToolDefinition, ...]:

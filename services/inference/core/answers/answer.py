@@ -25,9 +25,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from pagantic_common.domain.messages import ToolCall
-from services.inference.core.answer_text import AnswerText, Piece, Reading
-from services.inference.core.call_rules import CallRules
-from services.inference.core.dialect import CALL_OPENINGS, ENDS_OF_BLOCKS, Dialect
+from services.inference.core.answers.answer_text import AnswerText, Piece, Reading
+from services.inference.core.answers.call_rules import CallRules
+from services.inference.core.answers.dialect import CALL_OPENINGS, ENDS_OF_BLOCKS, Dialect
 
 _SEPARATORS = (",", ";")  # of calls
 

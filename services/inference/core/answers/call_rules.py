@@ -8,9 +8,9 @@ from typing import Any
 
 from pagantic_common.domain.json_text import JsonTextError, parse_json
 from pagantic_common.domain.messages import ToolCall
-from services.inference.core.answer_text import AnswerText, Reading
+from services.inference.core.answers.answer_text import AnswerText, Reading
+from services.inference.core.answers.json_scan import JsonScan
 from services.inference.core.generation import ToolCallDelta
-from services.inference.core.json_scan import JsonScan
 
 _ARGUMENTS_KEYS = ('"arguments"', '"parameters"')
 _OTHER_KEYS = ('"id"', '"type"')  # that a call may have; any other makes it an answer

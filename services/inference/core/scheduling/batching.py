@@ -26,8 +26,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Overloaded
-from services.inference.core.batch import Slice, Work, fill_batch
-from services.inference.core.branches import (
+from services.inference.core.decoding.output import Output, Row, Step
+from services.inference.core.decoding.sampling import Logits
+from services.inference.core.generation import FinishReason
+from services.inference.core.scheduling.batch import Slice, Work, fill_batch
+from services.inference.core.scheduling.branches import (
     Branch,
     Candidate,
     DecodeRequest,
@@ -40,13 +43,10 @@ from services.inference.core.branches import (
     SchedulerEvent,
     Ticket,
 )
-from services.inference.core.drafting import StepCosts
-from services.inference.core.generation import FinishReason
-from services.inference.core.logits_memo import LogitsMemo
-from services.inference.core.output import Output, Row, Step
-from services.inference.core.parked_prefixes import common_length
-from services.inference.core.prefix_tree import Operation, PrefixTree
-from services.inference.core.sampling import Logits
+from services.inference.core.scheduling.drafting import StepCosts
+from services.inference.core.scheduling.logits_memo import LogitsMemo
+from services.inference.core.scheduling.parked_prefixes import common_length
+from services.inference.core.scheduling.prefix_tree import Operation, PrefixTree
 
 FAIR_ADMISSION = 4
 RETRY_AFTER_S = 1.0

@@ -6,8 +6,8 @@ from collections.abc import Generator, Iterable
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
+from services.inference.core.answers.json_scan import JSON_SPACES, JsonScan
 from services.inference.core.generation import ToolCallDelta
-from services.inference.core.json_scan import JSON_SPACES, JsonScan
 
 T = TypeVar("T")
 Reading = Generator[None, None, T]

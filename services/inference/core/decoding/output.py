@@ -21,9 +21,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from services.inference.core.decoding.sampling import Choices, Logits, adjust_logits, log_probabilities, rank_tokens
+from services.inference.core.decoding.text_stream import TextStream
 from services.inference.core.generation import FinishReason, Sampling, TokenLogprob
-from services.inference.core.sampling import Choices, Logits, adjust_logits, log_probabilities, rank_tokens
-from services.inference.core.text_stream import TextStream
 
 _PENALIZED_PROMPT_TOKENS = 64
 

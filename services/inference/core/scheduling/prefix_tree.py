@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from services.inference.core.parked_prefixes import ParkedPrefixes, common_length
+from services.inference.core.scheduling.parked_prefixes import ParkedPrefixes, common_length
 
 _WORTH_PARKING = 16  # tokens; fewer are computed again as fast as they are copied
 

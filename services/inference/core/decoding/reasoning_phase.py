@@ -12,8 +12,8 @@ from enum import Enum, auto
 
 import numpy as np
 
-from services.inference.core.output import Matcher, Vocabulary
-from services.inference.core.sampling import Logits
+from services.inference.core.decoding.output import Matcher, Vocabulary
+from services.inference.core.decoding.sampling import Logits
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from services.inference.core.drafting import StepCosts
+from services.inference.core.decoding.output import Output, Row, Step, Vocabulary
+from services.inference.core.decoding.sampling import Choices, Logits, log_probabilities
 from services.inference.core.generation import FinishReason, Sampling
-from services.inference.core.output import Output, Row, Step, Vocabulary
-from services.inference.core.sampling import Choices, Logits, log_probabilities
+from services.inference.core.scheduling.drafting import StepCosts
 
 _CERTAIN = np.ones(1)
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from services.inference.core.branches import Branch
-from services.inference.core.drafting import StepCosts
+from services.inference.core.scheduling.branches import Branch
+from services.inference.core.scheduling.drafting import StepCosts
 
 _SHORT = 16  # pending tokens up to which a branch is served with those that decode
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from pagantic_common.domain.deadline import Deadline
-from services.inference.core.drafting import Drafter
+from services.inference.core.decoding.output import Output
 from services.inference.core.generation import FinishReason, TokenLogprob
-from services.inference.core.output import Output
+from services.inference.core.scheduling.drafting import Drafter
 
 
 @dataclass(frozen=True, slots=True)

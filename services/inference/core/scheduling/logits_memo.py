@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from services.inference.core.sampling import Logits
+from services.inference.core.decoding.sampling import Logits
 
 
 class LogitsMemo:

@@ -1,0 +1,1 @@
+"""What an answer says: content, reasoning, tool calls."""

@@ -1,0 +1,1 @@
+"""Which tokens of which sequences each step computes, and what is kept of them."""
