@@ -47,7 +47,7 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
     def _decode(self, request: execution_pb2.SystemRequest) -> tuple[Request, int]:
         """Return a request that is not too large, and its size in bytes."""
         size_bytes = request.ByteSize()
-        self._executions.check_size(request.request_id, size_bytes)
+        self._executions.check_size(request.request_id, size_bytes, len(request.messages))
         return request_from_proto(request, request.request_id or self._executions.new_request_id()), size_bytes
 
     async def Execute(self, request: execution_pb2.SystemRequest, context: Context) -> execution_pb2.SystemResponse:

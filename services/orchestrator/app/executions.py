@@ -40,7 +40,7 @@ from services.orchestrator.core.lifecycle import IllegalInputError, IllegalTrans
 from services.orchestrator.core.plan import Plan, PlanPolicy
 from services.orchestrator.core.plan_result import accept_plan
 from services.orchestrator.core.replay import Admitted, Replay, replay
-from services.orchestrator.core.request import Mode, Request, check_request
+from services.orchestrator.core.request import MAX_MESSAGES, Mode, Request, check_request
 from services.orchestrator.core.response import InferenceOutput, Response
 from services.orchestrator.core.text_size import text_size
 from services.orchestrator.ports.journal import ExecutionRecord, Journal
@@ -86,7 +86,7 @@ class Executions:
         self._turns = Turns(journal, limits.concurrent_turns)
         self._is_draining = False
 
-    def check_size(self, request_id: str, size_bytes: int) -> None:
+    def check_size(self, request_id: str, size_bytes: int, message_count: int) -> None:
         """Look at a request before it is decoded: its size as it is encoded, and whether there is room for it.
 
         Raises InvalidRequest for one that is too large; Overloaded for a new one when too much runs, and for any when
@@ -96,6 +96,11 @@ class Executions:
             raise InvalidRequest(
                 f"the request has {size_bytes} bytes, at most {self._limits.max_request_bytes} are taken "
                 "(MAX_REQUEST_BYTES): keep long documents in a collection, and a long conversation in a session"
+            )
+        if message_count > MAX_MESSAGES:
+            raise InvalidRequest(
+                f"messages has {message_count} entries, at most {MAX_MESSAGES} are taken: keep a long conversation in "
+                "a session"
             )
         if request_id in self.running:
             self.running.check_bytes(size_bytes)

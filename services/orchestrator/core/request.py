@@ -18,6 +18,7 @@ from services.orchestrator.core.voting import Voting
 
 DEFAULT_MAX_TOOL_ROUNDS = 20
 MAX_REPLICAS = 16
+MAX_MESSAGES = 4096
 MAX_MODEL_CHARS = 200
 MAX_STOP_STRINGS = 16
 MAX_STOP_BYTES = 256

@@ -248,3 +248,11 @@ async def test_what_is_planned_counts_with_its_bytes_too(tmp_path):
 
 async def create_plan(stub, request):
     return await call_unary("orchestrator", stub.CreatePlan, pb.CreatePlanRequest(request=request))
+
+
+async def test_a_request_of_very_many_messages_is_refused_before_it_is_decoded(tmp_path):
+    many = system_request()
+    many.messages.extend([many.messages[0]] * 4096)
+    async with orchestrator(tmp_path) as stub:
+        with pytest.raises(InvalidRequest, match="4097 entries, at most 4096 are taken"):
+            await execute(stub, many)
