@@ -59,7 +59,7 @@ class Peer:
         self._channel = channel
         self._patience_s = patience_s
         self._breaker = Breaker()
-        self._is_told_open = False
+        self._is_logged_open = False
         self._is_given_up = False
         self._now_s = now_s
 
@@ -119,7 +119,7 @@ class Peer:
                 await self._wait_for_change(state, patience)
                 continue
             wait_s = self._breaker.admit(self._now_s())
-            self._tell_change()
+            self._log_change()
             if wait_s <= 0:
                 return
             if wait_s > patience.left_s:
@@ -146,14 +146,14 @@ class Peer:
             self._breaker.note_failure(self._now_s())
         elif not isinstance(error, DeadlineExceeded | Cancelled):  # which tell of the caller
             self._breaker.note_answer()
-        self._tell_change(str(error))
+        self._log_change(str(error))
 
-    def _tell_change(self, reason: str = "") -> None:
-        if self._breaker.is_open and not self._is_told_open:
+    def _log_change(self, reason: str = "") -> None:
+        if self._breaker.is_open and not self._is_logged_open:
             log.warning("circuit opened", peer=self.name, reason=reason)
-        elif self._is_told_open and not self._breaker.is_open:
+        elif self._is_logged_open and not self._breaker.is_open:
             log.info("circuit closed", peer=self.name)
-        self._is_told_open = self._breaker.is_open
+        self._is_logged_open = self._breaker.is_open
 
 
 class _Patience:

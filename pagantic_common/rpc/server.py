@@ -32,7 +32,7 @@ from pagantic_common.telemetry.metrics import add_gauge, set_up_metrics, shut_do
 from pagantic_common.telemetry.names import LIVENESS, READINESS, RPC_MAX_CALLS, RPC_RUNNING_CALLS
 from pagantic_common.telemetry.tracing import is_recording, set_up_tracing, shut_down_tracing
 
-LAST_WORDS_S = 1.0
+DRAIN_RESERVE_S = 1.0
 READINESS_INTERVAL_S = 0.25
 EXIT_START_FAILED = 69  # EX_UNAVAILABLE of sysexits.h
 EXIT_BROKEN = 70  # EX_SOFTWARE: a supervisor starts the process again
@@ -151,7 +151,7 @@ async def _serve(area: str, settings: ServiceSettings, open_app: OpenApp, on_lis
         except PortInUse:
             await server.stop(grace=0)
             raise
-        _spare_the_collector()
+        _tune_gc()
         log.info("listening", address=f"{settings.host}:{port}")
         on_listening()
         if reason := await _wait_for_end(stop, registrations, health):
@@ -161,10 +161,10 @@ async def _serve(area: str, settings: ServiceSettings, open_app: OpenApp, on_lis
             if one.begin_drain is not None:
                 one.begin_drain()
         health.stop()
-        if settings.drain_s <= LAST_WORDS_S:  # the server would cut the lines before the last words
+        if settings.drain_s <= DRAIN_RESERVE_S:  # the server would cut the lines before the last words
             await _drain(registrations)
         stopping = asyncio.create_task(server.stop(grace=settings.drain_s))
-        _, still_running = await asyncio.wait([stopping], timeout=max(0.0, settings.drain_s - LAST_WORDS_S))
+        _, still_running = await asyncio.wait([stopping], timeout=max(0.0, settings.drain_s - DRAIN_RESERVE_S))
         if still_running:
             await _drain(registrations)
         await stopping
@@ -213,7 +213,7 @@ async def _drain(registrations: Sequence[Registration]) -> None:
             log.error("a service could not end what it runs", exc_info=outcome)
 
 
-def _spare_the_collector() -> None:
+def _tune_gc() -> None:
     """Look for reference cycles more rarely: calls make few, and by default a quarter of the time goes to looking."""
     gc.freeze()  # what was loaded stays
     gc.set_threshold(20_000, 20, 20)

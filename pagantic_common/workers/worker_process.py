@@ -26,7 +26,7 @@ START_TIMEOUT_S = 60.0
 RETRY_AFTER_S = 1.0
 # All that a worker gets of the environment: where Python finds modules. The rest may hold secrets.
 ENVIRONMENT = ("PYTHONHOME", "PYTHONPATH", "PYTHONSAFEPATH", "PYTHONDONTWRITEBYTECODE", "LD_LIBRARY_PATH")
-STARVED_RATIO = 0.5  # work that got less of the processor than this of its time was not slow, but kept waiting
+STARVED_RATIO = 0.5  # below this share of the processor, work was starved and not slow
 
 Job = tuple[Callable[..., Any], tuple[object, ...]]
 

@@ -38,6 +38,6 @@ class Limits:
     max_output_bytes: int
 
 
-# An output and what is wrong with it -> another output to try, or the same one; a function of a module. What it gives
-# is checked like any output.
+# (output, violations) -> the repaired output, or the same one. It must be importable by name, as it runs in a worker
+# process; what it returns is validated like any output.
 RepairStrategy = Callable[[str, Sequence[Violation]], str]

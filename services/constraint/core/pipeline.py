@@ -147,7 +147,7 @@ class Pipeline:
         if not before:
             return StageReport(stage, StageOutcome.PASSED)
         text, changed = normalize_enums(self.output, self.schema)
-        # Of alternatives it is not known which applies, so a change counts only when it makes nothing worse.
+        # Which branch of an anyOf applies is not known: a change is accepted only if it adds no violation.
         if not changed or self._violations(text) - before:
             return StageReport(stage, StageOutcome.PASSED)
         self.output, self.is_changed = text, True

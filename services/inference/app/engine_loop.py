@@ -222,7 +222,7 @@ class EngineLoop:
         """Let the engine do what was planned and return what that changes."""
         try:
             for operation in plan.operations:
-                operate(self.engine, operation)
+                apply_operation(self.engine, operation)
         except Internal as error:
             log.error("the cache failed", error=str(error))  # noqa: TRY400 - an expected failure of the engine
             return partial(self.scheduler.start_over, str(error))
@@ -255,7 +255,7 @@ class EngineLoop:
             self._post(lambda: _call_all(batch))
 
 
-def operate(engine: TextEngine, operation: Operation) -> None:
+def apply_operation(engine: TextEngine, operation: Operation) -> None:
     """Let an engine do what a prefix tree asks of its cache."""
     match operation:
         case CopyPrefix():

@@ -20,11 +20,11 @@ from pagantic_common.telemetry.names import (
     ORCHESTRATOR_JOURNAL_FAILED_WRITES,
     ORCHESTRATOR_JOURNAL_WRITE_DURATION,
 )
-from services.orchestrator.adapters.journal_database import is_conflict, told
+from services.orchestrator.adapters.journal_database import is_conflict, translate_error
 from services.orchestrator.adapters.journal_writes import Admission, Writes
 from services.orchestrator.ports.journal import Write
 
-LINGER_S = 0.005  # how long what can wait is kept for a transaction that something else begins
+LINGER_S = 0.005  # longest delay of a deferrable write
 
 write_duration = make_histogram(
     ORCHESTRATOR_JOURNAL_WRITE_DURATION, "how long transactions of the journal took", unit="s", bounds=DURATION_BOUNDS_S
@@ -51,7 +51,7 @@ class GroupCommit:
         self._timer: asyncio.TimerHandle | None = None
 
     def submit(self, work: Work, *, can_wait: bool = False) -> asyncio.Future[Any]:
-        """Have work done in the next transaction, which what can wait does not begin; done when that is committed."""
+        """Queue work for the next transaction, which deferrable work does not start. Resolves after the commit."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Any] = loop.create_future()
         self._waiting.append((work, done))
@@ -87,8 +87,8 @@ class GroupCommit:
                     outcomes = await loop.run_in_executor(self._thread, self._write_group, works)
                     self.failure = ""
                 except Exception as error:  # noqa: BLE001 - each caller is told
-                    outcomes = [told(error)] * len(group)
-                    self.failure = str(told(error))
+                    outcomes = [translate_error(error)] * len(group)
+                    self.failure = str(translate_error(error))
                     failed_writes.add(1)
                 write_duration.record(loop.time() - started_s)
                 for (work, done), outcome in zip(group, outcomes, strict=True):
@@ -111,7 +111,9 @@ class GroupCommit:
             with self._engine.begin() as db:
                 return self._write_together(db, works)
         except Exception as error:
-            if told(error) is not error and not is_conflict(error):  # it does not answer, so neither would it now
+            if translate_error(error) is not error and not is_conflict(
+                error
+            ):  # it does not answer, so neither would it now
                 raise
             with self._engine.begin() as db:  # one of them fails: each for itself tells which
                 return self._write_each(db, works)
@@ -148,7 +150,7 @@ class GroupCommit:
                     case _:
                         return work(db)
         except Exception as error:
-            if told(error) is not error:
+            if translate_error(error) is not error:
                 raise
             return error
 

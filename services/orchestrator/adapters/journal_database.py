@@ -21,9 +21,9 @@ from services.orchestrator.ports.journal import Durability
 
 CONNECT_TIMEOUT_S = 5
 POOL_SIZE = 4  # of the writer, the reader, the beats and the purge
-ANSWER_TIMEOUT_S = 10  # of a statement, a lock, and of a network that is silent
-OWNER_TIMEOUT_S = 15.0  # how long a predecessor of the same name may take to be gone
-# Else only reads, which are marked, begin a SQLite transaction that may wait for nobody.
+ANSWER_TIMEOUT_S = 10  # for a statement, for a lock, and for a silent network
+OWNER_TIMEOUT_S = 15.0  # how long a process waits for its predecessor of the same name to end
+# Only reads may use BEGIN: a writer needs BEGIN IMMEDIATE, as it cannot upgrade while another one writes.
 READING = {"is_reading": True}
 CONFLICTS = ("40P01", "40001", "55P03")  # PostgreSQL: deadlock_detected, serialization_failure, lock_not_available
 _UNANSWERED = (OperationalError, InterfaceError, PendingRollbackError, PoolTimeoutError)
@@ -97,7 +97,7 @@ def _begin_sqlite(db: Connection) -> None:
 
 
 class OwnerLock:
-    """That only one process at a time is an owner; it ends with the process, however that ends.
+    """A lock for each owner name, which the operating system or the database releases when the process ends.
 
     Raises PreconditionFailed when another process is the same owner and stays so.
     """
@@ -149,7 +149,7 @@ def is_conflict(error: Exception) -> bool:
     return getattr(cause, "sqlstate", None) in CONFLICTS
 
 
-def told(error: Exception) -> Exception:
+def translate_error(error: Exception) -> Exception:
     """Return what a caller is told of a database that does not answer, nothing of its statement; else the error."""
     cause = error.orig if isinstance(error, DBAPIError) else error
     is_damaged = type(cause) is sqlite3.DatabaseError  # a file that is no database any more
@@ -162,11 +162,11 @@ def told(error: Exception) -> Exception:
 
 
 @contextlib.contextmanager
-def telling() -> Iterator[None]:
+def translating_errors() -> Iterator[None]:
     """Raise what a caller is told instead of what the database raised."""
     try:
         yield
     except Exception as error:
-        if (other := told(error)) is not error:
+        if (other := translate_error(error)) is not error:
             raise other from None
         raise

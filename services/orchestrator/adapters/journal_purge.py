@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Engine, and_, delete, select, text
 
 from pagantic_common.telemetry.logging import get_logger
 from services.orchestrator.adapters import journal_schema as tables
-from services.orchestrator.adapters.journal_database import telling
+from services.orchestrator.adapters.journal_database import translating_errors
 from services.orchestrator.adapters.journal_reads import IS_INTERRUPTED
 
 PURGED_AT_ONCE = 200
@@ -87,7 +87,7 @@ class Purger:
             await asyncio.sleep(time.monotonic() - started_s)
 
     def _in_transaction(self, forget: Callable[[Connection], int]) -> int:
-        with telling(), self._engine.begin() as db:
+        with translating_errors(), self._engine.begin() as db:
             if self._engine.dialect.name == "postgresql":
                 db.execute(text(f"SET LOCAL statement_timeout = {ANSWER_TIMEOUT_S * 1000}"))
             return forget(db)

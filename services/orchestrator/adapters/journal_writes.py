@@ -239,13 +239,13 @@ class Writes:
         )
         return Pulse(beats, tuple(db.execute(asked).scalars()))
 
-    def arrive(self, db: Connection, now_s: float) -> None:
-        """Begin to be this owner: what it ran before is interrupted, and what was run before there were owners."""
+    def register_owner(self, db: Connection, now_s: float) -> None:
+        """Register this owner; what its predecessor ran, and what has no owner, is marked as interrupted."""
         self._interrupt(db, _executions.c.owner.in_((self._owner, "")), now_s)
         self.beat(db)
 
-    def leave(self, db: Connection, now_s: float) -> None:
-        """End to be this owner: what it still ran is interrupted."""
+    def unregister_owner(self, db: Connection, now_s: float) -> None:
+        """Unregister this owner, and mark the executions that it still ran as interrupted."""
         self._interrupt(db, _executions.c.owner == self._owner, now_s)
         db.execute(delete(tables.owners).where(tables.owners.c.owner == self._owner))
 

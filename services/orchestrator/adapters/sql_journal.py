@@ -19,7 +19,13 @@ from pagantic_common.domain.errors import Unavailable
 from pagantic_common.domain.messages import Message
 from services.orchestrator.adapters import journal_reads as reads
 from services.orchestrator.adapters.group_commit import GroupCommit, Work
-from services.orchestrator.adapters.journal_database import READING, OwnerLock, check_url, open_engine, telling
+from services.orchestrator.adapters.journal_database import (
+    READING,
+    OwnerLock,
+    check_url,
+    open_engine,
+    translating_errors,
+)
 from services.orchestrator.adapters.journal_purge import Purger, forget_sessions
 from services.orchestrator.adapters.journal_schema import migrate
 from services.orchestrator.adapters.journal_space import JournalSpace
@@ -91,7 +97,7 @@ class SqlJournal:
         await self._purger.close()
         self._beating.shutdown()
         with contextlib.suppress(Unavailable):
-            await self._commit(lambda db: self._writes.leave(db, time.time()))
+            await self._commit(lambda db: self._writes.unregister_owner(db, time.time()))
         await self._group.close()
         self._reading.shutdown()
         self._stack.close()
@@ -239,19 +245,19 @@ class SqlJournal:
         return await asyncio.get_running_loop().run_in_executor(self._reading, self._read_now, work)
 
     def _read_now(self, work: Callable[[Connection], ResultT]) -> ResultT:
-        with telling(), self._engine.execution_options(**READING).connect() as db:
+        with translating_errors(), self._engine.execution_options(**READING).connect() as db:
             return work(db)
 
     def _beat_now(self) -> Pulse:
-        with telling(), self._engine.begin() as db:
+        with translating_errors(), self._engine.begin() as db:
             return self._writes.beat(db)
 
     def _open(self) -> None:
-        with telling(), contextlib.ExitStack() as stack:
+        with translating_errors(), contextlib.ExitStack() as stack:
             self._engine = open_engine(self._url, self._durability)
             stack.callback(self._engine.dispose)
             stack.callback(OwnerLock(self._engine, self._owner).release)
             with _OPENING, self._engine.begin() as db:
                 migrate(db)
-                self._writes.arrive(db, time.time())
+                self._writes.register_owner(db, time.time())
             self._stack = stack.pop_all()

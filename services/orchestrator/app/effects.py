@@ -220,7 +220,7 @@ class Effects:
             replica = Replica(ended.index, enforced.enforcement, cut)
         document = ballots_of((replica,)).get(ended.index)
         value_hash = hashlib.sha256(canonical_json(document).encode()).hexdigest() if document else ""
-        cast = events.VoteCast(ended.index, value_hash, is_abstained=not replica.is_cast)
+        cast = events.VoteCast(ended.index, value_hash, is_abstained=not replica.is_valid_vote)
         await self._recorder.emit(cast, caused_by=name)
         return replica
 

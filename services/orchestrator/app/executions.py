@@ -190,7 +190,7 @@ class Executions:
                     await asyncio.wait_for(running.ended.wait(), END_TIMEOUT_S)
                 return (await self.journal.get(request_id)).state
             record = await self.journal.get(request_id)
-            if record.is_interrupted and await self._take_up(record, stop=failure) is not None:
+            if record.is_interrupted and await self._resume(record, stop=failure) is not None:
                 continue  # to be ended, and nothing else
             if record.response is not None or end.has_passed(self._clock.monotonic_s()):
                 return record.state
@@ -205,7 +205,7 @@ class Executions:
         Raises NotFound for an unknown id, PreconditionFailed for one that runs, has ended or cannot be read.
         """
         record = await self.journal.get(request_id)
-        if not record.is_interrupted or await self._take_up(record) is None:
+        if not record.is_interrupted or await self._resume(record) is None:
             what = "has ended" if record.response is not None else "runs"
             raise PreconditionFailed(f"execution {request_id!r} is not interrupted: it {what}")
         return record.state
@@ -218,7 +218,7 @@ class Executions:
         """Give up what still runs: it is interrupted, and goes on when it is taken up again."""
         tasks = [running.task for running in self.running if running.task is not None]
         for running in self.running:
-            running.give_up(Unavailable(_SHUTTING_DOWN, retry_after_s=RESTART_S))
+            running.interrupt(Unavailable(_SHUTTING_DOWN, retry_after_s=RESTART_S))
         if tasks:
             await asyncio.wait(tasks, timeout=END_TIMEOUT_S)
 
@@ -232,7 +232,7 @@ class Executions:
         if found.fingerprint != fingerprint:
             raise Conflict(f"request_id {request.request_id!r} was used with another payload: take a new one")
         if isinstance(found, ExecutionRecord) and found.is_interrupted:
-            return await self._take_up(found) or await self.journal.get(found.request_id)
+            return await self._resume(found) or await self.journal.get(found.request_id)
         if isinstance(found, ExecutionRecord) and found.response is not None and found.response.may_run_again:
             return await self._begin(request, fingerprint, size_bytes, ended=found)
         return found
@@ -316,7 +316,7 @@ class Executions:
         running.recorder = Recorder(self.journal, self._clock, record, after_sequence=after)
         return None
 
-    async def _take_up(self, record: ExecutionRecord, stop: Failure | None = None) -> Running | None:
+    async def _resume(self, record: ExecutionRecord, stop: Failure | None = None) -> Running | None:
         """Run an interrupted execution on from what the journal knows, or only to its end when it is to stop.
 
         None when another was faster. Raises PreconditionFailed when it cannot be read. A caller that leaves meanwhile
@@ -383,7 +383,7 @@ class Executions:
                 if isinstance(event.payload, Completed):
                     return
             record = await self.journal.get(record.request_id)
-            if record.is_interrupted and (running := await self._take_up(record)) is not None:
+            if record.is_interrupted and (running := await self._resume(record)) is not None:
                 async with aclosing(_watch(running, sequence)) as events:
                     async for event in events:
                         yield event

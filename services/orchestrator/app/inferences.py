@@ -168,7 +168,7 @@ class Inferences:
     async def end(self, step: str, end: events.InferenceEnd, started_s: float, failure: Failure | None) -> None:
         """Tell that an inference ended."""
         took_s = self._clock.monotonic_s() - started_s
-        self._recorder.note_step(step, failure)
+        self._recorder.set_last_step(step, failure)
         await self._recorder.emit(
             end,
             duration_s=took_s,

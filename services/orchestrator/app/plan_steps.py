@@ -44,7 +44,7 @@ from services.orchestrator.core.plan import (
 )
 from services.orchestrator.core.plan_progress import PlanProgress
 from services.orchestrator.core.prompt import last_user_text
-from services.orchestrator.core.replay import Inside, Progress, StepEnded
+from services.orchestrator.core.replay import NestedInput, Progress, StepEnded
 from services.orchestrator.core.request import ContextPolicy, Mode, Request
 from services.orchestrator.core.response import ToolCallRecord
 from services.orchestrator.core.response_warning import ResponseWarning
@@ -152,7 +152,7 @@ class PlanSteps:
             took_s = self._clock.monotonic_s() - started_s
             result = replace(result, duration_s=took_s)
             self.results.append(result)
-            self._recorder.note_step(step.name, result.failure)
+            self._recorder.set_last_step(step.name, result.failure)
             await self._recorder.emit(
                 events.StepEnd(step.name, step.kind, success=result.failure is None),
                 entries=[StepEnded(result, self._enforcement if step.name == self._final else None)],
@@ -289,7 +289,7 @@ class PlanSteps:
                 progress = Progress()
                 outcome = machine.step(outcome.run, happened)
                 self._spent[step.name] = outcome.run.usage
-                await self._recorder.record_step((), [Inside(step.name, number, happened)])
+                await self._recorder.record_step((), [NestedInput(step.name, number, happened)])
         finally:
             self._keep(effects.calls.records)
             if effects.calls.started_count:

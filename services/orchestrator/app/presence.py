@@ -100,9 +100,9 @@ class Presence:
         for request_id in pulse.to_cancel:
             if (found := await running.get(request_id)) is not None:
                 found.stop(failure_of(ErrorCode.CANCELLED_SIGNAL, "cancelled by CancelExecution"))
-        if given_up := sorted(running.unrecorded):
-            await self._journal.release(given_up)
-            running.unrecorded.difference_update(given_up)
+        if ended := sorted(running.unrecorded):
+            await self._journal.release(ended)
+            running.unrecorded.difference_update(ended)
         for owner, beat in self._leases.observe(pulse.beats, self._clock.monotonic_s()).items():
             if await self._journal.interrupt(owner, beat):
                 log.warning("an orchestrator is dead: what it ran is interrupted", owner=owner)

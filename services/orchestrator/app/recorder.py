@@ -149,7 +149,7 @@ class Recorder:
         if events or entries:
             await self._wait(self._store(events, entries, can_wait=True), is_durable=False)
 
-    def note_step(self, name: str, failure: Failure | None = None) -> None:
+    def set_last_step(self, name: str, failure: Failure | None = None) -> None:
         """Remember the last step; it is stored with the next event."""
         last_failure = failure or self.record.last_failure
         self.record = replace(
@@ -230,8 +230,8 @@ class Recorder:
         turn: Sequence[Message] = (),
         used: UsageTotal | None = None,
     ) -> asyncio.Future[None]:
-        """Begin to store; nothing between making an event and this may wait, so that the order is the sequences'."""
-        self._look()  # a write that has failed is known before its callback runs; nothing may be stored after it
+        """Queue events for storing. No await may come between making an event and this: the order is the sequences'."""
+        self._publish_stored()  # notices a write that failed before its callback runs: nothing may be stored after it
         if self._failure is not None:
             raise self._failure
         write = Write(self.record, tuple(events), tuple(entries), self._position, tuple(turn), used)
@@ -246,9 +246,9 @@ class Recorder:
     def _after_storing(self, just_stored: asyncio.Future[None]) -> None:
         if not just_stored.cancelled():
             just_stored.exception()  # looked at in order
-        self._look()
+        self._publish_stored()
 
-    def _look(self) -> None:
+    def _publish_stored(self) -> None:
         """Show what is stored by now, in order, up to the first that could not be."""
         while self._failure is None and self._unstored and (stored := self._unstored[0].stored).done():
             if stored.cancelled() or stored.exception() is not None:
@@ -266,7 +266,7 @@ class Recorder:
         while len(self._unstored) > MAX_UNSTORED or (self._unstored_size > MAX_UNSTORED_CHARS and self._unstored):
             oldest = self._unstored[0].stored
             await asyncio.shield(oldest)
-            self._look()  # its callback may not have run yet
+            self._publish_stored()  # its callback may not have run yet
 
     def _show(self, event: Event) -> None:
         payload = event.payload

@@ -100,7 +100,7 @@ class Running:
         self.is_ending = False
         self.watchers = 0
         self.stop_failure: Failure | None = None
-        self.given_up: PaganticError | None = None
+        self.interrupted_by: PaganticError | None = None
 
     @property
     def deadline(self) -> Deadline:
@@ -119,16 +119,16 @@ class Running:
 
     def stop(self, failure: Failure) -> None:
         """Cancel the run; the first reason counts. A run that has not started yet ends when it does."""
-        if self.stop_failure is None and self.given_up is None and not self.is_ending:
+        if self.stop_failure is None and self.interrupted_by is None and not self.is_ending:
             self.stop_failure = failure
             if self.is_started and self.task is not None and not self.recorder.is_finishing:
                 self.task.cancel()
 
-    def give_up(self, reason: PaganticError) -> None:
-        """Leave the run as the journal knows it; who watches is told why. What ends just now still ends."""
-        if self.given_up is not None or self.stop_failure is not None:
+    def interrupt(self, reason: PaganticError) -> None:
+        """Interrupt the run without recording an end; watchers get the reason. A run that is finishing completes."""
+        if self.interrupted_by is not None or self.stop_failure is not None:
             return
-        self.given_up = reason
+        self.interrupted_by = reason
         if self.is_started and self.task is not None and not self.is_ending and not self.recorder.is_finishing:
             self.task.cancel()
 
@@ -157,7 +157,7 @@ class Running:
             # Callers come and go, each with a deadline of its own: every command takes the deadline of its beginning.
             with trace_scope(job.trace_id), work_scope(correlation=correlation, is_detached=True):
                 failure = self.stop_failure
-                if failure is None and self.given_up is None:
+                if failure is None and self.interrupted_by is None:
                     failure = await self._drive(job, turns)
                 if failure is not None:
                     self.is_ending = True
@@ -172,7 +172,7 @@ class Running:
             turns.leave(request)
             if not self.recorder.is_ended:
                 registry.unrecorded.add(request.request_id)
-            self.recorder.abandon(self.given_up or lost)
+            self.recorder.abandon(self.interrupted_by or lost)
 
     async def _drive(self, job: Job, turns: Turns) -> Failure | None:
         """Run until the machine has finished, or return what ended it from outside."""
@@ -184,7 +184,7 @@ class Running:
         except TimeoutError:
             return job.limits.failure
         except asyncio.CancelledError:
-            if self.stop_failure is None and self.given_up is None:
+            if self.stop_failure is None and self.interrupted_by is None:
                 raise
             return self.stop_failure
         except Unavailable as error:  # of the journal: what a service fails with is the machine's to decide

@@ -127,7 +127,7 @@ class ToolCalls:
         self, call: ToolCall, args_hash: str, cause: str, record: ToolCallRecord, *, is_given_up: bool = False
     ) -> None:
         self.records.append(record)
-        self._recorder.note_step(call.id, record.failure)
+        self._recorder.set_last_step(call.id, record.failure)
         await self._recorder.emit(
             events.ToolEnd(call.name, call.id, args_hash, not record.is_error, record.error_code),
             # What was given up has no end that it could be taken up from: it may have run.

@@ -39,7 +39,7 @@ class Turns:
         self._lines: dict[str, _Line] = {}
 
     def join(self, request: Request, *, is_limited: bool = True) -> bool:
-        """Get in line for the session's turn, until `leave`; returns whether admission is to refuse to wait for it.
+        """Queue for the session's turn, until `leave`; returns True if a busy session must be refused.
 
         Raises Aborted when so many wait already that one more would wait too long.
         """

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 
-from services.orchestrator.core.replay import Admitted, CallBegan, CallEnded, Entry, Inside, StepEnded
+from services.orchestrator.core.replay import Admitted, CallBegan, CallEnded, Entry, NestedInput, StepEnded
 from services.orchestrator.core.run import Enforced, Failed, Inferred, Planned, PlanRan, Prepared, Sampled, ToolsRan
 
 # The names are stored. A class may be renamed, its name here may not; a form that an older reader would misread takes a
@@ -47,7 +47,7 @@ def entry_to_json(entry: Entry) -> bytes:
     """
     if isinstance(entry, Prepared):
         entry = replace(entry, history=entry.history[: len(entry.history) - referred_count(entry)])
-    if isinstance(entry, Inside):
+    if isinstance(entry, NestedInput):
         document: list[Any] = [_NAMES[type(entry.happened)], entry.happened, entry.step, entry.number]
     else:
         document = [_NAMES[type(entry)], entry]
@@ -64,7 +64,7 @@ def entry_from_json(document: bytes) -> Entry:
     try:
         kind, value, *inside = from_json(document)
         entry: Any = _ADAPTERS[kind].validate_python(value)
-        found: Entry = Inside(str(inside[0]), int(inside[1]), entry) if inside else entry
+        found: Entry = NestedInput(str(inside[0]), int(inside[1]), entry) if inside else entry
     except ValidationError as error:  # its own text has the values, which may be what people said
         where = error.errors(include_input=False, include_url=False)[0]
         raise UnreadableEntryError(f"an entry of {kind} cannot be read: {where['loc']}: {where['msg']}") from None

@@ -1,4 +1,4 @@
-"""What a plan's end has of the request, and the response of its end."""
+"""Applies the request's contract to the final step of a plan, and picks the content of the plan's response."""
 
 from __future__ import annotations
 

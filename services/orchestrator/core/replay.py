@@ -63,7 +63,7 @@ class StepEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class Inside:
+class NestedInput:
     """What happened to the machine of a plan's infer step, in its run number `number` from 1."""
 
     step: str
@@ -71,7 +71,7 @@ class Inside:
     happened: Input
 
 
-Inner = CallBegan | CallEnded | StepEnded | Inside
+Inner = CallBegan | CallEnded | StepEnded | NestedInput
 Entry = Admitted | Inner | Input
 
 
@@ -111,14 +111,14 @@ class Progress:
 
     def run_of(self, step: str) -> tuple[int, tuple[Input, ...]]:
         """Return the number of the last run of an infer step's machine, 0 for none, and what happened to it."""
-        inside = [one for one in self.inner if isinstance(one, Inside) and one.step == step]
+        inside = [one for one in self.inner if isinstance(one, NestedInput) and one.step == step]
         number = max((one.number for one in inside), default=0)
         return number, tuple(one.happened for one in inside if one.number == number)
 
     def of_step(self, step: str) -> Progress:
         """Return the calls inside one step of a plan since something last happened to its machine."""
         own = [one for one in self.inner if not isinstance(one, StepEnded) and one.step == step]
-        last = max((index for index, one in enumerate(own) if isinstance(one, Inside)), default=-1)
+        last = max((index for index, one in enumerate(own) if isinstance(one, NestedInput)), default=-1)
         return Progress(tuple(own[last + 1 :]))
 
     def has_called(self, step: str) -> bool:
@@ -156,7 +156,7 @@ def replay(entries: Sequence[Entry]) -> Replay:
         match entry:
             case Admitted():
                 raise ValueError("an execution is admitted once")
-            case CallBegan() | CallEnded() | StepEnded() | Inside():
+            case CallBegan() | CallEnded() | StepEnded() | NestedInput():
                 inner.append(entry)
             case _:
                 found = machine.step(found.run, entry)

@@ -14,7 +14,7 @@ def ballots_of(replicas: Sequence[Replica]) -> dict[int, str]:
     return {
         replica.index: replica.enforcement.structured_output_json
         for replica in replicas
-        if replica.enforcement is not None and replica.is_cast
+        if replica.enforcement is not None and replica.is_valid_vote
     }
 
 

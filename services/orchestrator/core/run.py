@@ -70,7 +70,7 @@ class Replica:
     failure: Failure | None = None
 
     @property
-    def is_cast(self) -> bool:
+    def is_valid_vote(self) -> bool:
         """Whether it votes; else it abstains."""
         if self.enforcement is None or not self.enforcement.valid or self.failure is not None:
             return False

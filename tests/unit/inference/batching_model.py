@@ -3,7 +3,7 @@
 import numpy as np
 
 from pagantic_common.testing.scripted_engine import ScriptedEngine, random_logits
-from services.inference.app.engine_loop import operate
+from services.inference.app.engine_loop import apply_operation
 from services.inference.core.decoding.output import Output
 from services.inference.core.generation import Sampling
 from services.inference.core.scheduling.batching import Limits, Scheduler
@@ -65,7 +65,7 @@ class Bench:
         plan = self.scheduler.decide(self.now)
         self.events += plan.events
         for operation in plan.operations:
-            operate(self.engine, operation)
+            apply_operation(self.engine, operation)
         self.trace.append((plan.operations, plan.slices))
         if plan.slices:
             self.steps += 1

@@ -8,7 +8,7 @@ from pagantic_common.domain.errors import ErrorCode, failure_of
 from services.orchestrator.convert.entry import KINDS, entry_from_json, entry_to_json
 from services.orchestrator.core.contract import OutputContract
 from services.orchestrator.core.plan import Plan, Step, StepResult, Value, ValueKind
-from services.orchestrator.core.replay import Admitted, CallBegan, CallEnded, Inside, StepEnded
+from services.orchestrator.core.replay import Admitted, CallBegan, CallEnded, NestedInput, StepEnded
 from services.orchestrator.core.request import Mode
 from services.orchestrator.core.retry import RetryPolicy
 from services.orchestrator.core.run import Enforced, Failed, Planned, PlanRan, Prepared, Replica, Sampled, ToolsRan
@@ -42,8 +42,8 @@ def executions():
             Sampled(tuple(Replica(index, VALID) for index in range(3)), USAGE, 7, "m"),
         ],
         "plan": [
-            *(Admitted(request(Mode.PLAN)), Planned(PLAN, USAGE), Prepared(), Inside("a", 1, Prepared())),
-            *(Inside("a", 1, said("x")), StepEnded(RESULTS[0], VALID), PlanRan(RESULTS, (RECORD,), VALID)),
+            *(Admitted(request(Mode.PLAN)), Planned(PLAN, USAGE), Prepared(), NestedInput("a", 1, Prepared())),
+            *(NestedInput("a", 1, said("x")), StepEnded(RESULTS[0], VALID), PlanRan(RESULTS, (RECORD,), VALID)),
         ],
         "failed": [
             Admitted(request(Mode.CHAT)),

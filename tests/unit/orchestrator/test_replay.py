@@ -11,7 +11,7 @@ from services.orchestrator.core import machine
 from services.orchestrator.core.contract import OutputContract
 from services.orchestrator.core.lifecycle import TERMINAL, IllegalInputError, State
 from services.orchestrator.core.plan import Plan, PlanPolicy, Step, StepResult, Value, ValueKind
-from services.orchestrator.core.replay import Admitted, CallBegan, CallEnded, Inside, Progress, StepEnded, replay
+from services.orchestrator.core.replay import Admitted, CallBegan, CallEnded, NestedInput, Progress, StepEnded, replay
 from services.orchestrator.core.request import Hints, Mode
 from services.orchestrator.core.retry import RetryPolicy
 from services.orchestrator.core.run import (
@@ -124,7 +124,7 @@ def test_any_order_of_events_stays_in_the_table_and_ends_and_its_journal_gives_t
                 CallBegan("c1", "clock"),
                 CallEnded(RECORD),
                 StepEnded(data.draw(RESULTS), VALID),
-                Inside("a", data.draw(st.integers(1, 3)), answer_to(outstanding, data.draw)),
+                NestedInput("a", data.draw(st.integers(1, 3)), answer_to(outstanding, data.draw)),
             ]
             entries.append(data.draw(st.sampled_from(inside)))
         entries.append(answer_to(outstanding, data.draw))
@@ -204,8 +204,12 @@ def test_a_call_that_may_have_run_is_lost_unless_its_tool_is_idempotent():
 
 
 def test_the_machine_of_a_step_goes_on_with_its_last_run_and_the_calls_since():
-    first, second, call = Inside("s", 1, Prepared()), Inside("s", 2, Prepared()), CallBegan("c1", "clock", "s")
-    progress = Progress((first, Inside("t", 1, Prepared()), second, Inside("s", 2, said()), call))
+    first, second, call = (
+        NestedInput("s", 1, Prepared()),
+        NestedInput("s", 2, Prepared()),
+        CallBegan("c1", "clock", "s"),
+    )
+    progress = Progress((first, NestedInput("t", 1, Prepared()), second, NestedInput("s", 2, said()), call))
     assert progress.run_of("s") == (2, (Prepared(), said()))
     assert progress.run_of("none") == (0, ())
     assert progress.of_step("s") == Progress((call,))

@@ -136,7 +136,7 @@ class Scheduler:
         events: list[SchedulerEvent] = []
         self._drop(now_s, events)
         self._seat_and_admit()
-        self._recall(events)
+        self._serve_from_memo(events)
         work = self._make_room_for(fill_batch(self._seated(), self.limits.step_tokens, self.costs), events)
         operations = tuple(self.tree.operations)
         self.tree.operations.clear()
@@ -164,7 +164,7 @@ class Scheduler:
             if part.logit_rows and item.branch.sequence_id is not None:
                 if self._is_worth_keeping(item.branch):
                     self._memo.keep(item.branch.tokens, rows[0])
-                self._go_on(item.branch, item.draft, rows, events)
+                self._continue_branch(item.branch, item.draft, rows, events)
         return events
 
     def refuse(self, plan: Plan) -> list[SchedulerEvent]:
@@ -325,13 +325,13 @@ class Scheduler:
             work = [item for item in work if item.branch is not last]
         return work
 
-    def _recall(self, events: list[SchedulerEvent]) -> None:
+    def _serve_from_memo(self, events: list[SchedulerEvent]) -> None:
         """Go on with branches whose next row is known and whose cells are there, as long as there are any."""
         known = [branch for branch in self._seated() if self._has_row(branch)]
         while known:
             for branch in known:
                 if branch.sequence_id is not None:
-                    self._go_on(branch, [], self._memo.row(branch.tokens)[np.newaxis], events)
+                    self._continue_branch(branch, [], self._memo.row(branch.tokens)[np.newaxis], events)
             known = [branch for branch in self._seated() if self._has_row(branch)]
 
     @staticmethod
@@ -350,7 +350,7 @@ class Scheduler:
 
     # ---- what the results change ------------------------------------------------------------------------------
 
-    def _go_on(self, branch: Branch, draft: list[int], rows: Logits, events: list[SchedulerEvent]) -> None:
+    def _continue_branch(self, branch: Branch, draft: list[int], rows: Logits, events: list[SchedulerEvent]) -> None:
         ticket = branch.ticket
         if not ticket.is_prompted:
             ticket.is_prompted = True
