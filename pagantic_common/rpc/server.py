@@ -32,6 +32,7 @@ from pagantic_common.telemetry.metrics import add_gauge, set_up_metrics, shut_do
 from pagantic_common.telemetry.names import LIVENESS, READINESS, RPC_MAX_CALLS, RPC_RUNNING_CALLS
 from pagantic_common.telemetry.tracing import is_recording, set_up_tracing, shut_down_tracing
 
+HEALTH_SERVICE = "grpc.health.v1.Health"
 DRAIN_RESERVE_S = 1.0
 READINESS_INTERVAL_S = 0.25
 EXIT_START_FAILED = 69  # EX_UNAVAILABLE of sysexits.h
@@ -109,7 +110,7 @@ async def start_server(
         registration.add_to(server)
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     if settings.serves_reflection:
-        add_reflection(server, names)
+        add_reflection(server, [*names, HEALTH_SERVICE])
     port = listen(server, f"{settings.host}:{settings.port}", "PORT")
     for name in ("", LIVENESS, *names):
         health.set(name, SERVING)
