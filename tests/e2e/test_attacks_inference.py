@@ -85,7 +85,7 @@ def test_constraints_of_38_bytes_cost_no_memory_and_chats_are_answered_meanwhile
         attacks = [pool.submit(attack, prime) for prime in PRIMES]
         time.sleep(0.3)
         started_s = time.monotonic()
-        assert ask(stub, max_tokens=8)[-1].completed.usage.output_tokens
+        assert ask(stub, max_tokens=8)[-1].HasField("completed")
         assert time.monotonic() - started_s < 10
         codes = {attack.result() for attack in attacks}
     assert codes <= {*REFUSED, grpc.StatusCode.DEADLINE_EXCEEDED}
