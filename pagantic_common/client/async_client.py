@@ -158,7 +158,9 @@ class AsyncClient:
             except ValidationError as error:
                 violations = refusals_of(error)
                 if refusals >= validation_retries:
-                    raise refused(output.name, violations) from None  # its traceback would hold the whole answer
+                    raise refused(
+                        output.name, violations
+                    ) from None  # the traceback of the cause would hold the whole answer
                 messages = with_refusal(request.messages, response.structured_output_json, violations)
                 del request.messages[:]
                 request.messages.extend(messages)

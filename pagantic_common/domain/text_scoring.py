@@ -15,7 +15,7 @@ K1: Final = 1.5  # how soon further occurrences of a term stop counting
 B: Final = 0.75  # how much longer texts are held back
 
 MAX_QUERY_CHARS: Final = 8192
-TERM_BYTES: Final = 150  # what a term of an index takes, beside its postings
+TERM_BYTES: Final = 150  # a term of an index without its postings
 
 _WORD = re.compile(r"\w+")
 # Normalizing holds the interpreter: it is done piece by piece, and pieces end with words where they can.

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 MAX_SHOWN_CHARS = 200
-MAX_EXACT_INTEGER = 2**53  # of a double
+MAX_EXACT_INTEGER = 2**53  # a double holds no larger one exactly
 
 Schema = dict[str, Any] | bool
 

@@ -42,7 +42,7 @@ from services.inference.settings import AUTO, InferenceSettings
 
 IDLE_SEQUENCES = 96  # ids for finished sequences whose tokens may be shared
 MEMO_ROWS = 64  # rows of logits kept for prompts and first tokens that come again
-MAX_CONSTRAINT_MIB = 512  # that a worker process may take to build a constraint; what it keeps is bounded apart
+MAX_CONSTRAINT_MIB = 512  # memory of a worker that builds a constraint; the result has a bound of its own
 MIB = 1024 * 1024
 
 log = get_logger(__name__)

@@ -27,7 +27,7 @@ from services.constraint.core.schema import bound_source, open_schema, warnings_
 
 MAX_UNSUPPORTED = 200
 _MAX_REASON_CHARS = 100
-_ENTRY_BYTES = 200  # of an object and its place in a dict
+_ENTRY_BYTES = 200  # an object and its place in a dict
 _UNSATISFIABLE = "Unsatisfiable schema"
 _UNIMPLEMENTED = re.compile(r"Unimplemented keys: (\[.*\])")
 _UNKNOWN_FORMAT = re.compile(r"Unknown format: (.*)")

@@ -274,5 +274,5 @@ def _write(value: Any, numbers: dict[float, str]) -> str:
         return f"[{', '.join(_write(item, numbers) for item in value)}]"
     if isinstance(value, float):
         return numbers.get(value) or json.dumps(value)
-    is_half = isinstance(value, str) and _HALF_PAIR.search(value)  # which no UTF-8 has: it stays an escape
+    is_half = isinstance(value, str) and _HALF_PAIR.search(value)  # UTF-8 has no such character: it stays an escape
     return json.dumps(value, ensure_ascii=bool(is_half))

@@ -19,7 +19,7 @@ from services.constraint.core.pipeline import Pipeline
 from services.constraint.core.rules import compile_rules
 from services.constraint.core.schema import find_violations, open_schema, warnings_of
 
-MAX_PROBLEMS = 100  # of a grammar that are listed
+MAX_PROBLEMS = 100  # listed for one grammar
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from services.context.core.chunk import select_chunks
 from services.context.core.document import check_collection_name
 from services.context.ports import DocumentStore, Version
 
-CHUNK_BYTES = 200  # what a chunk takes beside its text
+CHUNK_BYTES = 200  # a chunk without its text
 
 
 class Retriever(StrEnum):
@@ -82,7 +82,7 @@ class Retrieval:
                 indexed = self._indexes.get(name)
                 if indexed is None or indexed.version != version:
                     loaded, chunks = await self._store.load_chunks(name)
-                    self._indexes.pop(name, None)  # what it said before is not kept beside what it says now
+                    self._indexes.pop(name, None)  # the old index is not kept beside the new one
                     indexed = self._indexes[name] = await asyncio.to_thread(_index, loaded, chunks)
                 self._indexes.move_to_end(name)
         finally:

@@ -30,7 +30,7 @@ _HEAP_FIELDS = [
     "fordblks",
     "keepcost",
 ]
-MAX_MEMORY_BYTES = 32 * 1024 * 1024  # that one constraint keeps in the service while it is used
+MAX_MEMORY_BYTES = 32 * 1024 * 1024  # one constraint in the service, while it is used
 
 _TO_ENGINE_TEXT: dict[ConstraintKind, Callable[[str], str]] = {
     ConstraintKind.SCHEMA: engine_text_of_schema,

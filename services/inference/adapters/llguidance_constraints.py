@@ -27,13 +27,13 @@ from services.inference.core.decoding.sampling import Logits
 from services.inference.core.generation import Constraint, ConstraintKind
 
 MAX_SOURCE_BYTES = 256 * 1024
-GROWTH_BYTES = 8 * 1024 * 1024  # that a constraint's lexer is expected to grow by while it is used
+GROWTH_BYTES = 8 * 1024 * 1024  # expected growth of a constraint's lexer while it is used
 # A lexer that counts characters grows by this much for each token of a text: measured, English prose.
 TOKEN_BYTES = 14 * 1024
 # The engine's limits end that: measured, with a pattern and without.
 MAX_PATTERN_GROWTH_BYTES, MAX_LENGTH_GROWTH_BYTES = 32 * 1024 * 1024, 72 * 1024 * 1024
 _LENGTH = re.compile('"(max|min)Length"')
-WORN_TOKENS = 1024  # who comes after so many gets a lexer of its own
+WORN_TOKENS = 1024  # after so many, the next request gets a lexer of its own
 RETRY_AFTER_S = 1.0
 _NEVER = np.float32(-np.inf)
 _REASON_CHARS = 200
@@ -164,7 +164,7 @@ class LlguidanceCompiler:
         key = f"{constraint.kind} {hashlib.sha256(source).hexdigest()}"
         matcher, _ = await self._cache.get(key, lambda: self._try(constraint))
         worn = matcher.lexer
-        if worn.is_worn:  # what was tried once needs no other trial
+        if worn.is_worn:  # a source that was tried needs no second trial
             self._cache.drop(key, matcher)
             lexer = Lexer(worn.kind, worn.engine_text, worn.built_bytes)
             matcher, _ = await self._cache.get(key, lambda: self._build(lexer))

@@ -83,7 +83,7 @@ class _Entry:
         self.users = 0
         self.last_used = 0
         self.loaded_at_s = -math.inf
-        self.failure: PaganticError | None = None  # of the last loading, until `retry_at_s`
+        self.failure: PaganticError | None = None  # why the last load failed, until `retry_at_s`
         self.retry_at_s = -math.inf
 
 

@@ -18,7 +18,7 @@ PURGED_AT_ONCE = 200
 PURGE_INTERVAL_S = 60.0
 FIRST_PURGE_S = 10.0  # after the start, which has enough to do, and may take up what is old
 RETRY_S = 5.0  # after a purge that failed
-ANSWER_TIMEOUT_S = 30  # of its statements, in PostgreSQL; nobody waits for them
+ANSWER_TIMEOUT_S = 30  # for a statement in PostgreSQL; nobody waits for the purge
 
 _executions, _sessions = tables.executions, tables.sessions
 log = get_logger(__name__)

@@ -10,7 +10,7 @@ from sqlalchemy import Engine, text
 
 from services.orchestrator.adapters.journal_database import READING
 
-_PARTS = ("", "-wal", "-shm")  # of a SQLite database
+_PARTS = ("", "-wal", "-shm")  # the files of a SQLite database
 
 
 class JournalSpace:

@@ -23,7 +23,7 @@ from services.orchestrator.ports.services import TokenCount
 log = get_logger(__name__)
 
 MAX_COUNTED_BYTES = 1024 * 1024  # of a conversation, the newest; it is sent twice, and a message has 4 MiB
-MAX_RECALLED_BYTES = 2 * MAX_COUNTED_BYTES  # of a conversation, the newest; no more of it is read for a turn
+MAX_RECALLED_BYTES = 2 * MAX_COUNTED_BYTES  # a turn reads the newest part of a conversation, no more
 BYTES_PER_TOKEN = 16  # hardly any text has longer tokens, so what has more bytes than this cannot be kept
 UNKNOWN_WINDOW = 2048
 SUMMARY_MESSAGE_TOKENS = 32  # its heading and what the template puts around it
@@ -57,7 +57,7 @@ class Memory:
         if not history or self._policy.eviction is Eviction.NONE:
             return replace(prepared, history=history, history_start=first, history_end=first + len(history))
         cuts = memory.cuts_of(history, request.messages)
-        if first and len(cuts) > 1:  # what was read may begin in the middle of a turn
+        if first and len(cuts) > 1:  # the part that was read may begin in the middle of a turn
             history, first = history[cuts[1] :], first + cuts[1]
             cuts = memory.cuts_of(history, request.messages)
         is_summarized = self._policy.eviction is Eviction.SUMMARIZE

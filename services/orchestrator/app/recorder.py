@@ -237,7 +237,7 @@ class Recorder:
         write = Write(self.record, tuple(events), tuple(entries), self._position, tuple(turn), used)
         self._position += len(entries)
         stored = asyncio.ensure_future(self._journal.write(write, can_wait=can_wait))
-        size = text_size(write.entries)  # what is large in an event is in its entry too
+        size = text_size(write.entries)  # large parts of an event are in its entry too
         self._unstored.append(_Batch(events, stored, size))
         self._unstored_size += size
         stored.add_done_callback(self._after_storing)
