@@ -81,6 +81,7 @@ async def test_a_purge_that_fails_fails_no_caller_and_is_tried_again_smaller(jou
     assert batches == [200, 100, 50]
 
 
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)  # a file has one writer at a time
 async def test_a_beat_does_not_wait_for_the_writer(journal):
     begun, go = threading.Event(), threading.Event()
 
@@ -88,8 +89,6 @@ async def test_a_beat_does_not_wait_for_the_writer(journal):
         begun.set()
         go.wait(5)
 
-    if journal._url.get_backend_name() == "sqlite":
-        pytest.skip("a file has one writer at a time, and one orchestrator")
     writing = journal._group.submit(slow)
     await asyncio.to_thread(begun.wait, 5)
     before = (await journal.beat()).beats["local"]
