@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import grpc
@@ -83,17 +83,19 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         self, method: str, behavior: Callable[[Any, Context], Awaitable[Any]]
     ) -> Callable[[Any, Context], Awaitable[Any]]:
         async def unary(request: Any, context: Context) -> Any:
-            with _measured(method) as end:
-                try:
-                    with self._call_scope(request, context):
-                        reply = await behavior(request, context)
-                except grpc.aio.AbortError:
-                    raise
-                except (asyncio.CancelledError, Exception) as error:  # noqa: BLE001 - the edge of the process
-                    await _abort(context, error, end)
-                else:
-                    end.status = "OK"
-                    return reply
+            end = _End(method)
+            try:
+                with self._call_scope(request, context):
+                    reply = await behavior(request, context)
+            except grpc.aio.AbortError:
+                raise
+            except (asyncio.CancelledError, Exception) as error:  # noqa: BLE001 - the edge of the process
+                await _abort(context, error, end)
+            else:
+                end.status = "OK"
+                return reply
+            finally:
+                end.record()
 
         return unary
 
@@ -101,19 +103,21 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         self, method: str, behavior: Callable[[Any, Context], AsyncGenerator[Any, None]]
     ) -> Callable[[Any, Context], AsyncIterator[Any]]:
         async def stream(request: Any, context: Context) -> AsyncIterator[Any]:
-            with _measured(method) as end:
-                try:
-                    with self._call_scope(request, context):
-                        # Closed here, not by the garbage collector: a caller that is gone stops the work at once.
-                        async with aclosing(behavior(request, context)) as responses:
-                            async for response in responses:
-                                yield response
-                except grpc.aio.AbortError:
-                    raise
-                except (asyncio.CancelledError, Exception) as error:  # noqa: BLE001 - the edge of the process
-                    await _abort(context, error, end)
-                else:
-                    end.status = "OK"
+            end = _End(method)
+            try:
+                with self._call_scope(request, context):
+                    # Closed here, not by the garbage collector: a caller that is gone stops the work at once.
+                    async with aclosing(behavior(request, context)) as responses:
+                        async for response in responses:
+                            yield response
+            except grpc.aio.AbortError:
+                raise
+            except (asyncio.CancelledError, Exception) as error:  # noqa: BLE001 - the edge of the process
+                await _abort(context, error, end)
+            else:
+                end.status = "OK"
+            finally:
+                end.record()
 
         return stream
 
@@ -141,7 +145,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             try:
                 self._limits.begin_side_stream(peer)
             except Overloaded as error:
-                await _abort(context, error, _End())
+                await _abort(context, error, _End(""))  # not recorded
             try:
                 async with aclosing(behavior(request, context)) as responses:
                     async for response in responses:
@@ -175,16 +179,14 @@ def _tolerant(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
 class _End:
     """How a call ended; one that nothing else is known of was cancelled."""
 
+    method: str
     status: str = "CANCELLED"
+    started_s: float = field(default_factory=time.monotonic)
 
-
-@contextmanager
-def _measured(method: str) -> Iterator[_End]:
-    end, started_s = _End(), time.monotonic()
-    try:
-        yield end
-    finally:
-        call_duration.record(time.monotonic() - started_s, {"grpc.method": method, "grpc.status": end.status})
+    def record(self) -> None:
+        """Count the call with how long it took."""
+        took_s = time.monotonic() - self.started_s
+        call_duration.record(took_s, {"grpc.method": self.method, "grpc.status": self.status})
 
 
 def _told(error: BaseException) -> PaganticError:

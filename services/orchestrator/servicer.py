@@ -29,7 +29,7 @@ SERVICE_NAME = pb.DESCRIPTOR.services_by_name["OrchestratorService"].full_name
 DEFAULT_PAGE = 50
 MAX_PAGE = 500
 MAX_AT_ONCE = 1000  # events or messages
-PAGE_BYTES = 2 * 1024 * 1024  # of events or messages, at most half of what clients take; a larger one comes alone
+PAGE_BYTES = 2 * 1024 * 1024  # half of what clients take; a larger event or message comes alone
 
 
 class OrchestratorServicer(rpc.OrchestratorServiceServicer):

@@ -56,7 +56,7 @@ def full(world):
         stream = infer(world.narrow_inference, constraint=constraint, max_tokens=3000)
         try:
             next(stream)
-        except grpc.RpcError:  # what ran before has only just ended
+        except grpc.RpcError:  # an earlier run has only just ended
             return None
         return stream
 
@@ -91,7 +91,7 @@ def break_the_engine(world):
     def attempt():
         work, response = run(world.narrowed, say(LONG_STEP, max_tokens=8))
         is_full = response.error.code == error_pb2.ERROR_CODE_INFERENCE_OVERLOADED
-        return None if is_full else (work, response)  # what ran before has only just ended
+        return None if is_full else (work, response)  # an earlier run has only just ended
 
     return wait_until(attempt, "the long step is taken")
 
@@ -109,7 +109,7 @@ def fail_a_step(world):
     def attempt():
         work, response = run(world.narrowed, say(FAILING_TEXT, max_tokens=8))
         is_full = response.error.code == error_pb2.ERROR_CODE_INFERENCE_OVERLOADED
-        return None if is_full else (work, response)  # what ran before has only just ended
+        return None if is_full else (work, response)  # an earlier run has only just ended
 
     return wait_until(attempt, "the failing step is taken")
 

@@ -266,7 +266,7 @@ class Recorder:
         while len(self._unstored) > MAX_UNSTORED or (self._unstored_size > MAX_UNSTORED_CHARS and self._unstored):
             oldest = self._unstored[0].stored
             await asyncio.shield(oldest)
-            self._publish_stored()  # its callback may not have run yet
+            self._publish_stored()  # the write's callback may not have run yet
 
     def _show(self, event: Event) -> None:
         payload = event.payload

@@ -51,7 +51,7 @@ class Runner:
         self._bounds = bounds
         self._prices = prices
         self._deadline = deadline
-        tool_slots = asyncio.Semaphore(MAX_PARALLEL)  # of all steps together
+        tool_slots = asyncio.Semaphore(MAX_PARALLEL)  # shared by all steps
         self._new_effects = partial(Effects, services, journal, clock, recorder, tool_slots=tool_slots)
         self._effects = self._new_effects()
         self._steps: PlanSteps | None = None

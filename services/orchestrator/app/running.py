@@ -92,7 +92,7 @@ class Running:
         self.recorder = recorder
         self.fingerprint = fingerprint
         self.size_bytes = size_bytes
-        self.request = request  # of the call that began it; None where it was taken up
+        self.request = request  # None where the run was resumed
         self.admitted = asyncio.Event()
         self.ended = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
@@ -187,7 +187,7 @@ class Running:
             if self.stop_failure is None and self.interrupted_by is None:
                 raise
             return self.stop_failure
-        except Unavailable as error:  # of the journal: what a service fails with is the machine's to decide
+        except Unavailable as error:  # the journal is away; failures of services go to the machine
             return failure_from(error)
         except Exception as error:  # noqa: BLE001 - a bug ends the execution that met it
             return Failure(code=None, message=report_bug(log, error))

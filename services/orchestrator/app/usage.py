@@ -12,7 +12,7 @@ from services.orchestrator.ports.journal import UsageTotal
 
 def total_of(request: Request, usage: TokenUsage, model: str, prices: Mapping[str, Prices]) -> UsageTotal | None:
     """Return what a request used under the alias that served it, empty where none is known; None for nothing."""
-    if not usage.prompt_tokens:  # else anyone could fill the table with names of models that there are not
+    if not usage.prompt_tokens:  # a made-up model name must not fill the table
         return None
     asked = request.hints.model
     found = (prices_of(prices, model) if model else None) or prices_of(prices, asked)

@@ -38,7 +38,7 @@ from services.orchestrator.core.plan import (
 )
 from services.orchestrator.core.response_warning import ResponseWarning
 
-MAX_DURATION_S = 315_576_000_000  # of google.protobuf.Duration
+MAX_DURATION_S = 315_576_000_000  # the largest google.protobuf.Duration
 
 
 def plan_from_proto(plan: plan_pb2.ExecutionPlan) -> Plan:

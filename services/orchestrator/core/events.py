@@ -204,7 +204,7 @@ NAME_OF: Mapping[type[Payload], EventName] = MappingProxyType(
 )
 
 STREAMED = (ContentDelta, ReasoningDelta)
-PROGRESS = (InferenceEnd, ToolEnd, StepEnd, ContextRetrieved)  # what has ended is not done again
+PROGRESS = (InferenceEnd, ToolEnd, StepEnd, ContextRetrieved)  # the ends of work that is not done again
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from pagantic_common.domain.messages import Message, Role, ToolDefinition
 DEFAULT_OUTPUT_TOKENS = 2048
 SUMMARY_TOKENS = 256
 _LOW_WATER = 2  # parts of the limit: one of them is what a cut leaves
-_TOO_LITTLE = 4  # of which one is less than an earlier cut can have left: the limit was lower then
+_TOO_LITTLE = 4  # a cut leaves half; less than a quarter says that the limit was lower then
 _MESSAGE_BYTES = 16  # what a template puts around a message, at most, in tokens
 _PROMPT_BYTES = 256  # and around a prompt
 _TOOL_BYTES = 64

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 DEFAULT_MAX_RETRIES = 2
 MAX_RETRIES = 10
 MAX_BACKOFF_S = 60.0
-MAX_WAITS_S = 300.0  # of all retries together
+MAX_WAITS_S = 300.0  # all retries together
 
 
 @dataclass(frozen=True, slots=True)

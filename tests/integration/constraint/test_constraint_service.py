@@ -163,5 +163,5 @@ async def test_a_hostile_source_costs_a_worker_once_and_then_nothing(stub):
         if error.code is ErrorCode.CONSTRAINT_TOO_COMPLEX and was_told:
             assert took_s < 0.2
             return
-        was_told = error.code is ErrorCode.CONSTRAINT_TOO_COMPLEX  # else the worker got too little of the processor
+        was_told = error.code is ErrorCode.CONSTRAINT_TOO_COMPLEX  # a starved worker says something else
     pytest.fail("it was never told")

@@ -33,7 +33,7 @@ async def test_the_least_recently_used_results_go_when_the_bytes_are_used_up():
     assert cache.used_bytes == 10
     assert not await was_kept(cache, "large", "x" * 11)
     assert not await was_kept(cache, "large", "x" * 11)
-    assert cache.used_bytes == 10  # what is larger than all the room takes none of it
+    assert cache.used_bytes == 10  # a result larger than the cache takes no room
     assert await was_kept(cache, "a", "a" * 5)
 
 
