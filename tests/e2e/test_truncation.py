@@ -47,6 +47,12 @@ def requests(*, strict):
             )
 
 
+def repeats_a_key(response):
+    """Tell whether an answer has fewer keys than its schema asks for, since a decoder cannot keep keys different."""
+    reasons = [reason for stage in response.validation.stages for reason in stage.reasons]
+    return any("written more than once" in reason for reason in reasons)
+
+
 def was_closed_by_repair(response):
     outcomes = {stage.stage: stage.outcome for stage in response.validation.stages}
     return outcomes.get(contract_pb2.STAGE_JSON_REPAIR) == contract_pb2.STAGE_OUTCOME_REPAIRED
@@ -61,14 +67,22 @@ def test_no_answer_that_a_limit_cut_is_told_as_a_success(channel, capsys, strict
     for response in responses:
         is_long = response.finish_reason == generation_pb2.FINISH_REASON_LENGTH
         guarantee = contract_pb2.Guarantee.Name(response.validation.guarantee)
-        if response.error.code:
+        if response.error.code == error_pb2.ERROR_CODE_CONSTRAINT_SCHEMA_INVALID:
+            told["a key given twice"] += 1
+            assert strict
+            assert not is_long
+            assert repeats_a_key(response)
+        elif response.error.code:
             told[error_pb2.ErrorCode.Name(response.error.code)] += 1
             assert response.error.code == error_pb2.ERROR_CODE_INFERENCE_OUTPUT_TRUNCATED
             assert not response.error.retryable
         elif guarantee == "GUARANTEE_PARTIAL":
             told["partial, with a warning"] += 1
             assert not strict
-            assert [warning.code for warning in response.warnings] == ["output_truncated"]
+            assert is_long or repeats_a_key(response)
+            assert [warning.code for warning in response.warnings] == [
+                "output_truncated" if is_long else "output_invalid"
+            ]
         else:
             told["complete"] += 1
             json.loads(response.structured_output_json)
