@@ -77,26 +77,38 @@ async def kill_in_turn(processes, kills):
 
 
 def report_outcomes(title, outcomes, kills=()):
-    took = sorted(outcome.took_s for outcome in outcomes)
     failed = [outcome for outcome in outcomes if outcome.error]
-    quantiles = ", ".join(
+    say(f"{title}: {len(outcomes)} honest requests, {len(failed)} failed; {quantiles_of(outcomes)}")
+    again = Counter(refusal for outcome in outcomes for refusal in outcome.refusals)
+    say(f"  sent again after {dict(again) or 'nothing'}")
+    report_by("mode", outcomes, lambda outcome: outcome.mode)
+    if kills:
+        report_by("kill", outcomes, lambda outcome: latest_kill(outcome, kills)[0])
+    for outcome in failed:
+        area, after_s = latest_kill(outcome, kills)
+        say(f"  failed: {outcome.mode} after {outcome.took_s:.1f} s: {outcome.error[:200]} ({area}, {after_s:.1f} s)")
+
+
+def report_by(title, outcomes, key_of):
+    """Print how long requests took by a key."""
+    for key in sorted({key_of(outcome) for outcome in outcomes}):
+        those = [outcome for outcome in outcomes if key_of(outcome) == key]
+        failures = sum(bool(outcome.error) for outcome in those)
+        say(f"  {title} {key:12} {len(those):6} sent, {failures:4} failed; {quantiles_of(those)}")
+
+
+def quantiles_of(outcomes):
+    took = sorted(outcome.took_s for outcome in outcomes)
+    return ", ".join(
         f"p{share * 100:.0f} {took[min(len(took) - 1, int(share * len(took)))]:.2f} s" for share in (0.5, 0.9, 0.99)
     )
-    say(f"{title}: {len(outcomes)} honest requests, {len(failed)} failed; {quantiles}")
-    for mode in sorted({outcome.mode for outcome in outcomes}):
-        of_mode = [outcome for outcome in outcomes if outcome.mode == mode]
-        median_s = statistics.median(outcome.took_s for outcome in of_mode)
-        failures = sum(bool(outcome.error) for outcome in of_mode)
-        say(f"  {mode:12} {len(of_mode):6} sent, {failures:4} failed, median {median_s:.2f} s")
-    for outcome in failed:
-        say(f"  failed: {outcome.mode} after {outcome.took_s:.1f} s: {outcome.error[:200]} ({near(outcome, kills)})")
 
 
-def near(outcome, kills):
-    """Return the kills of the half minute before a request ended."""
+def latest_kill(outcome, kills):
+    """Return which service was killed last before a request ended, "none" in half a minute, and how long before."""
     ended_s = outcome.started_s + outcome.took_s
-    found = [f"{area} killed {ended_s - at:.1f} s before" for at, area in kills if 0 <= ended_s - at < NEAR_S]
-    return ", ".join(found) or "no kill near it"
+    found = [(area, ended_s - at) for at, area in kills if 0 <= ended_s - at < NEAR_S]
+    return found[-1] if found else ("none", 0.0)
 
 
 def report_logs(folder):

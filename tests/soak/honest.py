@@ -1,4 +1,4 @@
-"""What honest callers send, and how they send it: every mode, some with conversations, again when the line was cut."""
+"""What honest callers send, and how: every mode, some with conversations, again where that may help."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ from tests.support.live_requests import CONTEXT, FIND, TELL, schema_of
 
 DEADLINE_S = 60.0
 AGAIN_AFTER_S = 0.5
-CUT = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNKNOWN)
+CUT = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNKNOWN)
 SCHEMA = json.dumps(schema_of(sad={"type": "boolean"}, kind={"enum": ["sea", "land"]}))
 TEXTS = ["Say a word about the sea.", "What is 17 * 23?", "Name a colour.", "Is the sea wide?"]
 MODES = ("chat", "chat", "conversation", "context", "structured", "structured", "vote", "plan")
@@ -25,12 +25,16 @@ MODES = ("chat", "chat", "conversation", "context", "structured", "structured", 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one request ended: in which mode, when it began, how long it took, and its error, "" for none."""
+    """How one request ended: in which mode, when it began, how long it took, its error, "" for none, and its refusals.
+
+    `refusals` are the errors after which it was sent again.
+    """
 
     mode: str
     started_s: float
     took_s: float
     error: str
+    refusals: tuple[str, ...] = ()
 
 
 def make_request(mode, random):
@@ -60,21 +64,20 @@ def make_request(mode, random):
 
 
 async def send(stub, mode, request):
-    """Send a request until it is answered, again under its id where the line was cut, and tell how it ended."""
-    started_s = time.monotonic()
+    """Send a request, again under its id where it was cut or refused for now, and tell how it ended."""
+    started_s, refusals = time.monotonic(), []
     while True:
         left_s = DEADLINE_S - (time.monotonic() - started_s)
         try:
             response = await stub.Execute(request, timeout=max(left_s, 0.1))
             error = error_pb2.ErrorCode.Name(response.error.code) if response.HasField("error") else ""
-            text = f"{error}: {response.error.message}" if error else ""
-            break
+            text, may_help = f"{error}: {response.error.message}" if error else "", response.error.retryable
         except grpc.aio.AioRpcError as refused:
-            if refused.code() not in CUT or left_s <= AGAIN_AFTER_S:
-                text = f"{refused.code().name}: {refused.details()}"
-                break
-            await asyncio.sleep(AGAIN_AFTER_S)
-    return Outcome(mode, started_s, time.monotonic() - started_s, text)
+            text, may_help = f"{refused.code().name}: {refused.details()}", refused.code() in CUT
+        if not may_help or left_s <= AGAIN_AFTER_S:
+            return Outcome(mode, started_s, time.monotonic() - started_s, text, tuple(refusals))
+        refusals.append(text.partition(":")[0])
+        await asyncio.sleep(AGAIN_AFTER_S)
 
 
 async def capacity_of(address, clients, seconds, seed):
