@@ -4,42 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 import uuid
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractContextManager, aclosing
-from functools import partial
 
-from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import (
-    DeadlineExceeded,
     ErrorCode,
     InvalidRequest,
-    PaganticError,
     PreconditionFailed,
     Unavailable,
     failure_of,
 )
-from pagantic_common.telemetry.scope import current_deadline, work_scope
 from services.orchestrator.app.create_plan import create_plan
-from services.orchestrator.app.failures import failure_from
 from services.orchestrator.app.running.admission import RESTART_S, SHUTTING_DOWN, Admission
-from services.orchestrator.app.running.environment import Environment, Limits
+from services.orchestrator.app.running.environment import Environment
 from services.orchestrator.app.running.execution import Execution
 from services.orchestrator.app.running.following import FOLLOW_S, follow, watch
 from services.orchestrator.app.running.registry import Registry
-from services.orchestrator.app.running.time_limits import TimeLimits, time_limits
-from services.orchestrator.app.running.turns import Turns
-from services.orchestrator.app.services import Services
-from services.orchestrator.app.usage import total_of
 from services.orchestrator.core.execution.events import Completed, Event
 from services.orchestrator.core.execution.lifecycle import State
 from services.orchestrator.core.model.plan import Plan
-from services.orchestrator.core.model.request import MAX_MESSAGES, Mode, Request, check_request
-from services.orchestrator.core.model.response import InferenceOutput, Response
-from services.orchestrator.core.plans.result import accept_plan
-from services.orchestrator.ports.journal import ExecutionRecord, Journal
+from services.orchestrator.core.model.request import MAX_MESSAGES, Request
+from services.orchestrator.core.model.response import Response
+from services.orchestrator.ports.journal import ExecutionRecord
 
 END_TIMEOUT_S = 5.0
 
@@ -47,21 +35,13 @@ END_TIMEOUT_S = 5.0
 class Executions:
     """The executions of one orchestrator."""
 
-    def __init__(
-        self,
-        services: Services,
-        journal: Journal,
-        clock: Clock,
-        limits: Limits,
-        *,
-        new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
-    ) -> None:
-        self.environment = Environment(services, journal, clock, limits, Turns(journal, limits.concurrent_turns))
-        self._journal = journal
-        self._limits = limits
+    def __init__(self, environment: Environment, *, new_id: Callable[[], str] = lambda: str(uuid.uuid4())) -> None:
+        self._environment = environment
+        self._journal = environment.journal
+        self._limits = environment.limits
         self.new_request_id = new_id
-        self.registry = Registry(limits.max_running, limits.max_running_bytes)
-        self._admission = Admission(self.environment, self.registry)
+        self.registry = Registry(environment.limits.max_running, environment.limits.max_running_bytes)
+        self._admission = Admission(environment, self.registry)
 
     def check_size(self, request_id: str, size_bytes: int, message_count: int) -> None:
         """Look at a request before it is decoded: its size as it is encoded, and whether there is room for it.
@@ -130,42 +110,12 @@ class Executions:
         return self.registry.held(size_bytes)
 
     async def create_plan(self, request: Request, size_bytes: int = 0) -> Plan:
-        """Return the plan that a PLAN request would run, checked, without running it.
-
-        Raises InvalidRequest for a malformed envelope or another mode, PreconditionFailed for a plan that is rejected,
-        and what the services raise that the planner asks, with a code.
-        """
-        check_request(request)
-        if request.mode is not Mode.PLAN:
-            raise InvalidRequest(f"mode {request.mode} has no plan: use PLAN")
-        limits = time_limits(request, self._limits.max_execution_s)
-        try:
-            made = await self._create_plan(request, size_bytes, limits)
-        except TimeoutError:
-            raise DeadlineExceeded(failure=limits.failure) from None
-        except PaganticError as error:
-            raise type(error)(failure=failure_from(error), retry_after_s=error.retry_after_s) from None
-        plan, failure = accept_plan(request, made, self._limits.plan_bounds)
-        if failure is not None:
-            raise PreconditionFailed(failure=failure)
-        return plan
-
-    async def _create_plan(self, request: Request, size_bytes: int, limits: TimeLimits) -> Plan:
-        services, clock = self.environment.services, self.environment.clock
-        count = partial(self._count_planning, request)
-        end = min(current_deadline(), Deadline.after(time.monotonic(), limits.left_s))
-        with self.registry.counted(size_bytes), work_scope(deadline=end):
-            async with asyncio.timeout(limits.left_s):
-                return await create_plan(services, request, self._limits.plan_bounds, clock.now, count)
-
-    async def _count_planning(self, request: Request, output: InferenceOutput) -> None:
-        used = total_of(request, output.usage, output.model, self._limits.prices)
-        if used is not None:
-            await self._journal.add_usage(used)
+        """Return the plan that a PLAN request would run; see `create_plan`."""
+        return await create_plan(request, size_bytes, self._environment, self.registry)
 
     async def cancel(self, request_id: str) -> State:
         """Cancel an execution and return the state it is in then. Raises NotFound for an unknown id."""
-        clock = self.environment.clock
+        clock = self._environment.clock
         end = Deadline.after(clock.monotonic_s(), END_TIMEOUT_S)
         failure, is_asked = failure_of(ErrorCode.CANCELLED_SIGNAL, "cancelled by CancelExecution"), False
         while True:

@@ -8,12 +8,13 @@ from functools import partial
 from pagantic_common.domain.errors import Aborted, Conflict, Failure, PreconditionFailed, Unavailable
 from pagantic_common.telemetry.scope import current_correlation, current_deadline
 from services.orchestrator.app.recording.recorder import Recorder
+from services.orchestrator.app.running.driver import Driver
 from services.orchestrator.app.running.environment import Environment
 from services.orchestrator.app.running.execution import Execution
 from services.orchestrator.app.running.registry import Registry
-from services.orchestrator.app.running.time_limits import caller_left, time_limits
+from services.orchestrator.app.running.time_limits import TimeLimits, caller_left, time_limits
 from services.orchestrator.core.execution.lifecycle import IllegalInputError, IllegalTransitionError, State
-from services.orchestrator.core.execution.replay import Admitted, begin, replay
+from services.orchestrator.core.execution.replay import Admitted, Replay, begin, replay
 from services.orchestrator.core.model.request import Request, check_request
 from services.orchestrator.core.text_size import text_size
 from services.orchestrator.ports.journal import ExecutionRecord
@@ -66,7 +67,7 @@ class Admission:
             return found
         if self._is_draining:
             raise Unavailable(SHUTTING_DOWN, retry_after_s=RESTART_S)
-        execution = Execution(self._environment, Recorder(self._journal, self._clock, record), halted_by=stop)
+        execution = Execution(Recorder(self._journal, self._clock, record), halted_by=stop)
         self._registry.add(execution)
         return await asyncio.shield(asyncio.ensure_future(self._claim(record, execution)))
 
@@ -109,7 +110,6 @@ class Admission:
             fingerprint=fingerprint,
         )
         execution = Execution(
-            self._environment,
             Recorder(self._journal, self._clock, record),
             request=request,
             size_bytes=size_bytes,
@@ -128,9 +128,7 @@ class Admission:
             existing = await self._store(execution, admitted, ended, takes_turn=takes_turn)
             if existing is not None:
                 return existing
-            execution.start(
-                begin(admitted), time_limits(request, limits.max_execution_s), partial(self._forget, request)
-            )
+            self._start(execution, begin(admitted), time_limits(request, limits.max_execution_s))
             return execution
         finally:
             if execution.task is None:
@@ -187,8 +185,12 @@ class Admission:
         max_execution_s = admitted.max_execution_s or self._environment.limits.max_execution_s
         spent_s = (self._clock.now() - record.started_at).total_seconds()
         limits = time_limits(request, max_execution_s).after(spent_s)
-        execution.start(replayed, limits, partial(self._forget, request))
+        self._start(execution, replayed, limits)
         self._turns.join(request, is_limited=False)  # before its task runs
+
+    def _start(self, execution: Execution, begun: Replay, limits: TimeLimits) -> None:
+        driver = Driver(self._environment, execution.recorder, begun, lambda: execution.deadline)
+        execution.start(driver, limits, partial(self._forget, begun.admitted.request))
 
     def _forget(self, request: Request, execution: Execution) -> None:
         self._registry.remove(execution, is_recorded=execution.recorder.broadcast.is_ended)

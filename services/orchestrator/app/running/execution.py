@@ -14,22 +14,10 @@ from pagantic_common.domain.errors import Failure, Internal, PaganticError, Unav
 from pagantic_common.telemetry.logging import get_logger, report_bug
 from pagantic_common.telemetry.scope import current_deadline, work_scope
 from pagantic_common.telemetry.tracing import trace_scope
-from services.orchestrator.app.effects.driving import drive
-from services.orchestrator.app.effects.scope import RunScope
-from services.orchestrator.app.effects.table import EFFECTS
 from services.orchestrator.app.failures import failure_from
 from services.orchestrator.app.recording.recorder import Recorder
-from services.orchestrator.app.running.environment import Environment
+from services.orchestrator.app.running.driver import Driver
 from services.orchestrator.app.running.time_limits import TimeLimits, caller_left
-from services.orchestrator.app.usage import total_of
-from services.orchestrator.core.execution import events, machine
-from services.orchestrator.core.execution.commands import Finish
-from services.orchestrator.core.execution.events import Payload
-from services.orchestrator.core.execution.inputs import Input
-from services.orchestrator.core.execution.progress import failed_with
-from services.orchestrator.core.execution.replay import Replay
-from services.orchestrator.core.execution.run import Outcome
-from services.orchestrator.core.model.plan import MAX_PARALLEL
 from services.orchestrator.core.model.request import Request
 
 log = get_logger(__name__)
@@ -74,7 +62,6 @@ class Execution:
 
     def __init__(
         self,
-        environment: Environment,
         recorder: Recorder,
         *,
         request: Request | None = None,
@@ -82,7 +69,6 @@ class Execution:
         admitted_for: Deadline | None = None,
         halted_by: Failure | PaganticError | None = None,
     ) -> None:
-        self._environment = environment
         self.recorder = recorder
         self.request = request
         self.size_bytes = size_bytes
@@ -94,7 +80,6 @@ class Execution:
         self._admitted_for = admitted_for or Deadline()  # until someone watches
         self._watched_until: list[Deadline] = []
         self._times_out_at = Deadline()
-        self._outcome: Outcome  # from its start
 
     @property
     def request_id(self) -> str:
@@ -156,14 +141,12 @@ class Execution:
             if not self._watched_until:
                 self.stop(caller_left(time.monotonic() - since_s))
 
-    def start(self, begun: Replay, limits: TimeLimits, on_end: Callable[[Execution], None]) -> None:
-        """Run it in a task of its own, from where it stands; `on_end` is called when that has ended, however it did."""
+    def start(self, driver: Driver, limits: TimeLimits, on_end: Callable[[Execution], None]) -> None:
+        """Run it in a task of its own; `on_end` is called when that has ended, however it did."""
         self._times_out_at = Deadline.after(time.monotonic(), limits.left_s)
-        self._outcome = begun.outcome
-        self.recorder.progress = begun.progress
-        self._task = asyncio.create_task(self._live(limits, on_end, is_resumed=begun.is_resumed))
+        self._task = asyncio.create_task(self._live(driver, limits, on_end))
 
-    async def _live(self, limits: TimeLimits, on_end: Callable[[Execution], None], *, is_resumed: bool) -> None:
+    async def _live(self, driver: Driver, limits: TimeLimits, on_end: Callable[[Execution], None]) -> None:
         self._phase = Phase.RUNNING
         lost: PaganticError = Internal(_NOT_RECORDED)
         record = self.recorder.record
@@ -171,7 +154,7 @@ class Execution:
         try:
             # Callers come and go, each with a deadline of its own: every command takes the deadline of its beginning.
             with trace_scope(record.trace_id), work_scope(correlation=correlation, is_detached=True):
-                await self._run(limits, is_resumed=is_resumed)
+                await self._run(driver, limits)
         except Unavailable as error:
             log.warning("an execution's end could not be recorded", reason=str(error))
             lost = error
@@ -184,21 +167,21 @@ class Execution:
                 lost = self._halted_by
             self.recorder.broadcast.abandon(lost)
 
-    async def _run(self, limits: TimeLimits, *, is_resumed: bool) -> None:
+    async def _run(self, driver: Driver, limits: TimeLimits) -> None:
         reason = self._halted_by
         if reason is None:
-            reason = await self._drive_in_time(limits, is_resumed=is_resumed)
+            reason = await self._drive_in_time(driver, limits)
         if isinstance(reason, Failure):
             self._phase = Phase.ENDING
-            await self._end(reason)
+            await driver.end(reason)
 
-    async def _drive_in_time(self, limits: TimeLimits, *, is_resumed: bool) -> Failure | PaganticError | None:
+    async def _drive_in_time(self, driver: Driver, limits: TimeLimits) -> Failure | PaganticError | None:
         """Run until the machine has finished, or return what ended or interrupted it from outside."""
         if limits.left_s <= 0:  # it passed while nobody ran it
             return limits.failure
         try:
-            async with asyncio.timeout(limits.left_s), self._environment.turns.turn(self._outcome.run.request):
-                await self._drive(is_resumed=is_resumed)
+            async with asyncio.timeout(limits.left_s):
+                await driver.drive(self._decided)
         except TimeoutError:
             return limits.failure
         except asyncio.CancelledError:
@@ -211,57 +194,5 @@ class Execution:
             return Failure(code=None, message=report_bug(log, error))
         return None
 
-    async def _drive(self, *, is_resumed: bool) -> None:
-        outcome = self._outcome
-        if self.recorder.has_no_events:
-            await self._record(outcome)
-        if isinstance(outcome.command, Finish):
-            return
-        if is_resumed:
-            # Durable: an execution that ends its orchestrator each time must not look as if it were resumed once.
-            resumed = events.Resumed(len(self.recorder.progress.steps))
-            await self.recorder.emit(resumed, is_durable=True)
-        await drive(outcome, self._scope(), self._record)
-
-    def _scope(self) -> RunScope:
-        environment = self._environment
-        return RunScope(
-            services=environment.services,
-            conversations=environment.journal,
-            clock=environment.clock,
-            recorder=self.recorder,
-            effects=EFFECTS,
-            tool_slots=asyncio.Semaphore(MAX_PARALLEL),
-            deadline=lambda: self.deadline,
-        )
-
-    async def _end(self, failure: Failure) -> None:
-        """End the machine from outside. An outcome that is decided already stays."""
-        if self.recorder.is_finishing:
-            await self.recorder.settle()
-            return
-        if self.recorder.has_no_events:
-            await self._record(self._outcome)
-            if isinstance(self._outcome.command, Finish):
-                return
-        failed = failed_with(self._outcome.run, self.recorder.progress, failure)
-        await self._record(machine.step(self._outcome.run, failed), failed)
-
-    async def _record(self, outcome: Outcome, happened: Input | None = None) -> None:
-        """Record what the machine told, and the input that it took; the last time with the response."""
-        self._outcome = outcome
-        entries = [happened] if happened is not None else []
-        command = outcome.command
-        if isinstance(command, Finish):
-            self._phase = Phase.ENDING
-            run = outcome.run
-            used = total_of(run.request, command.response.usage, run.model, self._environment.limits.prices)
-            await self.recorder.finish(
-                outcome.transitions, command.response, turn=command.turn, entries=entries, used=used
-            )
-            return
-        told: list[Payload] = list(outcome.transitions)
-        discarded = outcome.discarded
-        if discarded is not None:
-            told.append(events.AttemptDiscarded(discarded.attempt, discarded.reason))
-        await self.recorder.record_step(told, entries)
+    def _decided(self) -> None:
+        self._phase = Phase.ENDING
