@@ -77,11 +77,11 @@ class Executions:
             return await self._response_of(found)
 
     async def _response_of(self, record: ExecutionRecord) -> Response:
-        async with aclosing(follow(record, self._journal, self._admission)) as events:
+        async with aclosing(follow(record, self._environment, self._admission)) as events:
             async for event in events:
                 if isinstance(event.payload, Completed):
                     return event.payload.response
-        raise Unavailable("the execution goes on elsewhere: send the request again", retry_after_s=FOLLOW_S)
+        raise AssertionError("a stream ends with Completed")
 
     async def stream(self, request: Request, fingerprint: str, size_bytes: int = 0) -> AsyncGenerator[Event, None]:
         """Run or join a request and yield its events; the last is Completed.
@@ -99,7 +99,7 @@ class Executions:
     def _events_of(self, found: Execution | ExecutionRecord) -> AsyncGenerator[Event, None]:
         if isinstance(found, Execution):
             return watch(found)
-        return follow(found, self._journal, self._admission)
+        return follow(found, self._environment, self._admission)
 
     def _counted_beside(
         self, found: Execution | ExecutionRecord, request: Request, size_bytes: int

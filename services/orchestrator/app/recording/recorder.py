@@ -18,8 +18,8 @@ from pagantic_common.telemetry.names import ORCHESTRATOR_EXECUTION_DURATION
 from pagantic_common.telemetry.scope import current_scope, current_span_id
 from services.orchestrator.app.recording.broadcast import Broadcast
 from services.orchestrator.core.execution.events import NAME_OF, STREAMED, Completed, Event, Payload
-from services.orchestrator.core.execution.progress import Progress, StoredProgress
-from services.orchestrator.core.execution.replay import Entry
+from services.orchestrator.core.execution.progress import CallBegan, CallEnded, NestedInput, Progress, StepEnded
+from services.orchestrator.core.execution.replay import Admitted, Entry
 from services.orchestrator.core.execution.run import Transition
 from services.orchestrator.core.model.response import Response
 from services.orchestrator.core.text_size import text_size
@@ -210,10 +210,13 @@ class Recorder:
 
     def _advance(self, entry: Entry) -> None:
         """Add an entry to what has happened inside the outstanding command; the command's answer clears it."""
-        if isinstance(entry, StoredProgress):
-            self.progress.add(entry)
-        else:
-            self.progress.clear()
+        match entry:
+            case Admitted():
+                return
+            case CallBegan() | CallEnded() | StepEnded() | NestedInput():
+                self.progress.add(entry)
+            case _:
+                self.progress.answer(entry)
 
     def _after_storing(self, just_stored: asyncio.Future[None]) -> None:
         if not just_stored.cancelled():
