@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
@@ -99,6 +99,10 @@ class Recorder:
     def is_finishing(self) -> bool:
         """Whether the outcome is decided."""
         return self._finishing is not None
+
+    def follow(self, stored: Awaitable[None]) -> None:
+        """Show nothing before something is stored that was given to the journal before; fail when it could not be."""
+        self._keep([], asyncio.ensure_future(stored), 0)
 
     async def emit(
         self,
@@ -202,11 +206,13 @@ class Recorder:
         write = Write(self.record, tuple(events), tuple(entries), self._position, tuple(turn), used)
         self._position += len(entries)
         stored = asyncio.ensure_future(self._journal.write(write, can_wait=can_wait))
-        size = text_size(write.entries)  # large parts of an event are in its entry too
+        self._keep(events, stored, text_size(write.entries))  # large parts of an event are in its entry too
+        return stored
+
+    def _keep(self, events: list[Event], stored: asyncio.Future[None], size: int) -> None:
         self._unstored.append(_Batch(events, stored, size))
         self._unstored_size += size
         stored.add_done_callback(self._after_storing)
-        return stored
 
     def _advance(self, entry: Entry) -> None:
         """Add an entry to what has happened inside the outstanding command; the command's answer clears it."""

@@ -12,10 +12,11 @@ from services.orchestrator.app.running.driver import Driver
 from services.orchestrator.app.running.environment import Environment
 from services.orchestrator.app.running.execution import Execution
 from services.orchestrator.app.running.registry import Registry
+from services.orchestrator.app.running.submission import Submission
 from services.orchestrator.app.running.time_limits import TimeLimits, caller_left, time_limits
 from services.orchestrator.core.execution.lifecycle import IllegalInputError, IllegalTransitionError, State
 from services.orchestrator.core.execution.replay import Admitted, Replay, begin, replay
-from services.orchestrator.core.model.request import Request, check_request
+from services.orchestrator.core.model.request import check_request
 from services.orchestrator.core.text_size import text_size
 from services.orchestrator.ports.journal import ExecutionRecord
 
@@ -38,22 +39,23 @@ class Admission:
         """Resume nothing any more: what is interrupted waits for another orchestrator, or for the next start."""
         self._is_draining = True
 
-    async def find(self, request: Request, fingerprint: str, size_bytes: int) -> Execution | ExecutionRecord:
+    async def find(self, submission: Submission) -> Execution | ExecutionRecord:
         """Return the execution of a request, begun now or before, or the record of one that ended or runs elsewhere.
 
         One that was interrupted goes on; one that was cancelled, or failed in a way that may pass, runs again.
         Raises InvalidRequest for a malformed envelope, Conflict for another payload under the same id.
         """
+        request = submission.request
         check_request(request)
-        found = await self._find_or_begin(request, fingerprint, size_bytes)
-        if found.fingerprint != fingerprint:
+        found = await self._find_or_begin(submission)
+        if found.fingerprint != submission.fingerprint:
             raise Conflict(f"request_id {request.request_id!r} was used with another payload: take a new one")
         if isinstance(found, Execution):
             return found
         if found.is_interrupted:
             return await self.resume(found) or await self._journal.get(found.request_id)
         if found.response is not None and found.response.may_run_again:
-            return await self._find_or_begin(request, fingerprint, size_bytes, ended=found)
+            return await self._find_or_begin(submission, ended=found)
         return found
 
     async def resume(self, record: ExecutionRecord, stop: Failure | None = None) -> Execution | None:
@@ -75,23 +77,24 @@ class Admission:
         return execution
 
     async def _find_or_begin(
-        self, request: Request, fingerprint: str, size_bytes: int, ended: ExecutionRecord | None = None
+        self, submission: Submission, ended: ExecutionRecord | None = None
     ) -> Execution | ExecutionRecord:
         """Begin a request, for the first time or after it `ended`, unless it runs.
 
         One that is being cancelled is waited for. A caller that leaves meanwhile stops what it began.
         """
+        request = submission.request
         while (running := await self._registry.get(request.request_id)) is not None:
             if not running.is_stopping:
                 return running
             await running.ended.wait()
-        execution = self._register(request, fingerprint, size_bytes)
+        execution = self._register(submission)
         try:
             takes_turn = self._turns.join(request)
         except Aborted:
             self._registry.remove(execution, is_recorded=True)
             raise
-        execution.start(partial(self._admit, request, ended, takes_turn), self._forget)
+        execution.start(partial(self._admit, submission, ended, takes_turn), self._forget)
         try:
             existing = await asyncio.shield(execution.admission)
         except asyncio.CancelledError:
@@ -100,7 +103,8 @@ class Admission:
             raise
         return existing or execution
 
-    def _register(self, request: Request, fingerprint: str, size_bytes: int) -> Execution:
+    def _register(self, submission: Submission) -> Execution:
+        request = submission.request
         now = self._clock.now()
         record = ExecutionRecord(
             request_id=request.request_id,
@@ -111,26 +115,29 @@ class Admission:
             state=State.INIT,
             entered_at=now,
             attempt=1,
-            fingerprint=fingerprint,
+            fingerprint=submission.fingerprint,
         )
         execution = Execution(
             Recorder(self._journal, self._clock, record),
             request=request,
-            size_bytes=size_bytes,
+            size_bytes=submission.size_bytes,
             admitted_for=current_deadline(),
         )
         self._registry.add(execution)
         return execution
 
     async def _admit(
-        self, request: Request, ended: ExecutionRecord | None, takes_turn: bool, execution: Execution
+        self, submission: Submission, ended: ExecutionRecord | None, takes_turn: bool, execution: Execution
     ) -> Driver | ExecutionRecord:
         """Store that an execution begins, or return the record of the one that has its id."""
-        limits = self._environment.limits
+        limits, request = self._environment.limits, submission.request
         admitted = Admitted(request, limits.plan_bounds, max_execution_s=limits.max_execution_s)
-        existing = await self._store(execution, admitted, ended, takes_turn=takes_turn)
-        if existing is not None:
-            return existing
+        if submission.has_new_id and not takes_turn:  # nobody can refuse it, so nobody waits for the journal
+            execution.recorder.follow(self._journal.admit_new(execution.recorder.record, admitted))
+        else:
+            existing = await self._store(execution, admitted, ended, takes_turn=takes_turn)
+            if existing is not None:
+                return existing
         return self._driver(execution, begin(admitted), time_limits(request, limits.max_execution_s))
 
     async def _store(
