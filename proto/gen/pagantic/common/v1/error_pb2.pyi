@@ -28,15 +28,15 @@ class _ErrorCategoryEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCa
     ERROR_CATEGORY_UNSPECIFIED: _ErrorCategory.ValueType  # 0
     """The failure is outside the taxonomy."""
     ERROR_CATEGORY_INFERENCE_FAILURE: _ErrorCategory.ValueType  # 1
-    """The inference service could not produce tokens. Recovery: backoff, another replica."""
+    """The inference service could not produce tokens. Recovery: backoff, another instance."""
     ERROR_CATEGORY_TOOL_FAILURE: _ErrorCategory.ValueType  # 2
-    """A tool did not give a result. Recovery: retry an idempotent tool, or go on without it."""
+    """A tool did not give a result. Recovery: retry an idempotent tool, or continue without it."""
     ERROR_CATEGORY_CONSTRAINT_FAILURE: _ErrorCategory.ValueType  # 3
     """The output does not satisfy its grammar or schema. Recovery: repair, infer again."""
     ERROR_CATEGORY_VALIDATION_FAILURE: _ErrorCategory.ValueType  # 4
     """The output broke a rule or missed its intent. Recovery: repair and infer again, adjust the prompt."""
     ERROR_CATEGORY_ORCHESTRATION_FAILURE: _ErrorCategory.ValueType  # 5
-    """The control flow could not go on. Recovery: a person."""
+    """The control flow cannot continue. Recovery: a person."""
     ERROR_CATEGORY_CONFIGURATION_FAILURE: _ErrorCategory.ValueType  # 6
     """The request or the deployment asks for something that cannot be. Recovery: fix it."""
     ERROR_CATEGORY_CANCELLATION: _ErrorCategory.ValueType  # 7
@@ -48,15 +48,15 @@ class ErrorCategory(_ErrorCategory, metaclass=_ErrorCategoryEnumTypeWrapper):
 ERROR_CATEGORY_UNSPECIFIED: ErrorCategory.ValueType  # 0
 """The failure is outside the taxonomy."""
 ERROR_CATEGORY_INFERENCE_FAILURE: ErrorCategory.ValueType  # 1
-"""The inference service could not produce tokens. Recovery: backoff, another replica."""
+"""The inference service could not produce tokens. Recovery: backoff, another instance."""
 ERROR_CATEGORY_TOOL_FAILURE: ErrorCategory.ValueType  # 2
-"""A tool did not give a result. Recovery: retry an idempotent tool, or go on without it."""
+"""A tool did not give a result. Recovery: retry an idempotent tool, or continue without it."""
 ERROR_CATEGORY_CONSTRAINT_FAILURE: ErrorCategory.ValueType  # 3
 """The output does not satisfy its grammar or schema. Recovery: repair, infer again."""
 ERROR_CATEGORY_VALIDATION_FAILURE: ErrorCategory.ValueType  # 4
 """The output broke a rule or missed its intent. Recovery: repair and infer again, adjust the prompt."""
 ERROR_CATEGORY_ORCHESTRATION_FAILURE: ErrorCategory.ValueType  # 5
-"""The control flow could not go on. Recovery: a person."""
+"""The control flow cannot continue. Recovery: a person."""
 ERROR_CATEGORY_CONFIGURATION_FAILURE: ErrorCategory.ValueType  # 6
 """The request or the deployment asks for something that cannot be. Recovery: fix it."""
 ERROR_CATEGORY_CANCELLATION: ErrorCategory.ValueType  # 7
@@ -74,11 +74,11 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     ERROR_CODE_INFERENCE_ENGINE_ERROR: _ErrorCode.ValueType  # 100
     """The engine failed while decoding. Retryable."""
     ERROR_CODE_INFERENCE_MODEL_UNAVAILABLE: _ErrorCode.ValueType  # 101
-    """The model is not loaded, or no replica can be reached. Retryable."""
+    """The model is not loaded, or no instance can be reached. Retryable."""
     ERROR_CODE_INFERENCE_CONTEXT_EXCEEDED: _ErrorCode.ValueType  # 102
     """Prompt and output do not fit the context window. Shorten the prompt or lower max_tokens."""
     ERROR_CODE_INFERENCE_MALFORMED_RESPONSE: _ErrorCode.ValueType  # 103
-    """The engine answered with something that is no answer: an unparsable tool call, an empty constrained answer. Retryable."""
+    """The engine's answer is unusable: an unparsable tool call, or an empty constrained answer. Retryable."""
     ERROR_CODE_INFERENCE_OVERLOADED: _ErrorCode.ValueType  # 104
     """The queue is full. Retry after the delay in RetryInfo."""
     ERROR_CODE_INFERENCE_OUTPUT_TRUNCATED: _ErrorCode.ValueType  # 105
@@ -124,7 +124,7 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     ERROR_CODE_ORCHESTRATION_DEPENDENCY_UNAVAILABLE: _ErrorCode.ValueType  # 504
     """A service that the request needs cannot be reached; it is named. Retryable."""
     ERROR_CODE_ORCHESTRATION_DEPENDENCY_FAILED: _ErrorCode.ValueType  # 505
-    """A service that the request needs was reached and failed, or has too much to do; its own words say which. Retryable."""
+    """A service that the request needs was reached, and failed or is overloaded; its own message says which. Retryable."""
     ERROR_CODE_ORCHESTRATION_STEP_TIMEOUT: _ErrorCode.ValueType  # 506
     """A plan's step, other than a tool's, took longer than its timeout. Retryable."""
     ERROR_CODE_CONFIG_NO_ENGINE: _ErrorCode.ValueType  # 600
@@ -148,11 +148,11 @@ ERROR_CODE_UNSPECIFIED: ErrorCode.ValueType  # 0
 ERROR_CODE_INFERENCE_ENGINE_ERROR: ErrorCode.ValueType  # 100
 """The engine failed while decoding. Retryable."""
 ERROR_CODE_INFERENCE_MODEL_UNAVAILABLE: ErrorCode.ValueType  # 101
-"""The model is not loaded, or no replica can be reached. Retryable."""
+"""The model is not loaded, or no instance can be reached. Retryable."""
 ERROR_CODE_INFERENCE_CONTEXT_EXCEEDED: ErrorCode.ValueType  # 102
 """Prompt and output do not fit the context window. Shorten the prompt or lower max_tokens."""
 ERROR_CODE_INFERENCE_MALFORMED_RESPONSE: ErrorCode.ValueType  # 103
-"""The engine answered with something that is no answer: an unparsable tool call, an empty constrained answer. Retryable."""
+"""The engine's answer is unusable: an unparsable tool call, or an empty constrained answer. Retryable."""
 ERROR_CODE_INFERENCE_OVERLOADED: ErrorCode.ValueType  # 104
 """The queue is full. Retry after the delay in RetryInfo."""
 ERROR_CODE_INFERENCE_OUTPUT_TRUNCATED: ErrorCode.ValueType  # 105
@@ -198,7 +198,7 @@ ERROR_CODE_ORCHESTRATION_PLAN_REJECTED: ErrorCode.ValueType  # 503
 ERROR_CODE_ORCHESTRATION_DEPENDENCY_UNAVAILABLE: ErrorCode.ValueType  # 504
 """A service that the request needs cannot be reached; it is named. Retryable."""
 ERROR_CODE_ORCHESTRATION_DEPENDENCY_FAILED: ErrorCode.ValueType  # 505
-"""A service that the request needs was reached and failed, or has too much to do; its own words say which. Retryable."""
+"""A service that the request needs was reached, and failed or is overloaded; its own message says which. Retryable."""
 ERROR_CODE_ORCHESTRATION_STEP_TIMEOUT: ErrorCode.ValueType  # 506
 """A plan's step, other than a tool's, took longer than its timeout. Retryable."""
 ERROR_CODE_CONFIG_NO_ENGINE: ErrorCode.ValueType  # 600

@@ -70,7 +70,7 @@ Global___CreateCollectionResponse: _TypeAlias = CreateCollectionResponse  # noqa
 
 @_typing.final
 class ListCollectionsRequest(_message.Message):
-    """Nothing to say yet."""
+    """Has no fields yet."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -108,8 +108,8 @@ class ContextPolicy(_message.Message):
     include_schema: _builtins.bool
     """Put the output schema into the context message, beyond max_tokens, also when nothing was found. Not in MODE_PLAN."""
     required: _builtins.bool
-    """Fail the request when the context cannot be retrieved for now; else it goes on without, with a warning. A collection,
-    retriever or scorer that does not exist fails it either way (CONFIG_INVALID).
+    """Fail the request when the context is temporarily unavailable; otherwise the request continues without it, with a
+    warning. An unknown collection, retriever or scorer always fails the request (CONFIG_INVALID).
     """
     @_builtins.property
     def rerank(self) -> Global___RerankPolicy:

@@ -741,7 +741,7 @@ Global___CountTokensResponse: _TypeAlias = CountTokensResponse  # noqa: Y015
 
 @_typing.final
 class ListModelsRequest(_message.Message):
-    """Nothing to say yet."""
+    """Has no fields yet."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -782,7 +782,7 @@ Global___ListModelsResponse: _TypeAlias = ListModelsResponse  # noqa: Y015
 
 @_typing.final
 class GetLoadRequest(_message.Message):
-    """Nothing to say yet."""
+    """Has no fields yet."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -845,7 +845,7 @@ Global___GetLoadResponse: _TypeAlias = GetLoadResponse  # noqa: Y015
 
 @_typing.final
 class DescribeEngineRequest(_message.Message):
-    """Nothing to say yet."""
+    """Has no fields yet."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -907,7 +907,7 @@ class DescribeEngineResponse(_message.Message):
     other_load_cores: _builtins.float
     """Cores that other processes used meanwhile, on average."""
     note: _builtins.str
-    """What the measurement waits for, or why the last one was not kept; empty when there is nothing to say."""
+    """What the measurement waits for, or why the last one was not kept; empty otherwise."""
     @_builtins.property
     def choices(self) -> _containers.RepeatedCompositeFieldContainer[Global___EngineChoice]:
         """One per setting that can be automatic."""
@@ -940,7 +940,7 @@ Global___DescribeEngineResponse: _TypeAlias = DescribeEngineResponse  # noqa: Y0
 
 @_typing.final
 class TuneEngineRequest(_message.Message):
-    """Nothing to say yet."""
+    """Has no fields yet."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -957,7 +957,7 @@ Global___TuneEngineRequest: _TypeAlias = TuneEngineRequest  # noqa: Y015
 
 @_typing.final
 class TuneEngineResponse(_message.Message):
-    """Nothing to say yet: DescribeEngine tells how it goes."""
+    """Empty; DescribeEngine shows the progress."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

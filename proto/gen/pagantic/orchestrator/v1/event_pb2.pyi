@@ -180,7 +180,7 @@ class ExecutionEvent(_message.Message):
 
     @_builtins.property
     def resumed(self) -> Global___Resumed:
-        """An interrupted execution was taken up again."""
+        """An interrupted execution was resumed."""
 
     def __init__(
         self,
@@ -676,8 +676,8 @@ Global___Completed: _TypeAlias = Completed  # noqa: Y015
 
 @_typing.final
 class Resumed(_message.Message):
-    """An interrupted execution was taken up again, after the last thing that the journal knows of. What had ended is not
-    done again; a tool call that may have run is not run again unless its tool is idempotent.
+    """An interrupted execution was resumed after its last entry in the journal. Work that had ended is not repeated; a tool
+    call that may have run is repeated only if its tool is idempotent.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

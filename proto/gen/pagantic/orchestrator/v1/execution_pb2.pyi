@@ -613,7 +613,7 @@ Global___Voting: _TypeAlias = Voting  # noqa: Y015
 
 @_typing.final
 class SystemResponse(_message.Message):
-    """What came of a SystemRequest. A failure is its error field; content may then be partial."""
+    """The result of a SystemRequest. A failure is its error field; content may then be partial."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -952,7 +952,7 @@ class Execution(_message.Message):
 
     @_builtins.property
     def response(self) -> Global___SystemResponse:
-        """What came of it; set once the state is terminal."""
+        """The response; set once the state is terminal."""
 
     def __init__(
         self,

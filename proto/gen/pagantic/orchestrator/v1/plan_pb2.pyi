@@ -534,7 +534,7 @@ Global___StepOutput: _TypeAlias = StepOutput  # noqa: Y015
 
 @_typing.final
 class StepResult(_message.Message):
-    """What came of one step."""
+    """The result of one step."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -89,7 +89,7 @@ Global___RerankResponse: _TypeAlias = RerankResponse  # noqa: Y015
 
 @_typing.final
 class ListScorersRequest(_message.Message):
-    """Nothing to say yet."""
+    """Has no fields yet."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
