@@ -7,14 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+FOLDERS = ("services", "gateway", "pagantic_common", "proto", "deploy")
+DECISIONS = ROOT / "deploy" / "decisions"
 FENCE = "```"
 
 
 def pages() -> list[Path]:
     """Return every page of the product but the decisions, which stay as they were made."""
-    folders = [ROOT / "services", ROOT / "deploy" / "docs", ROOT / "deploy" / "kubernetes", ROOT / "deploy" / "examples"]
-    found = [page for folder in folders for page in folder.rglob("*.md")]
-    return [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(found), ROOT / "deploy/observability/alerts.yaml"]
+    found = sorted(page for folder in FOLDERS for page in (ROOT / folder).rglob("*.md"))
+    current = [page for page in found if DECISIONS not in page.parents]
+    return [ROOT / "README.md", ROOT / "CHANGELOG.md", *current, ROOT / "deploy" / "observability" / "alerts.yaml"]
 
 
 def prose_lines(text: str) -> Iterator[tuple[int, str]]:
