@@ -91,6 +91,11 @@ def test_texts_use_the_words_of_the_glossary(texts):
     assert not wrong, "\n".join(wrong)
 
 
+def test_a_proto_comment_begins_with_the_thing_not_with_a_clause_about_it():
+    clause = re.compile(r" (What|Where|How|Why|Which|Who|Whose|Anything|Something)\b")
+    assert [f"{text.path}:{text.line}:{text.words}" for text in proto_texts() if clause.match(text.words)] == []
+
+
 def test_each_kind_of_text_is_found():
     assert {Path(text.path).name for text in page_texts()} > {"README.md", "CHANGELOG.md", "settings.md"}
     assert any("Execute" in text.words or "request" in text.words for text in proto_texts())

@@ -43,7 +43,7 @@ class _ErrorCategoryEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCa
     """The caller, a disconnect or a deadline ended the request. Recovery: send it again."""
 
 class ErrorCategory(_ErrorCategory, metaclass=_ErrorCategoryEnumTypeWrapper):
-    """Which part of the system a failure belongs to, and so who mends it."""
+    """Part of the system in which a failure belongs."""
 
 ERROR_CATEGORY_UNSPECIFIED: ErrorCategory.ValueType  # 0
 """The failure is outside the taxonomy."""
@@ -141,7 +141,7 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     """The caller cancelled or went away."""
 
 class ErrorCode(_ErrorCode, metaclass=_ErrorCodeEnumTypeWrapper):
-    """What went wrong. The name without its prefix is stable and is what logs, metrics and ErrorInfo.reason carry."""
+    """Kind of a failure. Logs, metrics and ErrorInfo.reason carry the name without its prefix; it is stable."""
 
 ERROR_CODE_UNSPECIFIED: ErrorCode.ValueType  # 0
 """The failure is outside the taxonomy, such as an unknown session."""
@@ -230,16 +230,16 @@ class SystemError(_message.Message):
     code: Global___ErrorCode.ValueType
     """The code of the failure; its name is stable."""
     category: Global___ErrorCategory.ValueType
-    """Which part of the system it belongs to; follows from code."""
+    """Part of the system; follows from code."""
     retryable: _builtins.bool
     """True when the same request may succeed later."""
     message: _builtins.str
-    """What went wrong and what to do, in lower case, without prompts or secrets."""
+    """Description and next step, in lower case, without prompts or secrets."""
     details_json: _builtins.str
     """Particulars as a JSON object, e.g. {"violations": [...]}; empty when there are none."""
     @_builtins.property
     def caused_by(self) -> _containers.RepeatedCompositeFieldContainer[Global___SystemError]:
-        """What led to it, nearest cause first; at most 5, and theirs are empty."""
+        """Causes, nearest first; at most 5, without causes of their own."""
 
     def __init__(
         self,
@@ -261,16 +261,16 @@ Global___SystemError: _TypeAlias = SystemError  # noqa: Y015
 
 @_typing.final
 class Warning(_message.Message):
-    """Something that went wrong and did not fail the request."""
+    """A problem that did not fail the request."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     CODE_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     code: _builtins.str
-    """What it is; stable, in lower case with underscores, e.g. output_truncated."""
+    """Kind of the problem; stable, in lower case with underscores, e.g. output_truncated."""
     message: _builtins.str
-    """What happened and what to do, in words."""
+    """Description and next step."""
     def __init__(
         self,
         *,

@@ -178,7 +178,7 @@ Global___IngestRequest: _TypeAlias = IngestRequest  # noqa: Y015
 
 @_typing.final
 class IngestResponse(_message.Message):
-    """What was stored. Answered only when it is on disk."""
+    """Counts of stored documents. The service answers after they are on disk."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -242,7 +242,7 @@ Global___DeleteRequest: _TypeAlias = DeleteRequest  # noqa: Y015
 
 @_typing.final
 class DeleteResponse(_message.Message):
-    """How much was deleted."""
+    """Counts of deleted documents."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -264,7 +264,7 @@ Global___DeleteResponse: _TypeAlias = DeleteResponse  # noqa: Y015
 
 @_typing.final
 class RetrieveRequest(_message.Message):
-    """What to look for."""
+    """Query and policy of a retrieval."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -274,7 +274,7 @@ class RetrieveRequest(_message.Message):
     """The question; of a longer one its last 8192 characters."""
     @_builtins.property
     def policy(self) -> _policy_pb2.ContextPolicy:
-        """Where and how; placement, rerank and the fields after it are not looked at."""
+        """Policy of the retrieval; placement, rerank and the fields after it are ignored."""
 
     def __init__(
         self,
@@ -316,7 +316,7 @@ Global___RetrieveResponse: _TypeAlias = RetrieveResponse  # noqa: Y015
 
 @_typing.final
 class BuildContextRequest(_message.Message):
-    """What to look for and how to lay it out."""
+    """Query, policy and layout of a context message."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -330,7 +330,7 @@ class BuildContextRequest(_message.Message):
     """Model whose tokenizer counts max_tokens; empty is the default model."""
     @_builtins.property
     def policy(self) -> _policy_pb2.ContextPolicy:
-        """Where to look, and how much to take."""
+        """Policy of the retrieval."""
 
     @_builtins.property
     def chunks(self) -> _containers.RepeatedCompositeFieldContainer[_chunk_pb2.Chunk]:

@@ -159,7 +159,7 @@ Global___ResumeExecutionResponse: _TypeAlias = ResumeExecutionResponse  # noqa: 
 
 @_typing.final
 class ListExecutionsRequest(_message.Message):
-    """Which executions to list."""
+    """Selects the executions to list."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -170,7 +170,7 @@ class ListExecutionsRequest(_message.Message):
     page_size: _builtins.int
     """Most executions per page; 0 is 50, at most 500."""
     page_token: _builtins.str
-    """Where to continue: next_page_token of the previous page."""
+    """The next_page_token of the previous page; empty for the first page."""
     session_id: _builtins.str
     """Only those of this session."""
     state: _execution_pb2.LifecycleState.ValueType
@@ -383,7 +383,7 @@ Global___GetSessionResponse: _TypeAlias = GetSessionResponse  # noqa: Y015
 
 @_typing.final
 class ListSessionsRequest(_message.Message):
-    """Which sessions to list."""
+    """Selects the sessions to list."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -392,7 +392,7 @@ class ListSessionsRequest(_message.Message):
     page_size: _builtins.int
     """Most sessions per page; 0 is 50, at most 500."""
     page_token: _builtins.str
-    """Where to continue: next_page_token of the previous page."""
+    """The next_page_token of the previous page; empty for the first page."""
     def __init__(
         self,
         *,
@@ -437,7 +437,7 @@ Global___ListSessionsResponse: _TypeAlias = ListSessionsResponse  # noqa: Y015
 
 @_typing.final
 class UpdateSessionRequest(_message.Message):
-    """What to change of a session's state."""
+    """Changes to the values of a session."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -569,7 +569,7 @@ class GetUsageRequest(_message.Message):
     page_size: _builtins.int
     """Most totals per page; 0 is 500, which is also the most."""
     page_token: _builtins.str
-    """Where to continue: next_page_token of the previous page."""
+    """The next_page_token of the previous page; empty for the first page."""
     def __init__(
         self,
         *,
