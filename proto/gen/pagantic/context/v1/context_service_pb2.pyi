@@ -117,7 +117,7 @@ class DeleteCollectionRequest(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """NOT_FOUND when there is none of that name."""
+    """Name of the collection; NOT_FOUND when it does not exist."""
     def __init__(
         self,
         *,
@@ -157,7 +157,7 @@ class IngestRequest(_message.Message):
     COLLECTION_FIELD_NUMBER: _builtins.int
     DOCUMENTS_FIELD_NUMBER: _builtins.int
     collection: _builtins.str
-    """Collection; made when it is not there."""
+    """Name of the collection; a new name makes a collection."""
     @_builtins.property
     def documents(self) -> _containers.RepeatedCompositeFieldContainer[_collection_pb2.Document]:
         """The documents; all of them are stored or none."""
@@ -224,7 +224,7 @@ class DeleteRequest(_message.Message):
     """The collection to delete from."""
     @_builtins.property
     def sources(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Sources of the documents; one that is not there is no error."""
+        """Sources of the documents; an unknown source is not an error."""
 
     def __init__(
         self,
@@ -325,7 +325,7 @@ class BuildContextRequest(_message.Message):
     CHUNKS_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
     query: _builtins.str
-    """The question; not looked at when chunks are given."""
+    """The query; ignored when chunks are given."""
     model: _builtins.str
     """Model whose tokenizer counts max_tokens; empty is the default model."""
     @_builtins.property
