@@ -1,8 +1,11 @@
-"""Between `pagantic.inference.v1` and the core's types."""
+"""Between `pagantic.inference.v1` and the core's types. Refuses only what these types cannot hold."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
+
+from google.protobuf.message import Message
 
 from pagantic.common.v1 import message_pb2
 from pagantic.inference.v1 import generation_pb2, inference_service_pb2
@@ -15,12 +18,10 @@ from pagantic_common.codec.messages import (
     usage_to_proto,
 )
 from pagantic_common.domain.errors import InvalidRequest
-from pagantic_common.domain.ids import check_tool_name
-from pagantic_common.domain.json_text import JsonTextError, parse_json
-from pagantic_common.domain.messages import check_message
 from pagantic_common.domain.usage import TokenUsage
 from services.inference.app.scoring import Score
 from services.inference.app.tuning import Tuner
+from services.inference.app.workload import Load
 from services.inference.core.embedding import Vectors
 from services.inference.core.generation import (
     CandidateEnd,
@@ -40,23 +41,15 @@ from services.inference.core.generation import (
     ToolCallDelta,
 )
 
-MAX_STOP_STRINGS = 16
-MAX_STOP_BYTES = 256
-MAX_PRIORITY = 10
-MAX_TOP_LOGPROBS = 20
-MAX_BIASED_TOKENS = 1024
-MAX_LOGIT_BIAS = 100
-
-_RANGES = {
-    "temperature": (0.0, 2.0),
-    "top_p": (0.0, 1.0),
-    "top_k": (0, 2**31),
-    "min_p": (0.0, 1.0),
-    "repetition_penalty": (0.1, 2.0),  # divides logits: a number near 0 makes them infinite
-    "presence_penalty": (-2.0, 2.0),
-    "frequency_penalty": (-2.0, 2.0),
-}
-_MUST_BE_POSITIVE = ("top_p",)
+_SAMPLING_FIELDS = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+)
 _CONSTRAINT_KINDS = {
     "schema_json": ConstraintKind.SCHEMA,
     "gbnf": ConstraintKind.GBNF,
@@ -73,63 +66,29 @@ _FINISH_REASONS = {reason: generation_pb2.FinishReason.Value(f"FINISH_REASON_{re
 
 
 def chat_prompt_from_proto(chat: generation_pb2.ChatPrompt) -> ChatPrompt:
-    """Decode a conversation; raises InvalidRequest for malformed messages."""
-    messages = tuple(message_from_proto(message) for message in chat.messages)
-    if not messages:
-        raise InvalidRequest("chat.messages is empty")
-    for position, message in enumerate(messages):
-        check_message(message, position)
+    """Decode a conversation; raises InvalidRequest for a number that its enum does not have."""
     if chat.tool_choice.mode not in message_pb2.ToolChoiceMode.values():
         raise InvalidRequest(f"tool_choice.mode {chat.tool_choice.mode} is not known")
-    names: set[str] = set()
     for tool in chat.tools:
         if tool.safety not in message_pb2.ToolSafety.values():
             raise InvalidRequest(f"the safety {tool.safety} of tool {tool.name[:80]!r} is not known")
-        check_tool_name(tool.name)
-        if tool.name in names:
-            raise InvalidRequest(f"two tools are named {tool.name!r}")
-        names.add(tool.name)
-        _check_parameters(tool.name, tool.parameters_json)
     return ChatPrompt(
-        messages=messages,
+        messages=tuple(message_from_proto(message) for message in chat.messages),
         tools=tuple(tool_definition_from_proto(tool) for tool in chat.tools),
         tool_choice=tool_choice_from_proto(chat.tool_choice),
     )
 
 
-def _check_parameters(tool_name: str, text: str) -> None:
-    try:
-        schema = parse_json(text, is_rewritable=True) if text else {}
-    except JsonTextError as error:
-        raise InvalidRequest(f"the parameters of tool {tool_name!r} are not JSON: {error}") from None
-    if not isinstance(schema, dict):
-        raise InvalidRequest(f"the parameters of tool {tool_name!r} are not a JSON object")
-
-
 def sampling_from_proto(sampling: generation_pb2.Sampling) -> Sampling:
-    """Decode sampling; raises InvalidRequest for a value out of its range."""
-    values = {}
-    for name, (low, high) in _RANGES.items():
-        if not sampling.HasField(name):  # type: ignore[arg-type]
-            continue
-        value = getattr(sampling, name)
-        if not low <= value <= high or (name in _MUST_BE_POSITIVE and value <= 0):
-            raise InvalidRequest(f"sampling.{name} is {value}: it must be between {low} and {high}")
-        values[name] = value
-    bias = dict(sampling.logit_bias)
-    if negative := [token for token in bias if token < 0]:
-        raise InvalidRequest(f"sampling.logit_bias names token {negative[0]}: ids begin at 0")
-    if len(bias) > MAX_BIASED_TOKENS or not all(abs(value) <= MAX_LOGIT_BIAS for value in bias.values()):
-        raise InvalidRequest(
-            f"sampling.logit_bias takes at most {MAX_BIASED_TOKENS} tokens, each at most {MAX_LOGIT_BIAS} up or down"
-        )
-    return Sampling(**values, logit_bias=bias)
+    """Decode sampling; fields that are not set have the defaults."""
+    given = {name: value for name in _SAMPLING_FIELDS if (value := _value_if_set(sampling, name)) is not None}
+    return Sampling(**given, logit_bias=dict(sampling.logit_bias))
 
 
 def prompt_from_proto(
     request: inference_service_pb2.InferRequest | inference_service_pb2.ScoreRequest,
 ) -> ChatPrompt | str:
-    """Decode a prompt; raises InvalidRequest when there is none."""
+    """Decode a prompt; raises InvalidRequest without a prompt."""
     match request.WhichOneof("prompt"):
         case None:
             raise InvalidRequest("prompt is not set: send chat or text")
@@ -139,57 +98,48 @@ def prompt_from_proto(
             return request.text
 
 
-def request_from_proto(request: inference_service_pb2.InferRequest, *, max_priority: int = 0) -> InferenceRequest:
-    """Decode a request; raises InvalidRequest for a field out of its range."""
-    if not 0 <= request.top_logprobs <= MAX_TOP_LOGPROBS:
-        raise InvalidRequest(f"top_logprobs is {request.top_logprobs}: it must be between 0 and {MAX_TOP_LOGPROBS}")
-    if request.max_tokens < 0:
-        raise InvalidRequest(f"max_tokens is {request.max_tokens}: it must not be negative")
-    if not -MAX_PRIORITY <= request.priority <= max_priority:
-        raise InvalidRequest(
-            f"priority is {request.priority}: it must be between -{MAX_PRIORITY} and {max_priority}, which "
-            "PAGANTIC_INFERENCE_MAX_PRIORITY sets"
-        )
-    if len(request.stop) > MAX_STOP_STRINGS or any(not 0 < len(s.encode()) <= MAX_STOP_BYTES for s in request.stop):
-        raise InvalidRequest(f"stop takes at most {MAX_STOP_STRINGS} strings of 1 to {MAX_STOP_BYTES} bytes each")
-    _check_options(request.options_json)
+def counted_chat_from_proto(request: inference_service_pb2.CountTokensRequest) -> ChatPrompt | None:
+    """Decode the conversation to count; None if it is not set."""
+    if not request.HasField("chat"):
+        return None
+    return chat_prompt_from_proto(request.chat)
+
+
+def request_from_proto(request: inference_service_pb2.InferRequest) -> InferenceRequest:
+    """Decode a request; raises InvalidRequest without a prompt, or for a number that its enum does not have."""
     return InferenceRequest(
         prompt=prompt_from_proto(request),
         sampling=sampling_from_proto(request.sampling),
-        seed=request.sampling.seed if request.sampling.HasField("seed") else None,
+        seed=_value_if_set(request.sampling, "seed"),
         constraint=_constraint_from_proto(request.constraint),
         max_tokens=request.max_tokens,
         stop=tuple(request.stop),
         candidate_count=request.candidate_count or 1,
-        top_logprobs=request.top_logprobs if request.HasField("top_logprobs") else None,
+        top_logprobs=_value_if_set(request, "top_logprobs"),
         priority=request.priority,
         reasoning=_reasoning_from_proto(request.reasoning),
+        options_json=request.options_json,
     )
+
+
+def _value_if_set(message: Message, field: str) -> Any:
+    if not message.HasField(field):
+        return None
+    return getattr(message, field)
 
 
 def _reasoning_from_proto(reasoning: generation_pb2.Reasoning) -> Reasoning:
     mode = _REASONING_MODES.get(reasoning.mode)
     if mode is None:
         raise InvalidRequest(f"reasoning.mode {reasoning.mode} is not known")
-    if reasoning.max_tokens < 0:
-        raise InvalidRequest(f"reasoning.max_tokens is {reasoning.max_tokens}: it must not be negative")
     return Reasoning(mode, reasoning.max_tokens)
 
 
 def _constraint_from_proto(constraint: generation_pb2.DecoderConstraint) -> Constraint | None:
     source = constraint.WhichOneof("source")
-    return None if source is None else Constraint(_CONSTRAINT_KINDS[source], getattr(constraint, source))
-
-
-def _check_options(text: str) -> None:
-    try:
-        options = parse_json(text) if text else {}
-    except JsonTextError as error:
-        raise InvalidRequest(f"options_json is not JSON: {error}") from None
-    if not isinstance(options, dict):
-        raise InvalidRequest("options_json is not a JSON object")
-    if options:
-        raise InvalidRequest(f"this engine has no option {next(iter(options))!r}")
+    if source is None:
+        return None
+    return Constraint(_CONSTRAINT_KINDS[source], getattr(constraint, source))
 
 
 def event_to_proto(event: Event) -> inference_service_pb2.InferResponse:
@@ -245,15 +195,25 @@ def _logprob_to_proto(logprob: TokenLogprob) -> generation_pb2.TokenLogprob:
     )
 
 
-def tuner_to_proto(tuner: Tuner | None, loaded: Sequence[str]) -> inference_service_pb2.DescribeEngineResponse:
+def load_to_proto(load: Load) -> inference_service_pb2.GetLoadResponse:
+    """Encode how busy the service is."""
+    return inference_service_pb2.GetLoadResponse(
+        queued_requests=load.queued_requests,
+        queue_capacity=load.queue_capacity,
+        running_sequences=load.running_sequences,
+        sequence_capacity=load.sequence_capacity,
+        kv_used_tokens=load.kv_used_tokens,
+        kv_capacity_tokens=load.kv_capacity_tokens,
+        output_tokens_total=load.output_tokens_total,
+    )
+
+
+def tuner_to_proto(tuner: Tuner, loaded: Sequence[str]) -> inference_service_pb2.DescribeEngineResponse:
     """Encode how the engine runs."""
-    reply = inference_service_pb2.DescribeEngineResponse(loaded_models=loaded)
-    if tuner is None:
-        return reply
+    reply = inference_service_pb2.DescribeEngineResponse(loaded_models=loaded, note=tuner.note)
     for choice in tuner.tuning.choices:
         reply.choices.add(name=choice.name, value=choice.value, reason=choice.reason)
     reply.state = inference_service_pb2.TuningState.Value(f"TUNING_STATE_{tuner.state.name}")
-    reply.note = tuner.note
     if tuner.tuning.measured_at:
         reply.measured_at.FromJsonString(tuner.tuning.measured_at)
         reply.other_load_cores = tuner.tuning.others_cores

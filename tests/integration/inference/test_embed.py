@@ -22,7 +22,6 @@ from pagantic_common.domain.errors import (
     Unavailable,
 )
 from pagantic_common.rpc.call import call_unary
-from pagantic_common.rpc.server import Registration
 from pagantic_common.telemetry.clock import SystemClock
 from pagantic_common.telemetry.scope import work_scope
 from pagantic_common.testing.clock import FakeClock
@@ -32,10 +31,9 @@ from pagantic_common.testing.server import serving
 from services.inference.app.embedding import Embedding
 from services.inference.app.models import Models, ModelSpec, ServedModel
 from services.inference.app.watchdog import wait_until_broken
-from services.inference.servicer import SERVICE_NAME, InferenceServicer
 from services.inference.settings import InferenceSettings
-from services.inference.wiring import open_app
-from tests.support.inference_app import generation_over, served
+from services.inference.wiring.service import open_app
+from tests.support.inference_app import generation_over, registration_of, served
 from tests.support.tiny_bert import write_tiny_bert
 
 
@@ -70,7 +68,7 @@ def models_over(*embeddings, engine=None):
         if engine is not None and spec.info is engine.model:
             return await served(generation_over(engine))
         embedding = made[spec.info.name]
-        return ServedModel(spec.info, embedding.embedder, embedding.close, embedding=embedding)
+        return ServedModel(spec.info, embedding)
 
     return Models([ModelSpec(engine.model, 0), *specs] if engine else specs, load)
 
@@ -81,7 +79,7 @@ async def stub_of():
     opened = []
 
     async def serve(models):
-        context = serving([Registration(SERVICE_NAME, InferenceServicer(models).add_to)])
+        context = serving([registration_of(models)])
         channel, _address = await context.__aenter__()
         opened.append((context, models))
         return rpc.InferenceServiceStub(channel)
