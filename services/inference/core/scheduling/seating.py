@@ -1,0 +1,123 @@
+"""Gives branches sequences of the KV cache, admits waiting requests, and preempts branches when the cache is full.
+
+A branch has a seat while it has a sequence. When cells run out, the branch of the last rank loses its seat and computes
+its tokens again later; the first in rank never does.
+"""
+
+from __future__ import annotations
+
+from services.inference.core.scheduling.branches import Branch, Ticket
+from services.inference.core.scheduling.logits_memo import LogitsMemo
+from services.inference.core.scheduling.prefix_tree import PrefixTree
+
+FAIR_ADMISSION = 4  # every fourth admission takes the oldest request, whatever its priority
+
+
+class Seating:
+    """The requests that wait, and the branches of those that run."""
+
+    def __init__(self, tree: PrefixTree, memo: LogitsMemo, max_running: int) -> None:
+        self.tree = tree
+        self.waiting: list[Ticket] = []
+        self.branches: list[Branch] = []
+        self.preemptions_total = 0
+        self._memo = memo
+        self._max_running = max_running
+        self._admissions = 0
+
+    @property
+    def free_places(self) -> int:
+        """How many more branches may run."""
+        return max(0, self._max_running - len(self.branches))
+
+    def seated(self) -> list[Branch]:
+        """Return the branches that have a sequence."""
+        return [branch for branch in self.branches if branch.sequence_id is not None]
+
+    def tickets(self) -> list[Ticket]:
+        """Return all requests, the waiting ones first."""
+        running = {branch.ticket.number: branch.ticket for branch in self.branches}
+        return [*self.waiting, *running.values()]
+
+    def fill(self) -> None:
+        """Seat as many branches as the cache has room for, then admit requests."""
+        for branch in self.branches:
+            if branch.is_deferred and branch.sequence_id is not None:
+                self.share_again(branch, self._needed_length(branch))
+        unseated = sorted((branch for branch in self.branches if branch.sequence_id is None), key=lambda b: b.rank)
+        if all(self._seat_before_lower(branch) for branch in unseated):
+            self._admit()
+
+    def share_again(self, branch: Branch, limit: int) -> None:
+        """Let a branch share the tokens that other branches have computed since it was seated."""
+        branch.is_deferred = False
+        if branch.sequence_id is None or branch.computed >= self.tree.shared_length(branch.tokens, limit):
+            return
+        self.tree.close(branch.sequence_id)
+        branch.sequence_id = self.tree.share(branch.tokens, limit)
+        branch.computed = 0
+        if branch.sequence_id is not None:
+            branch.computed = self.tree.length(branch.sequence_id)
+
+    def preempt(self, branch: Branch) -> None:
+        """Take a branch's sequence; its tokens can be shared until their cells are needed."""
+        if branch.sequence_id is not None:
+            self.tree.release(branch.sequence_id)
+        branch.sequence_id, branch.computed = None, 0
+        self.preemptions_total += 1
+
+    def remove(self, branch: Branch) -> None:
+        """Remove a branch; its computed tokens can be shared until their cells are needed."""
+        self.branches.remove(branch)
+        if branch.sequence_id is not None:
+            self.tree.truncate(branch.sequence_id, branch.computed)
+            self.tree.release(branch.sequence_id)
+            branch.sequence_id = None
+
+    def remove_ticket(self, ticket: Ticket) -> None:
+        """Remove a request and its branches."""
+        if ticket in self.waiting:
+            self.waiting.remove(ticket)
+        for branch in [branch for branch in self.branches if branch.ticket is ticket]:
+            self.remove(branch)
+
+    def _seat_before_lower(self, branch: Branch) -> bool:
+        """Seat a branch, preempting branches of lower rank if necessary; False when that does not suffice."""
+        while not self._seat(branch):
+            last = max(self.seated(), key=lambda seated: seated.rank, default=None)
+            if last is None or last.rank <= branch.rank:
+                return False
+            self.preempt(last)
+        return True
+
+    def _admit(self) -> None:
+        while self.waiting and self.free_places:
+            ticket = self._next_ticket()
+            branch = ticket.root()
+            if not self._seat(branch):
+                return
+            self._admissions += 1
+            self.waiting.remove(ticket)
+            self.branches.append(branch)
+
+    def _next_ticket(self) -> Ticket:
+        if self._admissions % FAIR_ADMISSION == FAIR_ADMISSION - 1:
+            return self.waiting[0]
+        return min(self.waiting, key=lambda ticket: (-ticket.request.priority, ticket.number))
+
+    def _seat(self, branch: Branch) -> bool:
+        """Give a branch a sequence if the cache has room for all pending tokens, its own and the others'."""
+        sequence_id = self.tree.share(branch.tokens, self._needed_length(branch))
+        if sequence_id is None:
+            return False
+        computed = self.tree.length(sequence_id)
+        pending = sum(seated.pending for seated in self.seated()) + len(branch.tokens) - computed
+        if not self.tree.make_room(tokens=pending):
+            self.tree.release(sequence_id)
+            return False
+        branch.sequence_id, branch.computed = sequence_id, computed
+        return True
+
+    def _needed_length(self, branch: Branch) -> int:
+        """Return how many tokens may come from the cache: the last one is computed for its row, if that is not kept."""
+        return len(branch.tokens) - (branch.tokens not in self._memo)
