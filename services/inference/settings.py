@@ -11,11 +11,11 @@ from pydantic_settings import SettingsConfigDict
 from pagantic_common.settings import ServiceSettings
 
 AUTO: Literal["auto"] = "auto"
-ExpandedPath = Annotated[str, AfterValidator(os.path.expanduser)]  # quoting and .env files keep a shell from it
+ExpandedPath = Annotated[str, AfterValidator(os.path.expanduser)]  # a shell expands no ~ in quotes or .env files
 
 
 class InferenceSettings(ServiceSettings):
-    """What can be set."""
+    """The settings of the inference service."""
 
     model_config = SettingsConfigDict(frozen=True, extra="ignore", env_prefix="PAGANTIC_INFERENCE_")
 

@@ -176,7 +176,7 @@ class AnswerParser:
                 if is_after_call:
                     openings = self._openings_after_call(ends)
             yield from text.spaces()
-        if is_after_call and not text.char and _is_left_over(text.held, ends):
+        if is_after_call and self._is_left_over(ends):
             text.drop()
 
     def _reasoning_end(self, marker: str) -> str:
@@ -185,6 +185,13 @@ class AnswerParser:
         if reasoning is None or marker != reasoning[0]:
             return ""
         return reasoning[1]
+
+    def _is_left_over(self, ends: Sequence[str]) -> bool:
+        """Tell whether the output ended with only separators, or the beginning of a block's end, after a call."""
+        if self._text.char:
+            return False
+        rest = self._text.held.strip(" \t\r\n" + "".join(_CALL_SEPARATORS))
+        return any(end.startswith(rest) for end in ("", *ends))
 
     def _openings_after_call(self, ends: Sequence[str]) -> tuple[str, ...]:
         return (*ends, *_CALL_SEPARATORS, *self._openings)
@@ -195,9 +202,3 @@ def _add_end(ends: list[str], marker: str) -> None:
     end = ENDS_OF_BLOCKS.get(marker)
     if end and end not in ends:
         ends.append(end)
-
-
-def _is_left_over(held: str, ends: Sequence[str]) -> bool:
-    """Tell whether the text held after a call is only separators, or the beginning of a block's end."""
-    rest = held.strip(" \t\r\n" + "".join(_CALL_SEPARATORS))
-    return any(end.startswith(rest) for end in ("", *ends))
