@@ -14,13 +14,11 @@ from pagantic_common.codec.messages import model_info_to_proto
 from services.inference.app.models import Models
 from services.inference.app.scoring import score_continuations
 from services.inference.app.tuning import Tuner
-from services.inference.convert import (
-    counted_chat_from_proto,
+from services.inference.convert.request import counted_chat_from_proto, prompt_from_proto, request_from_proto
+from services.inference.convert.response import (
     embed_response_to_proto,
     event_to_proto,
     load_to_proto,
-    prompt_from_proto,
-    request_from_proto,
     score_response_to_proto,
     tuner_to_proto,
 )
@@ -70,14 +68,14 @@ class InferenceServicer(rpc.InferenceServiceServicer):
 
     async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
         async with self._models.use(request.model) as served:
-            tokens = await served.preparation.tokenize(
+            tokens = await served.workload.preparation.tokenize(
                 request.text, add_special=request.add_special, parse_special=request.parse_special
             )
         return pb.TokenizeResponse(tokens=tokens)
 
     async def Detokenize(self, request: pb.DetokenizeRequest, context: Context) -> pb.DetokenizeResponse:
         async with self._models.use(request.model) as served:
-            data = await served.preparation.detokenize(request.tokens, with_special=request.with_special)
+            data = await served.workload.preparation.detokenize(request.tokens, with_special=request.with_special)
         return pb.DetokenizeResponse(text=data.decode("utf-8", "replace"))
 
     async def CountTokens(self, request: pb.CountTokensRequest, context: Context) -> pb.CountTokensResponse:

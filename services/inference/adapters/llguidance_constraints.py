@@ -17,7 +17,6 @@ import numpy as np
 from llguidance import LLMatcher
 from llguidance.llamacpp import lltokenizer_from_vocab
 
-from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Overloaded
 from pagantic_common.grammar.engine_text import GrammarError, has_pattern, start_matcher
 from pagantic_common.workers.work_cache import WorkCache
@@ -136,7 +135,9 @@ class LlguidanceCompiler:
     used ones together at most twice as much.
     """
 
-    def __init__(self, vocab: llama_cpp.llama_vocab_p, workers: Workers, *, cache_bytes: int, clock: Clock) -> None:
+    def __init__(
+        self, vocab: llama_cpp.llama_vocab_p, workers: Workers, *, cache_bytes: int, monotonic_s: Callable[[], float]
+    ) -> None:
         with warnings.catch_warnings():
             # llguidance reads token attributes through a name that llama-cpp-python has deprecated.
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -150,7 +151,7 @@ class LlguidanceCompiler:
         self._cache: WorkCache[LlguidanceMatcher] = WorkCache(
             max_bytes=cache_bytes,
             size_of=lambda matcher: matcher.lexer.built_bytes + GROWTH_BYTES,
-            monotonic_s=clock.monotonic_s,
+            monotonic_s=monotonic_s,
         )
 
     async def start(self, constraint: Constraint) -> LlguidanceMatcher:

@@ -52,7 +52,7 @@ class EmbedderLoop:
         self.running_texts = 0
         self.computed_tokens_total = 0
         self.broken_because = ""
-        self._embedder = embedder
+        self.embedder = embedder
         self._clock = clock
         self._requests: dict[int, _Request] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="embedder")
@@ -120,7 +120,7 @@ class EmbedderLoop:
         self._batch_started_s = self._clock.monotonic_s()
         self.running_texts = len(batch)
         try:
-            rows = await asyncio.get_running_loop().run_in_executor(self._thread, self._embedder.embed, tokens)
+            rows = await asyncio.get_running_loop().run_in_executor(self._thread, self.embedder.embed, tokens)
         except Internal as error:
             log.error("a batch of texts failed", error=str(error))  # noqa: TRY400 - an expected engine failure
             self._fail_batch(batch, str(error))

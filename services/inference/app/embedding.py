@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.domain.usage import TokenUsage
 from services.inference.app.embedder_loop import EmbedderLoop
 from services.inference.app.preparation import Preparation
 from services.inference.app.workload import Load
 from services.inference.core.embedding import MAX_TEXTS, Vectors, unit_vectors
-from services.inference.ports import TextEmbedder
 
 
 class Embedding:
     """Embed over one model, which it owns; a Workload."""
 
-    def __init__(self, embedder: TextEmbedder, *, queue_capacity: int, clock: Clock) -> None:
-        self.embedder = embedder
-        self.preparation = Preparation(embedder, window_tokens=embedder.model.context_window)
-        self._loop = EmbedderLoop(embedder, queue_capacity=queue_capacity, clock=clock)
+    def __init__(self, loop: EmbedderLoop) -> None:
+        self.embedder = loop.embedder
+        self.preparation = Preparation(self.embedder, window_tokens=self.embedder.model.context_window)
+        self._loop = loop
 
     @property
     def broken_because(self) -> str:

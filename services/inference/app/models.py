@@ -13,7 +13,6 @@ from pagantic_common.domain.errors import ErrorCode, InvalidRequest, NotFound, O
 from pagantic_common.domain.messages import ModelInfo
 from services.inference.app.embedding import Embedding
 from services.inference.app.generation import Generation
-from services.inference.app.preparation import Preparation
 from services.inference.app.workload import Load, Workload
 from services.inference.core.embedding import CAPABILITY
 from services.inference.core.generation import ChatPrompt
@@ -37,11 +36,6 @@ class ServedModel:
     info: ModelInfo
     workload: Workload
 
-    @property
-    def preparation(self) -> Preparation:
-        """The threads that tokenize for this model."""
-        return self.workload.preparation
-
     def generates(self) -> Generation:
         """Return the generation of text; raises InvalidRequest for an embedding model."""
         if not isinstance(self.workload, Generation):
@@ -60,7 +54,7 @@ class ServedModel:
 
     async def count_tokens(self, texts: Sequence[str], chat: ChatPrompt | None) -> tuple[list[int], int]:
         """Return the tokens of each text, and those of the rendered conversation; 0 without a conversation."""
-        counts = await self.preparation.count(texts)
+        counts = await self.workload.preparation.count(texts)
         if chat is None:
             return counts, 0
         return counts, len(await self.generates().prompt_tokens(chat))

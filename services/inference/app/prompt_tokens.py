@@ -11,7 +11,6 @@ from services.inference.core.answers.dialect import VERBATIM, dialect_of
 from services.inference.core.generation import ChatPrompt, ReasoningMode
 from services.inference.core.prompts.chat import template_input, with_joined_system
 from services.inference.core.prompts.control_text import ControlTextGuard
-from services.inference.core.prompts.tool_calls import shown_tools
 from services.inference.ports import ChatTemplate, TextEngine
 
 _THINKS = {ReasoningMode.ON: True, ReasoningMode.OFF: False}
@@ -38,9 +37,7 @@ class PromptTokenizer:
         if isinstance(prompt, str):
             tokens = self._engine.tokenize(prompt, add_special=True, parse_special=False)
             return PromptTokens(tokens, AnswerForm(VERBATIM))
-        knows_tools = self._template.knows_tools
-        tools = shown_tools(prompt)
-        rendered = template_input(prompt, tools, knows_tools=knows_tools)
+        rendered = template_input(prompt, knows_tools=self._template.knows_tools)
         guard = ControlTextGuard(self._engine.vocabulary.control_texts)
         try:
             text = self._render(guard.hide(rendered.messages), guard.hide(rendered.tools), _THINKS.get(reasoning))
@@ -51,11 +48,8 @@ class PromptTokenizer:
             for part, is_markup in guard.split(text)
             for token in self._engine.tokenize(part, add_special=False, parse_special=is_markup)
         ]
-        is_enforced = prompt.tool_choice.is_enforced
-        names: tuple[str, ...] = ()
-        if knows_tools or is_enforced:
-            names = tuple(tool.name for tool in tools)
-        return PromptTokens(tokens, AnswerForm(self._dialect.after(text), names, is_enforced))
+        form = AnswerForm(self._dialect.after(text), rendered.tool_names, prompt.tool_choice.is_enforced)
+        return PromptTokens(tokens, form)
 
     def _render(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]], thinks: bool | None) -> str:
         """Render a conversation; if the template refuses later system messages, join them at the beginning."""

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from pathlib import Path
 
-from pagantic_common.telemetry.clock import SystemClock
-from services.inference.adapters.llama_cpp_embedder import EmbedderOptions, LlamaCppEmbedder
+from services.inference.adapters.llama_cpp_embedder import EmbedderOptions
 from services.inference.adapters.llama_cpp_engine import MAX_SEQUENCES, EngineOptions
 from services.inference.adapters.llguidance_constraints import Workers
 from services.inference.adapters.model_file import describe_model
-from services.inference.app.embedding import Embedding
 from services.inference.app.models import ModelSpec, ServedModel
 from services.inference.core.embedding import CAPABILITY
 from services.inference.core.tuning import Tuning
 from services.inference.settings import InferenceSettings
+from services.inference.wiring.text_embedding import load_embedding
 from services.inference.wiring.text_generation import load_generation
 
 IDLE_SEQUENCES = 96  # ids for finished sequences whose tokens may be shared
@@ -56,10 +54,8 @@ class ModelLoader:
     async def load(self, spec: ModelSpec) -> ServedModel:
         """Load a model."""
         path = self._paths[spec.info.name]
-        if CAPABILITY not in spec.info.capabilities:
-            generation = await load_generation(path, spec.info, self._settings, self._options, self._workers)
-            return ServedModel(spec.info, generation)
-        options = EmbedderOptions.like(self._options)
-        embedder = await asyncio.to_thread(LlamaCppEmbedder, path, spec.info, options)
-        embedding = Embedding(embedder, queue_capacity=self._settings.queue_capacity, clock=SystemClock())
-        return ServedModel(spec.info, embedding)
+        if CAPABILITY in spec.info.capabilities:
+            options = EmbedderOptions.like(self._options)
+            return ServedModel(spec.info, await load_embedding(path, spec.info, self._settings, options))
+        generation = await load_generation(path, spec.info, self._settings, self._options, self._workers)
+        return ServedModel(spec.info, generation)

@@ -41,7 +41,7 @@ async def load_generation(
         loop=loop,
         requests=RequestPreparer(engine, template, may_draft=settings.drafting, new_seed=_new_seed),
         constraints=LlguidanceCompiler(
-            engine.vocab, workers, cache_bytes=settings.constraint_cache_mib * MIB, clock=clock
+            engine.vocab, workers, cache_bytes=settings.constraint_cache_mib * MIB, monotonic_s=clock.monotonic_s
         ),
         clock=clock,
         max_candidates=settings.max_candidates,

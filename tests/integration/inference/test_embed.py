@@ -28,6 +28,7 @@ from pagantic_common.testing.clock import FakeClock
 from pagantic_common.testing.scripted_embedder import ScriptedEmbedder
 from pagantic_common.testing.scripted_engine import ScriptedEngine
 from pagantic_common.testing.server import serving
+from services.inference.app.embedder_loop import EmbedderLoop
 from services.inference.app.embedding import Embedding
 from services.inference.app.models import Models, ModelSpec, ServedModel
 from services.inference.app.watchdog import wait_until_broken
@@ -56,7 +57,7 @@ def chat_engine():
 
 
 def embedding_over(embedder, *, queue_capacity=4):
-    return Embedding(embedder, queue_capacity=queue_capacity, clock=SystemClock())
+    return Embedding(EmbedderLoop(embedder, queue_capacity=queue_capacity, clock=SystemClock()))
 
 
 def models_over(*embeddings, engine=None):
@@ -209,7 +210,7 @@ async def test_a_cancelled_caller_frees_the_embedder_after_its_batch(stub_of):
 
 async def test_a_deadline_is_looked_at_between_batches():
     embedder = ScriptedEmbedder()
-    embedding = Embedding(embedder, queue_capacity=4, clock=FakeClock(step_s=1.0))
+    embedding = Embedding(EmbedderLoop(embedder, queue_capacity=4, clock=FakeClock(step_s=1.0)))
     with work_scope(deadline=Deadline(6.0)), pytest.raises(DeadlineExceeded):
         await embedding.embed(["a text of thirty bytes or so"] * 50)
     assert 1 <= len(embedder.batches) < 6

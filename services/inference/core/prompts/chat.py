@@ -9,32 +9,32 @@ from typing import Any
 from pagantic_common.domain.json_text import JsonTextError, dump_json, parse_json
 from pagantic_common.domain.messages import Message, Role, ToolCall, ToolDefinition
 from services.inference.core.generation import ChatPrompt
+from services.inference.core.prompts.tool_calls import parameters_of, shown_tools
 
 _STRING_BOUNDS = ("pattern", "minLength", "maxLength")
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateInput:
-    """The messages and tools that a chat template renders."""
+    """The messages and tools that a chat template renders, and the names of the tools that the model may call."""
 
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]]
+    tool_names: tuple[str, ...]
 
 
-def template_input(prompt: ChatPrompt, tools: Sequence[ToolDefinition], *, knows_tools: bool) -> TemplateInput:
-    """Return a conversation for a template; `tools` are those that the model is shown."""
+def template_input(prompt: ChatPrompt, *, knows_tools: bool) -> TemplateInput:
+    """Return a conversation for a template; raises InvalidRequest if the tool choice needs another tool.
+
+    If the template knows no tools, the model may call one only where the decoder enforces the call.
+    """
+    tools = shown_tools(prompt)
+    names = tuple(tool.name for tool in tools)
     if knows_tools:
-        return TemplateInput(template_messages(prompt.messages), template_tools(tools))
-    if not prompt.tool_choice.is_enforced:
-        tools = ()
-    return TemplateInput(plain_messages(prompt.messages, tools), [])
-
-
-def parameters_of(tool: ToolDefinition) -> Any:
-    """Return a tool's parameter schema; a tool without one takes any object."""
-    if not tool.parameters_json:
-        return {"type": "object"}
-    return parse_json(tool.parameters_json, is_rewritable=True)
+        return TemplateInput(template_messages(prompt.messages), template_tools(tools), names)
+    if prompt.tool_choice.is_enforced:
+        return TemplateInput(plain_messages(prompt.messages, tools), [], names)
+    return TemplateInput(plain_messages(prompt.messages, ()), [], ())
 
 
 def template_tools(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:

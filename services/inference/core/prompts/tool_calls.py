@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
-from pagantic_common.domain.json_text import dump_json
+from pagantic_common.domain.json_text import dump_json, parse_json
 from pagantic_common.domain.messages import ToolChoice, ToolChoiceMode, ToolDefinition
 from services.inference.core.generation import ChatPrompt, Constraint, ConstraintKind
-from services.inference.core.prompts.chat import parameters_of
 
 
 def offered_tools(tools: Sequence[ToolDefinition], choice: ToolChoice) -> tuple[ToolDefinition, ...]:
@@ -39,6 +39,13 @@ def call_constraint(prompt: ChatPrompt) -> Constraint:
     """Return the constraint of an enforced call; raises InvalidRequest when no tool can be called."""
     tools = offered_tools(prompt.tools, prompt.tool_choice)
     return Constraint(ConstraintKind.SCHEMA, call_schema(tools))
+
+
+def parameters_of(tool: ToolDefinition) -> Any:
+    """Return a tool's parameter schema; a tool without one takes any object."""
+    if not tool.parameters_json:
+        return {"type": "object"}
+    return parse_json(tool.parameters_json, is_rewritable=True)
 
 
 def call_schema(tools: Sequence[ToolDefinition]) -> str:

@@ -26,17 +26,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pagantic_common.domain.errors import ErrorCode, Overloaded
 from services.inference.core.decoding.sampling import Logits
 from services.inference.core.scheduling.advancing import Advancing
 from services.inference.core.scheduling.batch import Slice, Work, fill_batch
 from services.inference.core.scheduling.branches import Branch, DecodeRequest, FailureCause, SchedulerEvent, Ticket
 from services.inference.core.scheduling.drafting import StepCosts
-from services.inference.core.scheduling.logits_memo import LogitsMemo
 from services.inference.core.scheduling.prefix_tree import Operation, PrefixTree
 from services.inference.core.scheduling.seating import Seating
 
-RETRY_AFTER_S = 1.0
 _MEMO_DEPTH = 8  # output tokens up to which other candidates are likely to sample the same tokens
 
 
@@ -67,8 +64,13 @@ class Scheduler:
         self.limits = limits
         self.costs = StepCosts()
         self.rows_total = 0
-        self._memo = LogitsMemo(limits.memo_rows)
-        self._seating = Seating(tree, self._memo, limits.max_running)
+        self._seating = Seating(
+            tree,
+            max_running=limits.max_running,
+            queue_capacity=limits.queue_capacity,
+            memo_rows=limits.memo_rows,
+        )
+        self._memo = self._seating.memo
         self._advancing = Advancing(self._seating)
         self._numbers = 0
         self._steps = 0
@@ -105,12 +107,7 @@ class Scheduler:
 
     def check_capacity(self) -> None:
         """Raise Overloaded (INFERENCE_OVERLOADED) when the queue has no place for one more request."""
-        if self.waiting >= self.limits.queue_capacity + self._seating.free_places:
-            raise Overloaded(
-                f"{self.waiting} requests wait already, the limit is {self.limits.queue_capacity}",
-                code=ErrorCode.INFERENCE_OVERLOADED,
-                retry_after_s=RETRY_AFTER_S,
-            )
+        self._seating.check_capacity()
 
     def submit(self, request: DecodeRequest) -> int:
         """Queue a request and return its number; raises Overloaded when too many wait."""

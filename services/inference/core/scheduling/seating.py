@@ -6,29 +6,36 @@ its tokens again later; the first in rank never does.
 
 from __future__ import annotations
 
+from pagantic_common.domain.errors import ErrorCode, Overloaded
 from services.inference.core.scheduling.branches import Branch, Ticket
 from services.inference.core.scheduling.logits_memo import LogitsMemo
 from services.inference.core.scheduling.prefix_tree import PrefixTree
 
+RETRY_AFTER_S = 1.0
 FAIR_ADMISSION = 4  # every fourth admission takes the oldest request, whatever its priority
 
 
 class Seating:
     """The requests that wait, and the branches of those that run."""
 
-    def __init__(self, tree: PrefixTree, memo: LogitsMemo, max_running: int) -> None:
+    def __init__(self, tree: PrefixTree, *, max_running: int, queue_capacity: int, memo_rows: int) -> None:
         self.tree = tree
+        self.memo = LogitsMemo(memo_rows)
         self.waiting: list[Ticket] = []
         self.branches: list[Branch] = []
         self.preemptions_total = 0
-        self._memo = memo
         self._max_running = max_running
+        self._queue_capacity = queue_capacity
         self._admissions = 0
 
-    @property
-    def free_places(self) -> int:
-        """How many more branches may run."""
-        return max(0, self._max_running - len(self.branches))
+    def check_capacity(self) -> None:
+        """Raise Overloaded (INFERENCE_OVERLOADED) when the queue has no place for one more request."""
+        if len(self.waiting) >= self._queue_capacity + max(0, self._free_places):
+            raise Overloaded(
+                f"{len(self.waiting)} requests wait already, the limit is {self._queue_capacity}",
+                code=ErrorCode.INFERENCE_OVERLOADED,
+                retry_after_s=RETRY_AFTER_S,
+            )
 
     def seated(self) -> list[Branch]:
         """Return the branches that have a sequence."""
@@ -81,6 +88,11 @@ class Seating:
         for branch in [branch for branch in self.branches if branch.ticket is ticket]:
             self.remove(branch)
 
+    @property
+    def _free_places(self) -> int:
+        """How many more branches may run; negative when branches have parted since the last admission."""
+        return self._max_running - len(self.branches)
+
     def _seat_before_lower(self, branch: Branch) -> bool:
         """Seat a branch, preempting branches of lower rank if necessary; False when that does not suffice."""
         while not self._seat(branch):
@@ -91,7 +103,7 @@ class Seating:
         return True
 
     def _admit(self) -> None:
-        while self.waiting and self.free_places:
+        while self.waiting and self._free_places > 0:
             ticket = self._next_ticket()
             branch = ticket.root()
             if not self._seat(branch):
@@ -120,4 +132,4 @@ class Seating:
 
     def _needed_length(self, branch: Branch) -> int:
         """Return how many tokens may come from the cache: the last one is computed for its row, if that is not kept."""
-        return len(branch.tokens) - (branch.tokens not in self._memo)
+        return len(branch.tokens) - (branch.tokens not in self.memo)
