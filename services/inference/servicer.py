@@ -30,7 +30,7 @@ SERVICE_NAME = pb.DESCRIPTOR.services_by_name["InferenceService"].full_name
 
 
 class InferenceServicer(rpc.InferenceServiceServicer):
-    """See the service's proto for what each rpc promises."""
+    """The rpcs of the service; its proto documents each."""
 
     def __init__(self, models: Models, tuner: Tuner, *, max_priority: int = 0) -> None:
         self._models = models

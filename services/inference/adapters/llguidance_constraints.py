@@ -76,7 +76,7 @@ class LlguidanceMatcher:
         self.lexer = lexer
 
     def mask(self, logits: Logits) -> Logits:
-        """Return the logits with those of tokens that may not come next at -inf.
+        """Return the logits with every excluded token at -inf.
 
         This and `accept` raise InvalidRequest (CONSTRAINT_TOO_COMPLEX) when the engine gives up.
         """
@@ -94,7 +94,7 @@ class LlguidanceMatcher:
         self._check()
 
     def forced_tokens(self) -> list[int]:
-        """Return the tokens that can only come next."""
+        """Return the tokens that must come next."""
         tokens: list[int] = self._matcher.compute_ff_tokens()
         return tokens
 
@@ -115,7 +115,7 @@ class LlguidanceMatcher:
             self.lexer.has_failed = True
             reason = self._matcher.get_error().split(";", 1)[0].splitlines()[0]
             raise InvalidRequest(
-                f"the decoder cannot go on enforcing the constraint: {reason[:_REASON_CHARS]}",
+                f"the decoder cannot enforce the constraint any longer: {reason[:_REASON_CHARS]}",
                 code=ErrorCode.CONSTRAINT_TOO_COMPLEX,
             )
 

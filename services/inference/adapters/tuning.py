@@ -24,7 +24,7 @@ from services.inference.ports import MeasuringFailed
 PROBE = "services.inference.adapters.tuning_probe"
 CHECK_TIMEOUT_S = 300.0
 ROUND_TIMEOUT_S = 120.0
-LOOK_S = 1.0
+OBSERVATION_S = 1.0
 PROBE_VERSION = "3"  # raise it when the probe changes, so that older results are not used
 STEP_SIZES = (64, 128, 256)
 LONG_TOKENS = 1536  # flash attention that wins at 512 tokens may lose here
@@ -118,11 +118,11 @@ class ChildProber:
         if (free := free_memory_bytes()) < needed:
             return f"{free // 2**20} MiB of memory are free, measuring takes {needed // 2**20} MiB"
         clock = CpuClock.read()
-        await asyncio.sleep(LOOK_S)
-        look = Round(Measurements({}, {}, {}), clock.others_cores(), spare_cores(self._machine.cores))
-        if look.is_quiet:
+        await asyncio.sleep(OBSERVATION_S)
+        observed = Round(Measurements({}, {}, {}), clock.others_cores(), spare_cores(self._machine.cores))
+        if observed.is_quiet:
             return ""
-        return f"the machine is busy: other processes use {look.others_cores:.1f} cores"
+        return f"the machine is busy: other processes use {observed.others_cores:.1f} cores"
 
     async def rounds(self) -> AsyncGenerator[Round, None]:
         """Yield rounds; closing the generator ends the child at once. Raises MeasuringFailed when it dies."""
@@ -151,7 +151,7 @@ async def check_engine(machine: Machine) -> bool:
             "it with `make clean setup`, or use another model",
             code=ErrorCode.CONFIG_NO_ENGINE,
         )
-    log.warning("the engine dies with its extra buffer types: going on without them", exit_code=code)
+    log.warning("the engine dies with its extra buffer types: it runs without them", exit_code=code)
     return False
 
 

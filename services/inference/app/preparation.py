@@ -56,14 +56,17 @@ class Preparation:
         call.add_done_callback(self._end)
         return await call
 
-    def check_text(self, what: str, *texts: str) -> None:
-        """Raise InvalidRequest (INFERENCE_CONTEXT_EXCEEDED) for texts that cannot fit into the context window."""
+    def check_text(self, name: str, *texts: str) -> None:
+        """Raise InvalidRequest (INFERENCE_CONTEXT_EXCEEDED) for texts too long for the context window.
+
+        `name` names the texts in the message.
+        """
         size = sum(map(len, texts))
         if size <= self._max_bytes:
             size = sum(len(text.encode()) for text in texts)
         if size > self._max_bytes:
             raise InvalidRequest(
-                f"{what} has {size} bytes or more, the context window of {self._window_tokens} tokens holds at most "
+                f"{name} has {size} bytes or more, the context window of {self._window_tokens} tokens holds at most "
                 f"{self._max_bytes}: shorten it",
                 code=ErrorCode.INFERENCE_CONTEXT_EXCEEDED,
                 details={"bytes": size, "max_bytes": self._max_bytes, "context_window": self._window_tokens},

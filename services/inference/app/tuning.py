@@ -122,7 +122,7 @@ class Tuner:
         if self._store is not None and not self._is_measured and (reason := self._store.save(None)):
             # A tuning that cannot be kept would be measured at every start.
             self.note = f"not measured, because {reason}: set XDG_CACHE_HOME, or ask with `pagantic tune`"
-            log.warning("a tuning cannot be kept: going on with defaults", reason=reason)
+            log.warning("a tuning cannot be kept: the defaults stay", reason=reason)
             await self._asked.wait()
         while True:
             if self._is_measured:
@@ -192,7 +192,7 @@ class Tuner:
         return None
 
     def _tuning_of(self, measured: Measurements) -> Tuning:
-        others = max(one.others_cores for one in self._rounds)
+        others = max(measured_round.others_cores for measured_round in self._rounds)
         tuning = choose(measured, self._defaults)
         return replace(tuning, measured_at=self._clock.now().isoformat(), others_cores=round(others, 2))
 
@@ -206,8 +206,8 @@ class Tuner:
                 return None
             return reading.result()
         finally:
-            for waiting in (reading, used):
-                waiting.cancel()
+            reading.cancel()
+            used.cancel()
             await asyncio.gather(reading, used, return_exceptions=True)
 
     async def _use(self, tuning: Tuning) -> None:

@@ -1,4 +1,4 @@
-"""What the service needs of a loaded model, whether it generates text or makes embeddings."""
+"""A loaded model at work, whether it generates text or makes embeddings, and its load."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Load:
 
 
 class Workload(Protocol):
-    """A loaded model at work: its thread computes the requests of all callers."""
+    """A loaded model, whose thread computes the requests of all callers."""
 
     @property
     def preparation(self) -> Preparation:

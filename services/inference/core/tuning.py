@@ -107,11 +107,11 @@ def with_given(tuning: Tuning, given: Mapping[str, Any]) -> Tuning:
 
 def agreed(rounds: Sequence[Round]) -> Measurements | None:
     """Return the medians of the quiet rounds that agree; None if they are too few, or not the majority."""
-    quiet = [one.measured for one in rounds if one.is_quiet]
+    quiet = [measured_round.measured for measured_round in rounds if measured_round.is_quiet]
     if len(quiet) < MIN_ROUNDS:
         return None
     middle = _medians(quiet)
-    close = [one for one in quiet if _distance(one, middle) <= SPREAD]
+    close = [measured for measured in quiet if _distance(measured, middle) <= SPREAD]
     if len(close) < MIN_ROUNDS or 2 * len(close) <= len(quiet):
         return None
     return _medians(close)
@@ -147,12 +147,12 @@ def choose(measured: Measurements, defaults: Tuning) -> Tuning:
 def _medians(measured: Sequence[Measurements]) -> Measurements:
     first = measured[0]
     return Measurements(
-        {count: median(one.threads_ms[count] for one in measured) for count in first.threads_ms},
+        {count: median(single.threads_ms[count] for single in measured) for count in first.threads_ms},
         {
-            is_on: tuple(median(one.flash_ms[is_on][at] for one in measured) for at in range(len(row)))
+            is_on: tuple(median(single.flash_ms[is_on][at] for single in measured) for at in range(len(row)))
             for is_on, row in first.flash_ms.items()
         },
-        {size: median(one.prompt_rates[size] for one in measured) for size in first.prompt_rates},
+        {size: median(single.prompt_rates[size] for single in measured) for size in first.prompt_rates},
     )
 
 

@@ -17,7 +17,7 @@ from services.inference.app.prepared_request import RequestPreparer
 from services.inference.core.scheduling.batching import Limits
 from services.inference.settings import InferenceSettings
 
-MEMO_ROWS = 64  # rows of logits kept for prompts and first tokens that come again
+MEMO_ROWS = 64  # rows of logits kept for repeated prompts and first tokens
 MIB = 1024 * 1024
 
 
@@ -26,6 +26,7 @@ async def load_generation(
 ) -> Generation:
     """Load a model and start its engine loop."""
     engine = await asyncio.to_thread(LlamaCppEngine, path, info, options)
+    template = JinjaChatTemplate(engine.chat_template, bos_token=engine.bos_text, eos_token=engine.eos_text)
     clock = SystemClock()
     loop = EngineLoop(
         engine,
@@ -36,7 +37,6 @@ async def load_generation(
         post=asyncio.get_running_loop().call_soon_threadsafe,
         stream_interval_s=settings.stream_interval_ms / 1000,
     )
-    template = JinjaChatTemplate(engine.chat_template, bos_token=engine.bos_text, eos_token=engine.eos_text)
     return Generation(
         loop=loop,
         requests=RequestPreparer(engine, template, may_draft=settings.drafting, new_seed=_new_seed),

@@ -112,7 +112,7 @@ def _format_of(source: str) -> ToolFormat:
 
 
 def _opens_reasoning(source: str, opening: str) -> bool:
-    """Tell whether what the template adds for the assistant's turn ends with `opening`."""
+    """Tell whether the template's beginning of the assistant's turn ends with `opening`."""
     _, condition, tail = source.rpartition("add_generation_prompt")
     literal_end = r"""(?:\\n|\s)*(?:['"]|\{%|\Z)"""
     return bool(condition) and re.search(re.escape(opening) + literal_end, tail) is not None

@@ -7,7 +7,7 @@ differently, `fork` makes the outputs of the other branches.
 
 Invariants:
     1. `output_tokens` never exceeds `max_tokens`.
-    2. With a matcher, every token that is given out was accepted by it.
+    2. A matcher, if there is one, has accepted every token that is given out.
     3. After a finish reason, neither `rank` nor `accept` is called again.
 """
 
@@ -43,19 +43,19 @@ class Matcher(Protocol):
     """A constraint's progress over one output."""
 
     def mask(self, logits: Logits) -> Logits:
-        """Return the logits with those of tokens that may not come next at -inf."""
+        """Return the logits with every excluded token at -inf."""
 
     def accept(self, token: int) -> None:
         """Move past a token that the mask allowed."""
 
     def forced_tokens(self) -> list[int]:
-        """Return the tokens that can only come next; they are not accepted yet."""
+        """Return the tokens that must come next; they are not accepted yet."""
 
     def is_complete(self) -> bool:
         """Tell whether the output may end here."""
 
     def is_stopped(self) -> bool:
-        """Tell whether nothing may follow."""
+        """Tell whether the output must end here."""
 
     def fork(self) -> Matcher:
         """Return a matcher with the same progress."""

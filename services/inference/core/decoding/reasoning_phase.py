@@ -45,7 +45,7 @@ class ReasoningMatcher:
 
     Args:
         form: How reasoning is written.
-        answer: The matcher of what follows.
+        answer: The matcher of the answer.
         vocabulary: The model's tokens.
         is_open: The prompt has opened the reasoning; otherwise the model may open it with its first token.
     """
@@ -63,7 +63,7 @@ class ReasoningMatcher:
         self._close_at_limit()
 
     def mask(self, logits: Logits) -> Logits:
-        """Return the logits with those of tokens that may not come next at -inf."""
+        """Return the logits with every excluded token at -inf."""
         match self._phase:
             case _Phase.BEFORE:
                 return self._mask_before(logits)
@@ -97,7 +97,7 @@ class ReasoningMatcher:
                     self._answer.accept(token)
 
     def forced_tokens(self) -> list[int]:
-        """Return the tokens that can only come next; they are not accepted yet."""
+        """Return the tokens that must come next; they are not accepted yet."""
         if self._phase is _Phase.CLOSING:
             return list(self._form.closing_tokens[self._closed :])
         if self._phase is _Phase.ANSWER and self._answer is not None:

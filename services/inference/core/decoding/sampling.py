@@ -25,7 +25,7 @@ _LEAST = float(np.finfo(np.float32).min)
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """Tokens that may come next and their cumulative probabilities; the last of these is 1."""
+    """The tokens that may come next, and their cumulative probabilities, which end at 1."""
 
     tokens: NDArray[np.int64]
     cumulative: NDArray[np.float64]

@@ -23,7 +23,7 @@ from services.inference.core.scheduling.seating import Seating
 
 
 class Advancing:
-    """Applies rows of logits to the branches of a seating, and appends what happens to `events`."""
+    """Applies rows of logits to the branches of a seating, and appends the events of each change."""
 
     def __init__(self, seating: Seating) -> None:
         self._seating = seating

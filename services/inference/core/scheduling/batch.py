@@ -42,7 +42,7 @@ class Work:
         return self.size + len(self.draft)
 
     def plan_slice(self) -> Slice:
-        """Fix and return what the engine computes, once the plan is made."""
+        """Fix and return the slice for the engine, once the plan is made."""
         branch = self.branch
         assert branch.sequence_id is not None  # noqa: S101 - only seated branches get work
         end = branch.computed + self.size
@@ -89,9 +89,9 @@ def _add_prompts(work: list[Work], prompts: Sequence[Branch], left: int) -> int:
     return left
 
 
-def _add(work: list[Work], branch: Branch, most: int) -> int:
+def _add(work: list[Work], branch: Branch, limit: int) -> int:
     """Add work for a branch and return its tokens; 0 without budget, or if another branch computes the same tokens."""
-    size = min(branch.pending, most)
+    size = min(branch.pending, limit)
     if size <= 0:
         return 0
     if not branch.ticket.is_prompted and any(_computes_next(item, branch) for item in work):

@@ -1,4 +1,4 @@
-"""Decides what each step of the engine computes, and what its results change (continuous batching).
+"""Plans the steps of the engine, and applies their results (continuous batching).
 
 Theory of operation. A request becomes branches: candidates that have sampled the same tokens so far are one branch,
 with one sequence of the KV cache and one row per step, and part only where they draw different tokens. A branch has
@@ -77,7 +77,7 @@ class Scheduler:
 
     @property
     def tree(self) -> PrefixTree:
-        """What the cache holds."""
+        """The tokens in the cache."""
         return self._seating.tree
 
     @property
@@ -102,7 +102,7 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        """Whether `decide` would find something to do."""
+        """Whether `decide` would plan or end something."""
         return bool(self._seating.waiting or self._seating.branches or self.tree.operations)
 
     def check_capacity(self) -> None:

@@ -111,13 +111,13 @@ class PromptLookup:
             self._followers[tuple(tokens[end - _NGRAM : end])] = end
         self._indexed = max(self._indexed, len(tokens))
 
-    def _paying_size(self, most: int, rows: int, costs: StepCosts) -> int:
+    def _paying_size(self, max_size: int, rows: int, costs: StepCosts) -> int:
         """Return the size with the best yield per cost; 0 if no size beats decoding without a draft."""
         plain = costs.estimate(rows)
         best, best_cost = 0, 1.0
         expected = 1.0
         chance = 1.0
-        for size in range(1, most + 1):
+        for size in range(1, max_size + 1):
             chance *= self._acceptance
             expected += chance
             # This sequence pays for all that the step costs beyond its other rows, which wait for the draft.

@@ -72,12 +72,12 @@ class ParkedPrefixes:
 
 def common_length(first: Sequence[int], second: Sequence[int], limit: int) -> int:
     """Return the length of the common prefix, at most `limit`."""
-    most = min(len(first), len(second), limit)
+    end = min(len(first), len(second), limit)
     low = 0
     step = 16
-    while low < most:
-        high = min(low + step, most)
+    while low < end:
+        high = min(low + step, end)
         if tuple(first[low:high]) != tuple(second[low:high]):
             return next(index for index in range(low, high) if first[index] != second[index])
         low, step = high, step * 2
-    return most
+    return end

@@ -16,7 +16,7 @@ FAIR_ADMISSION = 4  # every fourth admission takes the oldest request, whatever 
 
 
 class Seating:
-    """The requests that wait, and the branches of those that run."""
+    """The waiting requests, and the branches of the running ones."""
 
     def __init__(self, tree: PrefixTree, *, max_running: int, queue_capacity: int, memo_rows: int) -> None:
         self.tree = tree
@@ -131,5 +131,5 @@ class Seating:
         return True
 
     def _needed_length(self, branch: Branch) -> int:
-        """Return how many tokens may come from the cache: the last one is computed for its row, if that is not kept."""
+        """Return how many tokens may come from the cache; the last is computed for its row, unless that is kept."""
         return len(branch.tokens) - (branch.tokens not in self.memo)
