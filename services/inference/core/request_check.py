@@ -8,6 +8,7 @@ from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.ids import check_tool_name
 from pagantic_common.domain.json_text import JsonTextError, parse_json
 from pagantic_common.domain.messages import ToolDefinition, check_message
+from pagantic_common.domain.sampling import SAMPLING_RANGES, check_sampling_value
 from services.inference.core.generation import ChatPrompt, InferenceRequest, Sampling
 
 MAX_STOP_STRINGS = 16
@@ -16,17 +17,6 @@ MAX_PRIORITY = 10
 MAX_TOP_LOGPROBS = 20
 MAX_BIASED_TOKENS = 1024
 MAX_LOGIT_BIAS = 100
-
-_SAMPLING_RANGES = {
-    "temperature": (0.0, 2.0),
-    "top_p": (0.0, 1.0),
-    "top_k": (0, 2**31),
-    "min_p": (0.0, 1.0),
-    "repetition_penalty": (0.1, 2.0),  # divides logits: a number near 0 makes them infinite
-    "presence_penalty": (-2.0, 2.0),
-    "frequency_penalty": (-2.0, 2.0),
-}
-_MUST_BE_POSITIVE = ("top_p",)
 
 
 def check_request(request: InferenceRequest, *, max_priority: int) -> None:
@@ -67,10 +57,8 @@ def check_prompt(prompt: ChatPrompt | str) -> None:
 
 def check_sampling(sampling: Sampling) -> None:
     """Raise InvalidRequest for a value out of its range."""
-    for name, (low, high) in _SAMPLING_RANGES.items():
-        value = getattr(sampling, name)
-        if not low <= value <= high or (name in _MUST_BE_POSITIVE and value <= 0):
-            raise InvalidRequest(f"sampling.{name} is {value}: it must be between {low} and {high}")
+    for name in SAMPLING_RANGES:
+        check_sampling_value(f"sampling.{name}", name, getattr(sampling, name))
     _check_bias(sampling.logit_bias)
 
 

@@ -55,3 +55,17 @@ def test_a_caller_may_lower_its_priority_and_raise_it_only_as_far_as_is_set(prio
     else:
         with pytest.raises(InvalidRequest, match=f"between -10 and {most}"):
             check_request(request, max_priority=most)
+
+
+@pytest.mark.parametrize(
+    ("fields", "wrong"),
+    [
+        ({"temperature": 2.1}, r"sampling\.temperature is 2\.1: it must be between 0 and 2"),
+        ({"top_p": 0.0}, r"sampling\.top_p is 0: it must be above 0 and at most 1"),
+        ({"min_p": float("nan")}, r"sampling\.min_p is nan"),
+        ({"top_k": -1}, r"sampling\.top_k is -1"),
+    ],
+)
+def test_a_sampling_value_out_of_its_range_is_refused_with_the_range(fields, wrong):
+    with pytest.raises(InvalidRequest, match=wrong):
+        check_sampling(sampling_from_proto(generation_pb2.Sampling(**fields)))
