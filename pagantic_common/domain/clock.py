@@ -14,3 +14,6 @@ class Clock(Protocol):
 
     def monotonic_s(self) -> float:
         """Seconds that never go back, for durations and deadlines."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""

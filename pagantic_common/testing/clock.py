@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 
 
@@ -24,3 +25,8 @@ class FakeClock:
     def advance(self, seconds: float) -> None:
         """Move on."""
         self._elapsed_s += seconds
+
+    async def sleep(self, seconds: float) -> None:
+        """Move on, and let others run."""
+        self.advance(seconds)
+        await asyncio.sleep(0)

@@ -28,13 +28,15 @@ from services.orchestrator.adapters.grpc_tools import GrpcTools
 from services.orchestrator.adapters.prompt_folder import PromptFolder
 from services.orchestrator.adapters.readiness import Readiness
 from services.orchestrator.adapters.sql_journal import SqlJournal
-from services.orchestrator.app.executions import Executions, Limits
+from services.orchestrator.app.executions import Executions
+from services.orchestrator.app.history import PAGE_BYTES, History
 from services.orchestrator.app.presence import Presence
+from services.orchestrator.app.running.environment import Limits, make_environment
 from services.orchestrator.app.services import Services
-from services.orchestrator.core.memory import MemoryPolicy
-from services.orchestrator.core.plan import PlanPolicy
+from services.orchestrator.core.conversation.memory import MemoryPolicy
+from services.orchestrator.core.model.plan import PlanPolicy
 from services.orchestrator.ports.services import CustomStep
-from services.orchestrator.servicer import PAGE_BYTES, SERVICE_NAME, OrchestratorServicer
+from services.orchestrator.servicer import SERVICE_NAME, OrchestratorServicer
 from services.orchestrator.settings import OrchestratorSettings
 
 READY_TIMEOUT_S = 120.0  # a large model takes its time to load
@@ -58,12 +60,14 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
         _report(journal)
         channels = [await stack.enter_async_context(opened) for opened in _channels(settings)]
         services = _services(settings, channels, journal, prompts, custom_steps)
-        executions = Executions(services, journal, SystemClock(), _limits(settings, custom_steps))
+        executions = Executions(make_environment(services, journal, SystemClock(), _limits(settings, custom_steps)))
         stack.push_async_callback(executions.close)
-        add_gauge(ORCHESTRATOR_RUNNING_EXECUTIONS, "executions that run", lambda: executions.running.count)
+        add_gauge(ORCHESTRATOR_RUNNING_EXECUTIONS, "executions that run", lambda: executions.registry.count)
         add_gauge(ORCHESTRATOR_MAX_EXECUTIONS, "most executions that may run", lambda: settings.max_running)
+        history = History(journal, min(PAGE_BYTES, settings.max_message_bytes // 2))
         presence = Presence(
             executions,
+            journal,
             SystemClock(),
             settings.owner,
             resumes_plans=settings.resume_plans,
@@ -81,7 +85,7 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
         yield [
             Registration(
                 SERVICE_NAME,
-                OrchestratorServicer(executions, min(PAGE_BYTES, settings.max_message_bytes // 2)).add_to,
+                OrchestratorServicer(executions, history).add_to,
                 begin_drain=presence.begin_drain,
                 drain=drain,
                 why_not_ready=readiness.why_not,

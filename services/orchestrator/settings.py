@@ -10,10 +10,10 @@ from pydantic import Field, field_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
 from pagantic_common.settings import CallerSettings, state_folder
-from services.orchestrator.app.turns import ConcurrentTurns
+from services.orchestrator.app.running.turns import ConcurrentTurns
+from services.orchestrator.core.conversation.memory import Eviction
 from services.orchestrator.core.cost import Prices, parse_prices
-from services.orchestrator.core.memory import Eviction
-from services.orchestrator.core.planning import Planner
+from services.orchestrator.core.plans.planning import Planner
 from services.orchestrator.ports.journal import MAX_STATE_BYTES, Durability
 
 

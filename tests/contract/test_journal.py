@@ -25,13 +25,14 @@ from services.orchestrator.adapters import journal_database
 from services.orchestrator.adapters.journal_database import check_url
 from services.orchestrator.adapters.journal_schema import TABLES
 from services.orchestrator.adapters.sql_journal import SqlJournal
-from services.orchestrator.core.events import Event
-from services.orchestrator.core.lifecycle import State
-from services.orchestrator.core.memory import Summary
-from services.orchestrator.core.replay import Admitted
-from services.orchestrator.core.request import Mode, Request
-from services.orchestrator.core.response import FinishReason, InferenceOutput, Response
-from services.orchestrator.core.run import Inferred, Transition
+from services.orchestrator.core.conversation.memory import Summary
+from services.orchestrator.core.execution.events import Event
+from services.orchestrator.core.execution.inputs import Inferred
+from services.orchestrator.core.execution.lifecycle import State
+from services.orchestrator.core.execution.replay import Admitted
+from services.orchestrator.core.execution.run import Transition
+from services.orchestrator.core.model.request import Mode, Request
+from services.orchestrator.core.model.response import FinishReason, InferenceOutput, Response
 from services.orchestrator.ports.journal import (
     MAX_STATE_BYTES,
     MAX_STATE_VALUES,

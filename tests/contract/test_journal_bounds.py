@@ -12,7 +12,7 @@ from pagantic_common.domain.errors import ErrorCode, InvalidRequest, NotFound, P
 from pagantic_common.domain.messages import Message, Role
 from services.orchestrator.adapters import journal_purge, journal_reads
 from services.orchestrator.adapters.journal_schema import TABLES
-from services.orchestrator.core.run import Prepared
+from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.ports.journal import UsageTotal, Write
 from tests.contract.test_journal import TURN, admit, ended, happened, opened, record, totals_of
 

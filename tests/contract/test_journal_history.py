@@ -11,7 +11,7 @@ from pagantic_common.domain.errors import PreconditionFailed
 from services.orchestrator.adapters.journal_database import check_url
 from services.orchestrator.adapters.journal_schema import TABLES
 from services.orchestrator.adapters.sql_journal import SqlJournal
-from services.orchestrator.core.memory import Summary
+from services.orchestrator.core.conversation.memory import Summary
 
 # What differs between the databases, as the journals of each were made.
 WORDS = {

@@ -16,7 +16,7 @@ from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from services.orchestrator.convert.entry import KINDS, entry_to_json
-from services.orchestrator.core.replay import replay
+from services.orchestrator.core.execution.replay import replay
 
 FOLDER = Path(__file__).parents[1] / "golden"
 EXAMPLES = 6

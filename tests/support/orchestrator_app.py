@@ -14,8 +14,10 @@ from pagantic_common.rpc.server import Registration
 from pagantic_common.telemetry.clock import SystemClock
 from pagantic_common.testing.server import serving
 from services.orchestrator.adapters.sql_journal import SqlJournal
-from services.orchestrator.app.executions import Executions, Limits
+from services.orchestrator.app.executions import Executions
+from services.orchestrator.app.history import History
 from services.orchestrator.app.presence import Presence
+from services.orchestrator.app.running.environment import Limits, make_environment
 from services.orchestrator.servicer import SERVICE_NAME, OrchestratorServicer
 from tests.support.scripted_services import scripted_services
 
@@ -32,14 +34,18 @@ async def orchestrator(
     journal = journal or SqlJournal(url or journal_url(path), owner=owner)
     await journal.open()
     limits = Limits(max_running=max_running, **limits)
-    executions = Executions(services or scripted_services(), journal, SystemClock(), limits)
-    loop = Presence(executions, SystemClock(), owner, **(presence or {"resumes_plans": False}))
+    environment = make_environment(services or scripted_services(), journal, SystemClock(), limits)
+    executions = Executions(environment)
+    loop = Presence(executions, journal, SystemClock(), owner, **(presence or {"resumes_plans": False}))
     if presence is not None:
         loop.start()
     try:
-        async with serving([Registration(SERVICE_NAME, OrchestratorServicer(executions).add_to)]) as (channel, _):
+        async with serving([Registration(SERVICE_NAME, OrchestratorServicer(executions, History(journal)).add_to)]) as (
+            channel,
+            _,
+        ):
             stub = rpc.OrchestratorServiceStub(channel)
-            stub.executions = executions
+            stub.executions, stub.journal, stub.turns = executions, journal, environment.turns
             yield stub
     finally:
         await loop.stop()

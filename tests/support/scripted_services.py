@@ -10,8 +10,8 @@ from pagantic_common.domain.validation import Enforcement, Guarantee, Stage, Sta
 from pagantic_common.telemetry.scope import current_correlation
 from services.orchestrator.adapters.prompt_folder import PromptFolder
 from services.orchestrator.app.services import Services
-from services.orchestrator.core.memory import MemoryPolicy
-from services.orchestrator.core.response import (
+from services.orchestrator.core.conversation.memory import MemoryPolicy
+from services.orchestrator.core.model.response import (
     CandidateOutput,
     FinishReason,
     InferenceDelta,

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Mapping
 
 from pagantic_common.domain.errors import InvalidRequest
-from services.orchestrator.core.plan import StepKind
+from services.orchestrator.core.model.plan import StepKind
 from services.orchestrator.ports.services import CustomStep
 
 

@@ -11,8 +11,8 @@ from pagantic_common.codec.validation import guarantee_from_proto, stage_report_
 from pagantic_common.domain.validation import Enforcement
 from pagantic_common.rpc.peer import Peer
 from services.orchestrator.convert.contract import output_to_proto, rule_to_proto
-from services.orchestrator.core.contract import OutputContract
-from services.orchestrator.core.request import Request
+from services.orchestrator.core.model.contract import OutputContract
+from services.orchestrator.core.model.request import Request
 from services.orchestrator.ports.services import CompiledConstraint
 
 

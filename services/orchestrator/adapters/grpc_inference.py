@@ -21,9 +21,9 @@ from pagantic_common.domain.messages import Message, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.rpc.peer import Peer
 from services.orchestrator.convert.inference import finish_reason_from_proto, logprob_from_proto, reasoning_to_proto
-from services.orchestrator.core.request import Hints
-from services.orchestrator.core.response import CandidateOutput, InferenceDelta, InferenceOutput, TokenLogprob
-from services.orchestrator.core.run import Infer, Sample
+from services.orchestrator.core.execution.commands import Infer, Sample
+from services.orchestrator.core.model.request import Hints
+from services.orchestrator.core.model.response import CandidateOutput, InferenceDelta, InferenceOutput, TokenLogprob
 from services.orchestrator.ports.services import TokenCount
 
 COUNT_TIMEOUT_S = 10.0

@@ -11,7 +11,7 @@ from pagantic_common.codec.errors import error_code_from_proto
 from pagantic_common.codec.messages import duration_from_proto, tool_call_to_proto, tool_definition_from_proto
 from pagantic_common.domain.messages import ToolCall
 from pagantic_common.rpc.peer import Peer
-from services.orchestrator.core.response import ToolCallRecord
+from services.orchestrator.core.model.response import ToolCallRecord
 from services.orchestrator.ports.services import OfferedTool
 
 

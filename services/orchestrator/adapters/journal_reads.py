@@ -21,12 +21,12 @@ from services.orchestrator.adapters import journal_schema as tables
 from services.orchestrator.convert.entry import UnreadableEntryError, entry_from_json, referred_count
 from services.orchestrator.convert.event import event_from_proto
 from services.orchestrator.convert.response import response_from_proto
-from services.orchestrator.core.events import Event
-from services.orchestrator.core.lifecycle import State
-from services.orchestrator.core.memory import Summary
-from services.orchestrator.core.replay import Admitted, Entry
-from services.orchestrator.core.request import Mode
-from services.orchestrator.core.run import Prepared
+from services.orchestrator.core.conversation.memory import Summary
+from services.orchestrator.core.execution.events import Event
+from services.orchestrator.core.execution.lifecycle import State
+from services.orchestrator.core.execution.replay import Admitted, Entry
+from services.orchestrator.core.model.prepared import Prepared
+from services.orchestrator.core.model.request import Mode
 from services.orchestrator.ports.journal import ExecutionRecord, Page, SessionRecord, UsageTotal
 
 MAX_ORDINAL_DIGITS = 18

@@ -21,9 +21,9 @@ from services.orchestrator.adapters.journal_reads import IS_INTERRUPTED, get, ge
 from services.orchestrator.convert.entry import entry_to_json
 from services.orchestrator.convert.event import event_to_proto
 from services.orchestrator.convert.response import response_to_proto
-from services.orchestrator.core.events import Event
-from services.orchestrator.core.memory import Summary
-from services.orchestrator.core.replay import Admitted, Entry
+from services.orchestrator.core.conversation.memory import Summary
+from services.orchestrator.core.execution.events import Event
+from services.orchestrator.core.execution.replay import Admitted, Entry
 from services.orchestrator.ports.journal import (
     MAX_STATE_BYTES,
     MAX_STATE_VALUES,

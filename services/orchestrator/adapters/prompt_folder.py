@@ -7,8 +7,8 @@ from pathlib import Path
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.domain.ids import is_id
-from services.orchestrator.core.prompt_template import PromptTemplate, PromptTemplateError
-from services.orchestrator.core.request import Request
+from services.orchestrator.core.conversation.prompt_template import PromptTemplate, PromptTemplateError
+from services.orchestrator.core.model.request import Request
 
 SUFFIXES = (".md", ".txt")
 

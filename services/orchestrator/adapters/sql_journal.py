@@ -30,11 +30,11 @@ from services.orchestrator.adapters.journal_purge import Purger, forget_sessions
 from services.orchestrator.adapters.journal_schema import migrate
 from services.orchestrator.adapters.journal_space import JournalSpace
 from services.orchestrator.adapters.journal_writes import Admission, Writes
-from services.orchestrator.core.events import Event
-from services.orchestrator.core.lifecycle import State
-from services.orchestrator.core.memory import Summary
-from services.orchestrator.core.replay import Admitted, Entry
-from services.orchestrator.core.request import Mode
+from services.orchestrator.core.conversation.memory import Summary
+from services.orchestrator.core.execution.events import Event
+from services.orchestrator.core.execution.lifecycle import State
+from services.orchestrator.core.execution.replay import Admitted, Entry
+from services.orchestrator.core.model.request import Mode
 from services.orchestrator.ports.journal import (
     Durability,
     ExecutionRecord,

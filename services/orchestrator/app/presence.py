@@ -7,12 +7,13 @@ import math
 from collections.abc import Awaitable, Callable
 
 from pagantic_common.domain.clock import Clock
-from pagantic_common.domain.errors import ErrorCode, Overloaded, PaganticError, Unavailable, failure_of
+from pagantic_common.domain.errors import Overloaded, PaganticError, Unavailable
 from pagantic_common.telemetry.logging import get_logger
 from services.orchestrator.app.executions import Executions
-from services.orchestrator.core.events import count_idle_resumes
+from services.orchestrator.core.execution.events import count_idle_resumes
 from services.orchestrator.core.leases import Leases
-from services.orchestrator.core.request import Mode
+from services.orchestrator.core.model.request import Mode
+from services.orchestrator.ports.journal import Journal
 
 log = get_logger(__name__)
 
@@ -31,6 +32,7 @@ class Presence:
     def __init__(
         self,
         executions: Executions,
+        journal: Journal,
         clock: Clock,
         owner: str,
         *,
@@ -40,7 +42,7 @@ class Presence:
         lease_s: float = LEASE_S,
     ) -> None:
         self._executions = executions
-        self._journal = executions.journal
+        self._journal = journal
         self._clock = clock
         self._leases = Leases(owner, lease_s, longest_gap_s=lease_s / 2)
         self._resumes_plans = resumes_plans
@@ -90,19 +92,19 @@ class Presence:
                 log.warning("the journal cannot be asked", reason=str(error))
             except Exception:
                 log.exception("unexpected error")
-            await asyncio.sleep(self._beat_s)
+            await self._clock.sleep(self._beat_s)
 
     async def look(self) -> None:
         """Beat once, stop what is to be stopped, and take over from who is dead."""
         pulse = await self._journal.beat()
         self._beaten_s = self._clock.monotonic_s()
-        running = self._executions.running
         for request_id in pulse.to_cancel:
-            if (found := await running.get(request_id)) is not None:
-                found.stop(failure_of(ErrorCode.CANCELLED_SIGNAL, "cancelled by CancelExecution"))
-        if ended := sorted(running.unrecorded):
+            await self._executions.stop(request_id)
+        registry = self._executions.registry
+        ended = registry.unrecorded
+        if ended:
             await self._journal.release(ended)
-            running.unrecorded.difference_update(ended)
+            registry.mark_recorded(ended)
         for owner, beat in self._leases.observe(pulse.beats, self._clock.monotonic_s()).items():
             if await self._journal.interrupt(owner, beat):
                 log.warning("an orchestrator is dead: what it ran is interrupted", owner=owner)
@@ -115,7 +117,7 @@ class Presence:
             found = await self._journal.interrupted(Mode.PLAN)
             self._left_alone &= set(found)
             for request_id in found:
-                if request_id not in self._left_alone and self._executions.running.has_room_for_others:
+                if request_id not in self._left_alone and self._executions.registry.has_room_for_others:
                     await self._resume_plan(request_id)
         except (Overloaded, Unavailable) as error:  # later, then
             log.warning("plans cannot be resumed now", reason=str(error))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from services.orchestrator.core.memory import MemoryPolicy
-from services.orchestrator.core.planning import Planner
+from services.orchestrator.core.conversation.memory import MemoryPolicy
+from services.orchestrator.core.plans.planning import Planner
 from services.orchestrator.ports.services import (
     ConstraintPort,
     ContextPort,

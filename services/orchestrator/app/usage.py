@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from pagantic_common.domain.usage import TokenUsage
 from services.orchestrator.core.cost import Prices, cost_usd, prices_of
-from services.orchestrator.core.request import Request
+from services.orchestrator.core.model.request import Request
 from services.orchestrator.ports.journal import UsageTotal
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pagantic.constraint.v1 import contract_pb2
 from pagantic_common.domain.errors import InvalidRequest
-from services.orchestrator.core.contract import OutputContract, Rule, SchemaInPrompt
+from services.orchestrator.core.model.contract import OutputContract, Rule, SchemaInPrompt
 
 _SCHEMA_IN_PROMPT = {
     contract_pb2.SCHEMA_IN_PROMPT_ON: SchemaInPrompt.ON,

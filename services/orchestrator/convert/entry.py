@@ -10,8 +10,10 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 
-from services.orchestrator.core.replay import Admitted, CallBegan, CallEnded, Entry, NestedInput, StepEnded
-from services.orchestrator.core.run import Enforced, Failed, Inferred, Planned, PlanRan, Prepared, Sampled, ToolsRan
+from services.orchestrator.core.execution.inputs import Enforced, Failed, Inferred, Planned, PlanRan, Sampled, ToolsRan
+from services.orchestrator.core.execution.progress import CallBegan, CallEnded, NestedInput, StepEnded
+from services.orchestrator.core.execution.replay import Admitted, Entry
+from services.orchestrator.core.model.prepared import Prepared
 
 # The names are stored. A class may be renamed, its name here may not; a form that an older reader would misread takes a
 # name with its version ("Prepared.2"), and the old name keeps a reader. A journal of each release is kept in the tests.

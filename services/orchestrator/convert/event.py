@@ -25,10 +25,10 @@ from pagantic_common.domain.correlation import CorrelationContext
 from pagantic_common.domain.errors import InvalidRequest
 from services.orchestrator.convert.inference import finish_reason_from_proto, finish_reason_to_proto
 from services.orchestrator.convert.response import response_from_proto, response_to_proto
-from services.orchestrator.core import events
-from services.orchestrator.core.events import Event, Payload
-from services.orchestrator.core.lifecycle import State
-from services.orchestrator.core.run import Transition
+from services.orchestrator.core.execution import events
+from services.orchestrator.core.execution.events import Event, Payload
+from services.orchestrator.core.execution.lifecycle import State
+from services.orchestrator.core.execution.run import Transition
 
 _STATE_PREFIX = "LIFECYCLE_STATE_"
 _PURPOSE_PREFIX = "INFERENCE_PURPOSE_"

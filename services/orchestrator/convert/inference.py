@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pagantic.inference.v1 import generation_pb2
-from services.orchestrator.core.request import Reasoning
-from services.orchestrator.core.response import FinishReason, TokenLogprob
+from services.orchestrator.core.model.request import Reasoning
+from services.orchestrator.core.model.response import FinishReason, TokenLogprob
 
 _FINISH_PREFIX = "FINISH_REASON_"
 _BYTES = "latin-1"

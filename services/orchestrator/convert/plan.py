@@ -24,7 +24,7 @@ from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.json_text import JsonTextError, dump_json, parse_json
 from services.orchestrator.convert.contract import output_from_proto, output_to_proto
 from services.orchestrator.convert.retry import retry_from_proto, retry_to_proto
-from services.orchestrator.core.plan import (
+from services.orchestrator.core.model.plan import (
     MAX_STEPS,
     CallResult,
     Plan,
@@ -36,7 +36,7 @@ from services.orchestrator.core.plan import (
     Value,
     ValueKind,
 )
-from services.orchestrator.core.response_warning import ResponseWarning
+from services.orchestrator.core.model.response_warning import ResponseWarning
 
 MAX_DURATION_S = 315_576_000_000  # the largest google.protobuf.Duration
 

@@ -14,7 +14,7 @@ from pagantic_common.domain.errors import InvalidRequest
 from services.orchestrator.convert.contract import output_from_proto, rule_from_proto
 from services.orchestrator.convert.plan import plan_from_proto
 from services.orchestrator.convert.retry import retry_from_proto
-from services.orchestrator.core.request import (
+from services.orchestrator.core.model.request import (
     ContextPolicy,
     Hints,
     Mode,
@@ -24,7 +24,7 @@ from services.orchestrator.core.request import (
     SystemPrompt,
     TemplateCall,
 )
-from services.orchestrator.core.voting import DEFAULT_REPLICAS, Strategy, Voting
+from services.orchestrator.core.model.voting import DEFAULT_REPLICAS, Strategy, Voting
 
 _MODE_PREFIX = "MODE_"
 _STRATEGY_PREFIX = "VOTING_STRATEGY_"

@@ -32,7 +32,7 @@ from services.orchestrator.convert.plan import (
     warning_from_proto,
     warning_to_proto,
 )
-from services.orchestrator.core.response import Candidate, Response, ToolCallRecord, ValidationReport
+from services.orchestrator.core.model.response import Candidate, Response, ToolCallRecord, ValidationReport
 
 
 def response_to_proto(response: Response) -> execution_pb2.SystemResponse:

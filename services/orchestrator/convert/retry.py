@@ -5,7 +5,7 @@ from __future__ import annotations
 from pagantic.orchestrator.v1 import plan_pb2
 from pagantic_common.codec.messages import duration_from_proto, duration_to_proto
 from pagantic_common.domain.errors import InvalidRequest
-from services.orchestrator.core.retry import DEFAULT_MAX_RETRIES, RetryPolicy
+from services.orchestrator.core.model.retry import DEFAULT_MAX_RETRIES, RetryPolicy
 
 
 def retry_from_proto(retry: plan_pb2.RetryPolicy) -> RetryPolicy:

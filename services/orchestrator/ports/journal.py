@@ -10,11 +10,11 @@ from typing import Generic, Protocol, TypeVar
 
 from pagantic_common.domain.errors import Failure
 from pagantic_common.domain.messages import Message
-from services.orchestrator.core.events import Event
-from services.orchestrator.core.lifecycle import State
-from services.orchestrator.core.replay import Admitted, Entry
-from services.orchestrator.core.request import Mode
-from services.orchestrator.core.response import Response
+from services.orchestrator.core.execution.events import Event
+from services.orchestrator.core.execution.lifecycle import State
+from services.orchestrator.core.execution.replay import Admitted, Entry
+from services.orchestrator.core.model.request import Mode
+from services.orchestrator.core.model.response import Response
 
 ItemT = TypeVar("ItemT")
 
@@ -106,11 +106,8 @@ class Pulse:
     to_cancel: tuple[str, ...] = ()
 
 
-class Journal(Protocol):
-    """Storage that several orchestrators may share; each owns the executions that it runs.
-
-    What a method returned from is kept. Writes of one execution are stored in the order in which they were given.
-    """
+class ExecutionJournal(Protocol):
+    """Executions, their events, and what they can be resumed from."""
 
     async def admit(
         self, record: ExecutionRecord, admitted: Admitted, *, takes_turn: bool = False
@@ -140,9 +137,6 @@ class Journal(Protocol):
         Raises Conflict when another owner has taken the execution over.
         """
 
-    async def take_turn(self, session_id: str, request_id: str) -> bool:
-        """Give an execution its session's turn, until it ends; False while another live one has it."""
-
     async def get(self, request_id: str) -> ExecutionRecord:
         """Return an execution. Raises NotFound."""
 
@@ -169,6 +163,13 @@ class Journal(Protocol):
     async def entries(self, request_id: str) -> list[Entry]:
         """Return what an execution can be taken up from. Raises PreconditionFailed when it cannot be read."""
 
+    async def interrupted(self, mode: Mode) -> list[str]:
+        """Return the ids of the interrupted executions of a mode, oldest first."""
+
+
+class Ownership(Protocol):
+    """Which orchestrator runs what, among those that share the storage."""
+
     async def claim(self, request_id: str) -> bool:
         """Make an interrupted execution this owner's; False when another was faster or it is not interrupted."""
 
@@ -188,8 +189,12 @@ class Journal(Protocol):
     async def release(self, request_ids: Sequence[str]) -> None:
         """Mark executions of this owner as interrupted: it has given them up."""
 
-    async def interrupted(self, mode: Mode) -> list[str]:
-        """Return the ids of the interrupted executions of a mode, oldest first."""
+
+class Conversations(Protocol):
+    """Conversations and the values kept for them."""
+
+    async def take_turn(self, session_id: str, request_id: str) -> bool:
+        """Give an execution its session's turn, until it ends; False while another live one has it."""
 
     async def history(self, session_id: str, max_bytes: int = 0) -> tuple[int, tuple[Message, ...]]:
         """Return a conversation's newest messages, oldest first, and the position of the first of them.
@@ -220,6 +225,10 @@ class Journal(Protocol):
     async def delete_session(self, session_id: str) -> None:
         """Remove a conversation and the executions of it that do not run. Raises NotFound when there are neither."""
 
+
+class UsageLedger(Protocol):
+    """What was used, and what it cost."""
+
     async def add_usage(self, used: UsageTotal) -> None:
         """Add what was used by work that is no execution."""
 
@@ -227,3 +236,10 @@ class Journal(Protocol):
         self, *, session_id: str | None, model: str | None, limit: int, after: str
     ) -> Page[UsageTotal]:
         """Return the totals of a session, of a model, of both or all, by session and model; `after` as above."""
+
+
+class Journal(ExecutionJournal, Ownership, Conversations, UsageLedger, Protocol):
+    """Storage that several orchestrators may share; each owns the executions that it runs.
+
+    What a method returned from is kept. Writes of one execution are stored in the order in which they were given.
+    """

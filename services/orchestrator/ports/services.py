@@ -10,11 +10,11 @@ from pagantic_common.domain.chunks import Chunk
 from pagantic_common.domain.messages import Message, ToolCall, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement
-from services.orchestrator.core.contract import OutputContract
-from services.orchestrator.core.memory import Summary
-from services.orchestrator.core.request import ContextPolicy, Hints, Request
-from services.orchestrator.core.response import CandidateOutput, InferenceDelta, InferenceOutput, ToolCallRecord
-from services.orchestrator.core.run import Infer, Sample
+from services.orchestrator.core.conversation.memory import Summary
+from services.orchestrator.core.execution.commands import Infer, Sample
+from services.orchestrator.core.model.contract import OutputContract
+from services.orchestrator.core.model.request import ContextPolicy, Hints, Request
+from services.orchestrator.core.model.response import CandidateOutput, InferenceDelta, InferenceOutput, ToolCallRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.domain.errors import InvalidRequest, Overloaded, PreconditionFailed
 from pagantic_common.domain.messages import ToolCall
 from pagantic_common.rpc.call import call_stream, call_unary
-from services.orchestrator.core.planning import Planner
+from services.orchestrator.core.plans.planning import Planner
 from tests.support.orchestrator_app import ended, execute, orchestrator, system_request
 from tests.support.scripted_services import ScriptedInference, ScriptedTools, answer, scripted_services
 
@@ -140,14 +140,14 @@ async def test_callers_that_join_a_request_count_with_their_bytes_too(tmp_path, 
         first = asyncio.create_task(join(stub, request))
         await asyncio.wait_for(inference.waiting.wait(), 5)
         second = asyncio.create_task(join(stub, request))
-        (run,) = stub.executions.running
-        await until(lambda: run.watchers == 2)
+        (run,) = stub.executions.registry
+        await until(lambda: run.watcher_count == 2)
         with pytest.raises(Overloaded, match=r"have 120\d\d bytes already, and this one 60\d\d, the limit is 15000"):
             await join(stub, request)
         second.cancel()
-        await until(lambda: run.watchers == 1)
+        await until(lambda: run.watcher_count == 1)
         third = asyncio.create_task(join(stub, request))
-        await until(lambda: run.watchers == 2)
+        await until(lambda: run.watcher_count == 2)
         for task in (first, third):
             task.cancel()
         await ended(stub, "r")
@@ -241,7 +241,7 @@ async def test_what_is_planned_counts_with_its_bytes_too(tmp_path):
                 await call(stub, large)
         planning.cancel()
         inference.outputs = [answer()] * 3
-        while stub.executions.running.count:  # noqa: ASYNC110 - as a caller looks
+        while stub.executions.registry.count:  # noqa: ASYNC110 - as a caller looks
             await asyncio.sleep(0.01)
         assert (await execute(stub, system_request("y" * 9_000))).content == "hello", "what has ended has no bytes"
 

@@ -6,7 +6,7 @@ from pagantic_common.testing.server import serving
 from services.constraint.__main__ import open_app
 from services.constraint.settings import ConstraintSettings
 from services.orchestrator.adapters.grpc_constraint import GrpcConstraint
-from services.orchestrator.core.contract import OutputContract
+from services.orchestrator.core.model.contract import OutputContract
 
 TAGS = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
 SCHEMA = {"type": "object", "properties": {"tags": TAGS}, "dependentRequired": {"tags": []}}

@@ -8,10 +8,11 @@ from pagantic_common.rpc.channel import open_channel
 from services.orchestrator.adapters.grpc_inference import GrpcInference
 from services.orchestrator.convert.entry import entry_from_json, entry_to_json
 from services.orchestrator.convert.inference import logprob_to_proto
-from services.orchestrator.core.request import Hints
-from services.orchestrator.core.response import CandidateOutput, InferenceOutput
-from services.orchestrator.core.run import Infer, Inferred, Sample
-from services.orchestrator.core.voting import Voting
+from services.orchestrator.core.execution.commands import Infer, Sample
+from services.orchestrator.core.execution.inputs import Inferred
+from services.orchestrator.core.model.request import Hints
+from services.orchestrator.core.model.response import CandidateOutput, InferenceOutput
+from services.orchestrator.core.model.voting import Voting
 from tests.support.scripted_peers import ScriptedInference, served
 
 STARTED = pb.InferResponse(

@@ -7,7 +7,7 @@ from pagantic.constraint.v1 import contract_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.domain.errors import ErrorCode, Unavailable
 from pagantic_common.rpc.call import call_stream
-from services.orchestrator.core.response import InferenceDelta
+from services.orchestrator.core.model.response import InferenceDelta
 from tests.support.orchestrator_app import execute, orchestrator, system_request, timeline
 from tests.support.scripted_services import USAGE, ScriptedInference, answer, scripted_services
 

@@ -18,10 +18,10 @@ from pagantic_common.testing.server import serving
 from services.inference.app.models import Models, ModelSpec
 from services.orchestrator.adapters.grpc_inference import GrpcInference
 from services.orchestrator.adapters.sql_journal import SqlJournal
-from services.orchestrator.app import preparation
-from services.orchestrator.core.memory import Eviction, MemoryPolicy
-from services.orchestrator.core.request import Hints
-from services.orchestrator.core.run import Infer
+from services.orchestrator.app.effects import preparing
+from services.orchestrator.core.conversation.memory import Eviction, MemoryPolicy
+from services.orchestrator.core.execution.commands import Infer
+from services.orchestrator.core.model.request import Hints
 from services.orchestrator.settings import OrchestratorSettings
 from tests.support.inference_app import generation_over, registration_of, served
 from tests.support.orchestrator_app import execute, journal_url, orchestrator, system_request, timeline
@@ -122,7 +122,7 @@ async def test_the_prompt_begins_alike_for_several_turns_of_a_long_conversation_
 async def test_no_more_of_a_conversation_is_read_than_can_be_seen_and_it_begins_with_a_question(
     tmp_path, monkeypatch, eviction
 ):
-    monkeypatch.setattr(preparation, "MAX_RECALLED_BYTES", 1000)  # some eight turns
+    monkeypatch.setattr(preparing, "MAX_RECALLED_BYTES", 1000)  # some eight turns
     journal, inference = SqlJournal(journal_url(tmp_path)), Remembering(window=200)
     policy = MemoryPolicy(eviction=eviction)
     services = scripted_services(inference=inference, summaries=journal, memory=policy)

@@ -31,10 +31,10 @@ from pagantic_common.rpc.call import call_stream, call_unary
 from services.orchestrator.adapters.grpc_inference import _request
 from services.orchestrator.app.failures import failure_from
 from services.orchestrator.convert.entry import entry_from_json, entry_to_json
-from services.orchestrator.core.replay import Admitted
-from services.orchestrator.core.request import Hints, Mode, Request
-from services.orchestrator.core.response import InferenceDelta, InferenceOutput
-from services.orchestrator.core.run import Infer
+from services.orchestrator.core.execution.commands import Infer
+from services.orchestrator.core.execution.replay import Admitted
+from services.orchestrator.core.model.request import Hints, Mode, Request
+from services.orchestrator.core.model.response import InferenceDelta, InferenceOutput
 from tests.support.orchestrator_app import crash, ended, execute, orchestrator, system_request, timeline
 from tests.support.scripted_services import (
     USAGE,

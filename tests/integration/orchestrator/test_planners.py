@@ -22,8 +22,8 @@ from pagantic_common.domain.errors import (
 )
 from pagantic_common.rpc.call import call_unary
 from services.orchestrator.adapters.custom_steps import load_custom_steps
-from services.orchestrator.core.plan import PlanPolicy
-from services.orchestrator.core.planning import Planner
+from services.orchestrator.core.model.plan import PlanPolicy
+from services.orchestrator.core.plans.planning import Planner
 from tests.support.orchestrator_app import execute, orchestrator, system_request, timeline
 from tests.support.scripted_services import ScriptedInference, answer, scripted_services
 

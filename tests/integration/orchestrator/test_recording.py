@@ -17,10 +17,10 @@ from pagantic_common.rpc.call import call_unary
 from pagantic_common.telemetry.clock import SystemClock
 from services.orchestrator.adapters.sql_journal import SqlJournal
 from services.orchestrator.convert.request import fingerprint_of, request_from_proto
-from services.orchestrator.core.lifecycle import State
-from services.orchestrator.core.replay import Admitted
-from services.orchestrator.core.request import Mode
-from services.orchestrator.core.run import Prepared
+from services.orchestrator.core.execution.lifecycle import State
+from services.orchestrator.core.execution.replay import Admitted
+from services.orchestrator.core.model.prepared import Prepared
+from services.orchestrator.core.model.request import Mode
 from services.orchestrator.ports.journal import ExecutionRecord
 from tests.support.orchestrator_app import ended, execute, journal_url, orchestrator, system_request, timeline
 from tests.support.scripted_services import (
@@ -116,7 +116,7 @@ async def test_ended_executions_are_kept_for_their_time_only(tmp_path):
     await asyncio.sleep(0.6)
     async with orchestrator(tmp_path, journal=SqlJournal(url, retention_s=0.5)) as stub:
         await execute(stub, system_request(request_id="new"))
-        await stub.executions.journal._purger.purge()
+        await stub.journal._purger.purge()
         listed = await call_unary("orchestrator", stub.ListExecutions, pb.ListExecutionsRequest())
         assert [execution.request_id for execution in listed.executions] == ["new"]
         with pytest.raises(NotFound):

@@ -11,11 +11,11 @@ from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.domain.errors import Aborted, Internal
 from pagantic_common.rpc.call import call_stream, call_unary
 from pagantic_common.telemetry.clock import SystemClock
-from services.orchestrator.app.turns import ConcurrentTurns
+from services.orchestrator.app.running.turns import ConcurrentTurns
 from services.orchestrator.convert.request import fingerprint_of, request_from_proto
-from services.orchestrator.core.lifecycle import State
-from services.orchestrator.core.replay import Admitted
-from services.orchestrator.core.request import Mode
+from services.orchestrator.core.execution.lifecycle import State
+from services.orchestrator.core.execution.replay import Admitted
+from services.orchestrator.core.model.request import Mode
 from services.orchestrator.ports.journal import ExecutionRecord
 from tests.integration.orchestrator.test_plans import TOOL, plan, step
 from tests.support.orchestrator_app import execute, orchestrator, stored, system_request
@@ -72,7 +72,7 @@ async def test_the_plan_of_an_orchestrator_that_died_is_taken_over_and_it_cannot
 async def test_a_plan_that_was_given_up_is_taken_up_again_and_one_that_cannot_be_read_is_left(tmp_path):
     inference = ScriptedInference(None, answer("done"))
     async with orchestrator(tmp_path, scripted_services(inference=inference), presence=FAST) as stub:
-        journal = stub.executions.journal
+        journal = stub.journal
         now = SystemClock().now()
         for request_id, entry in (("unreadable", Admitted(None)), ("p", None)):
             record = ExecutionRecord(request_id, "", "", Mode.PLAN, now, State.INIT, now, 1, fingerprint_of(PLAN))

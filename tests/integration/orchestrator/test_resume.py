@@ -13,14 +13,15 @@ from pagantic_common.domain.messages import ToolCall
 from pagantic_common.rpc.call import call_stream, call_unary
 from pagantic_common.telemetry.clock import SystemClock
 from services.orchestrator.adapters.sql_journal import SqlJournal
+from services.orchestrator.app.running.execution import Execution
 from services.orchestrator.convert.entry import entry_from_json, entry_to_json
 from services.orchestrator.convert.event import event_from_proto
 from services.orchestrator.convert.request import fingerprint_of, request_from_proto
 from services.orchestrator.convert.response import response_to_proto
-from services.orchestrator.core.lifecycle import State
-from services.orchestrator.core.replay import Admitted, replay
-from services.orchestrator.core.request import Mode
-from services.orchestrator.core.run import Transition
+from services.orchestrator.core.execution.lifecycle import State
+from services.orchestrator.core.execution.replay import Admitted, replay
+from services.orchestrator.core.execution.run import Transition
+from services.orchestrator.core.model.request import Mode
 from services.orchestrator.ports.journal import ExecutionRecord
 from tests.integration.orchestrator.test_plans import TOOL, plan, step
 from tests.support.orchestrator_app import (
@@ -299,15 +300,15 @@ async def test_a_session_is_free_again_after_a_resume_that_could_not_start(tmp_p
     services = scripted_services(inference=ScriptedInference(answer("next")))
     async with orchestrator(folder, services, presence={"resumes_plans": False, "beat_s": 0.02}) as stub:
         with monkeypatch.context() as patched:
-            patched.setattr(stub.executions, "_runner", failing)
+            patched.setattr(Execution, "start", failing)
             with pytest.raises(PaganticError):
                 await resume(stub, "r")
-        assert not stub.executions._turns._lines
+        assert not stub.turns._lines
         assert (await execute(stub, system_request(session_id="s"))).content == "next"
 
 
 def failing(*_arguments):
-    raise RuntimeError("no runner")
+    raise RuntimeError("no task")
 
 
 async def test_another_payload_does_not_take_up_what_was_interrupted(interrupted_plan):

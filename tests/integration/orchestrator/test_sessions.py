@@ -14,7 +14,7 @@ from pagantic_common.domain.errors import (
     Unavailable,
 )
 from pagantic_common.rpc.call import call_unary
-from services.orchestrator.app.turns import MAX_WAITING
+from services.orchestrator.app.running.turns import MAX_WAITING
 from services.orchestrator.core.cost import Prices
 from tests.support.orchestrator_app import execute, orchestrator, system_request
 from tests.support.scripted_services import (
@@ -126,7 +126,7 @@ class Gated(ScriptedInference):
 
 async def in_line(stub, count):
     """Wait until so many want the turn of the session."""
-    lines = stub.executions._turns._lines
+    lines = stub.turns._lines
     while "s" not in lines or lines["s"].count != count:  # noqa: ASYNC110 - there is no event of it
         await asyncio.sleep(0.005)
 
@@ -164,4 +164,4 @@ async def test_too_many_turns_of_one_session_do_not_keep_out_the_others(tmp_path
             inference.gate.release()
         ended = await asyncio.gather(*asked, return_exceptions=True)
         assert [isinstance(one, Aborted) for one in ended].count(True) == 8
-        assert not stub.executions._turns._lines
+        assert not stub.turns._lines

@@ -6,7 +6,7 @@ from pagantic.common.v1 import error_pb2
 from pagantic.constraint.v1 import contract_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.domain.errors import DeadlineExceeded, ErrorCode, Overloaded, Unavailable
-from services.orchestrator.core.response import FinishReason
+from services.orchestrator.core.model.response import FinishReason
 from tests.support.orchestrator_app import execute, orchestrator, system_request, timeline
 from tests.support.scripted_services import ScriptedConstraint, ScriptedInference, answer, scripted_services
 

@@ -5,7 +5,7 @@ import pytest
 
 from pagantic_common.domain.correlation import CorrelationContext
 from pagantic_common.domain.errors import ErrorCode, failure_of
-from services.orchestrator.core.events import (
+from services.orchestrator.core.execution.events import (
     NAME_OF,
     Event,
     InferenceEnd,
@@ -15,7 +15,7 @@ from services.orchestrator.core.events import (
     StepStart,
     count_idle_resumes,
 )
-from services.orchestrator.core.response import FinishReason
+from services.orchestrator.core.model.response import FinishReason
 
 RESUMED, START = Resumed(), StepStart("a", "infer")
 DONE = StepEnd("a", "infer", success=True)

@@ -6,24 +6,22 @@ from pagantic_common.domain.errors import ErrorCode, Failure, failure_of
 from pagantic_common.domain.messages import Message, Role, ToolCall, ToolChoice, ToolChoiceMode, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement, Guarantee, Stage, StageOutcome, StageReport, Violation
-from services.orchestrator.core import machine
-from services.orchestrator.core.contract import OutputContract
-from services.orchestrator.core.lifecycle import TERMINAL, TRANSITIONS, IllegalTransitionError, State, check_transition
-from services.orchestrator.core.request import Hints, Mode, Request
-from services.orchestrator.core.response import FinishReason, InferenceOutput, ToolCallRecord
-from services.orchestrator.core.retry import RetryPolicy
-from services.orchestrator.core.run import (
-    DiscardedAttempt,
-    Enforce,
-    Enforced,
-    Failed,
-    Infer,
-    Inferred,
-    Prepare,
-    Prepared,
-    RunTools,
-    ToolsRan,
+from services.orchestrator.core.execution import machine
+from services.orchestrator.core.execution.commands import Enforce, Infer, Prepare, RunTools
+from services.orchestrator.core.execution.inputs import Enforced, Failed, Inferred, ToolsRan
+from services.orchestrator.core.execution.lifecycle import (
+    TERMINAL,
+    TRANSITIONS,
+    IllegalTransitionError,
+    State,
+    check_transition,
 )
+from services.orchestrator.core.execution.run import DiscardedAttempt
+from services.orchestrator.core.model.contract import OutputContract
+from services.orchestrator.core.model.prepared import Prepared
+from services.orchestrator.core.model.request import Hints, Mode, Request
+from services.orchestrator.core.model.response import FinishReason, InferenceOutput, ToolCallRecord
+from services.orchestrator.core.model.retry import RetryPolicy
 
 CLOCK = ToolDefinition("clock", "Tells the time.", "{}")
 CALL = ToolCall("c1", "clock", "{}")

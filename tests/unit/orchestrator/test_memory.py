@@ -6,11 +6,13 @@ from hypothesis import strategies as st
 
 from pagantic_common.domain.messages import Message, Role, ToolCall, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
-from services.orchestrator.core import machine, memory
-from services.orchestrator.core.memory import Summary
-from services.orchestrator.core.request import Mode, Request
-from services.orchestrator.core.response import FinishReason, InferenceOutput
-from services.orchestrator.core.run import Inferred, Prepared
+from services.orchestrator.core.conversation import memory
+from services.orchestrator.core.conversation.memory import Summary
+from services.orchestrator.core.execution import machine
+from services.orchestrator.core.execution.inputs import Inferred
+from services.orchestrator.core.model.prepared import Prepared
+from services.orchestrator.core.model.request import Mode, Request
+from services.orchestrator.core.model.response import FinishReason, InferenceOutput
 
 ASK = Message(Role.USER, "what?")
 SYSTEM = Message(Role.SYSTEM, "be brief")

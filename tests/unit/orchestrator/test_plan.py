@@ -9,14 +9,13 @@ from hypothesis import strategies as st
 from pagantic_common.domain.errors import ErrorCode, Internal, failure_of
 from pagantic_common.domain.messages import Message, Role, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
-from services.orchestrator.core import machine
-from services.orchestrator.core.contract import OutputContract, Rule
-from services.orchestrator.core.lifecycle import State
-from services.orchestrator.core.model_planning import plan_schema, planned, planner_messages
-from services.orchestrator.core.plan import (
-    GIVES,
-    PARAMETERS,
-    TAKES,
+from services.orchestrator.core.conversation.prompt import with_prepared
+from services.orchestrator.core.execution import machine
+from services.orchestrator.core.execution.commands import MakePlan, RunPlan
+from services.orchestrator.core.execution.inputs import Failed, Planned, PlanRan
+from services.orchestrator.core.execution.lifecycle import State
+from services.orchestrator.core.model.contract import OutputContract, Rule
+from services.orchestrator.core.model.plan import (
     Plan,
     PlanPolicy,
     Step,
@@ -24,17 +23,18 @@ from services.orchestrator.core.plan import (
     StepResult,
     Value,
     ValueKind,
-    check_plan,
     dependencies_of,
 )
-from services.orchestrator.core.plan_progress import PlanProgress
-from services.orchestrator.core.plan_result import accept_plan
-from services.orchestrator.core.planning import static_plan
-from services.orchestrator.core.prompt import with_prepared
-from services.orchestrator.core.request import ContextPolicy, Mode, Request
-from services.orchestrator.core.retry import RetryPolicy
-from services.orchestrator.core.run import Failed, MakePlan, Planned, PlanRan, Prepared, RunPlan
-from services.orchestrator.core.step_input import arguments_of, messages_of
+from services.orchestrator.core.model.prepared import Prepared
+from services.orchestrator.core.model.request import ContextPolicy, Mode, Request
+from services.orchestrator.core.model.retry import RetryPolicy
+from services.orchestrator.core.plans.checking import check_plan
+from services.orchestrator.core.plans.model_planning import plan_schema, planned, planner_messages
+from services.orchestrator.core.plans.planning import static_plan
+from services.orchestrator.core.plans.result import accept_plan
+from services.orchestrator.core.plans.schedule import PlanSchedule
+from services.orchestrator.core.plans.step_input import arguments_of, messages_of
+from services.orchestrator.core.plans.step_rules import RULES
 
 REJECTED, MISMATCH = ErrorCode.ORCHESTRATION_PLAN_REJECTED, ErrorCode.ORCHESTRATION_STEP_MISMATCH
 TEXT = Value(ValueKind.TEXT, text="t")
@@ -133,20 +133,20 @@ def test_every_step_starts_once_after_what_it_waits_for(graph, is_linear, random
     found = plan(*steps, require_linear=is_linear)
     assert checked(found) is None
     needed = dependencies_of(found)
-    progress, started = PlanProgress(found), []
-    while progress.running or progress.ready():
-        for one in progress.ready():
-            assert set(needed[one.name]) <= {result.name for result in progress.results}
-            assert not progress.has_failed
+    schedule, started = PlanSchedule(found), []
+    while schedule.running or schedule.ready():
+        for one in schedule.ready():
+            assert set(needed[one.name]) <= {result.name for result in schedule.results}
+            assert not schedule.has_failed
             started.append(one.name)
-            progress = progress.started(one)
-            assert not is_linear or len(progress.running) == 1
-        name = random.choice(sorted(progress.running))
-        is_failure = len(progress.results) == fails_at
+            schedule = schedule.started(one)
+            assert not is_linear or len(schedule.running) == 1
+        name = random.choice(sorted(schedule.running))
+        is_failure = len(schedule.results) == fails_at
         failure = failure_of(ErrorCode.TOOL_TIMEOUT, "late") if is_failure else None
-        progress = progress.ended(StepResult(name, "infer", None if failure else TEXT, failure))
+        schedule = schedule.ended(StepResult(name, "infer", None if failure else TEXT, failure))
     assert len(started) == len(set(started))
-    if not progress.has_failed:
+    if not schedule.has_failed:
         assert set(started) == {one.name for one in steps}
     if is_linear:
         assert started == [one.name for one in steps][: len(started)]
@@ -329,7 +329,7 @@ def test_a_tool_step_takes_its_arguments_from_parameters_or_input():
 
 
 def test_every_kind_has_its_parameters_and_pairings():
-    assert set(PARAMETERS) == set(TAKES) == set(GIVES) == set(StepKind)
+    assert set(RULES) == set(StepKind)
 
 
 @pytest.mark.parametrize("timeout_s", [-5.0, 9.2e18, float("nan")])

@@ -7,8 +7,12 @@ from hypothesis import strategies as st
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.domain.messages import Message, Role
 from services.orchestrator.adapters.prompt_folder import PromptFolder
-from services.orchestrator.core.prompt_template import MAX_PROMPT_CHARS, PromptTemplate, PromptTemplateError
-from services.orchestrator.core.request import Mode, Request, SystemPrompt, TemplateCall
+from services.orchestrator.core.conversation.prompt_template import (
+    MAX_PROMPT_CHARS,
+    PromptTemplate,
+    PromptTemplateError,
+)
+from services.orchestrator.core.model.request import Mode, Request, SystemPrompt, TemplateCall
 
 FOLDERS_FILES = {"tutor.txt": "Teach {{ subject }}.\n", "brief.md": "Be brief.\n"}
 

@@ -5,10 +5,10 @@ import asyncio
 import pytest
 
 from pagantic_common.telemetry.clock import SystemClock
-from services.orchestrator.app.recorder import Recorder
-from services.orchestrator.core.events import AttemptDiscarded, ContentDelta
-from services.orchestrator.core.response import FinishReason, InferenceOutput
-from services.orchestrator.core.run import Inferred
+from services.orchestrator.app.recording.recorder import Recorder
+from services.orchestrator.core.execution.events import AttemptDiscarded, ContentDelta
+from services.orchestrator.core.execution.inputs import Inferred
+from services.orchestrator.core.model.response import FinishReason, InferenceOutput
 from tests.contract.test_journal import record
 
 
@@ -42,7 +42,7 @@ async def test_events_are_shown_in_their_order_once_all_before_them_are_stored()
     recorder = Recorder(journal, SystemClock(), record())
     for number in (1, 2):
         await tell(recorder, number)
-    watching = recorder.watch()
+    watching = recorder.broadcast.watch()
     shown = asyncio.ensure_future(anext(watching))
     await asyncio.sleep(0)
     journal.ends[1].set_result(None)

@@ -1,39 +1,55 @@
 """Random event orders through the machine, and every journal of them taken again."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pagantic_common.domain.errors import ErrorCode, Failure, failure_of
 from pagantic_common.domain.messages import ToolChoice, ToolChoiceMode, ToolDefinition
+from pagantic_common.domain.usage import TokenUsage
 from services.orchestrator.convert.entry import UnreadableEntryError, entry_from_json, entry_to_json
-from services.orchestrator.core import machine
-from services.orchestrator.core.contract import OutputContract
-from services.orchestrator.core.lifecycle import TERMINAL, IllegalInputError, State
-from services.orchestrator.core.plan import Plan, PlanPolicy, Step, StepResult, Value, ValueKind
-from services.orchestrator.core.replay import Admitted, CallBegan, CallEnded, NestedInput, Progress, StepEnded, replay
-from services.orchestrator.core.request import Hints, Mode
-from services.orchestrator.core.retry import RetryPolicy
-from services.orchestrator.core.run import (
+from services.orchestrator.core.execution import machine
+from services.orchestrator.core.execution.commands import (
     ANSWER_OF,
     Enforce,
-    Enforced,
-    Failed,
     Finish,
     Infer,
     MakePlan,
-    Planned,
-    PlanRan,
     Prepare,
-    Prepared,
-    Replica,
     RunPlan,
     RunTools,
     Sample,
+)
+from services.orchestrator.core.execution.inputs import (
+    Enforced,
+    Failed,
+    Inferred,
+    Planned,
+    PlanRan,
+    Replica,
     Sampled,
     ToolsRan,
 )
-from services.orchestrator.core.voting import Strategy, Voting
+from services.orchestrator.core.execution.lifecycle import TERMINAL, IllegalInputError, State
+from services.orchestrator.core.execution.progress import (
+    CallBegan,
+    CallEnded,
+    CallGivenUp,
+    NestedInput,
+    Progress,
+    StepEnded,
+    failed_with,
+)
+from services.orchestrator.core.execution.replay import Admitted, replay
+from services.orchestrator.core.model.contract import OutputContract
+from services.orchestrator.core.model.plan import Plan, PlanPolicy, Step, StepResult, Value, ValueKind
+from services.orchestrator.core.model.prepared import Prepared
+from services.orchestrator.core.model.request import Hints, Mode
+from services.orchestrator.core.model.response import FinishReason, InferenceOutput
+from services.orchestrator.core.model.retry import RetryPolicy
+from services.orchestrator.core.model.voting import Strategy, Voting
 from tests.unit.orchestrator.test_machine import CALL, CLOCK, INVALID, RECORD, USAGE, VALID, request, said
 
 OTHER = ToolDefinition("pay", "Pays.", "{}")
@@ -178,7 +194,7 @@ def test_a_replay_that_stops_on_the_way_has_the_outstanding_command_and_what_it_
     found = replay(entries)
     assert [transition.target for transition in found.transitions] == ["INIT", "PLAN", "PREPARE", "EXECUTE"]
     assert isinstance(found.outcome.command, RunPlan)
-    assert found.progress == Progress((CallBegan("a-1", "clock", "a"), ended))
+    assert found.progress == Progress([CallBegan("a-1", "clock", "a"), ended])
     ran = replay([*entries, PlanRan((ended.result,))])
     assert ran.progress == Progress()
     assert ran.outcome.run.state is State.COMPLETE
@@ -193,14 +209,16 @@ def test_what_has_no_admission_or_two_cannot_be_taken_again():
 def test_a_call_that_may_have_run_is_lost_unless_its_tool_is_idempotent():
     again = ToolDefinition("clock", "Tells the time.", "{}", idempotent=True)
     tools = {"clock": again, "pay": OTHER}
-    began = (CallBegan("c1", "clock"), CallBegan("c2", "pay"), CallBegan("c3", "gone", "s"))
-    progress = Progress((*began, CallEnded(RECORD)))
-    assert progress.lost_call(tools) == began[1]
-    assert Progress(began[:1]).lost_call(tools) is None
-    assert progress.of_step("s").lost_call(tools) == began[2]
-    assert [progress.is_lost(call, tools) for call in ("c1", "c2", "c3", "c4")] == [False, True, True, False]
-    assert progress.record_of("c1") == RECORD
-    assert progress.record_of("c2") is None
+    began = [CallBegan("c1", "clock"), CallBegan("c2", "pay"), CallBegan("c3", "gone", "s")]
+    progress = Progress([*began, CallEnded(RECORD)])
+    calls = progress.calls_of("")
+    assert calls.lost_call(tools) == began[1]
+    assert Progress(began[:1]).calls_of("").lost_call(tools) is None
+    assert progress.calls_of("s").lost_call(tools) == began[2]
+    assert [calls.is_lost(call, tools) for call in ("c1", "c2", "c4")] == [False, True, False]
+    assert progress.calls_of("s").is_lost("c3", tools)
+    assert calls.record_of("c1") == RECORD
+    assert calls.record_of("c2") is None
 
 
 def test_the_machine_of_a_step_goes_on_with_its_last_run_and_the_calls_since():
@@ -209,12 +227,40 @@ def test_the_machine_of_a_step_goes_on_with_its_last_run_and_the_calls_since():
         NestedInput("s", 2, Prepared()),
         CallBegan("c1", "clock", "s"),
     )
-    progress = Progress((first, NestedInput("t", 1, Prepared()), second, NestedInput("s", 2, said()), call))
+    progress = Progress([first, NestedInput("t", 1, Prepared()), second, NestedInput("s", 2, said()), call])
     assert progress.run_of("s") == (2, (Prepared(), said()))
     assert progress.run_of("none") == (0, ())
-    assert progress.of_step("s") == Progress((call,))
-    assert progress.of_step("t") == Progress()
+    assert progress.calls_of("s").calls == (call,)
+    assert progress.calls_of("s", since=len(progress.inner)).calls == ()
+    assert progress.calls_of("t").calls == ()
     assert (progress.has_called("s"), progress.has_called("t")) == (True, False)
+
+
+def test_a_call_of_an_unknown_tool_has_not_run():
+    unknown = replace(RECORD, is_error=True, error_code=ErrorCode.TOOL_NOT_FOUND)
+    progress = Progress([CallBegan(RECORD.id, "clok", "s"), CallEnded(unknown, "s")])
+    assert not progress.has_called("s")
+
+
+def test_a_failure_has_what_ended_inside_the_command_and_what_that_cost():
+    outcome = machine.start(request(Mode.PLAN, plan=PLAN))
+    outcome = machine.step(outcome.run, Prepared())
+    progress = Progress()
+    progress.add(NestedInput("a", 1, Inferred(InferenceOutput("x", FinishReason.STOP, usage=USAGE))))
+    progress.inference("a").said = InferenceOutput("y", FinishReason.ERROR, usage=USAGE)
+    progress.add(CallBegan("c1", "pay", "a"))
+    progress.add(CallGivenUp(RECORD, "a"))
+    failed = failed_with(outcome.run, progress, FAILED.failure)
+    assert failed.records == (RECORD,)
+    assert failed.usage == USAGE + USAGE
+    progress.add(StepEnded(StepResult("a", "infer", usage=USAGE)))
+    failed = failed_with(outcome.run, progress, FAILED.failure)
+    assert failed.results == (StepResult("a", "infer", usage=USAGE),)
+    assert failed.usage == TokenUsage(), "the step's result has it"
+    ended = machine.step(outcome.run, failed)
+    assert ended.run.usage == USAGE
+    progress.clear()
+    assert progress == Progress()
 
 
 @pytest.mark.parametrize("document", [b"", b"[]", b'["Prepared"]', b'["Nothing",{}]', b'["Prepared",{"tools":1}]'])

@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.domain.messages import Message, Role, ToolDefinition
-from services.orchestrator.app.tool_calls import hash_arguments
+from services.orchestrator.app.effects.calling import hash_arguments
 from services.orchestrator.convert.request import fingerprint_of
-from services.orchestrator.core.contract import OutputContract, Rule
-from services.orchestrator.core.prompt import assemble_messages, context_message, last_user_text
-from services.orchestrator.core.request import (
+from services.orchestrator.core.conversation.prompt import assemble_messages, context_message, last_user_text
+from services.orchestrator.core.model.contract import OutputContract, Rule
+from services.orchestrator.core.model.prepared import Prepared
+from services.orchestrator.core.model.request import (
     ContextPolicy,
     Hints,
     Mode,
@@ -23,8 +24,7 @@ from services.orchestrator.core.request import (
     check_configuration,
     check_request,
 )
-from services.orchestrator.core.retry import MAX_BACKOFF_S, MAX_RETRIES, MAX_WAITS_S
-from services.orchestrator.core.run import Prepared
+from services.orchestrator.core.model.retry import MAX_BACKOFF_S, MAX_RETRIES, MAX_WAITS_S
 
 USER = Message(Role.USER, "why?")
 CONTEXT = Message(Role.SYSTEM, "Relevant context:")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.orchestrator.core.schema_form import form_of
+from services.orchestrator.core.conversation.schema_form import form_of
 
 TICKET = {
     "title": "Ticket",

@@ -7,26 +7,26 @@ import pytest
 from pagantic_common.domain.errors import ErrorCategory, ErrorCode, failure_of
 from pagantic_common.domain.messages import Message, Role, ToolCall, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
-from services.orchestrator.core import machine
-from services.orchestrator.core.contract import OutputContract, Rule
-from services.orchestrator.core.lifecycle import State
-from services.orchestrator.core.plan import Plan, Step, StepResult, Value, ValueKind
-from services.orchestrator.core.request import Hints, Mode, Request
-from services.orchestrator.core.response import FinishReason, InferenceOutput, ToolCallRecord
-from services.orchestrator.core.retry import RetryPolicy
-from services.orchestrator.core.run import (
+from services.orchestrator.core.execution import machine
+from services.orchestrator.core.execution.commands import Finish
+from services.orchestrator.core.execution.inputs import (
     Enforced,
     Failed,
-    Finish,
     Inferred,
     Planned,
     PlanRan,
-    Prepared,
     Replica,
     Sampled,
     ToolsRan,
 )
-from services.orchestrator.core.voting import Voting
+from services.orchestrator.core.execution.lifecycle import State
+from services.orchestrator.core.model.contract import OutputContract, Rule
+from services.orchestrator.core.model.plan import Plan, Step, StepResult, Value, ValueKind
+from services.orchestrator.core.model.prepared import Prepared
+from services.orchestrator.core.model.request import Hints, Mode, Request
+from services.orchestrator.core.model.response import FinishReason, InferenceOutput, ToolCallRecord
+from services.orchestrator.core.model.retry import RetryPolicy
+from services.orchestrator.core.model.voting import Voting
 from tests.unit.orchestrator.test_machine import INVALID, VALID
 
 SCHEMA = OutputContract(schema_json="{}")

@@ -1,8 +1,8 @@
 from pagantic_common.domain.messages import Message, Role
-from services.orchestrator.core.events import AttemptDiscarded, Completed
-from services.orchestrator.core.request import Mode, Request, SystemPrompt
-from services.orchestrator.core.response import Response
-from services.orchestrator.core.run import Prepared
+from services.orchestrator.core.execution.events import AttemptDiscarded, Completed
+from services.orchestrator.core.model.prepared import Prepared
+from services.orchestrator.core.model.request import Mode, Request, SystemPrompt
+from services.orchestrator.core.model.response import Response
 from services.orchestrator.core.text_size import text_size
 
 

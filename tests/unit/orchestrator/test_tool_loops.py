@@ -2,10 +2,12 @@ import pytest
 
 from pagantic_common.domain.errors import ErrorCode
 from pagantic_common.domain.messages import Role, ToolCall
-from services.orchestrator.core.contract import OutputContract, Rule
-from services.orchestrator.core.request import Hints, Mode
-from services.orchestrator.core.response import ToolCallRecord
-from services.orchestrator.core.run import Infer, Prepared, RunTools, ToolsRan
+from services.orchestrator.core.execution.commands import Infer, RunTools
+from services.orchestrator.core.execution.inputs import ToolsRan
+from services.orchestrator.core.model.contract import OutputContract, Rule
+from services.orchestrator.core.model.prepared import Prepared
+from services.orchestrator.core.model.request import Hints, Mode
+from services.orchestrator.core.model.response import ToolCallRecord
 from tests.unit.orchestrator.test_machine import CALL, CLOCK, RECORD, drive, finish_of, request, said
 
 PREPARED = Prepared(tools=(CLOCK,))

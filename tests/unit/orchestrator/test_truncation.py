@@ -3,12 +3,13 @@ from dataclasses import replace
 from pagantic_common.domain.errors import ErrorCode
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement, Guarantee, Stage, StageOutcome, StageReport
-from services.orchestrator.core.contract import OutputContract
-from services.orchestrator.core.lifecycle import State
-from services.orchestrator.core.request import Hints, Mode
-from services.orchestrator.core.response import FinishReason, InferenceOutput
-from services.orchestrator.core.retry import RetryPolicy
-from services.orchestrator.core.run import Enforced, Inferred, Prepared
+from services.orchestrator.core.execution.inputs import Enforced, Inferred
+from services.orchestrator.core.execution.lifecycle import State
+from services.orchestrator.core.model.contract import OutputContract
+from services.orchestrator.core.model.prepared import Prepared
+from services.orchestrator.core.model.request import Hints, Mode
+from services.orchestrator.core.model.response import FinishReason, InferenceOutput
+from services.orchestrator.core.model.retry import RetryPolicy
 from tests.unit.orchestrator.test_machine import INVALID, VALID, drive, finish_of, path, request, said
 
 REPAIRED = Enforcement(

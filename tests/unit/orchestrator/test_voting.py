@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.orchestrator.core.voting import Strategy, Voting, canonical_json, count_votes, is_decided
+from services.orchestrator.core.model.voting import Strategy, Voting, canonical_json, count_votes, is_decided
 
 A, B, C = '{"x": 1, "y": [1]}', '{"x": 2, "y": [1]}', '{"x": 3, "y": [2]}'
 MAJORITY, STRICT, UNANIMITY, FIELDS = Strategy

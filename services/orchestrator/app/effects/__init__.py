@@ -1,0 +1,1 @@
+"""What a run asks for, carried out: a function for each command."""

@@ -1,0 +1,173 @@
+"""Runs tool calls and tells of each; none runs twice, also when an orchestrator died in the middle of one."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
+import rfc8785
+
+from pagantic_common.domain.errors import (
+    ErrorCode,
+    Failure,
+    InvalidRequest,
+    PaganticError,
+    PreconditionFailed,
+    Unavailable,
+    failure_of,
+)
+from pagantic_common.domain.json_text import JsonTextError, parse_json
+from pagantic_common.domain.messages import ToolCall, ToolDefinition
+from pagantic_common.telemetry.scope import current_deadline, work_scope
+from services.orchestrator.app.effects.scope import RunScope
+from services.orchestrator.app.failures import failure_from
+from services.orchestrator.core.execution import events
+from services.orchestrator.core.execution.commands import RunTools
+from services.orchestrator.core.execution.inputs import ToolsRan
+from services.orchestrator.core.execution.progress import (
+    CallBegan,
+    CallEnded,
+    CallGivenUp,
+    CallProgress,
+    lost_call_message,
+)
+from services.orchestrator.core.execution.run import Run
+from services.orchestrator.core.model.request import Request
+from services.orchestrator.core.model.response import ToolCallRecord
+
+Tools = Mapping[str, ToolDefinition]
+
+
+async def call_tools(run: Run, command: RunTools, scope: RunScope) -> ToolsRan:
+    """Run the calls of one turn, as many at the same time as may, but for those that had ended; in call order."""
+    tools = {tool.name: tool for tool in run.prepared.tools}
+    before = scope.calls
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(_run_or_recall(run.request, call, tools, before, scope)) for call in command.calls]
+    scope.cause = command.calls[-1].id
+    return ToolsRan(tuple(task.result() for task in tasks))
+
+
+async def _run_or_recall(
+    request: Request, call: ToolCall, tools: Tools, before: CallProgress, scope: RunScope
+) -> ToolCallRecord:
+    record = before.record_of(call.id)
+    if record is not None:
+        return record
+    return await run_call(request, call, tools, scope, is_lost=before.is_lost(call.id, tools))
+
+
+async def run_call(
+    request: Request, call: ToolCall, tools: Tools, scope: RunScope, *, is_lost: bool = False
+) -> ToolCallRecord:
+    """Run a call and tell of it; its failure is in the record. A lost one may have run, and is not run again."""
+    async with scope.tool_slots:
+        told = _ToldCall(call, scope)
+        await told.begin()
+        started_s = scope.clock.monotonic_s()
+        try:
+            _check_runnable(call, tools, is_lost=is_lost)
+            with work_scope(correlation=replace(scope.correlation(request), caused_by=call.id)):
+                record = await scope.services.tools.execute(call)
+        except PaganticError as error:
+            record = _failed(call, error, tools)
+        except asyncio.CancelledError:
+            await told.give_up(_given_up(call, scope.clock.monotonic_s() - started_s))
+            raise
+        record = replace(record, duration_s=scope.clock.monotonic_s() - started_s)
+        await told.end(record)
+        return record
+
+
+def _check_runnable(call: ToolCall, tools: Tools, *, is_lost: bool) -> None:
+    if is_lost:
+        raise PreconditionFailed(lost_call_message(call.name), code=ErrorCode.TOOL_EXECUTION_FAILED)
+    if call.name not in tools:
+        raise InvalidRequest(f"tool {call.name!r} was not offered", code=ErrorCode.TOOL_NOT_FOUND)
+
+
+class _ToldCall:
+    """The events of one call."""
+
+    def __init__(self, call: ToolCall, scope: RunScope) -> None:
+        self._call = call
+        self._recorder = scope.recorder
+        self._step = scope.step
+        self._cause = scope.cause
+        self._args_hash = hash_arguments(call.arguments_json)
+
+    async def begin(self) -> None:
+        """Store that the call is about to run, before anything happens in the world."""
+        call = self._call
+        await self._recorder.emit(
+            events.ToolStart(call.name, call.id, self._args_hash),
+            entries=[CallBegan(call.id, call.name, self._step)],
+            is_durable=True,
+            tool_call_id=call.id,
+            caused_by=self._cause,
+        )
+
+    async def end(self, record: ToolCallRecord) -> None:
+        """Store that the call ended: it will not run again."""
+        await self._emit_end(record, [CallEnded(record, self._step)])
+
+    async def give_up(self, record: ToolCallRecord) -> None:
+        """Tell that the call was given up. No entry is stored: a resumed run must know that it may have run."""
+        self._recorder.progress.add(CallGivenUp(record, self._step))
+        await self._emit_end(record, [])
+
+    async def _emit_end(self, record: ToolCallRecord, entries: list[CallEnded]) -> None:
+        call = self._call
+        self._recorder.set_last_step(call.id, record.failure)
+        await self._recorder.emit(
+            events.ToolEnd(call.name, call.id, self._args_hash, not record.is_error, record.error_code),
+            entries=entries,
+            is_durable=bool(entries),
+            duration_s=record.duration_s,
+            failure=record.failure,
+            tool_call_id=call.id,
+            caused_by=self._cause,
+        )
+
+
+def _failed(call: ToolCall, error: PaganticError, tools: Tools) -> ToolCallRecord:
+    """Return the record of a call that the tools service could not make. It may have run, whatever the error says."""
+    failure = _failure_of_call(error)
+    return ToolCallRecord(
+        call.id,
+        call.name,
+        call.arguments_json,
+        result=failure.message,
+        is_error=True,
+        error_code=failure.code,
+        duration_s=0.0,
+        is_retryable=failure.retryable and call.name in tools and tools[call.name].idempotent,
+    )
+
+
+def _failure_of_call(error: PaganticError) -> Failure:
+    failure = failure_from(error)
+    if isinstance(error, Unavailable):
+        return failure_of(ErrorCode.TOOL_UNAVAILABLE, failure.message, tool_is_idempotent=True)
+    return failure
+
+
+def _given_up(call: ToolCall, took_s: float) -> ToolCallRecord:
+    """Return the record of a call that was cancelled, or whose time was up: it may have run."""
+    code = ErrorCode.CANCELLED_SIGNAL
+    if current_deadline().has_passed(time.monotonic()):
+        code = ErrorCode.CANCELLED_TIMEOUT
+    text = f"the call of {call.name!r} was given up before it ended"
+    return ToolCallRecord(call.id, call.name, call.arguments_json, text, True, code, took_s)
+
+
+def hash_arguments(arguments_json: str) -> str:
+    """SHA-256 of the arguments as canonical JSON (RFC 8785), hex; of the text itself when it is not JSON."""
+    try:
+        data = rfc8785.dumps(parse_json(arguments_json or "{}"))
+    except (JsonTextError, rfc8785.CanonicalizationError):
+        data = arguments_json.encode()
+    return hashlib.sha256(data).hexdigest()

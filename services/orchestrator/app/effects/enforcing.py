@@ -1,0 +1,49 @@
+"""Runs the constraint pipeline on an output, and tells of its stages."""
+
+from __future__ import annotations
+
+from pagantic_common.domain.usage import TokenUsage
+from pagantic_common.domain.validation import Enforcement, Stage, StageOutcome
+from services.orchestrator.app.effects.inferring import end_of
+from services.orchestrator.app.effects.scope import RunScope
+from services.orchestrator.core.execution import events
+from services.orchestrator.core.execution.commands import Enforce
+from services.orchestrator.core.execution.inputs import Enforced
+from services.orchestrator.core.execution.run import Run
+from services.orchestrator.core.model.request import Request
+from services.orchestrator.core.model.response import FinishReason, InferenceOutput
+
+
+async def enforce(run: Run, command: Enforce, scope: RunScope) -> Enforced:
+    """Run the pipeline that the request declares."""
+    return Enforced(await enforced(run.request, command, scope, scope.cause))
+
+
+async def enforced(request: Request, command: Enforce, scope: RunScope, caused_by: str) -> Enforcement:
+    """Return what the pipeline makes of an output that `caused_by` gave."""
+    enforcement = await scope.services.constraint.enforce(
+        command.output, request, is_decoder_enforced=command.is_decoder_enforced
+    )
+    if enforcement.judge_usage != TokenUsage():
+        await _tell_judgement(request, enforcement, scope, caused_by)
+    for report in enforcement.stages:
+        await scope.recorder.emit(events.ValidationStage(report), duration_s=report.duration_s, caused_by=caused_by)
+        if report.outcome is StageOutcome.REPAIRED:
+            await scope.recorder.emit(events.RepairApplied(report.stage, report.reasons), caused_by=caused_by)
+    return enforcement
+
+
+async def _tell_judgement(request: Request, enforcement: Enforcement, scope: RunScope, caused_by: str) -> None:
+    """Emit the inference that judged an output."""
+    took_s = sum(stage.duration_s for stage in enforcement.stages if stage.stage is Stage.SEMANTIC)
+    start = events.InferenceStart(
+        message_count=0,
+        tool_defs_count=0,
+        schema_present=True,
+        grammar_present=False,
+        temperature=0.0,
+        purpose=events.InferencePurpose.JUDGE,
+    )
+    judged = InferenceOutput("", FinishReason.STOP, usage=enforcement.judge_usage, model=request.hints.model)
+    await scope.recorder.emit(start, caused_by=caused_by)
+    await scope.recorder.emit(end_of(judged), duration_s=took_s, caused_by=caused_by)

@@ -1,0 +1,99 @@
+"""Runs an infer step of a plan: a whole turn on a machine of its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pagantic_common.domain.messages import ToolChoice, ToolChoiceMode
+from services.orchestrator.app.effects.driving import drive
+from services.orchestrator.app.effects.plan_steps.scope import StepAttempt, StepDone, StepFailedError
+from services.orchestrator.app.recording.recorder import attempt_scope
+from services.orchestrator.core.execution import events, machine
+from services.orchestrator.core.execution.commands import Finish
+from services.orchestrator.core.execution.inputs import Input
+from services.orchestrator.core.execution.progress import NestedInput
+from services.orchestrator.core.execution.run import Outcome
+from services.orchestrator.core.model.plan import Value, ValueKind, retry_of
+from services.orchestrator.core.model.request import Mode, Request
+from services.orchestrator.core.model.response import Response
+from services.orchestrator.core.plans.step_input import messages_of
+
+_HINTS = ("max_tokens", "temperature", "top_p", "seed", "model")  # parameters of an infer step that are hints
+
+
+async def run_infer(attempt: StepAttempt) -> StepDone:
+    """Run a turn: tools, the step's contract, repair and retries.
+
+    A run that was interrupted goes on after the last thing that happened to its machine.
+    """
+    step, plan, scope = attempt.step, attempt.plan, attempt.scope()
+
+    async def record(outcome: Outcome, happened: Input) -> None:
+        nested = [NestedInput(step.name, attempt.run_number, happened)]
+        discarded = outcome.discarded
+        if discarded is None:
+            await scope.recorder.record_step([], nested)
+            return
+        number = attempt.run_number - 1 + discarded.attempt
+        with attempt_scope(number):
+            await scope.recorder.record_step([events.AttemptDiscarded(number, discarded.reason)], nested)
+
+    outcome = await drive(_begin(attempt), scope, record)
+    plan.model = outcome.run.model or plan.model
+    response = _response_of(outcome)
+    if response.failure is not None:
+        # Its own retries are used up: what is left to try again is a service that failed.
+        # A tool that ran, or may have, must not run again.
+        is_safe = response.validation is None and not attempt.has_called
+        raise StepFailedError(replace(response.failure, retryable=response.failure.retryable and is_safe))
+    output = Value(ValueKind.TEXT, text=response.content)
+    return StepDone(output, enforcement=outcome.run.best, warnings=response.warnings)
+
+
+def _begin(attempt: StepAttempt) -> Outcome:
+    outcome = machine.start(request_of(attempt))
+    if attempt.is_first:
+        for happened in attempt.plan.progress.run_of(attempt.step.name)[1]:
+            outcome = machine.step(outcome.run, happened)
+    return outcome
+
+
+def _response_of(outcome: Outcome) -> Response:
+    if not isinstance(outcome.command, Finish):
+        raise AssertionError("drive() ends with Finish")  # noqa: TRY004 - not a wrong type of argument
+    return outcome.command.response
+
+
+def request_of(attempt: StepAttempt) -> Request:
+    """Return the request that a step's turn answers."""
+    step, request, parameters = attempt.step, attempt.plan.request, attempt.step.parameters
+    tools = tuple(parameters.get("tools", ()))
+    choice = ToolChoice(mode=ToolChoiceMode.NONE)
+    if tools:
+        choice = _tool_choice(str(parameters.get("tool_choice", "auto")))
+    mode = Mode.CHAT
+    if step.output.schema_json:
+        mode = Mode.STRUCTURED
+    asked = Request(
+        request_id=request.request_id,
+        trace_id=request.trace_id,
+        mode=mode,
+        messages=messages_of(step, request, attempt.inputs),
+        prompt=request.prompt,
+        hints=replace(
+            request.hints, **{name: parameters[name] for name in _HINTS if name in parameters}, tool_choice=choice
+        ),
+        output=step.output,
+        tools=tools,
+        retry=retry_of(step, request.retry),
+    )
+    if attempt.plan.is_final(step):
+        return replace(asked, rules=request.rules, semantic_intent=request.semantic_intent)
+    return asked
+
+
+def _tool_choice(name: str) -> ToolChoice:
+    """Return the choice that a step's parameter names: a mode, or else a tool."""
+    if name in tuple(ToolChoiceMode):
+        return ToolChoice(mode=ToolChoiceMode(name))
+    return ToolChoice(tool_name=name)

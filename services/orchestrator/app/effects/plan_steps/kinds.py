@@ -1,0 +1,149 @@
+"""What a step of each kind does."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from pagantic_common.domain.chunks import Chunk
+from pagantic_common.domain.errors import ErrorCode, InvalidRequest, PreconditionFailed, failure_of
+from pagantic_common.domain.messages import ToolCall
+from services.orchestrator.app.effects.calling import run_call
+from services.orchestrator.app.effects.enforcing import enforced
+from services.orchestrator.app.effects.plan_steps.infer import request_of, run_infer
+from services.orchestrator.app.effects.plan_steps.scope import StepAttempt, StepDone, StepFailedError
+from services.orchestrator.core.conversation.prompt import last_user_text
+from services.orchestrator.core.execution import events
+from services.orchestrator.core.execution.commands import Enforce
+from services.orchestrator.core.execution.progress import CallProgress
+from services.orchestrator.core.model.plan import Proposal, StepKind, Value, ValueKind
+from services.orchestrator.core.model.request import ContextPolicy
+from services.orchestrator.core.model.response import ToolCallRecord
+from services.orchestrator.core.model.response_warning import ResponseWarning
+from services.orchestrator.core.plans.step_input import arguments_of, result_value, text_of, value_of
+from services.orchestrator.core.plans.step_rules import RETRIEVERS
+from services.orchestrator.ports.services import CustomStep, Ranking
+
+_NOT_SATISFIED = "step {!r} passes on an output that does not satisfy its contract: strict_validation is off"
+
+
+async def run_attempt(attempt: StepAttempt) -> StepDone:
+    """Do what a step's kind says. Raises StepFailedError or PaganticError."""
+    custom = attempt.plan.scope.services.custom_steps.get(attempt.step.kind)
+    if custom is not None:
+        return await _run_custom(attempt, custom)
+    return await _RUN[StepKind(attempt.step.kind)](attempt)
+
+
+async def _run_custom(attempt: StepAttempt, custom: CustomStep) -> StepDone:
+    step = attempt.step
+    values = [_value_of(attempt)]
+    if step.input is None and len(attempt.inputs) > 1:
+        values = list(attempt.inputs.values())
+    made: object = await custom("\n\n".join(text_of(value) for value in values), step.parameters)
+    if not isinstance(made, str):
+        raise PreconditionFailed(f"steps of kind {step.kind!r} must return text, not {type(made).__name__}")
+    return StepDone(Value(ValueKind.TEXT, text=made))
+
+
+def _value_of(attempt: StepAttempt) -> Value:
+    return value_of(attempt.step, attempt.plan.request, attempt.inputs)
+
+
+async def _run_tool(attempt: StepAttempt) -> StepDone:
+    step = attempt.step
+    arguments = arguments_of(step, _value_of(attempt))
+    if arguments is None:
+        raise InvalidRequest(
+            f"step {step.name!r} works on text that is not a JSON object: name the `argument` that takes it",
+            code=ErrorCode.TOOL_INVALID_ARGUMENTS,
+        )
+    record = await _call(attempt, str(step.parameters["tool"]), arguments)
+    if record.failure is not None:
+        raise StepFailedError(record.failure)
+    return StepDone(result_value(record.id, record.name, record.result))
+
+
+async def _call(attempt: StepAttempt, tool: str, arguments: str) -> ToolCallRecord:
+    """Make the step's call, but for one that had ended or may have run before an interruption."""
+    plan, scope = attempt.plan, attempt.scope()
+    before = CallProgress()
+    if attempt.is_first:
+        before = scope.calls
+    lost = before.lost_call(plan.tools)
+    if lost is not None:
+        call = ToolCall(lost.call_id, tool, arguments)
+        return await run_call(plan.request, call, plan.tools, scope, is_lost=True)
+    is_idempotent = tool in plan.tools and plan.tools[tool].idempotent
+    ended = before.records[-1:]
+    if ended and not (ended[0].is_error and is_idempotent):
+        return ended[0]
+    call = ToolCall(f"{attempt.step.name}-{len(plan.progress.began) + 1}", tool, arguments)
+    return await run_call(plan.request, call, plan.tools, scope)
+
+
+async def _run_validate(attempt: StepAttempt) -> StepDone:
+    step, value = attempt.step, _value_of(attempt)
+    request = request_of(replace(attempt, step=replace(step, input=value), inputs={}))
+    found = await enforced(request, Enforce(value.text, is_decoder_enforced=False), attempt.scope(), step.name)
+    checked = replace(value, text=found.output)
+    if found.valid:
+        return StepDone(checked, found.judge_usage, found)
+    if step.output.strict_validation:
+        failure = found.failure or failure_of(ErrorCode.CONSTRAINT_SCHEMA_INVALID, "validation failed")
+        raise StepFailedError(replace(failure, retryable=False), found.judge_usage)
+    warning = ResponseWarning("output_invalid", _NOT_SATISFIED.format(step.name))
+    return StepDone(checked, found.judge_usage, found, (warning,))
+
+
+async def _run_retrieve(attempt: StepAttempt) -> StepDone:
+    scope, parameters = attempt.scope(), attempt.step.parameters
+    started_s = scope.clock.monotonic_s()
+    policy = ContextPolicy(
+        retriever=f"RETRIEVER_{parameters.get('retriever', RETRIEVERS[0]).upper()}",
+        collection=str(parameters["collection"]),
+        max_chunks=parameters.get("max_chunks", 0),
+        min_score=parameters.get("min_score"),
+    )
+    chunks = await scope.services.context.retrieve(_value_of(attempt).text, policy)
+    await scope.recorder.emit(
+        events.ContextRetrieved(policy.collection, len(chunks), 0),
+        duration_s=scope.clock.monotonic_s() - started_s,
+        caused_by=attempt.step.name,
+    )
+    return StepDone(Value(ValueKind.CONTEXT, chunks=chunks))
+
+
+async def _run_rerank(attempt: StepAttempt) -> StepDone:
+    parameters, value = attempt.step.parameters, _value_of(attempt)
+    query = str(parameters.get("query") or last_user_text(attempt.plan.request, ()))
+    ranking = Ranking(str(parameters.get("scorer", "")), parameters.get("min_score"), parameters.get("top_k", 0))
+    chunks = value.chunks or _as_chunks(value.proposals)
+    ranked = await attempt.plan.scope.services.context.rerank(query, chunks, ranking)
+    if value.kind is ValueKind.CONTEXT:
+        return StepDone(replace(value, chunks=ranked))
+    by_id = {chunk.id: proposal for chunk, proposal in zip(chunks, value.proposals, strict=True)}
+    return StepDone(replace(value, proposals=tuple(_rescored(by_id[chunk.id], chunk) for chunk in ranked)))
+
+
+def _rescored(proposal: Proposal, chunk: Chunk) -> Proposal:
+    return replace(proposal, score=chunk.score, score_kind=chunk.score_kind, metadata_json=chunk.metadata_json)
+
+
+def _as_chunks(proposals: tuple[Proposal, ...]) -> tuple[Chunk, ...]:
+    return tuple(
+        Chunk(str(index), one.content, one.source, one.score, one.score_kind, one.metadata_json)
+        for index, one in enumerate(proposals)
+    )
+
+
+_RUN: Mapping[StepKind, Callable[[StepAttempt], Awaitable[StepDone]]] = MappingProxyType(
+    {
+        StepKind.INFER: run_infer,
+        StepKind.TOOL: _run_tool,
+        StepKind.VALIDATE: _run_validate,
+        StepKind.RETRIEVE: _run_retrieve,
+        StepKind.RERANK: _run_rerank,
+    }
+)

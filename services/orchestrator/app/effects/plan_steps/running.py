@@ -1,0 +1,39 @@
+"""Runs the steps of a plan, as many at the same time as may."""
+
+from __future__ import annotations
+
+import asyncio
+
+from services.orchestrator.app.effects.plan_steps.attempts import run_step
+from services.orchestrator.app.effects.plan_steps.scope import PlanScope
+from services.orchestrator.app.effects.scope import RunScope
+from services.orchestrator.core.conversation.prompt import with_prepared
+from services.orchestrator.core.execution.commands import RunPlan
+from services.orchestrator.core.execution.inputs import PlanRan
+from services.orchestrator.core.execution.run import Run
+from services.orchestrator.core.model.plan import StepResult
+from services.orchestrator.core.plans.schedule import PlanSchedule
+
+
+async def run_plan(run: Run, command: RunPlan, scope: RunScope) -> PlanRan:
+    """Run all steps, or up to the first that fails; what runs beside it ends first. What had ended is not run again."""
+    tools = {tool.name: tool for tool in run.prepared.tools}
+    plan = PlanScope(with_prepared(run.request, run.prepared), command.plan, tools, scope)
+    schedule = PlanSchedule(command.plan, plan.take_ended())
+    running: set[asyncio.Task[StepResult]] = set()
+    try:
+        while True:
+            for step in schedule.ready():
+                running.add(asyncio.create_task(run_step(step, schedule.inputs_of(step), plan)))
+                schedule = schedule.started(step)
+            if not running:
+                break
+            ended, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for task in ended:
+                schedule = schedule.ended(task.result())
+    finally:
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running)
+    return PlanRan(schedule.results, plan.progress.records, plan.enforcement, plan.model)

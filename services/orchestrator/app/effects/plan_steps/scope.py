@@ -1,0 +1,105 @@
+"""What the steps of one plan share, and what one attempt of a step has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pagantic_common.domain.errors import Failure
+from pagantic_common.domain.messages import ToolDefinition
+from pagantic_common.domain.usage import TokenUsage
+from pagantic_common.domain.validation import Enforcement
+from services.orchestrator.app.effects.scope import RunScope
+from services.orchestrator.core.execution.progress import Progress
+from services.orchestrator.core.model.plan import Plan, Step, StepResult, Value
+from services.orchestrator.core.model.request import Request
+from services.orchestrator.core.model.response_warning import ResponseWarning
+
+
+@dataclass(slots=True)
+class PlanScope:
+    """The scope of one plan.
+
+    Attributes:
+        request: The request, with what PREPARE resolved.
+        tools: The tools that the plan may call, by name.
+        scope: That of the execution.
+        enforcement: What the pipeline made of the final step's output.
+        model: The alias that served the last inference.
+    """
+
+    request: Request
+    plan: Plan
+    tools: Mapping[str, ToolDefinition]
+    scope: RunScope
+    enforcement: Enforcement | None = None
+    model: str = ""
+
+    @property
+    def progress(self) -> Progress:
+        """What has happened inside the plan."""
+        return self.scope.recorder.progress
+
+    def is_final(self, step: Step) -> bool:
+        """Tell whether a step's output is the plan's."""
+        return step.name == self.plan.steps[-1].name
+
+    def take_ended(self) -> tuple[StepResult, ...]:
+        """Return the results of the steps that had ended before an interruption."""
+        ended = self.progress.steps
+        final = self.plan.steps[-1].name if self.plan.steps else ""
+        self.enforcement = next((one.enforcement for one in ended if one.result.name == final), None)
+        return tuple(one.result for one in ended)
+
+
+@dataclass(frozen=True, slots=True)
+class StepAttempt:
+    """One attempt of a step.
+
+    Attributes:
+        inputs: What the step works on, by the step that gave it.
+        number: From 1, in this process. The first goes on with what an interrupted attempt had done.
+        run_number: From 1, among all runs of the step's machine, those before an interruption included.
+    """
+
+    step: Step
+    inputs: Mapping[str, Value]
+    plan: PlanScope
+    number: int
+    run_number: int
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it may have begun before an interruption."""
+        return self.number == 1
+
+    @property
+    def has_called(self) -> bool:
+        """Whether the step has called a tool that may have run."""
+        return self.plan.progress.has_called(self.step.name)
+
+    def scope(self) -> RunScope:
+        """Return the scope of the step's work."""
+        begins = 0
+        if not self.is_first:
+            begins = len(self.plan.progress.inner)
+        return self.plan.scope.for_step(self.step.name, self.run_number, begins)
+
+
+@dataclass(frozen=True, slots=True)
+class StepDone:
+    """What an attempt gave; `usage` is beside that of the step's machine."""
+
+    output: Value
+    usage: TokenUsage = TokenUsage()
+    enforcement: Enforcement | None = None
+    warnings: tuple[ResponseWarning, ...] = ()
+
+
+class StepFailedError(Exception):
+    """An attempt failed; `usage` is beside that of the step's machine."""
+
+    def __init__(self, failure: Failure, usage: TokenUsage = TokenUsage()) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+        self.usage = usage

@@ -1,0 +1,70 @@
+"""Has a plan made, by rules or by a model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pagantic_common.domain.errors import InvalidRequest, PaganticError, Unavailable
+from pagantic_common.domain.messages import ToolChoice, ToolDefinition
+from services.orchestrator.app.effects.inferring import ask_model
+from services.orchestrator.app.effects.scope import RunScope
+from services.orchestrator.app.services import Services
+from services.orchestrator.core.execution.commands import Infer, MakePlan
+from services.orchestrator.core.execution.events import InferencePurpose
+from services.orchestrator.core.execution.inputs import Planned
+from services.orchestrator.core.execution.run import Run
+from services.orchestrator.core.execution.truncation import truncation_of
+from services.orchestrator.core.model.contract import OutputContract
+from services.orchestrator.core.model.plan import Plan, PlanPolicy
+from services.orchestrator.core.model.request import Request, side_hints
+from services.orchestrator.core.model.response import FinishReason, InferenceOutput
+from services.orchestrator.core.plans.model_planning import MAX_PLAN_TOKENS, plan_schema, planned, planner_messages
+from services.orchestrator.core.plans.planning import Planner, made_at, static_plan
+
+
+async def make_plan(run: Run, _command: MakePlan, scope: RunScope) -> Planned:
+    """Have the deployment's planner make the plan of a request."""
+    if scope.services.planner is Planner.STATIC:
+        return Planned(made_at(static_plan(run.request), scope.clock.now()))
+    asking, asked = await planner_command(scope.services, run.request, run.bounds)
+    output = await ask_model(asked, asking, asked.hints, scope, InferencePurpose.PLAN)
+    try:
+        plan = plan_of(run.request, asked, output)
+    except PaganticError:
+        scope.inference.lost += output.usage
+        raise
+    return Planned(made_at(plan, scope.clock.now()), output.usage, output.model)
+
+
+async def planner_command(services: Services, request: Request, bounds: PlanPolicy) -> tuple[Infer, Request]:
+    """Return the inference that makes a plan, and the request as that inference sees it."""
+    tools = await _tools_for(services, request)
+    contract = OutputContract(schema_json=plan_schema(request, tools, bounds))
+    command = Infer(
+        messages=planner_messages(request, tools, bounds),
+        tools=(),
+        tool_choice=ToolChoice(),
+        engine_text=(await services.constraint.compile(contract)).engine_text,
+        seed=request.hints.seed,
+        is_streamed=False,
+    )
+    hints = replace(side_hints(request.hints), max_tokens=MAX_PLAN_TOKENS, temperature=request.hints.temperature)
+    return command, replace(request, output=contract, hints=hints)
+
+
+def plan_of(request: Request, asked: Request, output: InferenceOutput) -> Plan:
+    """Return the plan that the planner's output holds; raises PaganticError for one that is cut or not a plan."""
+    if output.finish_reason is FinishReason.LENGTH:
+        raise InvalidRequest(failure=truncation_of(asked, output))
+    return planned(request, output.content)
+
+
+async def _tools_for(services: Services, request: Request) -> tuple[ToolDefinition, ...]:
+    """Return the tools that a plan may use: those that the request names, or else all; none while they are away."""
+    try:
+        listed = await services.tools.list_tools(request.tools)
+    except Unavailable:
+        if request.tools:
+            raise
+        return ()
+    return tuple(tool.definition for tool in listed if tool.is_available)

@@ -1,0 +1,104 @@
+"""PREPARE: finds out what a run works with before its first inference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from pagantic_common.domain.messages import Message
+from services.orchestrator.app.effects.offering import offered_tools, plan_tools
+from services.orchestrator.app.effects.remembering import MAX_RECALLED_BYTES, Memory
+from services.orchestrator.app.effects.retrieving import retrieve
+from services.orchestrator.app.effects.scope import RunScope
+from services.orchestrator.core.conversation.memory import Eviction
+from services.orchestrator.core.conversation.prompt import (
+    MAX_AUTO_SCHEMA_BYTES,
+    context_message,
+    is_schema_left_out,
+)
+from services.orchestrator.core.execution.commands import Prepare
+from services.orchestrator.core.execution.run import Run
+from services.orchestrator.core.model.plan import tools_of
+from services.orchestrator.core.model.prepared import Prepared
+from services.orchestrator.core.model.request import Request, check_configuration
+from services.orchestrator.core.model.response_warning import ResponseWarning
+from services.orchestrator.ports.services import CompiledConstraint
+
+MAX_NAMED_KEYWORDS = 8  # in a warning
+
+
+async def prepare(run: Run, _command: Prepare, scope: RunScope) -> Prepared:
+    """Resolve the system prompt, history, constraint, tools and context; what cannot be raises PaganticError."""
+    request = run.request
+    check_configuration(request)
+    if request.rules:
+        await scope.services.constraint.compile_rules(request)
+    prepared = Prepared(system_prompt=await _system_prompt(request, scope))
+    first, history = await _history(request, scope)
+    if run.plan is not None:  # only a run in mode PLAN has one
+        prepared = replace(prepared, tools=await plan_tools(request, tools_of(run.plan), scope))
+    else:
+        prepared = await _prepare_turn(request, prepared, history, scope)
+    return await Memory(scope).recall(request, prepared, history, first)
+
+
+async def _prepare_turn(
+    request: Request, prepared: Prepared, history: tuple[Message, ...], scope: RunScope
+) -> Prepared:
+    compiled = await _compiled(request, scope)
+    tools, away = await offered_tools(request, scope)
+    retrieved = await retrieve(request, history, scope)
+    return replace(
+        prepared,
+        context_message=context_message(request, retrieved.message, tools),
+        retrieval_confidence=retrieved.confidence,
+        tools=tools,
+        engine_text=compiled.engine_text,
+        is_fully_enforced=compiled.is_fully_enforced,
+        warnings=(*_schema_warnings(request), *_decoder_warnings(compiled), *away, *retrieved.warnings),
+    )
+
+
+async def _compiled(request: Request, scope: RunScope) -> CompiledConstraint:
+    if not request.output.decoder_constraint or request.output.is_empty:
+        return CompiledConstraint("", is_fully_enforced=False)
+    return await scope.services.constraint.compile(request.output)
+
+
+async def _history(request: Request, scope: RunScope) -> tuple[int, tuple[Message, ...]]:
+    """Return what may be seen of the stored conversation, and where that begins."""
+    if not request.session_id:
+        return 0, ()
+    if scope.services.memory.eviction is Eviction.NONE:
+        return await scope.conversations.history(request.session_id)
+    return await scope.conversations.history(request.session_id, MAX_RECALLED_BYTES)
+
+
+async def _system_prompt(request: Request, scope: RunScope) -> str:
+    prompt = request.prompt
+    if prompt.is_assembled:
+        return prompt.text
+    session: Mapping[str, str] = {}
+    if prompt.template is not None and request.session_id:
+        session = await scope.conversations.session_state(request.session_id)
+    return await scope.services.prompts.system_prompt(request, session)
+
+
+def _schema_warnings(request: Request) -> tuple[ResponseWarning, ...]:
+    if not request.output.schema_json or not is_schema_left_out(request.output):
+        return ()
+    text = (
+        f"the schema is larger than {MAX_AUTO_SCHEMA_BYTES} bytes and was left out of the prompt: set "
+        "output.schema_in_prompt to ON to include it"
+    )
+    return (ResponseWarning("schema_not_in_prompt", text),)
+
+
+def _decoder_warnings(compiled: CompiledConstraint) -> tuple[ResponseWarning, ...]:
+    """Return a warning that names the keywords of the schema that the decoder leaves to the check afterwards."""
+    if not compiled.unsupported:
+        return ()
+    named, more = compiled.unsupported[:MAX_NAMED_KEYWORDS], len(compiled.unsupported) - MAX_NAMED_KEYWORDS
+    names = "; ".join(named) + (f"; and {more} more" if more > 0 else "")
+    text = f"the decoder does not enforce these parts of the schema, which are checked after decoding: {names}"
+    return (ResponseWarning("schema_not_enforced", text),)

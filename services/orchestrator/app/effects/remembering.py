@@ -1,0 +1,235 @@
+"""Lets a run remember as much of its conversation as the memory policy and the model's context window allow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from pagantic_common.domain.errors import ErrorCategory, PaganticError
+from pagantic_common.domain.messages import Message, ToolChoice, ToolDefinition
+from pagantic_common.telemetry.logging import get_logger
+from services.orchestrator.app.effects.inferring import ask_model
+from services.orchestrator.app.effects.scope import RunScope
+from services.orchestrator.app.failures import failure_from
+from services.orchestrator.core.conversation import memory
+from services.orchestrator.core.conversation.memory import Eviction, Summary
+from services.orchestrator.core.conversation.prompt import assemble_messages
+from services.orchestrator.core.execution.commands import Infer
+from services.orchestrator.core.execution.events import InferencePurpose
+from services.orchestrator.core.model.prepared import Prepared
+from services.orchestrator.core.model.request import Request, side_hints
+from services.orchestrator.core.model.response_warning import ResponseWarning
+from services.orchestrator.ports.services import TokenCount
+
+log = get_logger(__name__)
+
+MAX_COUNTED_BYTES = 1024 * 1024  # of a conversation, the newest; it is sent twice, and a message has 4 MiB
+MAX_RECALLED_BYTES = 2 * MAX_COUNTED_BYTES  # a turn reads the newest part of a conversation, no more
+BYTES_PER_TOKEN = 16  # hardly any text has longer tokens, so what has more bytes than this cannot be kept
+UNKNOWN_WINDOW = 2048
+SUMMARY_MESSAGE_TOKENS = 32  # its heading and what the template puts around it
+
+
+@dataclass(frozen=True, slots=True)
+class _Past:
+    """A stored conversation.
+
+    Attributes:
+        history: Its newest messages, from position `first` on.
+        cuts: Where the history may begin.
+        last_start: Where it began the last time, 0 for its beginning.
+        summary: What stands for its oldest messages; None when nothing does.
+    """
+
+    history: tuple[Message, ...]
+    first: int
+    cuts: tuple[int, ...]
+    last_start: int
+    summary: Summary | None
+
+    @property
+    def covered(self) -> int:
+        """How many messages of the history the summary stands for."""
+        if self.summary is None:
+            return 0
+        return self.last_start
+
+    @property
+    def end(self) -> int:
+        """The position after the last message."""
+        return self.first + len(self.history)
+
+
+class Memory:
+    """The memory of one run."""
+
+    def __init__(self, scope: RunScope) -> None:
+        self._scope = scope
+        self._inference = scope.services.inference
+        self._summaries = scope.services.summaries
+        self._policy = scope.services.memory
+        self._summarizes = self._policy.eviction is Eviction.SUMMARIZE
+
+    async def recall(
+        self, request: Request, prepared: Prepared, history: tuple[Message, ...], first: int = 0
+    ) -> Prepared:
+        """Return what was prepared with as much of the history as the model is to see.
+
+        `first` is the position of the history's beginning in the stored conversation.
+        """
+        if not history or self._policy.eviction is Eviction.NONE:
+            return replace(prepared, history=history, history_start=first, history_end=first + len(history))
+        past = await self._past(request, history, first)
+        start = await self._start(request, prepared, past)
+        prepared, summary = await self._evict(request, prepared, past, start)
+        prepared = replace(
+            prepared,
+            history=memory.remembered(summary, past.history[start:]),
+            history_start=past.first + start,
+            history_end=past.end,
+        )
+        if not prepared.history_start:
+            return prepared
+        return _with_warning(prepared, is_summarized=summary is not None)
+
+    async def _past(self, request: Request, history: tuple[Message, ...], first: int) -> _Past:
+        cuts = memory.cuts_of(history, request.messages)
+        if first and len(cuts) > 1:  # the part that was read may begin in the middle of a turn
+            history, first = history[cuts[1] :], first + cuts[1]
+            cuts = memory.cuts_of(history, request.messages)
+        last_start, summary = 0, None
+        last = await self._summaries.get_summary(request.session_id)
+        if last is not None:
+            last_start = max(0, last.message_count - first)
+            if self._summarizes and last.text:
+                summary = last
+        past = _Past(history, first, cuts, last_start, summary)
+        cuts = memory.cuts_from(cuts, memory.cut_at(cuts, past.covered))
+        most = self._policy.max_messages
+        if most:
+            cuts = memory.cuts_from(cuts, memory.cut_for(cuts, [1] * len(history), most, last_start))
+        return replace(past, cuts=cuts)
+
+    async def _evict(
+        self, request: Request, prepared: Prepared, past: _Past, start: int
+    ) -> tuple[Prepared, Summary | None]:
+        """Keep where the history begins now, with a summary of what went where the policy says so."""
+        session_id, position = request.session_id, past.first + start
+        if self._summarizes and start > past.covered:
+            gone = past.history[past.covered : start]
+            text, prepared = await self._summarize(request, prepared, gone, past.summary)
+            if not text:
+                return prepared, past.summary
+            summary = Summary(text, position)
+            await self._summaries.put_summary(session_id, summary)
+            return prepared, summary
+        if start not in (0, past.last_start):
+            await self._summaries.put_summary(session_id, Summary("", position))
+        return prepared, past.summary
+
+    async def _start(self, request: Request, prepared: Prepared, past: _Past) -> int:
+        """Return where the history begins by tokens; they are counted only where its bytes do not settle it."""
+        sizes = [memory.byte_count(message) for message in past.history]
+        if self._fits_by_bytes(request, prepared, past, sizes):
+            return past.cuts[0]
+        most, model = self._policy.max_tokens, request.hints.model
+        window = self._inference.context_window(model)
+        nearest = min([MAX_COUNTED_BYTES, *(BYTES_PER_TOKEN * limit for limit in (most, window) if limit)])
+        cuts = memory.cuts_from(past.cuts, memory.cut_by_size(past.cuts, sizes, nearest))
+        start = cuts[0]
+        messages = self._prompt(request, prepared, past.history[start:], past.summary)
+        count = await self._count(messages, prepared.tools, past.history[start:], model)
+        sizes[start:] = count.texts
+        window, said = count.context_window, sum(count.texts)
+        others = count.chat - said  # all else in the prompt, and what the template puts around the messages
+        limits = [most] if most else []
+        if window:
+            limits.append(window - others - self._reserved(request, start, past, window))
+        if not limits or said <= min(limits):
+            return start
+        if window:
+            limits.append(window - others - self._reserved(request, len(past.history), past, window))
+        return memory.cut_for(cuts, sizes, max(0, min(limits)), past.last_start)
+
+    def _fits_by_bytes(self, request: Request, prepared: Prepared, past: _Past, sizes: Sequence[int]) -> bool:
+        """Tell whether all that may be kept fits, from its bytes alone."""
+        start, most = past.cuts[0], self._policy.max_tokens
+        window = self._inference.context_window(request.hints.model)
+        if not window or (most and sum(sizes[start:]) > most):
+            return False
+        messages = self._prompt(request, prepared, past.history[start:], past.summary)
+        used = memory.most_tokens(messages, prepared.tools) + self._reserved(request, start, past, window)
+        return used <= window
+
+    def _reserved(self, request: Request, start: int, past: _Past, window: int) -> int:
+        """Return the tokens kept free for the answer, and for the summary that a history from `start` needs."""
+        free = memory.output_tokens(request.hints.max_tokens, window)
+        if self._summarizes and start > past.covered:
+            return free + memory.summary_tokens(window) + SUMMARY_MESSAGE_TOKENS
+        return free
+
+    async def _summarize(
+        self, request: Request, prepared: Prepared, gone: Sequence[Message], summary: Summary | None
+    ) -> tuple[str, Prepared]:
+        """Have the model sum up what goes, and count what that costs; the text is empty when it could not."""
+        model = request.hints.model
+        window = self._inference.context_window(model)
+        most = memory.summary_tokens(window)
+        room = memory.summary_room(window or UNKNOWN_WINDOW)
+        tokens: Sequence[int] = [memory.byte_count(message) for message in gone]
+        if sum(tokens) > room:
+            gone = gone[memory.cut_by_size(range(len(gone)), tokens, min(MAX_COUNTED_BYTES, BYTES_PER_TOKEN * room)) :]
+            tokens = (await self._count((), (), gone, model)).texts
+        command = Infer(
+            messages=memory.summary_request(summary, gone, tokens, room),
+            tools=(),
+            tool_choice=ToolChoice(),
+            engine_text="",
+            seed=request.hints.seed,
+            is_streamed=False,
+        )
+        reason = "the model said nothing"
+        text = ""
+        try:
+            hints = replace(side_hints(request.hints), max_tokens=most, temperature=0.0)
+            output = await ask_model(request, command, hints, self._scope, InferencePurpose.SUMMARY)
+            text = output.content.strip()
+            prepared = replace(prepared, usage=prepared.usage + output.usage)
+        except PaganticError as error:
+            _raise_cancellation(error)
+            reason = str(error)
+        if not text:
+            log.warning("what left a conversation's memory was not summarized", reason=reason)
+        return text, prepared
+
+    def _prompt(
+        self, request: Request, prepared: Prepared, kept: Sequence[Message], summary: Summary | None
+    ) -> tuple[Message, ...]:
+        return assemble_messages(request, replace(prepared, history=memory.remembered(summary, kept)), ())
+
+    async def _count(
+        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], kept: Sequence[Message], model: str
+    ) -> TokenCount:
+        """Count a prompt and each message kept; where nobody can, their bytes stand for them."""
+        try:
+            texts = [memory.counted_text(message) for message in kept]
+            return await self._inference.count_tokens(messages, tools, texts, model)
+        except PaganticError as error:
+            _raise_cancellation(error)
+            log.warning("a conversation's tokens were not counted: its bytes are", reason=str(error))
+            sizes = tuple(memory.byte_count(message) for message in kept)
+            return TokenCount(memory.most_tokens(messages, tools), sizes, self._inference.context_window(model))
+
+
+def _with_warning(prepared: Prepared, *, is_summarized: bool) -> Prepared:
+    instead = ": start a new session, or raise the context window"
+    if is_summarized:
+        instead = " and were replaced by a summary"
+    gone = f"the oldest {prepared.history_start} of {prepared.history_end} stored messages"
+    warning = ResponseWarning("history_shortened", f"{gone} did not fit the context window{instead}")
+    return replace(prepared, warnings=(*prepared.warnings, warning))
+
+
+def _raise_cancellation(error: PaganticError) -> None:
+    if failure_from(error).category is ErrorCategory.CANCELLATION:
+        raise error

@@ -1,0 +1,136 @@
+"""Draws the replicas of a vote, and enforces each as it ends."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from pagantic_common.domain.errors import ErrorCategory, PaganticError, Unavailable
+from pagantic_common.domain.usage import TokenUsage
+from pagantic_common.telemetry.scope import work_scope
+from services.orchestrator.app.effects.enforcing import enforced
+from services.orchestrator.app.effects.inferring import tell_end, tell_start
+from services.orchestrator.app.effects.scope import RunScope
+from services.orchestrator.app.failures import failure_from
+from services.orchestrator.core.execution import events
+from services.orchestrator.core.execution.commands import Enforce, Sample
+from services.orchestrator.core.execution.inputs import Replica, Sampled
+from services.orchestrator.core.execution.progress import Progress
+from services.orchestrator.core.execution.replicas import ballots_of
+from services.orchestrator.core.execution.run import Run
+from services.orchestrator.core.execution.truncation import is_cut, truncation_of
+from services.orchestrator.core.model.response import CandidateOutput, FinishReason, InferenceOutput
+from services.orchestrator.core.model.voting import canonical_json, is_decided
+
+
+async def sample(run: Run, command: Sample, scope: RunScope) -> Sampled:
+    """Collect the replicas, all or as many as decide the vote; leaving the stream stops those that still decode."""
+    progress = scope.recorder.progress
+    name = await tell_start(run.request, command, scope, command.temperature)
+    started_s = scope.clock.monotonic_s()
+    votes, failure = _Votes(run, command, scope), None
+    try:
+        with work_scope(correlation=scope.correlation(run.request, name)):
+            await votes.collect()
+    except PaganticError as error:
+        failure = failure_from(error)
+        if not progress.replicas or failure.category is ErrorCategory.CANCELLATION:
+            raise
+        for index in set(range(command.voting.n)) - set(progress.replicas):
+            progress.replicas[index] = Replica(index, failure=failure)  # it abstains, what has ended still counts
+    finally:
+        await tell_end(name, _end_of(votes.last, progress.vote_usage), started_s, failure, scope)
+    return Sampled(progress.ended_replicas, progress.vote_usage, votes.last.seed, votes.last.model)
+
+
+def _end_of(last: InferenceOutput, usage: TokenUsage) -> events.InferenceEnd:
+    return events.InferenceEnd(
+        tokens_in=usage.prompt_tokens,
+        tokens_out=usage.output_tokens,
+        finish_reason=last.finish_reason,
+        tool_call_count=0,
+        model=last.model,
+        seed=last.seed,
+    )
+
+
+class _Votes:
+    """The candidates of one vote; `last` is the output of the one that ended last."""
+
+    def __init__(self, run: Run, command: Sample, scope: RunScope) -> None:
+        self._run = run
+        self._command = command
+        self._scope = scope
+        self.last = InferenceOutput("", FinishReason.ERROR)
+
+    async def collect(self) -> None:
+        """Cast the vote of each candidate as it ends, until all have ended or the vote is decided early."""
+        progress, voting = self._scope.recorder.progress, self._command.voting
+        async with aclosing(self._draws()) as ended:
+            async for item in ended:
+                self.last = item.output
+                progress.replicas[item.index] = await self._cast(item)
+                may_stop = voting.early_stop and len(progress.replicas) < voting.n
+                if may_stop and _is_decided(progress, self._command):
+                    return
+
+    async def _draws(self) -> AsyncGenerator[CandidateOutput, None]:
+        """Yield each candidate as it ends; a vote that is lost before its first one begins again."""
+        progress = self._scope.recorder.progress
+        try:
+            async with aclosing(self._counted_draws(TokenUsage())) as items:
+                async for item in items:
+                    yield item
+        except Unavailable as error:
+            has_begun = progress.vote_usage != TokenUsage()
+            if progress.replicas or error.code is not None or not has_begun:
+                raise
+        else:
+            return
+        async with aclosing(self._counted_draws(progress.vote_usage)) as items:
+            async for item in items:
+                yield item
+
+    async def _counted_draws(self, lost: TokenUsage) -> AsyncGenerator[CandidateOutput, None]:
+        """Yield each candidate, and count what all of them cost beside what was lost."""
+        progress = self._scope.recorder.progress
+        async with aclosing(self._scope.services.inference.sample(self._command, self._run.request.hints)) as items:
+            async for item in items:
+                if isinstance(item, TokenUsage):
+                    progress.vote_usage = lost + item
+                else:
+                    progress.vote_usage += item.output.usage
+                    yield item
+
+    async def _cast(self, ended: CandidateOutput) -> Replica:
+        name = f"replica-{ended.index}"
+        replica = await self._judge(ended, name)
+        document = ballots_of((replica,)).get(ended.index)
+        value_hash = ""
+        if document:
+            value_hash = hashlib.sha256(canonical_json(document).encode()).hexdigest()
+        cast = events.VoteCast(ended.index, value_hash, is_abstained=not replica.is_valid_vote)
+        await self._scope.recorder.emit(cast, caused_by=name)
+        return replica
+
+    async def _judge(self, ended: CandidateOutput, name: str) -> Replica:
+        command, request, output = self._command, self._run.request, ended.output
+        is_enforced = bool(command.engine_text) and command.is_fully_enforced and output.constraint_satisfied
+        try:
+            enforcement = await enforced(
+                request, Enforce(output.content, is_decoder_enforced=is_enforced), self._scope, name
+            )
+        except PaganticError as error:
+            failure = failure_from(error)
+            if failure.category is ErrorCategory.CANCELLATION:
+                raise
+            return Replica(ended.index, failure=failure)
+        if is_cut(request, output, enforcement):
+            return Replica(ended.index, enforcement, truncation_of(request, output))
+        return Replica(ended.index, enforcement)
+
+
+def _is_decided(progress: Progress, command: Sample) -> bool:
+    ballots = ballots_of(progress.ended_replicas)
+    return is_decided(ballots, len(progress.replicas) - len(ballots), command.voting)

@@ -1,0 +1,95 @@
+"""What the effects of one machine share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pagantic_common.domain.clock import Clock
+from pagantic_common.domain.correlation import CorrelationContext
+from pagantic_common.domain.deadline import Deadline
+from pagantic_common.telemetry.scope import current_scope
+from services.orchestrator.app.recording.recorder import Recorder
+from services.orchestrator.app.services import Services
+from services.orchestrator.core.execution.commands import Command
+from services.orchestrator.core.execution.inputs import Input
+from services.orchestrator.core.execution.progress import CallProgress, InferenceProgress
+from services.orchestrator.core.execution.run import Run
+from services.orchestrator.core.model.request import Request
+from services.orchestrator.ports.journal import Conversations
+
+# Carries out a run's outstanding command and returns its answer; raises PaganticError for what the machine can take.
+Effect = Callable[[Run, Any, "RunScope"], Awaitable[Input]]
+
+
+@dataclass(slots=True)
+class RunScope:
+    """The scope of an execution's machine, or of that of a plan's infer step.
+
+    Attributes:
+        effects: Who carries out which command.
+        tool_slots: Bounds the tool calls of the execution that run at the same time.
+        deadline: The deadline of a command that begins now, which changes as callers come and go.
+        step: The step of a plan that the machine runs for; empty for the execution's own.
+        first_attempt: The machine's first attempt among those of its step, from 1; 0 for the execution's own machine.
+        cause: What the next event follows from: "request", an inference, a tool call or a step.
+        progress_begins: How many things had happened inside the plan when the machine began; 0 for one that was
+            interrupted, which goes on with what it had done.
+    """
+
+    services: Services
+    conversations: Conversations
+    clock: Clock
+    recorder: Recorder
+    effects: Mapping[type[Command], Effect]
+    tool_slots: asyncio.Semaphore
+    deadline: Callable[[], Deadline] = Deadline
+    step: str = ""
+    first_attempt: int = 0
+    cause: str = "request"
+    progress_begins: int = 0
+    _inference_count: int = 0
+
+    def for_step(self, step: str, first_attempt: int = 1, progress_begins: int = 0) -> RunScope:
+        """Return the scope of a step's machine."""
+        return replace(
+            self,
+            deadline=Deadline,
+            step=step,
+            cause=step,
+            first_attempt=first_attempt,
+            progress_begins=progress_begins,
+            _inference_count=0,
+        )
+
+    def attempt_of(self, run: Run) -> int:
+        """Return which attempt of its step a run is in; 0 where the execution's own number counts."""
+        if not self.step:
+            return 0
+        return self.first_attempt + run.attempt - 1
+
+    @property
+    def calls(self) -> CallProgress:
+        """The calls of the outstanding command."""
+        return self.recorder.progress.calls_of(self.step, self.progress_begins)
+
+    @property
+    def inference(self) -> InferenceProgress:
+        """The inference of this machine."""
+        return self.recorder.progress.inference(self.step)
+
+    def next_inference(self) -> str:
+        """Return the name of one more inference."""
+        self._inference_count += 1
+        return f"inference-{self._inference_count}"
+
+    def correlation(self, request: Request, step_name: str = "") -> CorrelationContext:
+        """Return what a service is told of the work that it is called for."""
+        return CorrelationContext(
+            request_id=request.request_id,
+            session_id=request.session_id,
+            step_name=current_scope().step_name or step_name,  # a step of a plan names all its work
+            caused_by=self.cause,
+        )

@@ -1,0 +1,136 @@
+"""Reads what the journal keeps: executions, their timelines, conversations and usage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.domain.ids import require_id
+from pagantic_common.domain.json_text import JsonTextError, parse_json
+from services.orchestrator.core.execution.events import Event
+from services.orchestrator.core.execution.lifecycle import State
+from services.orchestrator.core.model.request import MAX_MODEL_CHARS
+from services.orchestrator.ports.journal import (
+    MAX_STATE_VALUES,
+    ExecutionRecord,
+    Journal,
+    Page,
+    SessionRecord,
+    UsageTotal,
+)
+
+DEFAULT_PAGE = 50
+MAX_PAGE = 500
+MAX_AT_ONCE = 1000  # events or messages
+PAGE_BYTES = 2 * 1024 * 1024  # half of what clients take; a larger event or message comes alone
+
+
+@dataclass(frozen=True, slots=True)
+class TimelinePage:
+    """Events in sequence, and the sequence after which more come, 0 when these are the last."""
+
+    events: list[Event]
+    next_after: int
+
+
+class History:
+    """What happened. Every method raises InvalidRequest for an id, a page or a count that cannot be."""
+
+    def __init__(self, journal: Journal, page_bytes: int = PAGE_BYTES) -> None:
+        self._journal = journal
+        self._page_bytes = page_bytes
+
+    async def execution(self, request_id: str) -> ExecutionRecord:
+        """Return an execution. Raises NotFound."""
+        return await self._journal.get(require_id("request_id", request_id))
+
+    async def executions(
+        self, *, page_size: int, page_token: str, session_id: str, state: State | None
+    ) -> Page[ExecutionRecord]:
+        """Return executions, newest first, without responses."""
+        return await self._journal.list_executions(
+            limit=_page_size(page_size, DEFAULT_PAGE),
+            after=page_token,
+            session_id=_optional_id("session_id", session_id),
+            state=state,
+        )
+
+    async def timeline(self, request_id: str, after_sequence: int, max_events: int) -> TimelinePage:
+        """Return the stored events of an execution above a sequence. Raises NotFound."""
+        events, has_more = await self._journal.timeline_page(
+            require_id("request_id", request_id),
+            _at_least_0("after_sequence", after_sequence),
+            _count("max_events", max_events),
+            self._page_bytes,
+        )
+        if not has_more:
+            return TimelinePage(events, 0)
+        return TimelinePage(events, events[-1].sequence)
+
+    async def session(self, session_id: str, max_messages: int, before_position: int) -> SessionRecord:
+        """Return a conversation with its newest messages before a position, 0 for the end. Raises NotFound."""
+        return await self._journal.get_session(
+            require_id("session_id", session_id),
+            _count("max_messages", max_messages),
+            before=_at_least_0("before_position", before_position),
+            max_bytes=self._page_bytes,
+        )
+
+    async def sessions(self, page_size: int, page_token: str) -> Page[SessionRecord]:
+        """Return conversations, last used first, without messages."""
+        return await self._journal.list_sessions(limit=_page_size(page_size, DEFAULT_PAGE), after=page_token)
+
+    async def update_session(self, session_id: str, values: Mapping[str, str], removed: Sequence[str]) -> SessionRecord:
+        """Set and remove values of a session, which is made when there is none; they are JSON documents."""
+        require_id("session_id", session_id)
+        for key, text in values.items():
+            _check_value(key, text)
+        for key in removed:
+            require_id("removed_keys", key)
+        if len(values) + len(removed) > MAX_STATE_VALUES:
+            raise InvalidRequest(f"more than {MAX_STATE_VALUES} values are changed at once")
+        return await self._journal.update_state(session_id, values, removed)
+
+    async def delete_session(self, session_id: str) -> None:
+        """Remove a conversation and the executions of it that do not run. Raises NotFound when there are neither."""
+        await self._journal.delete_session(require_id("session_id", session_id))
+
+    async def usage(self, *, session_id: str, model: str, page_size: int, page_token: str) -> Page[UsageTotal]:
+        """Return what the executions of a session, of a model, of both or all used and cost."""
+        if len(model) > MAX_MODEL_CHARS or not model.isprintable():
+            raise InvalidRequest(f"model must be at most {MAX_MODEL_CHARS} printable characters")
+        return await self._journal.usage_totals(
+            session_id=_optional_id("session_id", session_id) or None,
+            model=model or None,
+            limit=_page_size(page_size, MAX_PAGE),
+            after=page_token,
+        )
+
+
+def _page_size(wanted: int, default: int) -> int:
+    if not 0 <= wanted <= MAX_PAGE:
+        raise InvalidRequest(f"page_size is {wanted}: it must be between 0 and {MAX_PAGE}")
+    return wanted or default
+
+
+def _count(field: str, wanted: int) -> int:
+    return min(_at_least_0(field, wanted) or MAX_AT_ONCE, MAX_AT_ONCE)
+
+
+def _at_least_0(field: str, value: int) -> int:
+    if value < 0:
+        raise InvalidRequest(f"{field} is {value}: it must not be negative")
+    return value
+
+
+def _optional_id(field: str, value: str) -> str:
+    return value and require_id(field, value)
+
+
+def _check_value(key: str, text: str) -> None:
+    require_id("state_json key", key)
+    try:
+        parse_json(text)
+    except JsonTextError as error:
+        raise InvalidRequest(f"state_json[{key!r}] is not JSON: {error}") from None

@@ -1,0 +1,1 @@
+"""Records what happens to an execution, and shows it."""

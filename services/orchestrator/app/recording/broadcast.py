@@ -1,0 +1,79 @@
+"""Shows the events of one execution to whoever watches it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Sequence
+
+from pagantic_common.domain.errors import PaganticError
+from services.orchestrator.core.execution.events import Completed, Event
+from services.orchestrator.core.model.response import Response
+
+WATCHER_CAPACITY = 4096  # events
+
+_End = PaganticError | None
+
+
+class Broadcast:
+    """The watchers of one execution.
+
+    Every watcher sees every stored event from the first, and ends after Completed, or with the error that the
+    execution was abandoned with.
+    """
+
+    def __init__(self, stored: Sequence[Event] = ()) -> None:
+        self._stored: list[Event] = list(stored)
+        self._watchers: list[asyncio.Queue[Event | _End]] = []
+        self._ended: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether nothing more will be shown."""
+        return self._ended.done()
+
+    def show(self, event: Event) -> None:
+        """Show an event. A watcher that does not read loses text, which the response has in full, and nothing else."""
+        if event.is_stored:
+            self._stored.append(event)
+        for watcher in self._watchers:
+            if event.is_stored or watcher.qsize() < WATCHER_CAPACITY:
+                watcher.put_nowait(event)
+        if isinstance(event.payload, Completed) and not self.is_ended:
+            self._ended.set_result(event.payload.response)
+            self._end_watches(None)
+
+    def abandon(self, error: PaganticError) -> None:
+        """End every watch with an error: the end of the execution could not be recorded."""
+        if self.is_ended:
+            return
+        self._ended.set_exception(error)
+        self._ended.exception()  # asyncio would log an error that nobody waited for
+        self._end_watches(error)
+
+    def _end_watches(self, end: _End) -> None:
+        for watcher in self._watchers:
+            watcher.put_nowait(end)
+
+    async def wait_end(self) -> Response:
+        """Return the response once it is stored; raises the error that the execution was abandoned with."""
+        return await asyncio.shield(self._ended)
+
+    async def watch(self, after: int = 0) -> AsyncGenerator[Event, None]:
+        """Yield every stored event above a sequence so far, then what comes, until the end."""
+        queue: asyncio.Queue[Event | _End] = asyncio.Queue()
+        for event in self._stored:
+            if event.sequence > after:
+                queue.put_nowait(event)
+        if self.is_ended:
+            error = self._ended.exception()
+            queue.put_nowait(error if isinstance(error, PaganticError) else None)
+        self._watchers.append(queue)
+        try:
+            while (item := await queue.get()) is not None:
+                if isinstance(item, PaganticError):
+                    raise item
+                yield item
+        finally:
+            with contextlib.suppress(ValueError):
+                self._watchers.remove(queue)

@@ -1,0 +1,279 @@
+"""Gives every event of one execution its envelope, stores it, and then shows it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+
+from pagantic_common.domain.clock import Clock
+from pagantic_common.domain.correlation import CorrelationContext
+from pagantic_common.domain.errors import Failure
+from pagantic_common.domain.messages import Message
+from pagantic_common.telemetry.metrics import DURATION_BOUNDS_S, make_histogram
+from pagantic_common.telemetry.names import ORCHESTRATOR_EXECUTION_DURATION
+from pagantic_common.telemetry.scope import current_scope, current_span_id
+from services.orchestrator.app.recording.broadcast import Broadcast
+from services.orchestrator.core.execution.events import NAME_OF, STREAMED, Completed, Event, Payload
+from services.orchestrator.core.execution.progress import Progress, StoredProgress
+from services.orchestrator.core.execution.replay import Entry
+from services.orchestrator.core.execution.run import Transition
+from services.orchestrator.core.model.response import Response
+from services.orchestrator.core.text_size import text_size
+from services.orchestrator.ports.journal import ExecutionRecord, Journal, UsageTotal, Write
+
+MAX_UNSTORED = 64
+MAX_UNSTORED_CHARS = 1024 * 1024
+
+execution_duration = make_histogram(
+    ORCHESTRATOR_EXECUTION_DURATION, "how long executions took that ended", unit="s", bounds=DURATION_BOUNDS_S
+)
+
+_step_attempt: ContextVar[int] = ContextVar("step_attempt", default=0)
+
+
+@contextlib.contextmanager
+def attempt_scope(attempt: int) -> Iterator[None]:
+    """Give what is told inside this attempt's number: a step of a plan has attempts of its own."""
+    before = _step_attempt.set(attempt)
+    try:
+        yield
+    finally:
+        _step_attempt.reset(before)
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Events that are stored together, then the text that streamed by after them, not stored."""
+
+    events: list[Event]
+    stored: asyncio.Future[None]
+    size: int  # characters
+
+
+class Recorder:
+    """The journal of one execution, and how far it is.
+
+    Invariants:
+        1. Stored events have sequences without gaps, from 1, or from `after_sequence` on where an earlier run under the
+           same id had that many; an event is stored before it is shown, and shown in its order.
+        2. An execution finishes once: the first terminal transition that is given counts, whatever is cancelled.
+        3. The run waits for the journal only where it says so (`is_durable`), at its end, and while more than
+           MAX_UNSTORED batches or MAX_UNSTORED_CHARS are pending. A failed write fails the next emit.
+        4. `progress` has what the stored entries say of the outstanding command.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        clock: Clock,
+        record: ExecutionRecord,
+        *,
+        stored: Sequence[Event] = (),
+        entry_count: int = 1,
+        after_sequence: int = 0,
+    ) -> None:
+        self._journal = journal
+        self._clock = clock
+        self.record = record
+        self._parent_span_id = current_scope().parent_span_id  # of the call that began the run
+        self.broadcast = Broadcast(stored)
+        self.progress = Progress()
+        self._sequence = stored[-1].sequence if stored else after_sequence
+        self._after_sequence = after_sequence
+        self._position = entry_count
+        self._unstored: deque[_Batch] = deque()
+        self._unstored_size = 0
+        self._failure: BaseException | None = None
+        self._finishing: asyncio.Future[None] | None = None
+
+    @property
+    def attempt(self) -> int:
+        """The number of the attempt at hand: that of the plan's step that does this work, else the execution's."""
+        return _step_attempt.get() or self.record.attempt
+
+    @property
+    def is_finishing(self) -> bool:
+        """Whether the outcome is decided."""
+        return self._finishing is not None
+
+    async def emit(
+        self,
+        payload: Payload,
+        *,
+        entries: Sequence[Entry] = (),
+        is_durable: bool = False,
+        caused_by: str = "",
+        duration_s: float | None = None,
+        failure: Failure | None = None,
+        tool_call_id: str = "",
+    ) -> None:
+        """Store and show an event; text that streams by is only shown.
+
+        Args:
+            payload: What happened.
+            entries: What the execution could be taken up from, stored with it.
+            is_durable: Whether to wait until it is stored.
+            caused_by: What the event follows from: a step, an inference, a call.
+            duration_s: How long what ended took.
+            failure: Why it failed.
+            tool_call_id: The call that it belongs to.
+        """
+        event = self._envelope(
+            payload, caused_by=caused_by, duration_s=duration_s, failure=failure, tool_call_id=tool_call_id
+        )
+        if isinstance(payload, STREAMED):
+            if not self._unstored:
+                self.broadcast.show(event)
+                return
+            batch, size = self._unstored[-1], len(payload.text)
+            batch.events.append(event)
+            batch.size += size
+            self._unstored_size += size
+            await self._wait(batch.stored, is_durable=False)
+            return
+        await self._wait(self._store([event], entries, can_wait=not is_durable), is_durable=is_durable)
+
+    async def record_step(self, payloads: Sequence[Payload], entries: Sequence[Entry]) -> None:
+        """Store and show what a step of the machine told, and the input that it took."""
+        events = [self._envelope(payload) for payload in payloads]
+        if events or entries:
+            await self._wait(self._store(events, entries, can_wait=True), is_durable=False)
+
+    def set_last_step(self, name: str, failure: Failure | None = None) -> None:
+        """Remember the last step; it is stored with the next event."""
+        last_failure = failure or self.record.last_failure
+        self.record = replace(
+            self.record, last_step=name, total_steps=self.record.total_steps + 1, last_failure=last_failure
+        )
+
+    async def finish(
+        self,
+        transitions: Sequence[Transition],
+        response: Response,
+        *,
+        turn: Sequence[Message] = (),
+        entries: Sequence[Entry] = (),
+        used: UsageTotal | None = None,
+    ) -> None:
+        """Store the last transitions and the response together, show them, and end every watch."""
+        if self._finishing is None:
+            failure = response.failure
+            *before, last = transitions
+            told = [self._envelope(one) for one in before]
+            moved = self._envelope(last, failure=failure)
+            took_s = (moved.timestamp - self.record.started_at).total_seconds()
+            completed = self._envelope(Completed(response), duration_s=took_s, failure=failure)
+            code = failure.code.value if failure is not None and failure.code is not None else ""
+            execution_duration.record(took_s, {"mode": self.record.mode.value, "error_code": code})
+            last_failure = failure or self.record.last_failure
+            self.record = replace(self.record, response=response, last_failure=last_failure)
+            self._finishing = self._store([*told, moved, completed], entries, turn=turn, used=used)
+        await self.settle()
+
+    async def settle(self) -> None:
+        """Wait until the outcome that is decided is stored."""
+        if self._finishing is not None:
+            await asyncio.shield(self._finishing)
+
+    @property
+    def has_no_events(self) -> bool:
+        """Whether only the admission is stored."""
+        return self._sequence == self._after_sequence
+
+    def _store(
+        self,
+        events: list[Event],
+        entries: Sequence[Entry],
+        *,
+        can_wait: bool = False,
+        turn: Sequence[Message] = (),
+        used: UsageTotal | None = None,
+    ) -> asyncio.Future[None]:
+        """Queue events for storing. No await may come between making an event and this: the order is the sequences'."""
+        self._publish_stored()  # notices a write that failed before its callback runs: nothing may be stored after it
+        if self._failure is not None:
+            raise self._failure
+        for entry in entries:
+            self._advance(entry)
+        write = Write(self.record, tuple(events), tuple(entries), self._position, tuple(turn), used)
+        self._position += len(entries)
+        stored = asyncio.ensure_future(self._journal.write(write, can_wait=can_wait))
+        size = text_size(write.entries)  # large parts of an event are in its entry too
+        self._unstored.append(_Batch(events, stored, size))
+        self._unstored_size += size
+        stored.add_done_callback(self._after_storing)
+        return stored
+
+    def _advance(self, entry: Entry) -> None:
+        """Add an entry to what has happened inside the outstanding command; the command's answer clears it."""
+        if isinstance(entry, StoredProgress):
+            self.progress.add(entry)
+        else:
+            self.progress.clear()
+
+    def _after_storing(self, just_stored: asyncio.Future[None]) -> None:
+        if not just_stored.cancelled():
+            just_stored.exception()  # looked at in order
+        self._publish_stored()
+
+    def _publish_stored(self) -> None:
+        """Show what is stored by now, in order, up to the first that could not be."""
+        while self._failure is None and self._unstored and (stored := self._unstored[0].stored).done():
+            if stored.cancelled() or stored.exception() is not None:
+                self._failure = asyncio.CancelledError() if stored.cancelled() else stored.exception()
+                return
+            batch = self._unstored.popleft()
+            self._unstored_size -= batch.size
+            for event in batch.events:
+                self.broadcast.show(event)
+
+    async def _wait(self, stored: asyncio.Future[None], *, is_durable: bool) -> None:
+        # A cancellation of the run is not one of the write.
+        if is_durable:
+            await asyncio.shield(stored)
+        while len(self._unstored) > MAX_UNSTORED or (self._unstored_size > MAX_UNSTORED_CHARS and self._unstored):
+            oldest = self._unstored[0].stored
+            await asyncio.shield(oldest)
+            self._publish_stored()  # the write's callback may not have run yet
+
+    def _envelope(
+        self,
+        payload: Payload,
+        *,
+        caused_by: str = "",
+        duration_s: float | None = None,
+        failure: Failure | None = None,
+        tool_call_id: str = "",
+    ) -> Event:
+        at_hand, record = current_scope(), self.record
+        correlation = CorrelationContext(
+            request_id=record.request_id,
+            session_id=record.session_id,
+            trace_id=record.trace_id,
+            span_id=current_span_id(),
+            parent_span_id=self._parent_span_id,
+            step_name=at_hand.step_name,
+            caused_by=caused_by,
+        )
+        now = self._clock.now()
+        if isinstance(payload, Transition):
+            self.record = replace(self.record, state=payload.target, entered_at=now, attempt=payload.attempt)
+        if not isinstance(payload, STREAMED):
+            self._sequence += 1
+        name = NAME_OF[type(payload)]
+        return Event(
+            correlation=correlation,
+            sequence=self._sequence,
+            timestamp=now,
+            layer=name.layer,
+            action=name.action,
+            attempt=self.attempt,
+            payload=payload,
+            duration_s=duration_s,
+            failure=failure,
+            tool_call_id=tool_call_id,
+        )

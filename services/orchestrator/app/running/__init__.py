@@ -1,0 +1,1 @@
+"""Runs executions, each once, and lets callers join, follow, stop and resume them."""

@@ -1,0 +1,206 @@
+"""Decides what a request becomes: a new execution, one that runs, one that ended, or one that is resumed."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from pagantic_common.domain.errors import Aborted, Conflict, Failure, PreconditionFailed, Unavailable
+from pagantic_common.telemetry.scope import current_correlation, current_deadline
+from services.orchestrator.app.recording.recorder import Recorder
+from services.orchestrator.app.running.driver import Driver
+from services.orchestrator.app.running.environment import Environment
+from services.orchestrator.app.running.execution import Execution
+from services.orchestrator.app.running.registry import Registry
+from services.orchestrator.app.running.time_limits import TimeLimits, caller_left, time_limits
+from services.orchestrator.core.execution.lifecycle import IllegalInputError, IllegalTransitionError, State
+from services.orchestrator.core.execution.replay import Admitted, Replay, begin, replay
+from services.orchestrator.core.model.request import Request, check_request
+from services.orchestrator.core.text_size import text_size
+from services.orchestrator.ports.journal import ExecutionRecord
+
+RESTART_S = 2.0  # about what a restart takes
+SHUTTING_DOWN = "the orchestrator is shutting down: send the request again under its request_id, and it goes on"
+
+
+class Admission:
+    """Admits requests, each id once, and resumes what was interrupted."""
+
+    def __init__(self, environment: Environment, registry: Registry) -> None:
+        self._environment = environment
+        self._journal = environment.journal
+        self._clock = environment.clock
+        self._turns = environment.turns
+        self._registry = registry
+        self._is_draining = False
+
+    def begin_drain(self) -> None:
+        """Resume nothing any more: what is interrupted waits for another orchestrator, or for the next start."""
+        self._is_draining = True
+
+    async def find(self, request: Request, fingerprint: str, size_bytes: int) -> Execution | ExecutionRecord:
+        """Return the execution of a request, begun now or before, or the record of one that ended or runs elsewhere.
+
+        One that was interrupted goes on; one that was cancelled, or failed in a way that may pass, runs again.
+        Raises InvalidRequest for a malformed envelope, Conflict for another payload under the same id.
+        """
+        check_request(request)
+        found = await self._find_or_begin(request, fingerprint, size_bytes)
+        if found.fingerprint != fingerprint:
+            raise Conflict(f"request_id {request.request_id!r} was used with another payload: take a new one")
+        if isinstance(found, Execution):
+            return found
+        if found.is_interrupted:
+            return await self.resume(found) or await self._journal.get(found.request_id)
+        if found.response is not None and found.response.may_run_again:
+            return await self._find_or_begin(request, fingerprint, size_bytes, ended=found)
+        return found
+
+    async def resume(self, record: ExecutionRecord, stop: Failure | None = None) -> Execution | None:
+        """Run an interrupted execution on from what the journal knows, or only to its end when it is to stop.
+
+        None when another was faster. Raises PreconditionFailed when it cannot be read. A caller that leaves meanwhile
+        leaves an execution that nobody watches.
+        """
+        found = await self._registry.get(record.request_id)
+        if found is not None:
+            return found
+        if self._is_draining:
+            raise Unavailable(SHUTTING_DOWN, retry_after_s=RESTART_S)
+        execution = Execution(Recorder(self._journal, self._clock, record), halted_by=stop)
+        self._registry.add(execution)
+        return await asyncio.shield(asyncio.ensure_future(self._claim(record, execution)))
+
+    async def _find_or_begin(
+        self, request: Request, fingerprint: str, size_bytes: int, ended: ExecutionRecord | None = None
+    ) -> Execution | ExecutionRecord:
+        """Begin a request, for the first time or after it `ended`, unless it runs.
+
+        One that is being cancelled is waited for. A caller that leaves meanwhile stops what it began.
+        """
+        while (running := await self._registry.get(request.request_id)) is not None:
+            if not running.is_stopping:
+                return running
+            await running.ended.wait()
+        execution = self._register(request, fingerprint, size_bytes)
+        try:
+            takes_turn = self._turns.join(request)
+        except Aborted:
+            self._registry.remove(execution, is_recorded=True)
+            raise
+        admission = asyncio.ensure_future(self._admit(request, execution, ended, takes_turn=takes_turn))
+        try:
+            return await asyncio.shield(admission)
+        except asyncio.CancelledError:
+            left = caller_left()
+            admission.add_done_callback(lambda done: _stop_unwatched(done, left))
+            raise
+
+    def _register(self, request: Request, fingerprint: str, size_bytes: int) -> Execution:
+        now = self._clock.now()
+        record = ExecutionRecord(
+            request_id=request.request_id,
+            session_id=request.session_id,
+            trace_id=request.trace_id or current_correlation().trace_id,
+            mode=request.mode,
+            started_at=now,
+            state=State.INIT,
+            entered_at=now,
+            attempt=1,
+            fingerprint=fingerprint,
+        )
+        execution = Execution(
+            Recorder(self._journal, self._clock, record),
+            request=request,
+            size_bytes=size_bytes,
+            admitted_for=current_deadline(),
+        )
+        self._registry.add(execution)
+        return execution
+
+    async def _admit(
+        self, request: Request, execution: Execution, ended: ExecutionRecord | None, *, takes_turn: bool
+    ) -> Execution | ExecutionRecord:
+        limits = self._environment.limits
+        admitted = Admitted(request, limits.plan_bounds, max_execution_s=limits.max_execution_s)
+        existing: ExecutionRecord | None = None
+        try:
+            existing = await self._store(execution, admitted, ended, takes_turn=takes_turn)
+            if existing is not None:
+                return existing
+            self._start(execution, begin(admitted), time_limits(request, limits.max_execution_s))
+            return execution
+        finally:
+            if execution.task is None:
+                self._turns.leave(request)
+                self._registry.remove(execution, is_recorded=existing is not None)
+            execution.admitted.set()
+
+    async def _store(
+        self, execution: Execution, admitted: Admitted, ended: ExecutionRecord | None, *, takes_turn: bool
+    ) -> ExecutionRecord | None:
+        """Store that an execution begins, or return the record of the one that has its id."""
+        record = execution.recorder.record
+        if ended is None:
+            return await self._journal.admit(record, admitted, takes_turn=takes_turn)
+        after = await self._journal.admit_again(record, admitted, ended, takes_turn=takes_turn)
+        if after is None:  # another orchestrator has begun it anew
+            return await self._journal.get(record.request_id)
+        execution.recorder = Recorder(self._journal, self._clock, record, after_sequence=after)
+        return None
+
+    async def _claim(self, record: ExecutionRecord, execution: Execution) -> Execution | None:
+        """Make an interrupted execution this orchestrator's, and start it from where it stood."""
+        is_claimed = True
+        try:
+            is_claimed = await self._journal.claim(record.request_id)
+            if not is_claimed:
+                return None
+            await self._start_claimed(record, execution)
+            return execution
+        finally:
+            if execution.task is None:
+                self._registry.remove(execution, is_recorded=not is_claimed)
+            execution.admitted.set()
+
+    async def _start_claimed(self, record: ExecutionRecord, execution: Execution) -> None:
+        request_id = record.request_id
+        events, entries = await self._journal.timeline(request_id), await self._journal.entries(request_id)
+        try:
+            replayed = replay(entries)
+        except (ValueError, IllegalTransitionError, IllegalInputError) as error:
+            raise PreconditionFailed(f"execution {request_id!r} cannot be resumed: {error}") from None
+        admitted = replayed.admitted
+        stored = [event for event in events if event.sequence > admitted.after_sequence]
+        execution.recorder = Recorder(
+            self._journal,
+            self._clock,
+            record,
+            stored=stored,
+            entry_count=len(entries),
+            after_sequence=admitted.after_sequence,
+        )
+        request = admitted.request
+        self._registry.resize(execution, text_size(request))
+        max_execution_s = admitted.max_execution_s or self._environment.limits.max_execution_s
+        spent_s = (self._clock.now() - record.started_at).total_seconds()
+        limits = time_limits(request, max_execution_s).after(spent_s)
+        self._start(execution, replayed, limits)
+        self._turns.join(request, is_limited=False)  # before its task runs
+
+    def _start(self, execution: Execution, begun: Replay, limits: TimeLimits) -> None:
+        driver = Driver(self._environment, execution.recorder, begun, lambda: execution.deadline)
+        execution.start(driver, limits, partial(self._forget, begun.admitted.request))
+
+    def _forget(self, request: Request, execution: Execution) -> None:
+        self._registry.remove(execution, is_recorded=execution.recorder.broadcast.is_ended)
+        self._turns.leave(request)
+
+
+def _stop_unwatched(admission: asyncio.Future[Execution | ExecutionRecord], failure: Failure) -> None:
+    """Stop what was admitted for a caller that had left by then."""
+    if admission.cancelled() or admission.exception() is not None:
+        return
+    admitted = admission.result()
+    if isinstance(admitted, Execution) and admitted.watcher_count == 0:
+        admitted.stop(failure)

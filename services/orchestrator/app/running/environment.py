@@ -1,0 +1,42 @@
+"""What all executions of an orchestrator share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pagantic_common.domain.clock import Clock
+from services.orchestrator.app.running.turns import ConcurrentTurns, Turns
+from services.orchestrator.app.services import Services
+from services.orchestrator.core.cost import Prices
+from services.orchestrator.core.model.plan import PlanPolicy
+from services.orchestrator.ports.journal import Journal
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What executions may do, and what they cost, by model."""
+
+    max_running: int = 256
+    max_running_bytes: int = 16 * 1024 * 1024
+    max_request_bytes: int = 1024 * 1024
+    max_execution_s: float = 3600.0
+    plan_bounds: PlanPolicy = field(default_factory=PlanPolicy)
+    concurrent_turns: ConcurrentTurns = ConcurrentTurns.WAIT
+    prices: Mapping[str, Prices] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """The services, the journal and the limits."""
+
+    services: Services
+    journal: Journal
+    clock: Clock
+    limits: Limits
+    turns: Turns
+
+
+def make_environment(services: Services, journal: Journal, clock: Clock, limits: Limits) -> Environment:
+    """Return the environment of one orchestrator."""
+    return Environment(services, journal, clock, limits, Turns(journal, limits.concurrent_turns))

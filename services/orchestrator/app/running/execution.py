@@ -1,0 +1,198 @@
+"""An execution that has not ended: its task, who watches it, and how it is ended from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import Enum, auto
+
+from pagantic_common.domain.correlation import CorrelationContext
+from pagantic_common.domain.deadline import Deadline
+from pagantic_common.domain.errors import Failure, Internal, PaganticError, Unavailable
+from pagantic_common.telemetry.logging import get_logger, report_bug
+from pagantic_common.telemetry.scope import current_deadline, work_scope
+from pagantic_common.telemetry.tracing import trace_scope
+from services.orchestrator.app.failures import failure_from
+from services.orchestrator.app.recording.recorder import Recorder
+from services.orchestrator.app.running.driver import Driver
+from services.orchestrator.app.running.time_limits import TimeLimits, caller_left
+from services.orchestrator.core.model.request import Request
+
+log = get_logger(__name__)
+
+_NOT_RECORDED = "the execution could not be recorded: the orchestrator's log says why; send it again"
+
+
+class Phase(Enum):
+    """How far an execution is."""
+
+    ADMITTING = auto()  # its id is taken, its task has not begun
+    RUNNING = auto()
+    ENDING = auto()  # its outcome is decided and being stored
+    ENDED = auto()
+
+
+class _Halting(Enum):
+    """What it means to stop or interrupt an execution."""
+
+    LATER = auto()  # its task finds the reason when it begins
+    NOW = auto()
+    NEVER = auto()
+
+
+_HALTING = {
+    Phase.ADMITTING: _Halting.LATER,
+    Phase.RUNNING: _Halting.NOW,
+    Phase.ENDING: _Halting.NEVER,
+    Phase.ENDED: _Halting.NEVER,
+}
+
+
+class Execution:
+    """One execution, from its admission, or from where it was interrupted, to its end.
+
+    Attributes:
+        recorder: Its journal and its watchers.
+        size_bytes: Bytes that its request counts with; `request` is that request, None where it was resumed.
+        admitted: Set once it is known whether it runs here.
+        ended: Set once the registry has forgotten it.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        *,
+        request: Request | None = None,
+        size_bytes: int = 0,
+        admitted_for: Deadline | None = None,
+        halted_by: Failure | PaganticError | None = None,
+    ) -> None:
+        self.recorder = recorder
+        self.request = request
+        self.size_bytes = size_bytes
+        self.admitted = asyncio.Event()
+        self.ended = asyncio.Event()
+        self._phase = Phase.ADMITTING
+        self._task: asyncio.Task[None] | None = None
+        self._halted_by = halted_by  # a Failure is recorded as the end, an error interrupts without one
+        self._admitted_for = admitted_for or Deadline()  # until someone watches
+        self._watched_until: list[Deadline] = []
+        self._times_out_at = Deadline()
+
+    @property
+    def request_id(self) -> str:
+        """The id of its request."""
+        return self.recorder.record.request_id
+
+    @property
+    def fingerprint(self) -> str:
+        """What its request must be equal to."""
+        return self.recorder.record.fingerprint
+
+    @property
+    def task(self) -> asyncio.Task[None] | None:
+        """Its task; None while it is not admitted, and for good when it was refused."""
+        return self._task
+
+    @property
+    def watcher_count(self) -> int:
+        """How many callers wait for it."""
+        return len(self._watched_until)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it was told to stop, so that it ends without an answer."""
+        return isinstance(self._halted_by, Failure)
+
+    @property
+    def deadline(self) -> Deadline:
+        """The nearer of the request's timeout and the latest deadline among the callers that wait for it."""
+        callers = max(self._watched_until, default=self._admitted_for)
+        return min(self._times_out_at, callers)
+
+    def stop(self, failure: Failure) -> None:
+        """End it with a failure, unless its outcome is decided or it is halted already."""
+        self._halt(failure)
+
+    def interrupt(self, reason: PaganticError) -> None:
+        """Leave it without an end, so that it can be resumed; watchers get the reason."""
+        self._halt(reason)
+
+    def _halt(self, reason: Failure | PaganticError) -> None:
+        halting = _HALTING[self._phase]
+        if self._halted_by is not None or halting is _Halting.NEVER:
+            return
+        self._halted_by = reason
+        if halting is _Halting.NOW and self._task is not None:
+            self._task.cancel()
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Count the caller as a watcher; the last one that leaves stops the execution."""
+        since_s = time.monotonic()
+        until = current_deadline()
+        self._watched_until.append(until)
+        try:
+            yield
+        finally:
+            self._watched_until.remove(until)
+            if not self._watched_until:
+                self.stop(caller_left(time.monotonic() - since_s))
+
+    def start(self, driver: Driver, limits: TimeLimits, on_end: Callable[[Execution], None]) -> None:
+        """Run it in a task of its own; `on_end` is called when that has ended, however it did."""
+        self._times_out_at = Deadline.after(time.monotonic(), limits.left_s)
+        self._task = asyncio.create_task(self._live(driver, limits, on_end))
+
+    async def _live(self, driver: Driver, limits: TimeLimits, on_end: Callable[[Execution], None]) -> None:
+        self._phase = Phase.RUNNING
+        lost: PaganticError = Internal(_NOT_RECORDED)
+        record = self.recorder.record
+        correlation = CorrelationContext(request_id=record.request_id, session_id=record.session_id)
+        try:
+            # Callers come and go, each with a deadline of its own: every command takes the deadline of its beginning.
+            with trace_scope(record.trace_id), work_scope(correlation=correlation, is_detached=True):
+                await self._run(driver, limits)
+        except Unavailable as error:
+            log.warning("an execution's end could not be recorded", reason=str(error))
+            lost = error
+        except Exception:
+            log.exception("an execution's end could not be recorded")
+        finally:
+            self._phase = Phase.ENDED
+            on_end(self)
+            if isinstance(self._halted_by, PaganticError):
+                lost = self._halted_by
+            self.recorder.broadcast.abandon(lost)
+
+    async def _run(self, driver: Driver, limits: TimeLimits) -> None:
+        reason = self._halted_by
+        if reason is None:
+            reason = await self._drive_in_time(driver, limits)
+        if isinstance(reason, Failure):
+            self._phase = Phase.ENDING
+            await driver.end(reason)
+
+    async def _drive_in_time(self, driver: Driver, limits: TimeLimits) -> Failure | PaganticError | None:
+        """Run until the machine has finished, or return what ended or interrupted it from outside."""
+        if limits.left_s <= 0:  # it passed while nobody ran it
+            return limits.failure
+        try:
+            async with asyncio.timeout(limits.left_s):
+                await driver.drive(self._decided)
+        except TimeoutError:
+            return limits.failure
+        except asyncio.CancelledError:
+            if self._halted_by is None:
+                raise
+            return self._halted_by
+        except Unavailable as error:  # the journal is away; failures of services go to the machine
+            return failure_from(error)
+        except Exception as error:  # noqa: BLE001 - a bug ends the execution that met it
+            return Failure(code=None, message=report_bug(log, error))
+        return None
+
+    def _decided(self) -> None:
+        self._phase = Phase.ENDING

@@ -1,0 +1,119 @@
+"""The executions that run in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from pagantic_common.domain.errors import ErrorCode, Overloaded, Unavailable
+from services.orchestrator.app.running.execution import Execution
+
+MAX_UNRECORDED = 10_000  # ids; a journal that fails for long must not fill the memory with them
+
+
+class Registry:
+    """Executions by request id, up to a limit of their number and one of their bytes.
+
+    An id is taken at once, so that whoever comes next with it waits.
+    """
+
+    def __init__(self, max_running: int, max_bytes: int) -> None:
+        self._max_running = max_running
+        self._max_bytes = max_bytes
+        self._running: dict[str, Execution] = {}
+        self._used_bytes = 0
+        self._others = 0
+        self._unrecorded: set[str] = set()
+
+    def __iter__(self) -> Iterator[Execution]:
+        return iter(list(self._running.values()))
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._running
+
+    @property
+    def count(self) -> int:
+        """How much runs."""
+        return len(self._running) + self._others
+
+    @property
+    def has_room_for_others(self) -> bool:
+        """Whether so little runs that work which nobody waits for may be added."""
+        return 2 * self.count < self._max_running and 2 * self._used_bytes < self._max_bytes
+
+    @property
+    def unrecorded(self) -> list[str]:
+        """Ids of executions that ended here, and of which the journal does not know that."""
+        return sorted(self._unrecorded)
+
+    def mark_recorded(self, request_ids: Iterable[str]) -> None:
+        """Forget ids of executions that the journal knows to have ended here."""
+        self._unrecorded.difference_update(request_ids)
+
+    @contextmanager
+    def counted(self, size_bytes: int) -> Iterator[None]:
+        """Count work that is not an execution among what runs. Raises Overloaded when as much runs as may."""
+        self.check_room(size_bytes)
+        self._others += 1
+        try:
+            with self.held(size_bytes):
+                yield
+        finally:
+            self._others -= 1
+
+    @contextmanager
+    def held(self, size_bytes: int) -> Iterator[None]:
+        """Count the bytes of a request that a call holds beside what runs. Raises Overloaded when they are too many."""
+        if size_bytes:
+            self.check_bytes(size_bytes)
+        self._used_bytes += size_bytes
+        try:
+            yield
+        finally:
+            self._used_bytes -= size_bytes
+
+    def check_room(self, size_bytes: int = 0) -> None:
+        """Raise Overloaded when as much runs as may, or a request of this size would be too much."""
+        if self.count >= self._max_running:
+            text = f"{self.count} executions run already, the limit is {self._max_running}"
+            raise Overloaded(text, retry_after_s=1.0)
+        self.check_bytes(size_bytes)
+
+    def check_bytes(self, size_bytes: int) -> None:
+        """Raise Overloaded when a request of this size would be too much."""
+        if self._used_bytes and self._used_bytes + size_bytes > self._max_bytes:
+            sizes = f"{self._used_bytes} bytes already, and this one {size_bytes}"
+            raise Overloaded(f"the requests that run have {sizes}, the limit is {self._max_bytes}", retry_after_s=1.0)
+
+    async def get(self, request_id: str) -> Execution | None:
+        """Return what runs under an id, once it is admitted."""
+        while (found := self._running.get(request_id)) is not None and not found.admitted.is_set():
+            await found.admitted.wait()
+        return found
+
+    def add(self, execution: Execution) -> None:
+        """Take an id that is free. Raises Overloaded when as much runs as may, Unavailable while the journal fails."""
+        if len(self._unrecorded) >= MAX_UNRECORDED:
+            raise Unavailable(
+                f"{len(self._unrecorded)} executions could not be recorded: the journal must take writes again first",
+                code=ErrorCode.ORCHESTRATION_DEPENDENCY_UNAVAILABLE,
+                retry_after_s=1.0,
+            )
+        self.check_room(execution.size_bytes)
+        self._running[execution.request_id] = execution
+        self._used_bytes += execution.size_bytes
+        self._unrecorded.discard(execution.request_id)
+
+    def resize(self, execution: Execution, size_bytes: int) -> None:
+        """Count the bytes of an execution whose request was read after it was added."""
+        self._used_bytes += size_bytes - execution.size_bytes
+        execution.size_bytes = size_bytes
+
+    def remove(self, execution: Execution, *, is_recorded: bool) -> None:
+        """Free the id of an execution, whose end or refusal the journal knows or does not."""
+        del self._running[execution.request_id]
+        self._used_bytes -= execution.size_bytes
+        if not is_recorded:
+            self._unrecorded.add(execution.request_id)
+        execution.ended.set()
+        execution.admitted.set()

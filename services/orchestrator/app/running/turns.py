@@ -1,0 +1,80 @@
+"""Turns of one conversation follow each other, also when several orchestrators take them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from enum import StrEnum
+
+from pagantic_common.domain.errors import Aborted
+from services.orchestrator.core.model.request import Mode, Request
+from services.orchestrator.ports.journal import Journal
+
+POLL_S = 0.05
+MAX_WAITING = 16  # turns of one session; they count among what runs
+
+
+class ConcurrentTurns(StrEnum):
+    """What a turn does that comes while another of its session runs."""
+
+    WAIT = "wait"
+    ABORT = "abort"
+
+
+class _Line:
+    """Those of this process who want one session's turn, in the order of coming."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.count = 0
+
+
+class Turns:
+    """Who of this process waits for the turn of which session; among processes the journal decides."""
+
+    def __init__(self, journal: Journal, policy: ConcurrentTurns) -> None:
+        self._journal = journal
+        self._is_waiting = policy is ConcurrentTurns.WAIT
+        self._lines: dict[str, _Line] = {}
+
+    def join(self, request: Request, *, is_limited: bool = True) -> bool:
+        """Queue for the session's turn, until `leave`; returns True if a busy session must be refused.
+
+        Raises Aborted when so many wait already that one more would wait too long.
+        """
+        if not _is_turn(request):
+            return False
+        line = self._lines.setdefault(request.session_id, _Line())
+        if is_limited and line.count > MAX_WAITING:
+            raise Aborted(
+                f"{line.count} turns of session {request.session_id!r} wait already: send this one again later",
+                retry_after_s=1.0,
+            )
+        line.count += 1
+        return not self._is_waiting
+
+    def leave(self, request: Request) -> None:
+        """Get out of the line."""
+        if _is_turn(request):
+            line = self._lines[request.session_id]
+            line.count -= 1
+            if line.count == 0:
+                del self._lines[request.session_id]
+
+    @asynccontextmanager
+    async def turn(self, request: Request) -> AsyncIterator[None]:
+        """Wait for the session's turn, in the order of coming; the end of the execution gives it back."""
+        if not _is_turn(request):
+            yield
+            return
+        session_id = request.session_id
+        async with self._lines[session_id].lock:
+            # Another process may have it, and tells nobody when it gives it back.
+            while not await self._journal.take_turn(session_id, request.request_id):  # noqa: ASYNC110
+                await asyncio.sleep(POLL_S)
+            yield
+
+
+def _is_turn(request: Request) -> bool:
+    return bool(request.session_id) and request.mode is Mode.CHAT

@@ -1,0 +1,1 @@
+"""One execution: its lifecycle, its machine, and what its journal keeps."""

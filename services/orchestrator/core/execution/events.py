@@ -1,0 +1,239 @@
+"""What is told of an execution while it runs: the entries of its timeline, and the text that streams by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from types import MappingProxyType
+
+from pagantic_common.domain.correlation import CorrelationContext
+from pagantic_common.domain.errors import ErrorCode, Failure
+from pagantic_common.domain.validation import Stage, StageReport
+from services.orchestrator.core.execution.run import Transition
+from services.orchestrator.core.model.response import FinishReason, Response
+
+
+class InferencePurpose(StrEnum):
+    """What an inference is for."""
+
+    ANSWER = "ANSWER"
+    PLAN = "PLAN"
+    SUMMARY = "SUMMARY"
+    JUDGE = "JUDGE"
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceStart:
+    """An inference began."""
+
+    message_count: int
+    tool_defs_count: int
+    schema_present: bool
+    grammar_present: bool
+    temperature: float | None
+    purpose: InferencePurpose = InferencePurpose.ANSWER
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceEnd:
+    """An inference ended; `model` is the alias that served it, empty when that is not known."""
+
+    tokens_in: int
+    tokens_out: int
+    finish_reason: FinishReason
+    tool_call_count: int
+    model: str = ""
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolStart:
+    """A tool call began."""
+
+    tool_name: str
+    tool_call_id: str
+    args_hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolEnd:
+    """A tool call ended."""
+
+    tool_name: str
+    tool_call_id: str
+    args_hash: str
+    success: bool
+    error_code: ErrorCode | None
+
+
+@dataclass(frozen=True, slots=True)
+class ContextRetrieved:
+    """Context was retrieved."""
+
+    collection: str
+    chunk_count: int
+    token_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class RepairApplied:
+    """A stage repaired the output."""
+
+    stage: Stage
+    repairs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ValidationStage:
+    """A validation stage ended."""
+
+    report: StageReport
+
+
+@dataclass(frozen=True, slots=True)
+class StepStart:
+    """A plan step began."""
+
+    name: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepEnd:
+    """A plan step ended."""
+
+    name: str
+    kind: str
+    success: bool
+
+
+@dataclass(frozen=True, slots=True)
+class VoteCast:
+    """A replica voted or abstained; the hash is SHA-256 of its canonical JSON, hex."""
+
+    replica_index: int
+    value_hash: str
+    is_abstained: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ContentDelta:
+    """The next text of the answer; streamed, not stored."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningDelta:
+    """The next text of the reasoning; streamed, not stored."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptDiscarded:
+    """Streamed content of this attempt no longer counts."""
+
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """The execution ended."""
+
+    response: Response
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """An interrupted execution was taken up again."""
+
+    completed_steps: int = 0
+
+
+Payload = (
+    Transition
+    | InferenceStart
+    | InferenceEnd
+    | ToolStart
+    | ToolEnd
+    | ContextRetrieved
+    | RepairApplied
+    | ValidationStage
+    | VoteCast
+    | StepStart
+    | StepEnd
+    | ContentDelta
+    | ReasoningDelta
+    | AttemptDiscarded
+    | Completed
+    | Resumed
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EventName:
+    """Where an event happens, and what it is called in timelines, spans and metrics."""
+
+    layer: str
+    action: str
+
+
+NAME_OF: Mapping[type[Payload], EventName] = MappingProxyType(
+    {
+        Transition: EventName("orchestrator", "lifecycle.transition"),
+        Resumed: EventName("orchestrator", "execution.resumed"),
+        Completed: EventName("orchestrator", "execution.end"),
+        AttemptDiscarded: EventName("orchestrator", "attempt.discarded"),
+        VoteCast: EventName("orchestrator", "vote.cast"),
+        StepStart: EventName("orchestrator", "step.start"),
+        StepEnd: EventName("orchestrator", "step.end"),
+        InferenceStart: EventName("inference", "inference.start"),
+        InferenceEnd: EventName("inference", "inference.end"),
+        ContentDelta: EventName("inference", "content.delta"),
+        ReasoningDelta: EventName("inference", "reasoning.delta"),
+        ToolStart: EventName("tools", "tool.start"),
+        ToolEnd: EventName("tools", "tool.end"),
+        ContextRetrieved: EventName("context", "context.retrieved"),
+        ValidationStage: EventName("constraint", "validation.stage"),
+        RepairApplied: EventName("constraint", "repair.applied"),
+    }
+)
+
+STREAMED = (ContentDelta, ReasoningDelta)
+PROGRESS = (InferenceEnd, ToolEnd, StepEnd, ContextRetrieved)  # the ends of work that is not done again
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """The envelope; `sequence` has no gaps among stored events, and a delta repeats the one before it."""
+
+    correlation: CorrelationContext
+    sequence: int
+    timestamp: datetime
+    layer: str
+    action: str
+    attempt: int
+    payload: Payload
+    duration_s: float | None = None
+    failure: Failure | None = None
+    tool_call_id: str = ""
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether it belongs to the timeline; text that streams by does not."""
+        return not isinstance(self.payload, STREAMED)
+
+
+def count_idle_resumes(events: Sequence[Event]) -> int:
+    """Return how often an execution was taken up in a row, last of all, without getting on."""
+    count = 0
+    for event in events:
+        if isinstance(event.payload, Resumed):
+            count += 1
+        elif isinstance(event.payload, PROGRESS) and event.failure is None:
+            count = 0
+    return count

@@ -1,0 +1,254 @@
+"""What has happened inside the outstanding command of a run, so far.
+
+Theory of operation. What ends inside a command that has not ended itself (a tool call, a step of a plan, a replica of a
+vote) is kept beside the machine. The recorder adds it when it stores it, and `replay` when it reads it, so a crash, a
+cancellation and a timeout find the same account. The command's answer clears it: from then on the machine has it all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from pagantic_common.domain.errors import Failure
+from pagantic_common.domain.messages import ToolDefinition
+from pagantic_common.domain.usage import TokenUsage
+from pagantic_common.domain.validation import Enforcement
+from services.orchestrator.core.execution.inputs import Failed, Input, Replica, usage_of
+from services.orchestrator.core.execution.run import Run
+from services.orchestrator.core.model.plan import StepResult
+from services.orchestrator.core.model.response import FinishReason, InferenceOutput, ToolCallRecord
+
+
+@dataclass(frozen=True, slots=True)
+class CallBegan:
+    """A tool call is about to run, for this step of a plan or, without a name, for the model's turn."""
+
+    call_id: str
+    tool: str
+    step: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CallEnded:
+    """A tool call ended."""
+
+    record: ToolCallRecord
+    step: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CallGivenUp:
+    """A tool call was given up before it ended; it may have run. Never stored: a resumed run must not take it up."""
+
+    record: ToolCallRecord
+    step: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StepEnded:
+    """A step of a plan ended; `enforcement` is of its output."""
+
+    result: StepResult
+    enforcement: Enforcement | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NestedInput:
+    """What happened to the machine of a plan's infer step, in its run number `number` from 1."""
+
+    step: str
+    number: int
+    happened: Input
+
+
+StoredProgress = CallBegan | CallEnded | StepEnded | NestedInput
+Inner = StoredProgress | CallGivenUp
+
+
+@dataclass(slots=True)
+class InferenceProgress:
+    """The inference at hand of one machine, and what earlier ones cost that gave no answer.
+
+    Attributes:
+        said: What the inference at hand has given; None when none runs or it has given nothing.
+        lost: Usage of inferences that were lost or given up, and whose cost nothing else has.
+    """
+
+    said: InferenceOutput | None = None
+    lost: TokenUsage = TokenUsage()
+
+    def give_up(self) -> InferenceOutput:
+        """Count the inference at hand among the lost ones, and return what it had given."""
+        given = self.said or InferenceOutput("", FinishReason.ERROR)
+        self.said = None
+        self.lost += given.usage
+        return given
+
+    def charge(self, output: InferenceOutput) -> InferenceOutput:
+        """Return an output with the usage of what was lost before it, which is counted no more."""
+        lost, self.lost = self.lost, TokenUsage()
+        return replace(output, usage=output.usage + lost)
+
+    @property
+    def usage(self) -> TokenUsage:
+        """What the inference at hand and the lost ones cost."""
+        if self.said is None:
+            return self.lost
+        return self.lost + self.said.usage
+
+
+@dataclass(slots=True)
+class Progress:
+    """An account that grows.
+
+    Attributes:
+        inner: What began and ended, in order.
+        replicas: The replicas of a vote that ended, by index.
+        vote_usage: What the vote's prompt and candidates cost.
+        inferences: The inference of each machine, by the step of a plan that it runs for, "" for the execution's own.
+    """
+
+    inner: list[Inner] = field(default_factory=list)
+    replicas: dict[int, Replica] = field(default_factory=dict)
+    vote_usage: TokenUsage = TokenUsage()
+    inferences: dict[str, InferenceProgress] = field(default_factory=dict)
+
+    def add(self, entry: Inner) -> None:
+        """Append what happened."""
+        self.inner.append(entry)
+        if isinstance(entry, NestedInput):  # whose usage includes that of its inference
+            self.inferences.pop(entry.step, None)
+
+    def clear(self) -> None:
+        """Begin anew: the outstanding command has its answer."""
+        self.inner.clear()
+        self.replicas.clear()
+        self.inferences.clear()
+        self.vote_usage = TokenUsage()
+
+    def inference(self, step: str) -> InferenceProgress:
+        """Return the inference of a machine."""
+        return self.inferences.setdefault(step, InferenceProgress())
+
+    @property
+    def began(self) -> tuple[CallBegan, ...]:
+        """The calls that were about to run, so that they may have."""
+        return tuple(one for one in self.inner if isinstance(one, CallBegan))
+
+    @property
+    def records(self) -> tuple[ToolCallRecord, ...]:
+        """The calls that ended or were given up, in the order in which they did."""
+        return tuple(one.record for one in self.inner if isinstance(one, CallEnded | CallGivenUp))
+
+    @property
+    def steps(self) -> tuple[StepEnded, ...]:
+        """The steps that ended, in the order in which they did."""
+        return tuple(one for one in self.inner if isinstance(one, StepEnded))
+
+    @property
+    def ended_replicas(self) -> tuple[Replica, ...]:
+        """The replicas of a vote that ended, by index."""
+        return tuple(self.replicas[index] for index in sorted(self.replicas))
+
+    def run_of(self, step: str) -> tuple[int, tuple[Input, ...]]:
+        """Return the number of the last run of an infer step's machine, 0 for none, and what happened to it."""
+        nested = list(self._nested(step))
+        number = max((one.number for one in nested), default=0)
+        return number, tuple(one.happened for one in nested if one.number == number)
+
+    def has_called(self, step: str) -> bool:
+        """Tell whether a step of a plan has called a tool that may have run."""
+        unknown = {record.id for record in self.records if record.is_unknown_tool}
+        return any(one.step == step and one.call_id not in unknown for one in self.began)
+
+    def calls_of(self, step: str, since: int = 0) -> CallProgress:
+        """Return the calls of one machine since it last took an input, and since so many things had happened."""
+        own: list[CallBegan | CallEnded] = []
+        for one in self.inner[since:]:
+            if isinstance(one, NestedInput) and one.step == step:
+                own.clear()
+            if isinstance(one, CallBegan | CallEnded) and one.step == step:
+                own.append(one)
+        return CallProgress(tuple(own))
+
+    def usage_of_step(self, step: str) -> TokenUsage:
+        """Return what the machines of a plan's step have used, in all its runs."""
+        inside = sum((usage_of(one.happened) for one in self._nested(step)), TokenUsage())
+        inference = self.inferences.get(step)
+        return inside if inference is None else inside + inference.usage
+
+    def unended_usage(self) -> TokenUsage:
+        """Return what the steps of a plan have used that have not ended."""
+        ended = {one.result.name for one in self.steps}
+        begun = {one.step for one in self.inner if isinstance(one, NestedInput)}
+        begun.update(step for step in self.inferences if step)
+        return sum((self.usage_of_step(step) for step in sorted(begun - ended)), TokenUsage())
+
+    def _nested(self, step: str) -> Iterator[NestedInput]:
+        return (one for one in self.inner if isinstance(one, NestedInput) and one.step == step)
+
+
+@dataclass(frozen=True, slots=True)
+class CallProgress:
+    """The calls of one machine's outstanding command."""
+
+    calls: tuple[CallBegan | CallEnded, ...] = ()
+
+    @property
+    def records(self) -> tuple[ToolCallRecord, ...]:
+        """The calls that ended."""
+        return tuple(one.record for one in self.calls if isinstance(one, CallEnded))
+
+    def record_of(self, call_id: str) -> ToolCallRecord | None:
+        """Return the record of a call that ended."""
+        return next((record for record in self.records if record.id == call_id), None)
+
+    def lost_call(self, tools: Mapping[str, ToolDefinition]) -> CallBegan | None:
+        """Return a call that may have run and must not run again: it has no end, and its tool is not idempotent."""
+        ended = {record.id for record in self.records}
+        open_calls = (one for one in self.calls if isinstance(one, CallBegan) and one.call_id not in ended)
+        return next((one for one in open_calls if not _is_idempotent(one, tools)), None)
+
+    def is_lost(self, call_id: str, tools: Mapping[str, ToolDefinition]) -> bool:
+        """Tell whether a call may have run and must not run again."""
+        began = (one for one in self.calls if isinstance(one, CallBegan) and one.call_id == call_id)
+        return any(not _is_idempotent(one, tools) for one in began)
+
+
+def _is_idempotent(call: CallBegan, tools: Mapping[str, ToolDefinition]) -> bool:
+    return call.tool in tools and tools[call.tool].idempotent
+
+
+def lost_call_message(tool: str) -> str:
+    """Say why a call is not run again."""
+    return f"the call of {tool!r} may have run before the orchestrator was interrupted; it is not run again"
+
+
+def failed_with(run: Run, progress: Progress, failure: Failure, step: str = "") -> Failed:
+    """Return the failure of a machine's outstanding command, with what has ended inside it and what that cost."""
+    output = _stopped(progress.inference(step))
+    if step:  # its calls are the execution's
+        return Failed(failure, output=output)
+    usage = progress.unended_usage()
+    replicas: tuple[Replica, ...] = ()
+    if not run.replicas:  # of a vote that was counted, the machine has them
+        replicas = progress.ended_replicas
+        usage += progress.vote_usage
+    known = {record.id for record in run.records}
+    return Failed(
+        failure,
+        records=tuple(record for record in progress.records if record.id not in known),
+        results=tuple(one.result for one in progress.steps),
+        replicas=replicas,
+        usage=usage,
+        output=output,
+    )
+
+
+def _stopped(inference: InferenceProgress) -> InferenceOutput | None:
+    """Return what a stopped inference had given, with what lost ones cost; None when there was none."""
+    if inference.said is None and inference.lost == TokenUsage():
+        return None
+    said = inference.said or InferenceOutput("", FinishReason.ERROR)
+    return replace(said, usage=inference.usage)

@@ -1,0 +1,39 @@
+"""A model that makes the tool calls of the round before again, with the same arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pagantic_common.domain.json_text import JsonTextError, parse_json
+from pagantic_common.domain.messages import Message, Role, ToolCall
+from services.orchestrator.core.model.response import ToolCallRecord
+from services.orchestrator.core.model.voting import canonical_json
+
+
+def repeats_round(calls: Sequence[ToolCall], latest: Sequence[ToolCallRecord]) -> bool:
+    """Tell whether these calls are those of the latest round, none of which could end otherwise if it ran again."""
+    if any(record.is_retryable for record in latest):
+        return False
+    return {_key(call.name, call.arguments_json) for call in calls} == {
+        _key(record.name, record.arguments_json) for record in latest
+    }
+
+
+def result_messages(calls: Sequence[ToolCall], records: Sequence[ToolCallRecord]) -> tuple[Message, ...]:
+    """Return what the model is told, in call order; a repeated call gets the result of its earlier one."""
+    by_id = {record.id: record for record in records}
+    by_key = {_key(record.name, record.arguments_json): record for record in records}
+    found = [(call, by_id.get(call.id) or by_key.get(_key(call.name, call.arguments_json))) for call in calls]
+    return tuple(
+        Message(Role.TOOL, content=record.result, tool_call_id=call.id, name=call.name)
+        for call, record in found
+        if record is not None
+    )
+
+
+def _key(name: str, arguments_json: str) -> tuple[str, str]:
+    try:
+        parse_json(arguments_json or "{}", is_rewritable=True)
+    except JsonTextError:
+        return name, arguments_json
+    return name, canonical_json(arguments_json or "{}")

@@ -1,0 +1,1 @@
+"""The nouns of a request and its response, with their checks."""

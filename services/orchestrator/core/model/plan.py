@@ -1,0 +1,161 @@
+"""Plans: steps, the order that they need, and what makes a plan acceptable.
+
+A plan in which no step names a dependency is linear: each step waits for the one before it. In any other plan a step
+waits for what it names, and one that names nothing waits for none. A step works on its input, else on what it waits
+for, else on the request.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from pagantic_common.domain.chunks import Chunk
+from pagantic_common.domain.errors import Failure
+from pagantic_common.domain.messages import Message
+from pagantic_common.domain.usage import TokenUsage
+from services.orchestrator.core.model.contract import OutputContract
+from services.orchestrator.core.model.response_warning import ResponseWarning
+from services.orchestrator.core.model.retry import RetryPolicy
+
+MAX_STEPS = 64
+MAX_PARALLEL = 8  # pieces of work of one execution at the same time: steps of a plan, or tool calls
+MAX_STEP_TIMEOUT_S = 366 * 86_400.0
+_TIMEOUT_RANGE = f"it must be positive and at most {MAX_STEP_TIMEOUT_S:g} s"
+STEP_NAME = re.compile(r"[A-Za-z0-9._:-]{1,64}")  # they are part of ids
+
+
+class StepKind(StrEnum):
+    """What a step does."""
+
+    INFER = "infer"
+    TOOL = "tool"
+    VALIDATE = "validate"
+    RETRIEVE = "retrieve"
+    RERANK = "rerank"
+
+
+class ValueKind(StrEnum):
+    """What a value is; the names of the contract's fields."""
+
+    MESSAGES = "messages"
+    CANDIDATES = "candidates"
+    CONTEXT = "context"
+    TOOL_RESULTS = "tool_results"
+    TEXT = "text"
+    RAW_JSON = "raw_json"
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A candidate among several."""
+
+    content: str
+    source: str = ""
+    score: float = 0.0
+    score_kind: str = ""
+    metadata_json: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CallResult:
+    """What a tool gave."""
+
+    call_id: str
+    name: str
+    content: str
+    is_error: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """What a step works on or gives: text for TEXT and RAW_JSON, else a tuple of its kind's parts."""
+
+    kind: ValueKind
+    text: str = ""
+    messages: tuple[Message, ...] = ()
+    proposals: tuple[Proposal, ...] = ()
+    chunks: tuple[Chunk, ...] = ()
+    results: tuple[CallResult, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step; None and 0 mean not set."""
+
+    name: str
+    kind: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    input: Value | None = None
+    depends_on: tuple[str, ...] = ()
+    output: OutputContract = field(default_factory=OutputContract)
+    max_retries: int | None = None
+    timeout_s: float | None = None
+    retry: RetryPolicy | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlanPolicy:
+    """What a plan may do; `allowed_kinds` None allows all, `custom_kinds` are those that the deployment registered."""
+
+    max_steps: int = MAX_STEPS
+    allowed_kinds: frozenset[str] | None = None
+    custom_kinds: frozenset[str] = frozenset()
+    require_linear: bool = False
+    timeout_per_step_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlanTrace:
+    """Where a plan came from, and when, where that is known."""
+
+    planner_id: str = "request"
+    rationale: str = ""
+    created_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Steps and what they may do."""
+
+    steps: tuple[Step, ...] = ()
+    policy: PlanPolicy = field(default_factory=PlanPolicy)
+    trace: PlanTrace = field(default_factory=PlanTrace)
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What came of one step; it has an output or a failure."""
+
+    name: str
+    kind: str
+    output: Value | None = None
+    failure: Failure | None = None
+    attempts: int = 1
+    duration_s: float = 0.0
+    usage: TokenUsage = field(default_factory=TokenUsage)
+    warnings: tuple[ResponseWarning, ...] = ()
+
+
+def tools_of(plan: Plan) -> frozenset[str]:
+    """Return the names of the tools that a plan uses."""
+    called = {str(step.parameters["tool"]) for step in plan.steps if step.kind == StepKind.TOOL}
+    return frozenset(called.union(*(step.parameters.get("tools", ()) for step in plan.steps)))
+
+
+def dependencies_of(plan: Plan) -> dict[str, tuple[str, ...]]:
+    """Return, for each step, the steps that it waits for and works on."""
+    if any(step.depends_on for step in plan.steps):
+        return {step.name: step.depends_on for step in plan.steps}
+    before = [(), *((step.name,) for step in plan.steps)]
+    return {step.name: needed for step, needed in zip(plan.steps, before, strict=False)}
+
+
+def retry_of(step: Step, given: RetryPolicy) -> RetryPolicy:
+    """Return a step's retry policy; what it leaves unset is the request's."""
+    retry = step.retry or given
+    return retry if step.max_retries is None else replace(retry, max_retries=step.max_retries)

@@ -1,0 +1,151 @@
+"""What comes of a request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from pagantic_common.domain.errors import ErrorCategory, ErrorCode, Failure, failure_of
+from pagantic_common.domain.messages import ToolCall
+from pagantic_common.domain.usage import TokenUsage
+from pagantic_common.domain.validation import Guarantee, StageReport, Violation
+from services.orchestrator.core.model.plan import Plan, StepResult
+from services.orchestrator.core.model.response_warning import ResponseWarning
+
+
+class FinishReason(StrEnum):
+    """Why an inference ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    TOOL = "tool"
+    ERROR = "error"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """A token, its bytes, and the natural logarithm of its probability; `top` has the likeliest alternatives.
+
+    `piece` has a character for each byte (Latin-1): part of a character is no text, and the journal keeps text.
+    """
+
+    token: int
+    piece: str
+    logprob: float
+    top: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceOutput:
+    """What one inference gave; `model` is the alias that served it, `seed` that of its random stream."""
+
+    content: str
+    finish_reason: FinishReason
+    tool_calls: tuple[ToolCall, ...] = ()
+    constraint_satisfied: bool = False
+    usage: TokenUsage = TokenUsage()
+    reasoning: str = ""
+    model: str = ""
+    seed: int | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceDelta:
+    """The next text of an inference, and what it has cost so far; the first one of an inference has no text."""
+
+    content: str = ""
+    reasoning: str = ""
+    usage: TokenUsage = TokenUsage()
+    model: str = ""
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateOutput:
+    """What one of several candidates gave; the usage is its own, without the prompt's."""
+
+    index: int
+    output: InferenceOutput
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallRecord:
+    """One tool call that ran; `is_retryable` when it failed, and may be made again with another end."""
+
+    id: str
+    name: str
+    arguments_json: str
+    result: str
+    is_error: bool
+    error_code: ErrorCode | None
+    duration_s: float
+    is_retryable: bool = False
+
+    @property
+    def is_unknown_tool(self) -> bool:
+        """Whether no tool has the name, so that nothing ran."""
+        return self.error_code is ErrorCode.TOOL_NOT_FOUND
+
+    @property
+    def failure(self) -> Failure | None:
+        """How it failed; None when it did not."""
+        if not self.is_error:
+            return None
+        failed = failure_of(self.error_code or ErrorCode.TOOL_EXECUTION_FAILED, self.result)
+        return replace(failed, retryable=self.is_retryable)
+
+
+@dataclass(frozen=True, slots=True)
+class ValidationReport:
+    """What validation found over all attempts."""
+
+    checks_passed: int
+    checks_failed: int
+    repair_attempts: int
+    remaining_violations: tuple[Violation, ...]
+    guarantee: Guarantee
+    warnings: tuple[str, ...] = ()
+    stages: tuple[StageReport, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """What one replica said, and how many said the same; with a failure it abstained."""
+
+    replica_index: int
+    content: str = ""
+    structured_output_json: str = ""
+    votes: int = 0
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What the caller gets."""
+
+    request_id: str
+    session_id: str
+    content: str = ""
+    structured_output_json: str = ""
+    tool_calls_made: tuple[ToolCallRecord, ...] = ()
+    confidence: float | None = None
+    confidence_source: str = "UNSPECIFIED"
+    validation: ValidationReport | None = None
+    candidates: tuple[Candidate, ...] = ()
+    step_results: tuple[StepResult, ...] = ()
+    usage: TokenUsage = TokenUsage()
+    failure: Failure | None = None
+    finish_reason: FinishReason | None = None
+    reasoning: str = ""
+    warnings: tuple[ResponseWarning, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
+    seed: int | None = None
+    plan: Plan | None = None
+
+    @property
+    def may_run_again(self) -> bool:
+        """Whether the same request, sent again, runs again: it was cancelled, or failed in a way that may pass."""
+        failure = self.failure
+        return failure is not None and (failure.retryable or failure.category is ErrorCategory.CANCELLATION)

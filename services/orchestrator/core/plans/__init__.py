@@ -1,0 +1,1 @@
+"""Plans: who makes them, which steps run next, what comes of them."""

@@ -1,0 +1,188 @@
+"""What makes a plan acceptable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from pagantic_common.domain.errors import ErrorCode, Failure, InvalidRequest, failure_of
+from pagantic_common.domain.messages import check_turn
+from services.orchestrator.core.model.plan import (
+    MAX_STEP_TIMEOUT_S,
+    STEP_NAME,
+    Plan,
+    PlanPolicy,
+    Step,
+    StepKind,
+    ValueKind,
+    dependencies_of,
+)
+from services.orchestrator.core.model.retry import MAX_RETRIES
+from services.orchestrator.core.plans.step_rules import CHECKED, check_parameters, rules_of
+
+_TIMEOUT_RANGE = f"it must be positive and at most {MAX_STEP_TIMEOUT_S:g} s"
+
+
+def check_plan(plan: Plan, bounds: PlanPolicy) -> tuple[Plan, Failure | None]:
+    """Return the plan under its bounded policy, and why it cannot run: PLAN_REJECTED or STEP_MISMATCH, else None."""
+    asked = plan.policy
+    plan = replace(plan, policy=_bounded(asked, bounds))
+    objection = _objection_to_policy(asked) or _objection(plan)
+    if objection:
+        return plan, failure_of(ErrorCode.ORCHESTRATION_PLAN_REJECTED, f"the plan is rejected: {objection}")
+    mismatch = _mismatch(plan)
+    if mismatch:
+        return plan, failure_of(ErrorCode.ORCHESTRATION_STEP_MISMATCH, mismatch)
+    return plan, None
+
+
+def _bounded(policy: PlanPolicy, bounds: PlanPolicy) -> PlanPolicy:
+    """Return the policy within the service's bounds: the stricter of both."""
+    timeouts = (policy.timeout_per_step_s, bounds.timeout_per_step_s)
+    return PlanPolicy(
+        max_steps=min(policy.max_steps, bounds.max_steps),
+        allowed_kinds=_both(policy.allowed_kinds, bounds.allowed_kinds),
+        custom_kinds=bounds.custom_kinds,
+        require_linear=policy.require_linear or bounds.require_linear,
+        timeout_per_step_s=min((timeout for timeout in timeouts if timeout), default=None),
+    )
+
+
+def _both(some: frozenset[str] | None, others: frozenset[str] | None) -> frozenset[str] | None:
+    if some is None:
+        return others
+    if others is None:
+        return some
+    return some & others
+
+
+def _objection(plan: Plan) -> str:
+    names = [step.name for step in plan.steps]
+    if len(names) > plan.policy.max_steps:
+        return f"it has {len(names)} steps, at most {plan.policy.max_steps} are allowed"
+    for step in plan.steps:
+        if names.count(step.name) > 1:
+            return f"step {step.name!r} is named more than once"
+        wrong = _objection_to(step, names, plan.policy)
+        if wrong:
+            return f"step {step.name!r} {wrong}"
+    return _objection_to_order(plan, names)
+
+
+def _objection_to_order(plan: Plan, names: Sequence[str]) -> str:
+    needed = dependencies_of(plan)
+    cycle = _cycle(needed)
+    if cycle:
+        return f"its steps wait for each other: {' -> '.join(cycle)}"
+    late = next((name for name in names if any(names.index(one) > names.index(name) for one in needed[name])), None)
+    if plan.policy.require_linear and late is not None:
+        return f"it must be linear, and step {late!r} depends on a later one"
+    return ""
+
+
+def _objection_to_policy(policy: PlanPolicy) -> str:
+    timeout_s = policy.timeout_per_step_s
+    if timeout_s is not None and not 0 <= timeout_s <= MAX_STEP_TIMEOUT_S:
+        return f"its policy.timeout_per_step is {timeout_s:g} s: {_TIMEOUT_RANGE}"
+    return ""
+
+
+def _objection_to(step: Step, names: Sequence[str], policy: PlanPolicy) -> str:
+    if not STEP_NAME.fullmatch(step.name):
+        return "has a name that is not of 1 to 64 of the characters A-Z a-z 0-9 . _ : -"
+    wrong = _objection_to_kind(step.kind, policy)
+    if wrong:
+        return wrong
+    unknown = next((name for name in step.depends_on if name not in names), None)
+    if unknown is not None:
+        return f"depends on {unknown!r}, which is not a step"
+    wrong = _objection_to_limits(step) or _objection_to_values(step)
+    if wrong or step.kind in policy.custom_kinds:
+        return wrong
+    return check_parameters(StepKind(step.kind), step.parameters)
+
+
+def _objection_to_kind(kind: str, policy: PlanPolicy) -> str:
+    known = (*StepKind, *sorted(policy.custom_kinds))
+    if kind not in known:
+        return f"is of kind {str(kind)!r}, which is not known: {', '.join(known)}"
+    if policy.allowed_kinds is not None and kind not in policy.allowed_kinds:
+        return f"is of kind {str(kind)!r}, which is not allowed"
+    return ""
+
+
+def _objection_to_limits(step: Step) -> str:
+    if step.max_retries is not None and not 0 <= step.max_retries <= MAX_RETRIES:
+        return f"has max_retries {step.max_retries}: it must be between 0 and {MAX_RETRIES}"
+    if step.retry is not None and step.retry.objection:
+        return f"has an invalid retry policy: {step.retry.objection}"
+    if step.timeout_s is not None and not 0 < step.timeout_s <= MAX_STEP_TIMEOUT_S:
+        return f"has a timeout of {step.timeout_s:g} s: {_TIMEOUT_RANGE}"
+    return ""
+
+
+def _objection_to_values(step: Step) -> str:
+    if not step.output.is_empty and step.kind not in CHECKED:
+        return f"is of kind {step.kind}, whose output no contract can bind"
+    if step.input is None or step.input.kind is not ValueKind.MESSAGES:
+        return ""
+    try:
+        check_turn(step.input.messages)
+    except InvalidRequest as error:
+        return f"has input.messages that are no turn: {error}"
+    return ""
+
+
+def _cycle(dependencies: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """Return steps each of which waits for the next; empty when there are none (Kahn)."""
+    left = dict(dependencies)
+    while free := [name for name, needed in left.items() if not any(one in left for one in needed)]:
+        for one in free:
+            del left[one]
+    if not left:
+        return []
+    path: list[str] = []
+    name = next(iter(left))
+    while name not in path:
+        path.append(name)
+        name = next(one for one in left[name] if one in left)
+    return [*path[path.index(name) :], name]
+
+
+def _mismatch(plan: Plan) -> str:
+    """Return the first wrong pairing of steps, naming both; empty when all fit."""
+    dependencies = dependencies_of(plan)
+    steps = {step.name: step for step in plan.steps}
+    gives: dict[str, ValueKind] = {}
+    waiting = list(steps)
+    while waiting:
+        name = waiting.pop(0)
+        step, needed = steps[name], dependencies[name]
+        if any(one not in gives for one in needed):
+            waiting.append(name)
+            continue
+        taken = _taken(step, needed, gives)
+        wrong = _mismatch_of(step, taken, needed)
+        if wrong:
+            return wrong
+        gives[name] = rules_of(step.kind).gives_of(next(iter(taken.values())))
+    return ""
+
+
+def _taken(step: Step, needed: Sequence[str], gives: Mapping[str, ValueKind]) -> dict[str, ValueKind]:
+    """Return the kinds of what a step works on, by where they come from."""
+    if step.input is not None:
+        return {"its input": step.input.kind}
+    if needed:
+        return {f"step {one!r}, which gives": gives[one] for one in needed}
+    return {"the request, which gives": ValueKind.TEXT}
+
+
+def _mismatch_of(step: Step, taken: Mapping[str, ValueKind], needed: Sequence[str]) -> str:
+    rules = rules_of(step.kind)
+    for source, kind in taken.items():
+        if kind not in rules.takes:
+            return f"step {step.name!r} ({step.kind}) cannot work on {source} {kind}"
+    if len(taken) > 1 and not rules.takes_many:
+        return f"step {step.name!r} ({step.kind}) works on one value, and waits for {', '.join(map(repr, needed))}"
+    return ""

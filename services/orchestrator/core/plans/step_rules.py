@@ -1,0 +1,142 @@
+"""What a step of each kind takes, gives and may have as parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from services.orchestrator.core.model.plan import StepKind, ValueKind
+
+RETRIEVERS = ("bm25", "keyword", "vector", "hybrid")
+RANGES: Mapping[str, tuple[float, float]] = {
+    "max_tokens": (0, 2**31 - 1),
+    "max_chunks": (0, 2**31 - 1),
+    "top_k": (0, 2**31 - 1),
+    "temperature": (0, 2),
+    "top_p": (1e-9, 1),
+    "seed": (0, 2**64 - 1),
+    "min_score": (-1e300, 1e300),
+}
+
+_Types = tuple[type, ...]
+_NUMBER: _Types = (int, float)
+_ANY = frozenset(ValueKind)
+_TEXTS = frozenset({ValueKind.TEXT, ValueKind.RAW_JSON})
+
+
+@dataclass(frozen=True, slots=True)
+class KindRules:
+    """The rules of one kind.
+
+    Attributes:
+        takes: Kinds of values that a step works on.
+        gives: The kind of what it gives; None where that is the kind of what it takes.
+        needed: Parameters that it must have, with their types.
+        optional: Parameters that it may have.
+        is_checked: Whether a contract can bind its output.
+        takes_many: Whether it may work on several values at once.
+    """
+
+    takes: frozenset[ValueKind]
+    gives: ValueKind | None
+    needed: Mapping[str, _Types] = field(default_factory=dict)
+    optional: Mapping[str, _Types] = field(default_factory=dict)
+    is_checked: bool = False
+    takes_many: bool = False
+
+    def gives_of(self, taken: ValueKind) -> ValueKind:
+        """Return the kind of what a step gives that works on a value of another kind."""
+        return self.gives or taken
+
+    @property
+    def parameters(self) -> Mapping[str, _Types]:
+        """All parameters, with their types."""
+        return {**self.needed, **self.optional}
+
+
+RULES: Mapping[StepKind, KindRules] = MappingProxyType(
+    {
+        StepKind.INFER: KindRules(
+            takes=_ANY,
+            gives=ValueKind.TEXT,
+            optional={
+                "prompt": (str,),
+                "tools": (list,),
+                "tool_choice": (str,),
+                "model": (str,),
+                "max_tokens": (int,),
+                "temperature": _NUMBER,
+                "top_p": _NUMBER,
+                "seed": (int,),
+            },
+            is_checked=True,
+            takes_many=True,
+        ),
+        StepKind.TOOL: KindRules(
+            takes=_TEXTS,
+            gives=ValueKind.TOOL_RESULTS,
+            needed={"tool": (str,)},
+            optional={"arguments": (dict,), "argument": (str,)},
+        ),
+        StepKind.VALIDATE: KindRules(takes=_TEXTS, gives=None, is_checked=True),
+        StepKind.RETRIEVE: KindRules(
+            takes=frozenset({ValueKind.TEXT}),
+            gives=ValueKind.CONTEXT,
+            needed={"collection": (str,)},
+            optional={"max_chunks": (int,), "min_score": _NUMBER, "retriever": (str,)},
+        ),
+        StepKind.RERANK: KindRules(
+            takes=frozenset({ValueKind.CONTEXT, ValueKind.CANDIDATES}),
+            gives=None,
+            optional={"query": (str,), "scorer": (str,), "top_k": (int,), "min_score": _NUMBER},
+        ),
+    }
+)
+CHECKED = frozenset(kind for kind, rules in RULES.items() if rules.is_checked)
+
+# A registered kind works on anything, as text, and gives text.
+_CUSTOM = KindRules(takes=_ANY, gives=ValueKind.TEXT, takes_many=True)
+
+
+def rules_of(kind: str) -> KindRules:
+    """Return the rules of a kind."""
+    if kind not in tuple(StepKind):
+        return _CUSTOM
+    return RULES[StepKind(kind)]
+
+
+def check_parameters(kind: StepKind, parameters: Mapping[str, Any]) -> str:
+    """Return what is wrong with a step's parameters; empty when nothing is."""
+    rules = RULES[kind]
+    missing = next((name for name in rules.needed if name not in parameters), None)
+    if missing is not None:
+        return f"needs the parameter {missing!r}"
+    for name, value in parameters.items():
+        wrong = _check_parameter(name, value, rules.parameters)
+        if wrong:
+            return wrong
+    if parameters.get("retriever", RETRIEVERS[0]) not in RETRIEVERS:
+        return f"has a 'retriever' that is not known; there are {', '.join(RETRIEVERS)}"
+    if not all(isinstance(tool, str) for tool in parameters.get("tools", [])):
+        return "has 'tools' that are not names"
+    return ""
+
+
+def _check_parameter(name: str, value: Any, known: Mapping[str, _Types]) -> str:
+    if name not in known:
+        return f"has the parameter {name!r}, which its kind does not take; it takes {', '.join(known) or 'none'}"
+    types = known[name]
+    if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+        return f"has {name!r} of a wrong type: it must be {' or '.join(one.__name__ for one in types)}"
+    return _check_range(name, value)
+
+
+def _check_range(name: str, value: Any) -> str:
+    if name not in RANGES:
+        return ""
+    low, high = RANGES[name]
+    if low <= value <= high:
+        return ""
+    return f"has {name!r} out of range: it must be between {low:g} and {high:g}"

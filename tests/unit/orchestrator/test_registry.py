@@ -1,0 +1,68 @@
+"""What has room among what runs, and why a caller is not there any more."""
+
+import time
+
+import pytest
+
+from pagantic_common.domain.deadline import Deadline
+from pagantic_common.domain.errors import ErrorCode, Unavailable
+from pagantic_common.telemetry.scope import work_scope
+from services.orchestrator.app.running.registry import MAX_UNRECORDED, Registry
+from services.orchestrator.app.running.time_limits import caller_left
+
+
+class Run:
+    """All that a registry knows of an execution."""
+
+    def __init__(self, request_id, size_bytes=0):
+        self.request_id = request_id
+        self.size_bytes = size_bytes
+        self.admitted = self.ended = self
+        self.is_set = False
+
+    def set(self):
+        self.is_set = True
+
+
+@pytest.mark.parametrize(
+    ("left_s", "watched_s", "code"),
+    [
+        (None, 5.0, ErrorCode.CANCELLED_SIGNAL),
+        (0.0, 5.0, ErrorCode.CANCELLED_TIMEOUT),
+        (0.01, 0.0, ErrorCode.CANCELLED_TIMEOUT),
+        (0.9, 110.0, ErrorCode.CANCELLED_TIMEOUT),  # 110.1 s are told as 111 s
+        (0.9, 10.0, ErrorCode.CANCELLED_SIGNAL),
+        (30.0, 60.0, ErrorCode.CANCELLED_SIGNAL),
+    ],
+)
+def test_a_caller_that_leaves_at_its_deadline_ran_out_of_time_though_our_clock_is_not_quite_there(
+    left_s, watched_s, code
+):
+    with work_scope(deadline=Deadline.after(time.monotonic(), left_s)):
+        assert caller_left(watched_s).code is code
+
+
+def test_what_nobody_waits_for_is_added_only_while_half_of_the_bytes_are_free():
+    registry = Registry(max_running=100, max_bytes=1000)
+    runs = [Run("r1", 300), Run("r2", 300)]
+    for run, has_room in zip(runs, (True, False), strict=True):
+        registry.add(run)
+        assert registry.has_room_for_others is has_room
+    registry.remove(runs[0], is_recorded=True)
+    assert runs[0].is_set
+    assert registry.has_room_for_others
+
+
+def test_nothing_new_is_added_while_very_many_could_not_be_recorded():
+    registry = Registry(max_running=100, max_bytes=1000)
+    for number in range(MAX_UNRECORDED):
+        lost = Run(f"lost-{number}")
+        registry.add(lost)
+        registry.remove(lost, is_recorded=False)
+    with pytest.raises(Unavailable, match="10000 executions could not be recorded") as refused:
+        registry.add(Run("r"))
+    assert refused.value.code is ErrorCode.ORCHESTRATION_DEPENDENCY_UNAVAILABLE
+    assert registry.count == 0
+    registry.mark_recorded(registry.unrecorded)  # as a beat does that the journal takes
+    registry.add(Run("r"))
+    assert registry.count == 1
