@@ -44,7 +44,7 @@ class Tokenizer(Protocol):
 
     @property
     def longest_token_bytes(self) -> int:
-        """Most bytes of text that become one token."""
+        """Most bytes of text in one token."""
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         """Split text into token ids."""

@@ -112,7 +112,8 @@ class EngineLoop:
     def when_idle(self, change: Callable[[], None]) -> Future[None]:
         """Run a change of the engine on its thread, once nothing is decoded; afterwards the engine's cache is empty.
 
-        New requests wait for the change. One change at a time; its errors are the future's, and so is a close.
+        New requests wait for the change. The future fails with the change's error, or with Unavailable when another
+        change waits, or when the loop closes.
         """
         done: Future[None] = Future()
         with self._changed:

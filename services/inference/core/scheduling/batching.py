@@ -6,8 +6,8 @@ with one sequence of the KV cache and one row per step, and part only where they
 from a run of forced tokens, from the last draw, or from a preemption; the scheduler treats them all alike.
 
 Each step, `decide` gives sequences to branches and admits requests (see `seating.py`), and fills one batch (see
-`batch.py`). When the cache is full, idle tokens are evicted; when that does not suffice, the branch of the last rank
-loses its sequence and computes its tokens again later. `apply` takes the rows of logits of the batch, lets every
+`batch.py`). When the cache is full, idle tokens are evicted; when that does not suffice, the branch that is last in
+rank loses its sequence and computes its tokens again later. `apply` takes the rows of logits of the batch, lets every
 candidate draw (see `advancing.py`), and returns the events.
 
 Invariants:
@@ -207,7 +207,7 @@ class Scheduler:
             self._advancing.drop_cancelled(branch, events)
 
     def _make_room_for(self, work: list[Work], events: list[SchedulerEvent]) -> list[Work]:
-        """Return the work that the cache has room for; drafts go first, then the branches of the last rank."""
+        """Return the work that the cache has room for, without drafts, and without the last branches, if necessary."""
         while work and not self.tree.make_room(tokens=sum(item.tokens for item in work)):
             seated = self._seating.seated()
             if any(item.draft for item in work):

@@ -71,7 +71,7 @@ class Branch:
 
     @property
     def rank(self) -> tuple[int, int, int]:
-        """The order in which branches keep their cells when the cache is full; the lowest rank keeps them longest."""
+        """The order in which branches keep their cells when the cache is full; the first in rank keeps them longest."""
         return (-self.ticket.request.priority, self.ticket.number, self.candidates[0].index)
 
 

@@ -1,7 +1,7 @@
 """Gives branches sequences of the KV cache, admits waiting requests, and preempts branches when the cache is full.
 
-A branch has a seat while it has a sequence. When cells run out, the branch of the last rank loses its seat and computes
-its tokens again later; the first in rank never does.
+A branch has a seat while it has a sequence. When cells run out, the branch that is last in rank loses its seat and
+computes its tokens again later; the first in rank never does.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Seating:
             if branch.is_deferred and branch.sequence_id is not None:
                 self.share_again(branch, self._needed_length(branch))
         unseated = sorted((branch for branch in self.branches if branch.sequence_id is None), key=lambda b: b.rank)
-        if all(self._seat_before_lower(branch) for branch in unseated):
+        if all(self._seat_or_preempt(branch) for branch in unseated):
             self._admit()
 
     def share_again(self, branch: Branch, limit: int) -> None:
@@ -93,8 +93,8 @@ class Seating:
         """How many more branches may run; negative when branches have parted since the last admission."""
         return self._max_running - len(self.branches)
 
-    def _seat_before_lower(self, branch: Branch) -> bool:
-        """Seat a branch, preempting branches of lower rank if necessary; False when that does not suffice."""
+    def _seat_or_preempt(self, branch: Branch) -> bool:
+        """Seat a branch, preempting branches after it in rank if necessary; False if that does not suffice."""
         while not self._seat(branch):
             last = max(self.seated(), key=lambda seated: seated.rank, default=None)
             if last is None or last.rank <= branch.rank:
