@@ -99,5 +99,5 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         return tuner_to_proto(self._tuner, loaded)
 
     async def TuneEngine(self, request: pb.TuneEngineRequest, context: Context) -> pb.TuneEngineResponse:
-        self._tuner.ask()
+        self._tuner.measure_again()
         return pb.TuneEngineResponse()

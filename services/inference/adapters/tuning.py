@@ -195,7 +195,7 @@ async def _start(
 
 
 async def _read_line(child: asyncio.subprocess.Process) -> bytes:
-    assert child.stdout is not None  # noqa: S101 - it was asked for
+    assert child.stdout is not None  # noqa: S101 - the child has a pipe
     try:
         async with asyncio.timeout(ROUND_TIMEOUT_S):
             return await child.stdout.readline()

@@ -88,7 +88,7 @@ class Tuner:
         self._apply = apply
         self._clock = clock
         self._pace = pace or Pace()
-        self._asked = asyncio.Event()
+        self._requested = asyncio.Event()
         self._rounds: list[Round] = []
         self._spent_s = self._idle_s = 0.0
         self._is_measuring = self._is_reported = False
@@ -105,15 +105,15 @@ class Tuner:
             return TuningState.MEASURED
         return TuningState.DEFAULTS
 
-    def ask(self) -> None:
+    def measure_again(self) -> None:
         """Measure again, whatever measuring has cost so far. Raises PreconditionFailed if nothing can be measured."""
         if self._prober is None:
             raise PreconditionFailed(f"nothing is measured here: {self.note}")
         self._rounds.clear()
         self._spent_s = 0.0
         self._is_measured = self._is_reported = False
-        self.note = "asked for: waiting until no request runs"
-        self._asked.set()
+        self.note = "requested: waiting until no request runs"
+        self._requested.set()
 
     async def run(self) -> None:
         """Measure whenever it is time, until cancelled."""
@@ -123,21 +123,21 @@ class Tuner:
             # A tuning that cannot be kept would be measured at every start.
             self.note = f"not measured, because {reason}: set XDG_CACHE_HOME, or ask with `pagantic tune`"
             log.warning("a tuning cannot be kept: the defaults stay", reason=reason)
-            await self._asked.wait()
+            await self._requested.wait()
         while True:
             if self._is_measured:
-                await self._asked.wait()
+                await self._requested.wait()
             await self._until_due()
-            self._asked.clear()
+            self._requested.clear()
             await self._try_to_measure(self._prober)
             if not self._is_measured and not self._in_use.is_set():
                 await self._pause()
 
     async def _pause(self) -> None:
-        """Wait before the next attempt, unless `ask` is called."""
+        """Wait before the next attempt, unless a measurement is requested."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._pace.again_s):
-                await self._asked.wait()
+                await self._requested.wait()
         self._idle_s += self._pace.again_s
 
     async def _until_due(self) -> None:
@@ -175,7 +175,7 @@ class Tuner:
         """Collect rounds until they agree; None when they do not, or when a request comes."""
         disturbed = 0
         async with aclosing(prober.rounds()) as rounds:
-            while (found := await self._next_round(rounds)) is not None and not self._asked.is_set():
+            while (found := await self._next_round(rounds)) is not None and not self._requested.is_set():
                 if found.is_quiet:
                     self._rounds.append(found)
                 else:
@@ -220,7 +220,7 @@ class Tuner:
         except PaganticError as error:
             self._report(f"the measured tuning cannot be used: {error}")
             return
-        self.tuning, self._is_measured = effective, not self._asked.is_set()
+        self.tuning, self._is_measured = effective, not self._requested.is_set()
         self.note = ""
         if self._store is not None and self._store.save(tuning):
             self.note = "not kept for the next start"
