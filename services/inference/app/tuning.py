@@ -106,7 +106,7 @@ class Tuner:
         return TuningState.DEFAULTS
 
     def measure_again(self) -> None:
-        """Measure again, whatever measuring has cost so far. Raises PreconditionFailed if nothing can be measured."""
+        """Request a measurement, whatever the cost so far; raises PreconditionFailed if nothing can be measured."""
         if self._prober is None:
             raise PreconditionFailed(f"nothing is measured here: {self.note}")
         self._rounds.clear()
