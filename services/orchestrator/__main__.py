@@ -115,7 +115,7 @@ def _services(
     inference, constraint, context, rerank, tools = channels
     patience_s = settings.connect_patience_s
     return Services(
-        inference=GrpcInference(inference, patience_s),
+        inference=GrpcInference(inference, patience_s, settings.busy_patience_s),
         constraint=GrpcConstraint(constraint, patience_s),
         tools=GrpcTools(tools, patience_s),
         context=GrpcContext(context, rerank, patience_s),

@@ -93,7 +93,7 @@ class GroupCommit:
                 write_duration.record(loop.time() - started_s)
                 for (work, done), outcome in zip(group, outcomes, strict=True):
                     _settle(done, outcome)
-                    if isinstance(work, Write) and isinstance(outcome, Exception):
+                    if isinstance(work, Write | Admission) and isinstance(outcome, Exception):
                         self._fail_after(work.record.request_id, outcome)
         finally:
             self._writer = None
@@ -132,7 +132,7 @@ class GroupCommit:
         failed: dict[str, Exception] = {}
         outcomes: list[Any] = []
         for work in works:
-            request_id = work.record.request_id if isinstance(work, Write) else ""
+            request_id = work.record.request_id if isinstance(work, Write | Admission) else ""
             outcome = failed.get(request_id) or self._write_one(db, work)
             if request_id and isinstance(outcome, Exception):
                 failed[request_id] = outcome

@@ -44,11 +44,15 @@ _SUMS = ("requests", "prompt_tokens", "cached_prompt_tokens", "output_tokens", "
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """An execution to admit; one that takes its session's turn is refused while another has it."""
+    """An execution to admit.
+
+    One that takes its session's turn is refused while another has it. One whose id must be new fails where it is not.
+    """
 
     record: ExecutionRecord
     admitted: Admitted
     takes_turn: bool = False
+    has_new_id: bool = False
 
 
 class _Prepared:
@@ -109,6 +113,8 @@ class Writes:
         """Store a new execution, or return the one that has its id."""
         record = admission.record
         if self.admit_all(db, [admission]) == 0:
+            if admission.has_new_id:
+                raise Conflict(f"request_id {record.request_id!r} was made for this request, and another one has it")
             return get(db, record.request_id)
         self._take_turn_now(db, admission)
         return None

@@ -22,6 +22,7 @@ from services.orchestrator.app.running.environment import Environment
 from services.orchestrator.app.running.execution import Execution
 from services.orchestrator.app.running.following import FOLLOW_S, follow, watch
 from services.orchestrator.app.running.registry import Registry
+from services.orchestrator.app.running.submission import Submission
 from services.orchestrator.core.execution.events import Completed, Event
 from services.orchestrator.core.execution.lifecycle import State
 from services.orchestrator.core.model.plan import Plan
@@ -64,34 +65,34 @@ class Executions:
         else:
             self.registry.check_room(size_bytes)
 
-    async def execute(self, request: Request, fingerprint: str, size_bytes: int = 0) -> Response:
+    async def execute(self, submission: Submission) -> Response:
         """Run a request, or join the execution or the response of the same id, and return what came of it.
 
         Raises what `stream` raises.
         """
-        found = await self._admission.find(request, fingerprint, size_bytes)
-        with self._counted_beside(found, request, size_bytes):
+        found = await self._admission.find(submission)
+        with self._counted_beside(found, submission):
             if isinstance(found, Execution):
                 with found.watched():
                     return await found.recorder.broadcast.wait_end()
             return await self._response_of(found)
 
     async def _response_of(self, record: ExecutionRecord) -> Response:
-        async with aclosing(follow(record, self._journal, self._admission)) as events:
+        async with aclosing(follow(record, self._environment, self._admission)) as events:
             async for event in events:
                 if isinstance(event.payload, Completed):
                     return event.payload.response
-        raise Unavailable("the execution goes on elsewhere: send the request again", retry_after_s=FOLLOW_S)
+        raise AssertionError("a stream ends with Completed")
 
-    async def stream(self, request: Request, fingerprint: str, size_bytes: int = 0) -> AsyncGenerator[Event, None]:
+    async def stream(self, submission: Submission) -> AsyncGenerator[Event, None]:
         """Run or join a request and yield its events; the last is Completed.
 
         Leaving early cancels the execution when nobody else watches it. Raises InvalidRequest for a malformed envelope,
         Conflict for another payload under the same id, Overloaded when too much runs already, Aborted when another
         turn of the session runs and turns do not wait.
         """
-        found = await self._admission.find(request, fingerprint, size_bytes)
-        with self._counted_beside(found, request, size_bytes):
+        found = await self._admission.find(submission)
+        with self._counted_beside(found, submission):
             async with aclosing(self._events_of(found)) as events:
                 async for event in events:
                     yield event
@@ -99,15 +100,15 @@ class Executions:
     def _events_of(self, found: Execution | ExecutionRecord) -> AsyncGenerator[Event, None]:
         if isinstance(found, Execution):
             return watch(found)
-        return follow(found, self._journal, self._admission)
+        return follow(found, self._environment, self._admission)
 
     def _counted_beside(
-        self, found: Execution | ExecutionRecord, request: Request, size_bytes: int
+        self, found: Execution | ExecutionRecord, submission: Submission
     ) -> AbstractContextManager[None]:
         """Count the request of a call that waits for what another began: it holds a copy for as long as it waits."""
-        if isinstance(found, Execution) and found.request is request:
+        if isinstance(found, Execution) and found.request is submission.request:
             return contextlib.nullcontext()
-        return self.registry.held(size_bytes)
+        return self.registry.held(submission.size_bytes)
 
     async def create_plan(self, request: Request, size_bytes: int = 0) -> Plan:
         """Return the plan that a PLAN request would run; see `create_plan`."""

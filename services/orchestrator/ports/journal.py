@@ -117,6 +117,12 @@ class ExecutionJournal(Protocol):
         Raises Aborted, and stores nothing, when it is to take its session's turn and another execution has it.
         """
 
+    def admit_new(self, record: ExecutionRecord, admitted: Admitted) -> Awaitable[None]:
+        """Store a new execution of this owner under an id that nobody else has, in order with what is written next.
+
+        It may be stored some milliseconds later, together with that. What was written for it fails when it does.
+        """
+
     async def admit_again(
         self, record: ExecutionRecord, admitted: Admitted, ended: ExecutionRecord, *, takes_turn: bool = False
     ) -> int | None:

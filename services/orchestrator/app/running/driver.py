@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 
 from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import Failure
-from services.orchestrator.app.effects.driving import drive
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.app.effects.table import EFFECTS
 from services.orchestrator.app.recording.recorder import Recorder
 from services.orchestrator.app.running.environment import Environment
+from services.orchestrator.app.running.time_limits import TimeLimits
 from services.orchestrator.app.usage import total_of
 from services.orchestrator.core.execution import events, machine
 from services.orchestrator.core.execution.commands import Finish
@@ -27,39 +28,48 @@ class Driver:
     """The machine of one execution, from where it stands to its end.
 
     Args:
+        begun: Where it stands.
+        limits: How long it may take.
         deadline: Gives the deadline of a command that begins now.
+        on_decided: Called once the outcome is known, before it is stored.
     """
 
     def __init__(
-        self, environment: Environment, recorder: Recorder, begun: Replay, deadline: Callable[[], Deadline]
+        self,
+        environment: Environment,
+        recorder: Recorder,
+        begun: Replay,
+        limits: TimeLimits,
+        *,
+        deadline: Callable[[], Deadline],
+        on_decided: Callable[[], None],
     ) -> None:
+        self.limits = limits
         self._environment = environment
         self._recorder = recorder
         recorder.progress = begun.progress
         self._outcome = begun.outcome
         self._is_resumed = begun.is_resumed
         self._deadline = deadline
-        self._on_decided: Callable[[], None] = lambda: None
-
-    async def drive(self, on_decided: Callable[[], None]) -> None:
-        """Take the session's turn and run to the end; `on_decided` is called before the outcome is stored."""
         self._on_decided = on_decided
-        async with self._environment.turns.turn(self._outcome.run.request):
-            await self._drive()
 
-    async def _drive(self) -> None:
+    def turn(self) -> AbstractAsyncContextManager[None]:
+        """Wait for the turn of the session."""
+        return self._environment.turns.turn(self._outcome.run.request)
+
+    async def begin(self) -> Outcome:
+        """Record that the execution begins or is resumed, and return where it stands."""
         outcome = self._outcome
         if self._recorder.has_no_events:
-            await self._record(outcome)
-        if isinstance(outcome.command, Finish):
-            return
-        if self._is_resumed:
+            await self.record(outcome)
+        if self._is_resumed and not isinstance(outcome.command, Finish):
             # Durable: an execution that ends its orchestrator each time must not look as if it were resumed once.
             resumed = events.Resumed(len(self._recorder.progress.steps))
             await self._recorder.emit(resumed, is_durable=True)
-        await drive(outcome, self._scope(), self._record)
+        return outcome
 
-    def _scope(self) -> RunScope:
+    def scope(self) -> RunScope:
+        """Return the scope of its effects."""
         environment = self._environment
         return RunScope(
             services=environment.services,
@@ -77,16 +87,18 @@ class Driver:
             await self._recorder.settle()
             return
         if self._recorder.has_no_events:
-            await self._record(self._outcome)
+            await self.record(self._outcome)
             if isinstance(self._outcome.command, Finish):
                 return
         failed = failed_with(self._outcome.run, self._recorder.progress, failure)
-        await self._record(machine.step(self._outcome.run, failed), failed)
+        await self.record(machine.step(self._outcome.run, failed), failed)
 
-    async def _record(self, outcome: Outcome, happened: Input | None = None) -> None:
+    async def record(self, outcome: Outcome, happened: Input | None = None) -> None:
         """Record what the machine told, and the input that it took; the last time with the response."""
         self._outcome = outcome
-        entries = [happened] if happened is not None else []
+        entries: list[Input] = []
+        if happened is not None:
+            entries.append(happened)
         command = outcome.command
         if isinstance(command, Finish):
             self._on_decided()
