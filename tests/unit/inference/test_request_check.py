@@ -1,4 +1,4 @@
-"""What the edge of the inference service refuses."""
+"""What is refused of a request before a model is used."""
 
 import pytest
 
@@ -6,7 +6,8 @@ from pagantic.common.v1 import message_pb2
 from pagantic.inference.v1 import generation_pb2
 from pagantic.inference.v1 import inference_service_pb2 as pb
 from pagantic_common.domain.errors import InvalidRequest
-from services.inference.convert import chat_prompt_from_proto, request_from_proto, sampling_from_proto
+from services.inference.convert.request import chat_prompt_from_proto, request_from_proto, sampling_from_proto
+from services.inference.core.request_check import check_prompt, check_request, check_sampling
 
 
 def chat(*, tools=(), **fields):
@@ -18,13 +19,13 @@ def chat(*, tools=(), **fields):
 @pytest.mark.parametrize("name", ["", " ", "a b", "a\x00", "é", "a" * 65, 'a"', "a>{"])
 def test_a_tool_name_that_models_cannot_write_is_refused(name):
     with pytest.raises(InvalidRequest, match="tool name"):
-        chat_prompt_from_proto(chat(tools=[name]))
+        check_prompt(chat_prompt_from_proto(chat(tools=[name])))
 
 
 def test_two_tools_of_one_name_are_refused():
-    assert len(chat_prompt_from_proto(chat(tools=["a", "A-_9"])).tools) == 2
+    check_prompt(chat_prompt_from_proto(chat(tools=["a", "A-_9"])))
     with pytest.raises(InvalidRequest, match="two tools are named 'a'"):
-        chat_prompt_from_proto(chat(tools=["a", "b", "a"]))
+        check_prompt(chat_prompt_from_proto(chat(tools=["a", "b", "a"])))
 
 
 def test_numbers_that_no_enum_has_are_refused():
@@ -40,7 +41,7 @@ def test_numbers_that_no_enum_has_are_refused():
 
 def test_a_bias_of_a_token_below_zero_is_refused():
     with pytest.raises(InvalidRequest, match="token -1"):
-        sampling_from_proto(generation_pb2.Sampling(logit_bias={-1: 1.0}))
+        check_sampling(sampling_from_proto(generation_pb2.Sampling(logit_bias={-1: 1.0})))
 
 
 @pytest.mark.parametrize(
@@ -48,9 +49,23 @@ def test_a_bias_of_a_token_below_zero_is_refused():
     [(1, 0, False), (0, 0, True), (-10, 0, True), (-11, 0, False), (3, 3, True)],
 )
 def test_a_caller_may_lower_its_priority_and_raise_it_only_as_far_as_is_set(priority, most, is_taken):
-    request = pb.InferRequest(text="hi", priority=priority)
+    request = request_from_proto(pb.InferRequest(text="hi", priority=priority))
     if is_taken:
-        assert request_from_proto(request, max_priority=most).priority == priority
+        check_request(request, max_priority=most)
     else:
         with pytest.raises(InvalidRequest, match=f"between -10 and {most}"):
-            request_from_proto(request, max_priority=most)
+            check_request(request, max_priority=most)
+
+
+@pytest.mark.parametrize(
+    ("fields", "wrong"),
+    [
+        ({"temperature": 2.1}, r"sampling\.temperature is 2\.1: it must be between 0 and 2"),
+        ({"top_p": 0.0}, r"sampling\.top_p is 0: it must be above 0 and at most 1"),
+        ({"min_p": float("nan")}, r"sampling\.min_p is nan"),
+        ({"top_k": -1}, r"sampling\.top_k is -1"),
+    ],
+)
+def test_a_sampling_value_out_of_its_range_is_refused_with_the_range(fields, wrong):
+    with pytest.raises(InvalidRequest, match=wrong):
+        check_sampling(sampling_from_proto(generation_pb2.Sampling(**fields)))
