@@ -25,7 +25,7 @@ from pagantic_common.client.descriptions import (
 )
 from pagantic_common.client.tables import cell, wide_console
 from pagantic_common.domain.errors import PaganticError
-from pagantic_common.domain.terminal_text import plain_json
+from pagantic_common.domain.text.terminal import plain_json
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SEVERITY_SCHEMA = {

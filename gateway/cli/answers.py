@@ -12,7 +12,7 @@ from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import Client
 from pagantic_common.client.descriptions import describe_outcome, describe_step, describe_tool_call, describe_votes
-from pagantic_common.domain.terminal_text import WordWrap, plain_text
+from pagantic_common.domain.text.terminal import WordWrap, plain_text
 
 
 def tell_request_id(request: execution_pb2.SystemRequest) -> None:

@@ -11,7 +11,7 @@ import typer
 from gateway.cli import chat, doctor, documents, inner, local, requests, stored, tuning
 from gateway.cli.failures import EXIT_CODES_HELP, EXIT_FAILED
 from gateway.cli.options import PlainCommand
-from pagantic_common.domain.terminal_text import plain_text
+from pagantic_common.domain.text.terminal import plain_text
 
 app = typer.Typer(
     name="pagantic",

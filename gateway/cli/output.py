@@ -24,7 +24,7 @@ from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import raise_for_error
 from pagantic_common.client.tables import wide_console
 from pagantic_common.domain.errors import PaganticError
-from pagantic_common.domain.terminal_text import plain_json, plain_text
+from pagantic_common.domain.text.terminal import plain_json, plain_text
 from pagantic_common.rpc.status import status_code_of
 
 

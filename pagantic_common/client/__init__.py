@@ -7,7 +7,7 @@ from pagantic_common.client.hints import Hints, Options
 from pagantic_common.client.requests import chat_request, plan_request, plan_step, structured_request, vote_request
 from pagantic_common.client.sync_client import Client
 from pagantic_common.client.typed_output import StructuredResult
-from pagantic_common.domain.json_completion import partial_json
+from pagantic_common.domain.text.json_completion import partial_json
 
 __all__ = [
     "AsyncClient",

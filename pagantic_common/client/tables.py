@@ -13,7 +13,7 @@ from rich.text import Text
 
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2, session_pb2, usage_total_pb2
 from pagantic_common.client.descriptions import describe_event, error_code_name, state_name
-from pagantic_common.domain.terminal_text import plain_text
+from pagantic_common.domain.text.terminal import plain_text
 
 COLUMNS = ("seq", "+ms", "layer", "action", "what", "caused by", "took ms", "error")
 NARROW_COLUMNS = ("seq", "+ms", "layer: action", "what, and its cause", "took ms", "error")

@@ -1,11 +1,12 @@
-"""A circuit breaker: whether a service that did not answer is called again. Time is an argument and only grows.
+"""A circuit breaker: decides whether to call a service that did not answer. Time is an argument and only grows.
 
-1. Closed: calls are made. `THRESHOLD` failures in a row, no answer between them, open it.
-2. Open: no call is made until the interval is over; failures of calls that began before change nothing.
-3. Then one call is made, the probe. Its failure opens again for twice as long, `MAX_OPEN_S` at most.
-4. A probe that has not failed for `PROBE_S` is believed, since a service that is gone fails a call at once and one that
-   is back may think for long: it is closed, but the next failure opens.
-5. An answer to any call closes.
+1. Closed: every call is admitted. `THRESHOLD` failures in a row, with no answer between them, open the breaker.
+2. Open: no call is admitted until the interval ends. Failures of earlier calls change nothing.
+3. After the interval one call is admitted, the probe. If it fails, the breaker opens for twice as long, up to
+   `MAX_OPEN_S`.
+4. A probe that has not failed within `PROBE_S` closes the breaker, but the next failure opens it again. A service that
+   is gone fails a call at once; a service that is back may take long to answer.
+5. An answer to any call closes the breaker.
 """
 
 from __future__ import annotations
@@ -19,21 +20,21 @@ PROBE_S: Final = 0.5
 
 
 class Breaker:
-    """What is known of one service."""
+    """The breaker of one service."""
 
     def __init__(self) -> None:
         self._failures = 0  # in a row
         self._open_s = 0.0  # length of the interval; 0 is closed
-        self._until_s = 0.0  # when the interval, or the patience with the probe, is over
+        self._until_s = 0.0  # end of the interval or, while a probe runs, of PROBE_S
         self._is_probing = False
 
     @property
     def is_open(self) -> bool:
-        """Whether calls are refused, but for probes."""
+        """Whether calls other than probes are refused."""
         return self._open_s > 0
 
     def admit(self, now_s: float) -> float:
-        """Return 0.0 when a call may be made, and then it is made, else how long none may be, seconds."""
+        """Admit a call and return 0.0, or return the seconds for which calls are refused."""
         if self._is_probing and now_s >= self._until_s:
             self._close(THRESHOLD - 1)
         if not self.is_open:
@@ -45,11 +46,11 @@ class Breaker:
         return 0.0
 
     def note_answer(self) -> None:
-        """A call was answered, be it by an error of the service's own."""
+        """Note that a call was answered, with a response or with the service's own error."""
         self._close(0)
 
     def note_failure(self, now_s: float) -> None:
-        """A call was not answered; one that its caller ended is neither failure nor answer."""
+        """Note that a call was not answered; do not note a call that its caller cancelled."""
         if self._is_probing:
             self._open(now_s, min(2 * self._open_s, MAX_OPEN_S))
         elif not self.is_open:

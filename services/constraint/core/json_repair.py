@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pagantic_common.domain.json_completion import complete_json
 from pagantic_common.domain.json_text import JsonTextError, parse_json
+from pagantic_common.domain.text.json_completion import complete_json
 from services.constraint.core.tolerant_json import parse_tolerant
 
 

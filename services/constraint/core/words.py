@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 
-from pagantic_common.domain.unicode_text import normalize_nfkc
+from pagantic_common.domain.text.normalization import normalize_nfkc
 
 MAX_WORDS = 1000
 

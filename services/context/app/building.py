@@ -9,7 +9,7 @@ from itertools import accumulate
 
 from pagantic_common.domain.chunks import Chunk, check_chunks
 from pagantic_common.domain.errors import InvalidRequest
-from pagantic_common.domain.text_scoring import coverage_of
+from pagantic_common.domain.text.scoring import coverage_of
 from services.context.app.retrieval import Retrieval, RetrievalPolicy
 from services.context.core.chunk import lay_out, line_of
 from services.context.ports import TokenCounter

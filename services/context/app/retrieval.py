@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from pagantic_common.domain.chunks import Chunk, check_min_score
 from pagantic_common.domain.errors import InvalidRequest, Unsupported
-from pagantic_common.domain.text_scoring import TextIndex
+from pagantic_common.domain.text.scoring import TextIndex
 from services.context.core.chunk import select_chunks
 from services.context.core.document import check_collection_name
 from services.context.ports import DocumentStore, Version

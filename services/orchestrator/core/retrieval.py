@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pagantic_common.domain.chunks import Chunk
-from pagantic_common.domain.text_scoring import coverage_of
+from pagantic_common.domain.text.scoring import coverage_of
 from services.orchestrator.core.plan import StepKind, ValueKind, dependencies_of
 from services.orchestrator.core.prompt import last_user_text
 from services.orchestrator.core.run import Run
