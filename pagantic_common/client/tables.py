@@ -16,7 +16,7 @@ from pagantic_common.client.descriptions import error_code_name, mode_name, stat
 from pagantic_common.client.event_descriptions import describe_event
 from pagantic_common.domain.text.terminal import plain_text
 
-COLUMNS = ("seq", "+ms", "layer", "action", "what", "caused by", "took ms", "error")
+COLUMNS: tuple[str, ...] = ("seq", "+ms", "layer", "action", "what", "caused by", "took ms", "error")
 NARROW_COLUMNS: tuple[str, ...] = ("seq", "+ms", "layer: action", "what, and its cause", "took ms", "error")
 _NUMBERS = frozenset({"seq", "+ms", "took ms"})
 _WRAPPED = frozenset({"what", "what, and its cause", "error"})
@@ -88,9 +88,11 @@ def timeline_table(events: Sequence[event_pb2.ExecutionEvent], *, width: int = P
     The column of errors is left out when there is none. A narrow table joins layer and action, and what and cause.
     """
     rows = timeline_rows(events)
-    columns, cells = COLUMNS, [row.cells for row in rows]
+    columns = COLUMNS
+    cells = [row.cells for row in rows]
     if width < WIDE_COLUMNS:
-        columns, cells = NARROW_COLUMNS, [row.narrow_cells for row in rows]
+        columns = NARROW_COLUMNS
+        cells = [row.narrow_cells for row in rows]
     if not any(row.error for row in rows):
         columns = columns[:-1]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
