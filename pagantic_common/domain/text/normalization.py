@@ -1,4 +1,4 @@
-"""Unicode normalization that takes time in proportion to the text, whatever the text is."""
+"""Unicode normalization in time proportional to the length of the text, for any text."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import unicodedata
 from functools import cache
 from typing import Final
 
-MAX_COMBINING_RUN: Final = 30  # no text of any language has longer ones
-JOINER: Final = "\u034f"  # combining grapheme joiner: nothing is reordered across it
-# Every character that is reordered beside others stands between these; a test looks at all of them.
+MAX_COMBINING_RUN: Final = 30  # no language has longer runs
+JOINER: Final = "\u034f"  # combining grapheme joiner: normalization reorders nothing across it
+# Every character that normalization reorders lies between these two; a test checks all of Unicode.
 _FIRST_COMBINING, _LAST_COMBINING = 0x300, 0x1F000
 
 
 def normalize_nfkc(text: str) -> str:
     """Return the text in NFKC, with a joiner after each 30 combining characters in a row.
 
-    Ordering such a run takes the square of its length, and holds the interpreter all the while.
+    Python orders a run in the square of its length, and holds the interpreter lock all the while.
     Source: Unicode Standard Annex 15, Stream-Safe Text Format.
     """
     if text.isascii():

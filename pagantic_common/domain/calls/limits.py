@@ -1,4 +1,4 @@
-"""How many calls a server runs, in all and for one host, with how many bytes; and how many streams of gRPC's own."""
+"""Limits on a server's running calls: in all, per host and in bytes; and on gRPC's own streams."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ MAX_SIDE_STREAMS_PER_HOST = 256
 
 
 class CallLimits:
-    """Counts what runs.
+    """Counts running calls and side streams.
 
-    Side streams are gRPC's own (health watches, reflection): they cost a service little, last for ever, and take no
-    place from its calls.
+    Side streams are gRPC's own streams: health watches and reflection. They cost little and never end, so they do not
+    count as calls.
 
     Args:
-        max_calls: Calls of the service's methods in all.
-        max_calls_per_host: Of them, those from one host.
-        max_bytes: Bytes of the requests of running calls; a single request may be larger.
+        max_calls: Most running calls.
+        max_calls_per_host: Most running calls from one host.
+        max_bytes: Most bytes in the requests of running calls; a single request may be larger.
     """
 
     def __init__(self, max_calls: int, max_calls_per_host: int, max_bytes: int) -> None:
@@ -35,7 +35,7 @@ class CallLimits:
 
     @property
     def running(self) -> int:
-        """Calls that run now."""
+        """Number of running calls."""
         return self._running
 
     def begin_call(self, peer: str, size_bytes: int) -> None:
@@ -60,7 +60,7 @@ class CallLimits:
     def begin_side_stream(self, peer: str) -> None:
         """Count a stream of gRPC's own; raises Overloaded when it is one too many."""
         host = host_of(peer)
-        is_of_one_connection = host != peer  # all the callers of a socket file have the same name
+        is_of_one_connection = host != peer  # callers of a socket file all have the same name
         if is_of_one_connection and self._streams_of_connection[peer] >= MAX_SIDE_STREAMS_PER_CONNECTION:
             raise _busy(f"the connection already has {MAX_SIDE_STREAMS_PER_CONNECTION} health or reflection streams")
         if self._streams_of_host[host] >= MAX_SIDE_STREAMS_PER_HOST:
@@ -75,8 +75,10 @@ class CallLimits:
 
 
 def host_of(peer: str) -> str:
-    """Return a peer's host: `ipv4:10.0.0.1:5000` and any other port of it are `ipv4:10.0.0.1`."""
-    return peer.rpartition(":")[0] if peer.startswith(("ipv4:", "ipv6:")) else peer
+    """Return a peer's host, which is `ipv4:10.0.0.1` for `ipv4:10.0.0.1:5000`; a socket file is its own host."""
+    if peer.startswith(("ipv4:", "ipv6:")):
+        return peer.rpartition(":")[0]
+    return peer
 
 
 def _busy(reason: str) -> Overloaded:

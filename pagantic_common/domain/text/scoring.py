@@ -1,4 +1,4 @@
-"""How well texts fit a query: Okapi BM25 and the fraction of query terms found. Terms are caseless words."""
+"""Scores of texts for a query: Okapi BM25, and the fraction of query terms found. Terms are caseless words."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from pagantic_common.domain.unicode_text import normalize_nfkc
+from pagantic_common.domain.text.normalization import normalize_nfkc
 
-K1: Final = 1.5  # how soon further occurrences of a term stop counting
-B: Final = 0.75  # how much longer texts are held back
+K1: Final = 1.5  # saturation: a lower value lets repeated terms count for less
+B: Final = 0.75  # length normalization: 0 ignores the length of a text
 
 MAX_QUERY_CHARS: Final = 8192
-TERM_BYTES: Final = 150  # a term of an index without its postings
+TERM_BYTES: Final = 150  # memory of an indexed term without its postings
 
 _WORD = re.compile(r"\w+")
-# Normalizing holds the interpreter: it is done piece by piece, and pieces end with words where they can.
+# Normalizing holds the interpreter lock, so a text is normalized in pieces. Pieces end between words where possible.
 _PIECE = re.compile(r"(?s).{1,4096}(?=\s|\Z)|.{1,4096}")
 
 
@@ -28,7 +28,7 @@ def split_terms(text: str) -> list[str]:
 
 
 def query_terms(query: str) -> list[str]:
-    """Return the distinct terms of a query, in their order; of a long one its end counts, 8192 characters."""
+    """Return the distinct terms of a query's last 8192 characters, in order."""
     return list(dict.fromkeys(split_terms(query[-MAX_QUERY_CHARS:])))
 
 
@@ -47,7 +47,7 @@ class TextIndex:
     """An inverted index over texts; built once, searched often. Texts are named by their position."""
 
     def __init__(self, texts: Sequence[str]) -> None:
-        # Of each term: position, count, position, count, ...
+        # For each term: position, count, position, count, ...
         self._postings: dict[str, array[int]] = defaultdict(lambda: array("I"))
         lengths: list[int] = []
         for position, text in enumerate(texts):
@@ -61,8 +61,8 @@ class TextIndex:
 
     @property
     def size_bytes(self) -> int:
-        """About how much memory the index takes."""
-        postings = sum(found.itemsize * len(found) for found in self._postings.values())
+        """Estimated memory of the index."""
+        postings = sum(occurrences.itemsize * len(occurrences) for occurrences in self._postings.values())
         return postings + TERM_BYTES * len(self._postings) + 32 * self._size
 
     def bm25(self, query: str) -> dict[int, float]:
@@ -81,7 +81,7 @@ class TextIndex:
         return dict(scores)
 
     def coverage(self, query: str) -> dict[int, float]:
-        """Return the fraction of the query's terms, in (0, 1], that each text has; texts with none are left out."""
+        """Return the fraction of the query's terms, in (0, 1], found in each text; texts without any are left out."""
         terms = query_terms(query)
         matched = Counter(position for term in terms for position in self._postings.get(term, _NOWHERE)[::2])
         return {position: count / len(terms) for position, count in matched.items()}

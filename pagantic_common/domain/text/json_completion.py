@@ -1,8 +1,8 @@
 """Completes JSON that was cut off, anywhere.
 
-It keeps `safe`, the length of the prefix after which appending the open closers gives a document: it grows with every
-opened container and every complete value. At the end of the text what is open is completed, or the text is cut back to
-`safe`, which drops a key without value and a trailing comma. One pass, without recursion.
+`safe` is the length of the longest prefix that becomes a document when its open containers are closed. It grows with
+each opened container and each complete value. At the end of the text, an open string, number or literal is completed;
+a key without value and a trailing comma are dropped by cutting the text back to `safe`. One pass, without recursion.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CLOSER_OF = {"{": "}", "[": "]"}
 
 
 class _Cut(Exception):
-    """The text ends here; what is kept of it, and what was done."""
+    """Raised at the end of the text, with the part to keep and the repair that was made."""
 
     def __init__(self, kept: str, repair: str) -> None:
         super().__init__(repair)
@@ -34,38 +34,55 @@ class _Cut(Exception):
 
 
 def complete_json(text: str) -> tuple[str, tuple[str, ...]] | None:
-    """Complete a beginning of a document, and say what was done, in order; None when the text is none.
+    """Complete the beginning of a document; returns the document and the repairs, in order.
 
-    Nothing is None too: it has no value yet.
+    Returns None when the text is not the beginning of a document, or has no value yet.
     """
     walk = _Walk(text)
     try:
         walk.run()
     except _Cut as cut:
-        repairs = [cut.repair] if cut.repair else []
         if not cut.kept:
             return None
         closers = "".join(reversed(walk.closers))
-        if closers:
-            repairs.append(f"closed {len(closers)} open {'container' if len(closers) == 1 else 'containers'}")
-        return cut.kept + closers, tuple(repairs)
+        repairs = (cut.repair, _describe_closing(len(closers)))
+        return cut.kept + closers, tuple(repair for repair in repairs if repair)
     return None
 
 
 def partial_json(text: str) -> Any:
-    """Return the value that a beginning of a JSON text has so far: for showing an answer while it streams.
+    """Return the value of the beginning of a JSON text, to show an answer while it streams.
 
-    A string, number or literal that is cut counts as far as it goes. None where there is no value, or none of JSON.
+    A string, number or literal that was cut counts as far as it goes. Returns None when there is no value yet, or when
+    the text is not JSON.
     """
     completed = complete_json(text.rstrip())
+    if completed is not None:
+        text, _ = completed
     try:
-        return parse_json(text if completed is None else completed[0])
+        return parse_json(text)
     except JsonTextError:
         return None
 
 
+def _describe_closing(count: int) -> str:
+    if count == 0:
+        return ""
+    if count == 1:
+        return "closed 1 open container"
+    return f"closed {count} open containers"
+
+
+def _match_end(pattern: re.Pattern[str], text: str, at: int) -> int:
+    """Return the end of the match at `at`; `at` itself without a match."""
+    match = pattern.match(text, at)
+    if match is None:
+        return at
+    return match.end()
+
+
 class _Walk:
-    """A strict reading of the text up to its end; raises _Cut there."""
+    """Reads the text strictly; raises _Cut at its end."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -79,26 +96,38 @@ class _Walk:
         while True:
             self.skip_space()
             char = self.peek("")
-            if self.closers and char == self.closers[-1]:
-                self.closers.pop()
-                self.at += 1
-                self.safe = self.at
+            if self.read_closer(char):
                 is_comma_due = True
                 continue
-            if not self.closers and is_comma_due:
-                return  # something after the document
-            if is_comma_due:
-                if char != ",":
-                    return
-                self.at += 1
-                self.skip_space()
-                self.peek("trailing comma dropped")
-            if self.closers and self.closers[-1] == "}" and not self.read_key():
+            if is_comma_due and not self.read_comma(char):
+                return
+            if self.is_in_object() and not self.read_key():
                 return
             opened = self.read_value()
             if opened is None:
                 return
             is_comma_due = not opened
+
+    def is_in_object(self) -> bool:
+        return bool(self.closers) and self.closers[-1] == "}"
+
+    def read_closer(self, char: str) -> bool:
+        """Read the end of the innermost container; False when `char` is not its end."""
+        if not self.closers or char != self.closers[-1]:
+            return False
+        self.closers.pop()
+        self.at += 1
+        self.safe = self.at
+        return True
+
+    def read_comma(self, char: str) -> bool:
+        """Read a comma and the space after it; False without a comma, and after the document."""
+        if not self.closers or char != ",":
+            return False
+        self.at += 1
+        self.skip_space()
+        self.peek("trailing comma dropped")
+        return True
 
     def peek(self, repair: str) -> str:
         if self.at >= len(self.text):
@@ -106,8 +135,7 @@ class _Walk:
         return self.text[self.at]
 
     def skip_space(self) -> None:
-        match = _SPACE.match(self.text, self.at)
-        self.at = match.end() if match else self.at
+        self.at = _match_end(_SPACE, self.text, self.at)
 
     def read_key(self) -> bool:
         if self.peek("trailing comma dropped") != '"' or not self.read_string(is_key=True):
@@ -121,7 +149,7 @@ class _Walk:
         return True
 
     def read_value(self) -> bool | None:
-        """Read a scalar (False) or a container's opening (True); None when there is neither."""
+        """Read a scalar (returns False) or a container's opening (True); returns None when there is neither."""
         char = self.text[self.at]
         if char in _CLOSER_OF:
             self.closers.append(_CLOSER_OF[char])
@@ -140,8 +168,7 @@ class _Walk:
         return False
 
     def read_string(self, *, is_key: bool) -> bool:
-        body = _STRING_BODY.match(self.text, self.at + 1)
-        end = body.end() if body else self.at + 1
+        end = _match_end(_STRING_BODY, self.text, self.at + 1)
         if self.text[end : end + 1] == '"':
             self.at = end + 1
             return True
@@ -151,23 +178,29 @@ class _Walk:
         if is_key:
             raise _Cut(self.text[: self.safe], "key without value dropped")
         kept = _HIGH_SURROGATE.sub(r"\1", self.text[:end])
-        escape = ", its cut escape dropped" if rest or len(kept) < end else ""
-        raise _Cut(kept + '"', "closed an open string" + escape)
+        if rest or len(kept) < end:
+            raise _Cut(kept + '"', "closed an open string, its cut escape dropped")
+        raise _Cut(kept + '"', "closed an open string")
 
     def read_number(self) -> bool:
-        chars = _NUMBER_CHARS.match(self.text, self.at)
-        end = chars.end() if chars else self.at
+        end = _match_end(_NUMBER_CHARS, self.text, self.at)
         number = NUMBER.match(self.text, self.at)
         if end == len(self.text):
-            if number is None:
-                raise _Cut(self.text[: self.safe], "cut number dropped")
-            if not _CUT_NUMBER.match(self.text, number.end()):
-                return False
-            raise _Cut(self.text[: number.end()], "cut number completed" if number.end() < end else "")
+            return self.cut_number(number)
         if number is None or number.end() != end:
             return False
         self.at = end
         return True
+
+    def cut_number(self, number: re.Match[str] | None) -> bool:
+        """Keep the number that the text ends with, as far as it goes; False when it is not a number."""
+        if number is None:
+            raise _Cut(self.text[: self.safe], "cut number dropped")
+        if not _CUT_NUMBER.match(self.text, number.end()):
+            return False
+        if number.end() < len(self.text):
+            raise _Cut(self.text[: number.end()], "cut number completed")
+        raise _Cut(self.text, "")
 
     def read_literal(self) -> bool:
         word = _WORD.match(self.text, self.at)

@@ -23,14 +23,14 @@ def plain_text(text: str) -> str:
 
 def plain_json(text: str) -> str:
     """Return the same JSON with the control characters of its strings as escapes."""
-    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}" if found[0] != "\r" else "", text)
+    return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text.replace("\r", ""))
 
 
 class WordWrap:
     """Breaks a text that arrives in pieces into lines between words.
 
-    A space gives way to the line break that stands for it; nothing else is added or lost. A word longer than a line
-    is left whole. What may be the first part of a word is held until the rest is there, or `flush`.
+    A line break replaces the space before a word; nothing else is added or lost. A word longer than a line is left
+    whole. A word is held until its end has arrived, or until `flush`.
     """
 
     def __init__(self, width: int) -> None:
@@ -40,27 +40,34 @@ class WordWrap:
         self._word = ""
 
     def feed(self, text: str) -> str:
-        """Return what can be written now."""
+        """Return the text that can be written now."""
         pieces = _PIECE.findall(self._word + text)
-        self._word = pieces.pop() if pieces and not pieces[-1].isspace() else ""
+        self._word = ""
+        if pieces and not pieces[-1].isspace():
+            self._word = pieces.pop()
         return "".join(self._place(piece) for piece in pieces)
 
     def flush(self) -> str:
-        """Return what was held; the next text continues the line."""
-        word, self._word = self._word, ""
-        written = self._place(word) if word else ""
-        space, self._space = self._space, ""
-        self._column += len(space)
-        return written + space
+        """Return the held text; the next text continues the line."""
+        written = ""
+        if self._word:
+            written = self._place(self._word)
+        written += self._space
+        self._column += len(self._space)
+        self._word = self._space = ""
+        return written
 
     def _place(self, piece: str) -> str:
         if piece == "\n":
-            ended, self._space, self._column = self._space + "\n", "", 0
+            ended = self._space + "\n"
+            self._space = ""
+            self._column = 0
             return ended
         if piece.isspace():
             self._space = self._space + piece
             return ""
-        space, self._space = self._space, ""
+        space = self._space
+        self._space = ""
         columns = _columns_of(piece)
         if self._column and space and self._column + len(space) + columns > self._width:
             self._column = columns
@@ -70,4 +77,4 @@ class WordWrap:
 
 
 def _columns_of(word: str) -> int:
-    return sum(2 if unicodedata.east_asian_width(character) in _WIDE else 1 for character in word)
+    return len(word) + sum(unicodedata.east_asian_width(character) in _WIDE for character in word)
