@@ -14,7 +14,7 @@ from pagantic_common.codec.messages import message_from_proto
 from pagantic_common.domain.chunks import Chunk
 from pagantic_common.rpc.peer import Peer
 from services.orchestrator.convert.request import context_to_proto
-from services.orchestrator.core.model.request import ContextPolicy
+from services.orchestrator.core.model.retrieval import ContextPolicy
 from services.orchestrator.ports.services import BuiltContext, Ranking
 
 

@@ -1,4 +1,4 @@
-"""Journal entries <-> JSON documents of their kind and value, in a form that outlives names of Python."""
+"""Journal entries <-> JSON documents of their kind and value, in a form that outlives the names of classes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from services.orchestrator.core.execution.progress import CallBegan, CallEnded, 
 from services.orchestrator.core.execution.replay import Admitted, Entry
 from services.orchestrator.core.model.prepared import Prepared
 
-# The names are stored. A class may be renamed, its name here may not; a form that an older reader would misread takes a
-# name with its version ("Prepared.2"), and the old name keeps a reader. A journal of each release is kept in the tests.
+# The names are stored: a class may be renamed, its name here may not. A form that an older reader would misread gets a
+# name with a version ("Prepared.2"), and the old name keeps its reader. The tests keep a journal of each release.
 KINDS: Mapping[str, type[Any]] = MappingProxyType(
     {
         "Admitted": Admitted,
@@ -42,10 +42,9 @@ class UnreadableEntryError(ValueError):
 
 
 def entry_to_json(entry: Entry) -> bytes:
-    """Encode an entry; what happened inside a step comes with the step's name and the number of its run.
+    """Encode an entry; the input of a step's machine comes with the step's name and the number of its run.
 
-    Of the history that a run sees only the positions are kept, for the conversation is stored: else it would be stored
-    again with each of its turns.
+    Of a stored conversation only the positions are kept: else each turn would store the whole conversation again.
     """
     if isinstance(entry, Prepared):
         entry = replace(entry, history=entry.history[: len(entry.history) - referred_count(entry)])
@@ -57,7 +56,7 @@ def entry_to_json(entry: Entry) -> bytes:
 
 
 def referred_count(prepared: Prepared) -> int:
-    """Return how many messages of a history are those of the stored conversation."""
+    """Return how many messages of a history come from the stored conversation."""
     return prepared.history_end - prepared.history_start
 
 
@@ -66,10 +65,12 @@ def entry_from_json(document: bytes) -> Entry:
     try:
         kind, value, *inside = from_json(document)
         entry: Any = _ADAPTERS[kind].validate_python(value)
-        found: Entry = NestedInput(str(inside[0]), int(inside[1]), entry) if inside else entry
-    except ValidationError as error:  # its own text has the values, which may be what people said
+        if inside:
+            entry = NestedInput(str(inside[0]), int(inside[1]), entry)
+    except ValidationError as error:  # its own text has the values, which may be private
         where = error.errors(include_input=False, include_url=False)[0]
         raise UnreadableEntryError(f"an entry of {kind} cannot be read: {where['loc']}: {where['msg']}") from None
     except (ValueError, KeyError, TypeError, IndexError):
-        raise UnreadableEntryError("an entry cannot be read: it is of no kind that this version has") from None
+        raise UnreadableEntryError("an entry cannot be read: this version does not have its kind") from None
+    found: Entry = entry
     return found

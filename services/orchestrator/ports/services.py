@@ -13,8 +13,9 @@ from pagantic_common.domain.validation import Enforcement
 from services.orchestrator.core.conversation.memory import Summary
 from services.orchestrator.core.execution.commands import Infer, Sample
 from services.orchestrator.core.model.contract import OutputContract
-from services.orchestrator.core.model.request import ContextPolicy, Hints, Request
+from services.orchestrator.core.model.request import Hints, Request
 from services.orchestrator.core.model.response import CandidateOutput, InferenceDelta, InferenceOutput, ToolCallRecord
+from services.orchestrator.core.model.retrieval import ContextPolicy
 
 
 @dataclass(frozen=True, slots=True)
