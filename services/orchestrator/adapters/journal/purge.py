@@ -1,4 +1,4 @@
-"""Forgets what is old, beside the writer: on a thread and a connection of its own, a little at a time."""
+"""Purges old executions and conversations in batches, on a thread and a connection beside the writer's."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from concurrent.futures import ThreadPoolExecutor
 from sqlalchemy import Connection, Engine, and_, delete, select, text
 
 from pagantic_common.telemetry.logging import get_logger
-from services.orchestrator.adapters import journal_schema as tables
-from services.orchestrator.adapters.journal_database import translating_errors
-from services.orchestrator.adapters.journal_reads import IS_INTERRUPTED
+from services.orchestrator.adapters.journal import schema as tables
+from services.orchestrator.adapters.journal.database import translating_errors
+from services.orchestrator.adapters.journal.rows import IS_INTERRUPTED
 
 PURGED_AT_ONCE = 200
 PURGE_INTERVAL_S = 60.0
-FIRST_PURGE_S = 10.0  # after the start, which has enough to do, and may take up what is old
+FIRST_PURGE_S = 10.0  # after the start, which may still resume old executions
 RETRY_S = 5.0  # after a purge that failed
-ANSWER_TIMEOUT_S = 30  # for a statement in PostgreSQL; nobody waits for the purge
+ANSWER_TIMEOUT_S = 30  # for a statement in PostgreSQL; no caller waits for the purge
 
 _executions, _sessions = tables.executions, tables.sessions
 log = get_logger(__name__)
 
 
 class Purger:
-    """Once a minute, forgets executions and conversations that are older than their retention, until none is left.
+    """Purges executions and conversations that are older than their retention, once a minute.
 
     A batch that fails is tried again soon, and half as large. Conversations without a retention stay.
     """
@@ -39,18 +39,18 @@ class Purger:
         self._at_once = PURGED_AT_ONCE
 
     def start(self, afterwards: Callable[[], None] = lambda: None) -> None:
-        """Purge from now on, and do something `afterwards` each time."""
+        """Start the purges, and call `afterwards` after each."""
         self._task = asyncio.create_task(self._live(afterwards))
 
     async def close(self) -> None:
-        """End after the batch at hand."""
+        """Stop after the current batch."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         await asyncio.get_running_loop().run_in_executor(None, self._thread.shutdown)
 
     async def purge(self) -> None:
-        """Forget all that is old by now; raises what the database raised."""
+        """Purge everything that is too old; raises the database's errors."""
         now_s = time.time()
         await self._repeat(lambda db: forget_old_executions(db, now_s - self._retention_s, self._at_once))
         if self._session_retention_s:
@@ -67,7 +67,7 @@ class Purger:
             try:
                 await self.purge()
                 await asyncio.get_running_loop().run_in_executor(self._thread, afterwards)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the next attempt comes
+            except Exception as error:  # noqa: BLE001 - whatever the error, the purger tries again
                 self._at_once = max(1, self._at_once // 2)
                 log.warning("the journal was not purged", reason=str(error), next_batch=self._at_once)
                 await asyncio.sleep(RETRY_S)
@@ -76,7 +76,7 @@ class Purger:
                 await asyncio.sleep(PURGE_INTERVAL_S)
 
     async def _repeat(self, forget: Callable[[Connection], int]) -> int:
-        """Forget batch by batch until none is left; between batches whoever writes has its turn."""
+        """Purge batch by batch until none is left; the pauses between batches are for the writer."""
         count = 0
         while True:
             started_s = time.monotonic()
