@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 
+from pagantic_common.domain.messages import Message
 from services.orchestrator.core.execution.inputs import Enforced, Failed, Inferred, Planned, PlanRan, Sampled, ToolsRan
 from services.orchestrator.core.execution.progress import CallBegan, CallEnded, NestedInput, StepEnded
 from services.orchestrator.core.execution.replay import Admitted, Entry
@@ -47,7 +48,7 @@ def entry_to_json(entry: Entry) -> bytes:
     Of a stored conversation only the positions are kept: else each turn would store the whole conversation again.
     """
     if isinstance(entry, Prepared):
-        entry = replace(entry, history=entry.history[: len(entry.history) - referred_count(entry)])
+        entry = replace(entry, history=entry.history[: len(entry.history) - len(referred_positions(entry))])
     if isinstance(entry, NestedInput):
         document: list[Any] = [_NAMES[type(entry.happened)], entry.happened, entry.step, entry.number]
     else:
@@ -55,9 +56,18 @@ def entry_to_json(entry: Entry) -> bytes:
     return to_json(document, inf_nan_mode="constants")
 
 
-def referred_count(prepared: Prepared) -> int:
-    """Return how many messages of a history come from the stored conversation."""
-    return prepared.history_end - prepared.history_start
+def referred_positions(entry: Entry) -> range:
+    """Return the positions of the stored conversation that an entry refers to instead of keeping the messages."""
+    if isinstance(entry, Prepared):
+        return range(entry.history_start, entry.history_end)
+    return range(0)
+
+
+def with_history(entry: Entry, referred: Sequence[Message]) -> Entry:
+    """Return an entry with the messages that it refers to."""
+    if isinstance(entry, Prepared):
+        return replace(entry, history=(*entry.history, *referred))
+    return entry
 
 
 def entry_from_json(document: bytes) -> Entry:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Connection, Select, select
@@ -22,12 +21,11 @@ from services.orchestrator.adapters.journal.rows import (
 )
 from services.orchestrator.adapters.journal.schema import entries, events, executions, messages
 from services.orchestrator.adapters.journal.writes import Admission
-from services.orchestrator.convert.entry import UnreadableEntryError, entry_from_json, referred_count
+from services.orchestrator.convert.entry import UnreadableEntryError, entry_from_json, referred_positions, with_history
 from services.orchestrator.convert.event import event_from_proto
 from services.orchestrator.core.execution.events import Event
 from services.orchestrator.core.execution.lifecycle import State
 from services.orchestrator.core.execution.replay import Admitted, Entry
-from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Mode
 from services.orchestrator.ports.journal import ExecutionJournal, ExecutionRecord, Page, Write
 
@@ -136,16 +134,17 @@ def _entries(db: Connection, request_id: str) -> list[Entry]:
 
 def _with_history(db: Connection, session_id: str, entry: Entry) -> Entry:
     """Return an entry with the messages of the stored conversation that it refers to."""
-    if not isinstance(entry, Prepared) or not referred_count(entry):
+    referred = referred_positions(entry)
+    if not referred:
         return entry
     position = messages.c.position
     found = select(messages.c.message).where(
-        messages.c.session_id == session_id, position >= entry.history_start, position < entry.history_end
+        messages.c.session_id == session_id, position >= referred.start, position < referred.stop
     )
     stored = [message_of(message) for message in db.execute(found.order_by(position)).scalars()]
-    if len(stored) != referred_count(entry):
+    if len(stored) != len(referred):
         raise PreconditionFailed(
             f"the conversation {session_id!r} that the execution goes on from was deleted: send the request again "
             "under a new request_id"
         )
-    return replace(entry, history=(*entry.history, *stored))
+    return with_history(entry, stored)

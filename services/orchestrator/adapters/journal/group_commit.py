@@ -76,27 +76,34 @@ class GroupCommit:
             self._writer = asyncio.create_task(self._write_groups())
 
     async def _write_groups(self) -> None:
-        loop = asyncio.get_running_loop()
         try:
             while self._waiting:
                 group, self._waiting = self._waiting, []
-                works = [work for work, _ in group]
-                outcomes: list[Any]
-                started_s = loop.time()
-                try:
-                    outcomes = await loop.run_in_executor(self._thread, self._write_group, works)
-                    self.failure = ""
-                except Exception as error:  # noqa: BLE001 - each caller is told
-                    outcomes = [translate_error(error)] * len(group)
-                    self.failure = str(translate_error(error))
-                    failed_writes.add(1)
-                write_duration.record(loop.time() - started_s)
+                outcomes = await self._outcomes_of([work for work, _ in group])
                 for (work, done), outcome in zip(group, outcomes, strict=True):
-                    _settle(done, outcome)
-                    if isinstance(work, Write) and isinstance(outcome, Exception):
-                        self._fail_after(work.record.request_id, outcome)
+                    self._end(work, done, outcome)
         finally:
             self._writer = None
+
+    async def _outcomes_of(self, works: Sequence[Work]) -> list[Any]:
+        """Write a group on the thread; returns the result or the exception of each work."""
+        loop = asyncio.get_running_loop()
+        started_s = loop.time()
+        try:
+            outcomes = await loop.run_in_executor(self._thread, self._write_group, works)
+        except Exception as error:  # noqa: BLE001 - each caller gets it
+            outcomes = [translate_error(error)] * len(works)
+            self.failure = str(translate_error(error))
+            failed_writes.add(1)
+        else:
+            self.failure = ""
+        write_duration.record(loop.time() - started_s)
+        return outcomes
+
+    def _end(self, work: Work, done: asyncio.Future[Any], outcome: Any) -> None:
+        _settle(done, outcome)
+        if isinstance(work, Write) and isinstance(outcome, Exception):
+            self._fail_after(work.record.request_id, outcome)
 
     def _fail_after(self, request_id: str, error: Exception) -> None:
         """Fail the queued writes of an execution after a failed one."""

@@ -23,7 +23,6 @@ from services.orchestrator.adapters.journal.rows import IS_LIVE, get_record
 from services.orchestrator.convert.entry import entry_to_json
 from services.orchestrator.convert.event import event_to_proto
 from services.orchestrator.convert.response import response_to_proto
-from services.orchestrator.core.execution.events import Event
 from services.orchestrator.core.execution.replay import Admitted, Entry
 from services.orchestrator.ports.journal import ExecutionRecord, UsageTotal, Write
 
@@ -241,12 +240,15 @@ def _serialized(message: ProtoMessage | None) -> bytes | None:
 
 
 def _event_rows(writes: Sequence[Write]) -> list[dict[str, Any]]:
-    return [_event_row(write.record.request_id, event) for write in writes for event in write.events]
-
-
-def _event_row(request_id: str, event: Event) -> dict[str, Any]:
-    encoded = event_to_proto(event).SerializeToString()
-    return {"request_id": request_id, "sequence": event.sequence, "event": encoded}
+    return [
+        {
+            "request_id": write.record.request_id,
+            "sequence": event.sequence,
+            "event": event_to_proto(event).SerializeToString(),
+        }
+        for write in writes
+        for event in write.events
+    ]
 
 
 def _entry_rows(writes: Sequence[Write], ended: Collection[str]) -> list[dict[str, Any]]:

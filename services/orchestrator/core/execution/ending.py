@@ -13,7 +13,6 @@ from services.orchestrator.core.execution.replicas import candidates_of
 from services.orchestrator.core.execution.run import Outcome, Run, Transition
 from services.orchestrator.core.execution.truncation import TRUNCATED, truncation_of, truncation_warning
 from services.orchestrator.core.execution.validation import confidence_of, report_of, retrieval_confidence_of
-from services.orchestrator.core.model.request import Mode
 from services.orchestrator.core.model.response import ConfidenceSource, FinishReason, Response
 from services.orchestrator.core.model.response_warning import ResponseWarning
 from services.orchestrator.core.plans.result import content_of, final_result
@@ -88,7 +87,7 @@ def _reason_of(failure: Failure) -> str:
 
 def _turn(run: Run, response: Response, *, is_cut: bool = False) -> tuple[Message, ...]:
     """Return the messages that a stored conversation gains."""
-    if run.request.mode is not Mode.CHAT or not run.request.session_id:
+    if not run.request.is_turn:
         return ()
     asked = [message for message in run.request.messages if message.role is not Role.SYSTEM]
     if not response.content:
@@ -99,11 +98,17 @@ def _turn(run: Run, response: Response, *, is_cut: bool = False) -> tuple[Messag
 
 def _response(run: Run) -> Response:
     output = run.streamed or run.best_output or run.output
+    enforcement = run.best
+    if run.streamed is not None:  # a stopped attempt delivers what it streamed, not the best attempt before it
+        enforcement = None
+    confidence, source = confidence_of(run.request, enforcement, run.count)
     response = Response(
         request_id=run.request.request_id,
         session_id=run.request.session_id,
         content=content_of(run.plan, run.results),
         tool_calls_made=run.records,
+        confidence=confidence,
+        confidence_source=source,
         candidates=candidates_of(run.replicas, run.count),
         step_results=run.results,
         usage=run.usage,
@@ -120,17 +125,12 @@ def _response(run: Run) -> Response:
             logprobs=output.logprobs,
             seed=output.seed,
         )
-    enforcement = run.best
-    if run.streamed is not None:  # a stopped attempt delivers what it streamed, not the best attempt before it
-        enforcement = None
+    if enforcement is None:
+        return response
     return _with_enforcement(run, response, enforcement)
 
 
-def _with_enforcement(run: Run, response: Response, enforcement: Enforcement | None) -> Response:
-    confidence, source = confidence_of(run.request, enforcement, run.count)
-    response = replace(response, confidence=confidence, confidence_source=source)
-    if enforcement is None:
-        return response
+def _with_enforcement(run: Run, response: Response, enforcement: Enforcement) -> Response:
     report = report_of(run.request, enforcement, run.repair_attempts, is_cut=run.cut is not None)
     if run.count is not None and len(run.replicas) < run.request.voting.n:
         report = replace(report, warnings=(*report.warnings, _early_warning(run)))

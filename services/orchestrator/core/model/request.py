@@ -147,8 +147,13 @@ class Request:
         return self.mode is not Mode.CHAT or not self.output.is_empty or bool(self.rules or self.semantic_intent)
 
     @property
+    def is_turn(self) -> bool:
+        """Whether it is a turn of a stored conversation."""
+        return self.mode is Mode.CHAT and bool(self.session_id)
+
+    @property
     def max_tool_rounds(self) -> int:
-        """Most inference rounds of its tool loop."""
+        """The limit of inference rounds in its tool loop."""
         return self.hints.max_tool_rounds or DEFAULT_MAX_TOOL_ROUNDS
 
     @property

@@ -29,10 +29,9 @@ def after_enforcement(run: Run, enforced: Enforced) -> Outcome:
         run = replace(run, best=enforcement, best_output=output, cut=cut)
     if is_right:
         return complete(run, "all stages passed")
-    if run.attempt <= run.request.retry.max_retries:
-        retried = _retry(run, enforcement, output, cut)
-        if retried is not None:
-            return retried
+    retried = _retry(run, enforcement, output, cut)
+    if retried is not None:
+        return retried
     if not run.request.output.strict_validation:
         return complete(run, f"attempts used up after {run.attempt}, strict_validation is off")
     return fail(run, failure or failure_of(ErrorCode.CONSTRAINT_SCHEMA_INVALID, "validation failed"))
@@ -49,7 +48,12 @@ def _is_better(enforcement: Enforcement, best: Enforcement | None) -> bool:
 
 
 def _retry(run: Run, enforcement: Enforcement, output: InferenceOutput, cut: Failure | None) -> Outcome | None:
-    """Try again: a truncated answer with a higher limit, an invalid one with feedback. None for no higher limit."""
+    """Try again: a truncated answer with a higher limit, an invalid one with feedback.
+
+    None without a retry left, or without a higher limit.
+    """
+    if run.attempt > run.request.retry.max_retries:
+        return None
     if cut is None:
         return _start_attempt(_with_feedback(run, enforcement, output), "validation failed")
     raised = raised_limit(run.request, output, run.max_tokens)
