@@ -37,16 +37,16 @@ _PURPOSES = EnumCodec(
 
 def encode_payload(payload: Payload) -> dict[str, Any]:
     """Return the name and the value of the field that holds a payload."""
-    field, encode = _ENCODERS[type(payload)]
+    field, encode = ENCODERS[type(payload)]
     return {field: encode(payload)}
 
 
 def decode_payload(encoded: event_pb2.ExecutionEvent) -> Payload:
     """Decode the payload of a stored event; raises ValueError for a kind that this version does not store."""
     field = encoded.WhichOneof("event")
-    if field is None or field not in _DECODERS:
+    if field is None or field not in DECODERS:
         raise ValueError(f"an event of kind {field!r} is not one that this version stores")
-    return _DECODERS[field](getattr(encoded, field))
+    return DECODERS[field](getattr(encoded, field))
 
 
 def _encode_transition(moved: Transition) -> event_pb2.LifecycleTransition:
@@ -217,7 +217,7 @@ def _decode_completed(completed: event_pb2.Completed) -> events.Completed:
     return events.Completed(response_from_proto(completed.response))
 
 
-_ENCODERS: Mapping[type[Payload], tuple[str, Callable[[Any], Message]]] = MappingProxyType(
+ENCODERS: Mapping[type[Payload], tuple[str, Callable[[Any], Message]]] = MappingProxyType(
     {
         Transition: ("transition", _encode_transition),
         events.InferenceStart: ("inference_start", _encode_inference_start),
@@ -237,7 +237,7 @@ _ENCODERS: Mapping[type[Payload], tuple[str, Callable[[Any], Message]]] = Mappin
         events.Completed: ("completed", _encode_completed),
     }
 )
-_DECODERS: Mapping[str, Callable[[Any], Payload]] = MappingProxyType(
+DECODERS: Mapping[str, Callable[[Any], Payload]] = MappingProxyType(
     {
         "transition": _decode_transition,
         "inference_start": _decode_inference_start,

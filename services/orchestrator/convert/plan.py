@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from datetime import UTC, datetime
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -139,7 +138,7 @@ def _step_from_proto(step: plan_pb2.Step) -> Step:
         name=step.name,
         kind=step.kind,
         parameters=parameters,
-        input=_input_from_proto(step),
+        input=_value_from_proto(step.input),
         depends_on=tuple(dict.fromkeys(step.depends_on)),
         output=output_from_proto(step.output),
         max_retries=optional(step, "max_retries"),
@@ -153,16 +152,6 @@ def _moment_from_proto(timestamp: Timestamp) -> datetime:
         return timestamp.ToDatetime(UTC)
     except (ValueError, OverflowError):
         raise InvalidRequest("plan.trace.created_at must be a moment between the years 1 and 9999") from None
-
-
-def _input_from_proto(step: plan_pb2.Step) -> Value | None:
-    value = _value_from_proto(step.input)
-    if value is None:
-        return None
-    scores = [proposal.score for proposal in value.proposals] + [chunk.score for chunk in value.chunks]
-    if not all(map(math.isfinite, scores)):
-        raise InvalidRequest(f"step {step.name[:64]!r}: input has a score that is not a finite number")
-    return value
 
 
 def _policy_from_proto(policy: plan_pb2.PlanPolicy) -> PlanPolicy:

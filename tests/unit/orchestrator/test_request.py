@@ -12,6 +12,7 @@ from services.orchestrator.app.effects.calling import hash_arguments
 from services.orchestrator.convert.request import fingerprint_of
 from services.orchestrator.core.conversation.prompt import assemble_messages, context_message, last_user_text
 from services.orchestrator.core.model.contract import OutputContract, Rule
+from services.orchestrator.core.model.plan import Plan, Proposal, Step, Value, ValueKind
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import (
     Hints,
@@ -27,6 +28,7 @@ from services.orchestrator.core.model.retrieval import ContextPolicy, Retriever
 from services.orchestrator.core.model.retry import MAX_BACKOFF_S, MAX_RETRIES, MAX_WAITS_S
 
 BM25 = Retriever.BM25
+NOT_SCORED = Value(ValueKind.CANDIDATES, proposals=(Proposal("a", score=math.nan),))
 USER = Message(Role.USER, "why?")
 CONTEXT = Message(Role.SYSTEM, "Relevant context:")
 
@@ -69,6 +71,7 @@ def request(**fields):
         ({"context": ContextPolicy(BM25, "c", min_score=math.nan)}, "context.min_score is nan"),
         ({"context": ContextPolicy(BM25, "c", min_score=math.inf)}, "context.min_score is inf"),
         ({"context": ContextPolicy(BM25, "c", max_tokens=-1)}, "must not be negative"),
+        ({"mode": Mode.PLAN, "plan": Plan((Step("s", "rerank", input=NOT_SCORED),))}, "step 's': input has a score"),
         ({"rules": (Rule("", "true"),)}, "0 characters"),
         ({"rules": (Rule("r", "true"), Rule("r", "true"))}, "rules has 'r' more than once"),
         ({"rules": (Rule("r"),)}, "rule 'r' is empty"),

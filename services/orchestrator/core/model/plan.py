@@ -82,6 +82,12 @@ class Value:
     chunks: tuple[Chunk, ...] = ()
     results: tuple[CallResult, ...] = ()
 
+    @property
+    def scores(self) -> tuple[float, ...]:
+        """The scores of its proposals or chunks."""
+        proposed = tuple(proposal.score for proposal in self.proposals)
+        return proposed + tuple(chunk.score for chunk in self.chunks)
+
 
 @dataclass(frozen=True, slots=True)
 class Step:

@@ -183,6 +183,14 @@ def check_request(request: Request) -> None:
         raise InvalidRequest(unused)
     if request.mode is Mode.REDUNDANT:
         _check_voting(request)
+    if request.plan is not None:
+        _check_plan_inputs(request.plan)
+
+
+def _check_plan_inputs(plan: Plan) -> None:
+    for step in plan.steps:
+        if step.input is not None and not all(map(math.isfinite, step.input.scores)):
+            raise InvalidRequest(f"step {step.name[:64]!r}: input has a score that is not a finite number")
 
 
 def _check_ids(request: Request) -> None:
