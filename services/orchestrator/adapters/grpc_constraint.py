@@ -77,7 +77,7 @@ class GrpcConstraint:
 
 
 def _place_of(unsupported: contract_pb2.UnsupportedKeyword) -> str:
-    """Return a keyword and where it stands, such as `uniqueItems at /properties/tags`; at the root its name alone."""
+    """Return a keyword and its path, such as `uniqueItems at /properties/tags`; at the root only the keyword."""
     keyword = unsupported.keyword
     place = unsupported.path.removesuffix(f"/{keyword}")
     if not place:

@@ -1,4 +1,4 @@
-"""How much text a value holds, which is nearly all of its memory."""
+"""The size of a value's texts, which take nearly all of its memory."""
 
 from __future__ import annotations
 

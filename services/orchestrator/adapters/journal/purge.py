@@ -27,7 +27,7 @@ log = get_logger(__name__)
 class Purger:
     """Purges executions and conversations that are older than their retention, once a minute.
 
-    A batch that fails is tried again soon, and half as large. Conversations without a retention stay.
+    After a failure it tries again soon, with half the batch. Without a retention, conversations stay.
     """
 
     def __init__(self, engine: Engine, retention_s: float, session_retention_s: float = 0.0) -> None:
@@ -58,7 +58,7 @@ class Purger:
             await self._repeat(lambda db: forget_old_sessions(db, oldest_s, self._at_once))
 
     async def forget_session(self, session_id: str) -> int:
-        """Forget the executions of a conversation that do not run, and return how many there were."""
+        """Delete the executions of a conversation that do not run; returns their number."""
         return await self._repeat(lambda db: forget_executions_of(db, session_id, self._at_once))
 
     async def _live(self, afterwards: Callable[[], None]) -> None:
@@ -94,7 +94,7 @@ class Purger:
 
 
 def forget_old_executions(db: Connection, oldest_s: float, limit: int) -> int:
-    """Forget executions that ended, or were interrupted, before a time, the oldest first; returns how many."""
+    """Delete executions that ended or were interrupted before a time, the oldest first; returns their number."""
     has_ended = and_(_executions.c.response.is_not(None), _executions.c.entered_at < oldest_s)
     is_given_up = and_(IS_INTERRUPTED, _executions.c.interrupted_at < oldest_s)
     count = 0
@@ -105,14 +105,14 @@ def forget_old_executions(db: Connection, oldest_s: float, limit: int) -> int:
 
 
 def forget_executions_of(db: Connection, session_id: str, limit: int) -> int:
-    """Forget executions of a conversation that ended or were interrupted; returns how many."""
+    """Delete the ended and interrupted executions of a conversation; returns their number."""
     has_stopped = (_executions.c.response.is_not(None)) | IS_INTERRUPTED
     found = select(_executions.c.request_id).where(_executions.c.session_id == session_id, has_stopped).limit(limit)
     return _forget_executions(db, db.execute(found.with_for_update(skip_locked=True)).scalars().all())
 
 
 def forget_old_sessions(db: Connection, oldest_s: float, limit: int) -> int:
-    """Forget conversations that were last used before a time, unless a turn of theirs runs; returns how many."""
+    """Delete conversations that were last used before a time and have no running turn; returns their number."""
     in_use = select(tables.turns.c.session_id)
     is_old = and_(_sessions.c.updated_at < oldest_s, _sessions.c.session_id.not_in(in_use))
     found = select(_sessions.c.session_id).where(is_old).order_by(_sessions.c.updated_at).limit(limit)
@@ -120,7 +120,7 @@ def forget_old_sessions(db: Connection, oldest_s: float, limit: int) -> int:
 
 
 def forget_sessions(db: Connection, session_ids: Sequence[str]) -> int:
-    """Forget conversations with all that is kept for them; what they cost stays. Returns how many there were."""
+    """Delete conversations with their messages, values and summaries, but not their usage; returns their number."""
     if not session_ids:
         return 0
     for table in (tables.messages, tables.session_state, tables.summaries):

@@ -34,7 +34,7 @@ _SUMS = ("requests", "prompt_tokens", "cached_prompt_tokens", "output_tokens", "
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """An execution to admit; one that takes its session's turn is refused while another has it."""
+    """An execution to admit; with `takes_turn` it is refused while another execution has the session's turn."""
 
     record: ExecutionRecord
     admitted: Admitted
@@ -98,7 +98,7 @@ class Writes:
         )
 
     def admit(self, db: Connection, admission: Admission) -> ExecutionRecord | None:
-        """Store a new execution, or return the one that has its id."""
+        """Store a new execution, or return the stored execution with its id."""
         record = admission.record
         if self.admit_all(db, [admission]) == 0:
             return get_record(db, record.request_id)
@@ -106,7 +106,7 @@ class Writes:
         return None
 
     def admit_again(self, db: Connection, admission: Admission, ended: ExecutionRecord) -> int | None:
-        """Begin an execution anew that is still as it ended; keep its events and delete its replay entries."""
+        """Restart an ended execution unless another caller was faster; keep its events, delete its entries."""
         record, request_id = admission.record, admission.record.request_id
         fresh = _row_of(record) | {
             "owner": self._owner, "response": None, "last_error": None,
@@ -138,7 +138,7 @@ class Writes:
             )
 
     def admit_all(self, db: Connection, admissions: Sequence[Admission]) -> int:
-        """Store the executions whose ids are free; returns how many were."""
+        """Store the executions whose ids are free; returns their number."""
         count = self._admit.run(db, [_row_of(one.record) for one in admissions])
         if count == len(admissions):
             self._add_entries.run(db, [_entry_row(one.record.request_id, 0, one.admitted) for one in admissions])
@@ -157,7 +157,7 @@ class Writes:
             self._end_all(db, ended)
 
     def _end_all(self, db: Connection, writes: Sequence[Write]) -> None:
-        """Delete what only a live execution needs; add its turn and its usage."""
+        """Add the turns and the usage of ended executions; delete their entries, and free their sessions."""
         self._end_entries.run(db, [{"key": write.record.request_id} for write in writes])
         for write in writes:
             if write.turn:
@@ -268,6 +268,6 @@ def _entry_row(request_id: str, position: int, entry: Entry) -> dict[str, Any]:
 def _total_rows(totals: Sequence[UsageTotal]) -> list[dict[str, Any]]:
     return [
         {"session_id": one.session_id, "model": one.model} | {name: getattr(one, name) for name in _SUMS}
-        # In one order everywhere: replicas that add to the same rows must not wait for each other in a circle.
+        # One order everywhere: orchestrators that add to the same rows must not deadlock.
         for one in sorted(totals, key=lambda total: (total.session_id, total.model))
     ]

@@ -1,14 +1,14 @@
 """The memory of a stored conversation: evicts its oldest messages, and puts a summary in their place.
 
-Theory of operation. A conversation is cut only where a new question begins, so that whole turns go: question, tool
-calls, their results, answer. A cut that only just met the limit would move with nearly every turn, and with it the
-beginning of the prompt, whose KV cache would be lost each time. So a cut goes down to a low-water mark, half of the
-limit, and stays until the conversation has grown up to the limit again. Where it stays is kept with the conversation.
+Theory of operation. A conversation is cut only before a question, so that whole turns are evicted: question, tool
+calls, their results, answer. A cut that only just met the limit would move with nearly every turn, and the changed
+beginning of the prompt would invalidate the KV cache each time. So a cut goes down to a low-water mark, half of the
+limit, and stays until the conversation reaches the limit again. The position of the cut is stored.
 
 Invariants:
-    1. What is kept is an unbroken end of the conversation, and begins at a cut.
-    2. It is within the limits, or it is what cannot go: what the new turn goes on from, where that is no question.
-    3. Nothing goes of a conversation that is within the limits as it is.
+    1. The kept messages are an unbroken end of the conversation, and begin at a cut.
+    2. They are within the limits, unless the new turn is no question: then the turn that it continues stays.
+    3. A conversation within the limits loses nothing.
     4. No tool result is without its call.
 """
 
@@ -38,7 +38,7 @@ sentences, at most 150 words, nothing but the summary."""
 
 
 class Eviction(StrEnum):
-    """What happens to the oldest messages when a conversation is too long."""
+    """The treatment of the oldest messages of a conversation that is too long."""
 
     FIFO = "fifo"
     NONE = "none"
@@ -47,7 +47,7 @@ class Eviction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MemoryPolicy:
-    """How much of a conversation a model sees; 0 messages are any number, 0 tokens what the window leaves."""
+    """The limits of a conversation in a prompt; 0 messages is no limit, 0 tokens is the context window."""
 
     max_messages: int = 0
     max_tokens: int = 0
@@ -130,14 +130,14 @@ def counted_text(message: Message) -> str:
 
 
 def byte_count(message: Message) -> int:
-    """Return the bytes of a message's text; it has no more tokens than that."""
+    """Return the bytes of a message's text, which bound its tokens."""
     texts = [message.content, message.reasoning, message.name, message.tool_call_id]
     texts += [text for call in message.tool_calls for text in (call.id, call.name, call.arguments_json)]
     return sum(len(text.encode()) for text in texts)
 
 
 def most_tokens(messages: Sequence[Message], tools: Sequence[ToolDefinition]) -> int:
-    """Return a number that the tokens of a prompt do not exceed, from its bytes alone."""
+    """Return an upper bound for the tokens of a prompt, from its bytes."""
     described = sum(len(f"{tool.name}{tool.description}{tool.parameters_json}".encode()) for tool in tools)
     said = sum(byte_count(message) + _MESSAGE_BYTES for message in messages)
     return _PROMPT_BYTES + said + 2 * described + _TOOL_BYTES * len(tools)

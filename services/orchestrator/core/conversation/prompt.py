@@ -1,4 +1,4 @@
-"""The messages that the model sees."""
+"""The messages of a prompt."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ _ENVIRONMENT = ImmutableSandboxedEnvironment(undefined=StrictUndefined, trim_blo
 
 
 class PromptTemplateError(ValueError):
-    """The template is malformed, or the variables are not what it takes; the message says which and where."""
+    """The template is malformed, or its variables are wrong; the message names the line or the variable."""
 
 
 class _Missing:

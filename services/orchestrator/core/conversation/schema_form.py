@@ -28,7 +28,7 @@ _TYPES = frozenset({"string", "number", "integer", "boolean", "null"})
 
 
 class _NoFormError(Exception):
-    """The schema has something that a form cannot show."""
+    """A form cannot show the schema."""
 
 
 def form_of(schema: Any) -> str | None:
@@ -37,7 +37,7 @@ def form_of(schema: Any) -> str | None:
         return None
     try:
         form = _Writer(schema).type_of(schema, 0, 0)
-    except (_NoFormError, AttributeError, TypeError):  # also a malformed schema, of which compiling says what is wrong
+    except (_NoFormError, AttributeError, TypeError):  # a malformed schema too: the compiler reports its error
         return None
     comment = _comment_of(schema)
     if not comment:
@@ -121,7 +121,7 @@ def _comment_of(schema: Any) -> str:
 
 
 def _target_of(reference: Any, root: Mapping[str, Any]) -> Any:
-    """Return what a reference within the document names; one that leads on is followed where it stands."""
+    """Return the target of a reference within the document, which may be a reference itself."""
     if not isinstance(reference, str) or not reference.startswith("#/"):
         raise _NoFormError
     found: Any = root

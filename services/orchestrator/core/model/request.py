@@ -158,7 +158,7 @@ class Request:
 
     @property
     def offers_tools(self) -> bool:
-        """Whether tools are looked up: CHAT offers all registered ones unless told otherwise, STRUCTURED none."""
+        """Whether tools are looked up: by default CHAT offers all registered tools, STRUCTURED none."""
         if self.hints.tool_choice.mode is ToolChoiceMode.NONE and not self.hints.tool_choice.tool_name:
             return False
         return bool(self.tools) or self.mode is Mode.CHAT
