@@ -15,7 +15,8 @@ from pagantic_common.domain.ids import require_id
 from services.orchestrator.app.executions import Executions
 from services.orchestrator.app.history import History
 from services.orchestrator.app.running.submission import Submission
-from services.orchestrator.convert.event import event_to_proto, state_from_proto, state_to_proto
+from services.orchestrator.convert.event import event_to_proto
+from services.orchestrator.convert.lifecycle import state_from_proto, state_to_proto
 from services.orchestrator.convert.plan import plan_to_proto
 from services.orchestrator.convert.record import record_to_proto, session_to_proto, usage_total_to_proto
 from services.orchestrator.convert.request import fingerprint_of, request_from_proto

@@ -1,4 +1,4 @@
-"""Knobs of the orchestrator, read as PAGANTIC_ORCHESTRATOR_<NAME>."""
+"""Settings of the orchestrator, read as PAGANTIC_ORCHESTRATOR_<NAME>."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from services.orchestrator.ports.journal import MAX_STATE_BYTES, Durability
 
 
 class OrchestratorSettings(CallerSettings):
-    """What can be set."""
+    """The settings."""
 
     model_config = SettingsConfigDict(frozen=True, extra="ignore", env_prefix="PAGANTIC_ORCHESTRATOR_")
 
@@ -95,21 +95,25 @@ class OrchestratorSettings(CallerSettings):
 
     @property
     def max_received_bytes(self) -> int:
-        """Largest message that the port takes: what is somewhat too large is refused in words, the rest by gRPC.
+        """Largest message that the port takes: the service refuses a smaller excess in words, gRPC a larger one.
 
-        However small requests must be, a session's values may be set all at once.
+        The limit leaves room for all values of a session in one update.
         """
         return min(self.max_message_bytes, 2 * max(self.max_request_bytes, MAX_STATE_BYTES))
 
     @field_validator("prices", mode="before")
     @classmethod
     def _parse_prices(cls, value: Any) -> Any:
-        return parse_prices(value) if isinstance(value, str) else value
+        if not isinstance(value, str):
+            return value
+        return parse_prices(value)
 
     @field_validator("allowed_step_kinds", mode="before")
     @classmethod
     def _parse_list(cls, value: Any) -> Any:
-        return frozenset(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+        if not isinstance(value, str):
+            return value
+        return frozenset(part.strip() for part in value.split(",") if part.strip())
 
     @field_validator("step_kinds", mode="before")
     @classmethod

@@ -5,7 +5,7 @@ import uuid
 import psycopg
 import pytest
 
-from services.orchestrator.adapters.sql_journal import SqlJournal
+from services.orchestrator.adapters.journal.sql_journal import SqlJournal
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

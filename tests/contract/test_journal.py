@@ -21,10 +21,10 @@ from pagantic_common.domain.errors import (
 )
 from pagantic_common.domain.messages import Message, Role
 from pagantic_common.telemetry.clock import SystemClock
-from services.orchestrator.adapters import journal_database
-from services.orchestrator.adapters.journal_database import check_url
-from services.orchestrator.adapters.journal_schema import TABLES
-from services.orchestrator.adapters.sql_journal import SqlJournal
+from services.orchestrator.adapters.journal import database as journal_database
+from services.orchestrator.adapters.journal.database import check_url
+from services.orchestrator.adapters.journal.schema import TABLES
+from services.orchestrator.adapters.journal.sql_journal import SqlJournal
 from services.orchestrator.core.conversation.memory import Summary
 from services.orchestrator.core.execution.events import Event
 from services.orchestrator.core.execution.inputs import Inferred
@@ -363,7 +363,7 @@ async def test_an_entry_of_another_version_cannot_be_taken_up_from(journal, data
     await admit(journal)
     with opened(database_url) as db:
         db.execute(text("UPDATE entries SET entry = :entry"), {"entry": b'["Later",{}]'})
-    with pytest.raises(PreconditionFailed, match="cannot be taken up again"):
+    with pytest.raises(PreconditionFailed, match="cannot be resumed"):
         await journal.entries("r")
 
 

@@ -10,8 +10,9 @@ from sqlalchemy import event, select, text
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, NotFound, PreconditionFailed, Unavailable
 from pagantic_common.domain.messages import Message, Role
-from services.orchestrator.adapters import journal_purge, journal_reads
-from services.orchestrator.adapters.journal_schema import TABLES
+from services.orchestrator.adapters.journal import conversations
+from services.orchestrator.adapters.journal import purge as journal_purge
+from services.orchestrator.adapters.journal.schema import TABLES
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.ports.journal import UsageTotal, Write
 from tests.contract.test_journal import TURN, admit, ended, happened, opened, record, totals_of
@@ -253,7 +254,7 @@ async def test_a_turn_that_ends_while_a_conversation_is_read_moves_no_position(j
     await admit(journal, session_id="s")
     large = tuple(Message(Role.USER, f"{number}" * 100) for number in range(6))
     await journal.write(ended(record(session_id="s"), 1, turn=large))
-    within = journal_reads._within
+    within = conversations.read_within
 
     def meanwhile(*given):
         found = within(*given)
@@ -261,7 +262,7 @@ async def test_a_turn_that_ends_while_a_conversation_is_read_moves_no_position(j
             db.execute(text("INSERT INTO messages SELECT session_id, 6, message FROM messages WHERE position = 0"))
         return found
 
-    monkeypatch.setattr(journal_reads, "_within", meanwhile)
+    monkeypatch.setattr(conversations, "read_within", meanwhile)
     assert await journal.history("s", 250) == (4, large[4:])
 
 

@@ -8,9 +8,9 @@ from alembic.migration import MigrationContext
 from sqlalchemy import create_engine, text
 
 from pagantic_common.domain.errors import PreconditionFailed
-from services.orchestrator.adapters.journal_database import check_url
-from services.orchestrator.adapters.journal_schema import TABLES
-from services.orchestrator.adapters.sql_journal import SqlJournal
+from services.orchestrator.adapters.journal.database import check_url
+from services.orchestrator.adapters.journal.schema import TABLES
+from services.orchestrator.adapters.journal.sql_journal import SqlJournal
 from services.orchestrator.core.conversation.memory import Summary
 
 # What differs between the databases, as the journals of each were made.

@@ -13,7 +13,7 @@ from pagantic_common.rpc.call import call_unary
 from pagantic_common.rpc.server import Registration
 from pagantic_common.telemetry.clock import SystemClock
 from pagantic_common.testing.server import serving
-from services.orchestrator.adapters.sql_journal import SqlJournal
+from services.orchestrator.adapters.journal.sql_journal import SqlJournal
 from services.orchestrator.app.executions import Executions
 from services.orchestrator.app.history import History
 from services.orchestrator.app.presence import Presence

@@ -1,4 +1,4 @@
-"""Kinds of plan steps that a deployment adds: functions that the setting STEP_KINDS names."""
+"""A deployment's own kinds of plan steps: the functions in the setting STEP_KINDS."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from services.orchestrator.ports.services import CustomStep
 def load_custom_steps(functions: Mapping[str, str]) -> dict[str, CustomStep]:
     """Import the function of each kind, given as `package.module:function`.
 
-    Raises InvalidRequest (CONFIG_INVALID) for what cannot be imported, is not a coroutine function, or has the name of
-    a built-in kind.
+    Raises InvalidRequest (CONFIG_INVALID) for a function that cannot be imported or is not a coroutine function, and
+    for the name of a built-in kind.
     """
     return {kind: _load(kind, path) for kind, path in functions.items()}
 

@@ -6,6 +6,7 @@ import grpc
 
 from pagantic.constraint.v1 import constraint_service_pb2, constraint_service_pb2_grpc, contract_pb2
 from pagantic_common.codec.errors import failure_from_proto
+from pagantic_common.codec.fields import decode_optional, optional
 from pagantic_common.codec.messages import usage_from_proto
 from pagantic_common.codec.validation import guarantee_from_proto, stage_report_from_proto
 from pagantic_common.domain.validation import Enforcement
@@ -68,15 +69,17 @@ class GrpcConstraint:
             structured_output_json=reply.structured_output_json,
             stages=tuple(stage_report_from_proto(stage) for stage in reply.stages),
             guarantee=guarantee_from_proto(reply.guarantee),
-            failure=failure_from_proto(reply.error) if reply.HasField("error") else None,
-            semantic_score=reply.semantic_score if reply.HasField("semantic_score") else None,
+            failure=decode_optional(reply, "error", failure_from_proto),
+            semantic_score=optional(reply, "semantic_score"),
             judge_usage=usage_from_proto(reply.judge_usage),
             warnings=tuple(reply.warnings),
         )
 
 
 def _place_of(unsupported: contract_pb2.UnsupportedKeyword) -> str:
-    """Return a keyword and where it stands, such as `uniqueItems at /properties/tags`; at the root its name alone."""
+    """Return a keyword and its path, such as `uniqueItems at /properties/tags`; at the root only the keyword."""
     keyword = unsupported.keyword
     place = unsupported.path.removesuffix(f"/{keyword}")
-    return f"{keyword} at {place}" if place else keyword
+    if not place:
+        return keyword
+    return f"{keyword} at {place}"

@@ -1,4 +1,4 @@
-"""ContextPort over gRPC: the context service, and the rerank service where the policy asks for it."""
+"""ContextPort over gRPC: the context service, and the rerank service if the policy asks for it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pagantic_common.codec.messages import message_from_proto
 from pagantic_common.domain.chunks import Chunk
 from pagantic_common.rpc.peer import Peer
 from services.orchestrator.convert.request import context_to_proto
-from services.orchestrator.core.model.request import ContextPolicy
+from services.orchestrator.core.model.retrieval import ContextPolicy
 from services.orchestrator.ports.services import BuiltContext, Ranking
 
 
@@ -55,7 +55,7 @@ class GrpcContext:
         return tuple(chunk_from_proto(chunk) for chunk in reply.chunks)
 
     async def rerank(self, query: str, chunks: Sequence[Chunk], ranking: Ranking) -> tuple[Chunk, ...]:
-        """Return chunks anew ordered, those below min_score dropped."""
+        """Return the chunks in a new order, without those below min_score."""
         request = rerank_service_pb2.RerankRequest(
             query=query,
             chunks=[chunk_to_proto(chunk) for chunk in chunks],

@@ -34,7 +34,7 @@ COUNT_TIMEOUT_S = 10.0
 
 @dataclass(slots=True)
 class _Answer:
-    """What one candidate has said so far."""
+    """The output of one candidate so far."""
 
     contents: list[str] = field(default_factory=list)
     reasonings: list[str] = field(default_factory=list)
@@ -55,7 +55,7 @@ class _Answer:
         return InferenceDelta(usage=self.usage, model=self.model, seed=self.seed)
 
     def another(self) -> _Answer:
-        """Return another candidate of the same inference, which has said nothing."""
+        """Return another candidate of the same inference, without output."""
         return _Answer(model=self.model, seed=self.seed)
 
     def add(self, delta: inference_service_pb2.CandidateDelta) -> InferenceDelta:
@@ -122,11 +122,11 @@ class GrpcInference:
         return TokenCount(reply.chat_tokens, tuple(reply.text_tokens), reply.context_window)
 
     def context_window(self, model: str) -> int:
-        """Return the context window that the model had when it was last heard of; 0 when it was not."""
+        """Return the last known context window of the model; 0 when unknown."""
         return self._windows.get(model, 0)
 
     async def infer(self, command: Infer, hints: Hints) -> AsyncGenerator[InferenceDelta | InferenceOutput, None]:
-        """Stream what the model says, then the whole output."""
+        """Stream the model's text, then the whole output."""
         answer = _Answer()
         async with aclosing(self._infer(_request(command, hints))) as responses:
             async for response in responses:
@@ -183,7 +183,7 @@ class GrpcInference:
                 self._line.call_ended()
 
     async def sample(self, command: Sample, hints: Hints) -> AsyncGenerator[CandidateOutput | TokenUsage, None]:
-        """Give the prompt's usage, each candidate as it ends with its own, then the usage of all."""
+        """Yield the prompt's usage, each candidate with its own usage as it ends, then the usage of all."""
         answers: dict[int, _Answer] = {}
         first = _Answer()
         request = _sample_request(command, hints)

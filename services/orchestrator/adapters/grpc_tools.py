@@ -29,7 +29,7 @@ class GrpcTools:
         return [OfferedTool(tool_definition_from_proto(tool.definition), tool.available) for tool in reply.tools]
 
     async def execute(self, call: ToolCall) -> ToolCallRecord:
-        """Run a call; the tool's own failure is in the record."""
+        """Run a call; the record has the tool's own failure."""
         request = tools_service_pb2.ExecuteToolRequest(call=tool_call_to_proto(call))
         reply = await self._peer.call_unary(self._stub.ExecuteTool, request)
         return ToolCallRecord(

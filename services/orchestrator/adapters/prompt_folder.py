@@ -14,9 +14,9 @@ SUFFIXES = (".md", ".txt")
 
 
 class PromptFolder:
-    """The templates of a folder, or none. Raises InvalidRequest naming a folder or a file that cannot be used.
+    """The templates of a folder. Raises InvalidRequest with the name of an unusable folder or file.
 
-    Files with other suffixes, and those whose name begins with a dot, are left alone.
+    Files with other suffixes and hidden files are ignored.
     """
 
     def __init__(self, folder: Path | None) -> None:

@@ -7,6 +7,7 @@ from pagantic_common.domain.errors import InvalidRequest
 from services.orchestrator.core.model.contract import OutputContract, Rule, SchemaInPrompt
 
 _SCHEMA_IN_PROMPT = {
+    contract_pb2.SCHEMA_IN_PROMPT_UNSPECIFIED: SchemaInPrompt.AUTO,
     contract_pb2.SCHEMA_IN_PROMPT_ON: SchemaInPrompt.ON,
     contract_pb2.SCHEMA_IN_PROMPT_OFF: SchemaInPrompt.OFF,
 }
@@ -37,16 +38,17 @@ def rule_to_proto(rule: Rule) -> contract_pb2.Rule:
 
 def output_from_proto(output: contract_pb2.OutputContract) -> OutputContract:
     """Decode an output contract; unset switches are on. Raises InvalidRequest for an unknown schema_in_prompt."""
-    if output.schema_in_prompt not in contract_pb2.SchemaInPrompt.values():
+    schema_in_prompt = _SCHEMA_IN_PROMPT.get(output.schema_in_prompt)
+    if schema_in_prompt is None:
         raise InvalidRequest(f"output.schema_in_prompt {output.schema_in_prompt} is not known")
     return OutputContract(
         schema_json=output.schema_json,
         grammar=output.grammar,
         grammar_name=output.grammar_name,
-        decoder_constraint=output.decoder_constraint if output.HasField("decoder_constraint") else True,
-        repair_allowed=output.repair_allowed if output.HasField("repair_allowed") else True,
-        strict_validation=output.strict_validation if output.HasField("strict_validation") else True,
-        schema_in_prompt=_SCHEMA_IN_PROMPT.get(output.schema_in_prompt, SchemaInPrompt.AUTO),
+        decoder_constraint=output.decoder_constraint or not output.HasField("decoder_constraint"),
+        repair_allowed=output.repair_allowed or not output.HasField("repair_allowed"),
+        strict_validation=output.strict_validation or not output.HasField("strict_validation"),
+        schema_in_prompt=schema_in_prompt,
     )
 
 

@@ -1,8 +1,8 @@
-"""Journal entries <-> JSON documents of their kind and value, in a form that outlives names of Python."""
+"""Journal entries <-> JSON documents of their kind and value, in a form that outlives the names of classes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -10,13 +10,14 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 
+from pagantic_common.domain.messages import Message
 from services.orchestrator.core.execution.inputs import Enforced, Failed, Inferred, Planned, PlanRan, Sampled, ToolsRan
 from services.orchestrator.core.execution.progress import CallBegan, CallEnded, NestedInput, StepEnded
 from services.orchestrator.core.execution.replay import Admitted, Entry
 from services.orchestrator.core.model.prepared import Prepared
 
-# The names are stored. A class may be renamed, its name here may not; a form that an older reader would misread takes a
-# name with its version ("Prepared.2"), and the old name keeps a reader. A journal of each release is kept in the tests.
+# The names are stored: a class may be renamed, its name here may not. A form that an older reader would misread gets a
+# name with a version ("Prepared.2"), and the old name keeps its reader. The tests keep a journal of each release.
 KINDS: Mapping[str, type[Any]] = MappingProxyType(
     {
         "Admitted": Admitted,
@@ -42,13 +43,12 @@ class UnreadableEntryError(ValueError):
 
 
 def entry_to_json(entry: Entry) -> bytes:
-    """Encode an entry; what happened inside a step comes with the step's name and the number of its run.
+    """Encode an entry; the input of a step's machine comes with the step's name and the number of its run.
 
-    Of the history that a run sees only the positions are kept, for the conversation is stored: else it would be stored
-    again with each of its turns.
+    Of a stored conversation only the positions are kept: else each turn would store the whole conversation again.
     """
     if isinstance(entry, Prepared):
-        entry = replace(entry, history=entry.history[: len(entry.history) - referred_count(entry)])
+        entry = replace(entry, history=entry.history[: len(entry.history) - len(referred_positions(entry))])
     if isinstance(entry, NestedInput):
         document: list[Any] = [_NAMES[type(entry.happened)], entry.happened, entry.step, entry.number]
     else:
@@ -56,9 +56,18 @@ def entry_to_json(entry: Entry) -> bytes:
     return to_json(document, inf_nan_mode="constants")
 
 
-def referred_count(prepared: Prepared) -> int:
-    """Return how many messages of a history are those of the stored conversation."""
-    return prepared.history_end - prepared.history_start
+def referred_positions(entry: Entry) -> range:
+    """Return the positions of the stored conversation that an entry refers to instead of keeping the messages."""
+    if isinstance(entry, Prepared):
+        return range(entry.history_start, entry.history_end)
+    return range(0)
+
+
+def with_history(entry: Entry, referred: Sequence[Message]) -> Entry:
+    """Return an entry with the messages that it refers to."""
+    if isinstance(entry, Prepared):
+        return replace(entry, history=(*entry.history, *referred))
+    return entry
 
 
 def entry_from_json(document: bytes) -> Entry:
@@ -66,10 +75,12 @@ def entry_from_json(document: bytes) -> Entry:
     try:
         kind, value, *inside = from_json(document)
         entry: Any = _ADAPTERS[kind].validate_python(value)
-        found: Entry = NestedInput(str(inside[0]), int(inside[1]), entry) if inside else entry
-    except ValidationError as error:  # its own text has the values, which may be what people said
+        if inside:
+            entry = NestedInput(str(inside[0]), int(inside[1]), entry)
+    except ValidationError as error:  # its own text has the values, which may be private
         where = error.errors(include_input=False, include_url=False)[0]
         raise UnreadableEntryError(f"an entry of {kind} cannot be read: {where['loc']}: {where['msg']}") from None
     except (ValueError, KeyError, TypeError, IndexError):
-        raise UnreadableEntryError("an entry cannot be read: it is of no kind that this version has") from None
+        raise UnreadableEntryError("an entry cannot be read: this version does not have its kind") from None
+    found: Entry = entry
     return found

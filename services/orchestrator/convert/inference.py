@@ -1,33 +1,37 @@
-"""What an inference says <-> proto."""
+"""Outputs and settings of inferences <-> proto."""
 
 from __future__ import annotations
 
 from pagantic.inference.v1 import generation_pb2
-from services.orchestrator.core.model.request import Reasoning
+from pagantic_common.codec.enums import EnumCodec
+from services.orchestrator.core.model.request import Reasoning, ReasoningMode
 from services.orchestrator.core.model.response import FinishReason, TokenLogprob
 
-_FINISH_PREFIX = "FINISH_REASON_"
 _BYTES = "latin-1"
-_REASONING_PREFIX = "REASONING_MODE_"
+_REASONS = EnumCodec(generation_pb2.FinishReason, FinishReason, "FINISH_REASON_", unknown=FinishReason.ERROR)
+REASONING_MODES = EnumCodec(generation_pb2.ReasoningMode, ReasoningMode, "REASONING_MODE_", unknown=None)
 
 
 def reasoning_to_proto(reasoning: Reasoning) -> generation_pb2.Reasoning:
     """Encode how a reasoning model is to think."""
-    mode = generation_pb2.ReasoningMode.Value(_REASONING_PREFIX + reasoning.mode)
-    return generation_pb2.Reasoning(mode=mode, max_tokens=reasoning.max_tokens)
+    return generation_pb2.Reasoning(mode=REASONING_MODES.to_proto(reasoning.mode), max_tokens=reasoning.max_tokens)
 
 
 def finish_reason_to_proto(reason: FinishReason | None) -> generation_pb2.FinishReason.ValueType:
     """Encode a finish reason; None is not set."""
-    if reason is None:
-        return generation_pb2.FINISH_REASON_UNSPECIFIED
-    return generation_pb2.FinishReason.Value(_FINISH_PREFIX + reason.name)
+    return _REASONS.to_proto(reason)
 
 
 def finish_reason_from_proto(value: generation_pb2.FinishReason.ValueType) -> FinishReason:
-    """Decode a finish reason; what is not known is an error."""
-    name = generation_pb2.FinishReason.Name(value).removeprefix(_FINISH_PREFIX)
-    return FinishReason[name] if name in FinishReason.__members__ else FinishReason.ERROR
+    """Decode a finish reason; an unknown one is ERROR."""
+    return _REASONS.from_proto(value)
+
+
+def set_finish_reason_from_proto(value: generation_pb2.FinishReason.ValueType) -> FinishReason | None:
+    """Decode a finish reason that may be unset; None for unset."""
+    if value == generation_pb2.FINISH_REASON_UNSPECIFIED:
+        return None
+    return _REASONS.from_proto(value)
 
 
 def logprob_to_proto(logprob: TokenLogprob) -> generation_pb2.TokenLogprob:

@@ -1,17 +1,16 @@
-"""Plans and what their steps take and give <-> proto."""
+"""Plans, and the inputs and outputs of their steps <-> proto."""
 
 from __future__ import annotations
 
-import math
 from datetime import UTC, datetime
 
-from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from pagantic.common.v1 import error_pb2
 from pagantic.orchestrator.v1 import plan_pb2
 from pagantic_common.codec.chunks import chunk_from_proto, chunk_to_proto
 from pagantic_common.codec.errors import failure_from_proto, failure_to_proto
+from pagantic_common.codec.fields import decode_optional, encode_optional, optional
 from pagantic_common.codec.messages import (
     duration_from_proto,
     duration_to_proto,
@@ -38,13 +37,14 @@ from services.orchestrator.core.model.plan import (
 )
 from services.orchestrator.core.model.response_warning import ResponseWarning
 
-MAX_DURATION_S = 315_576_000_000  # the largest google.protobuf.Duration
-
 
 def plan_from_proto(plan: plan_pb2.ExecutionPlan) -> Plan:
-    """Decode a plan; raises InvalidRequest for parameters that are no JSON object."""
-    created_at = _moment_from_proto(plan.trace.created_at) if plan.trace.HasField("created_at") else None
-    trace = PlanTrace(plan.trace.planner_id or PlanTrace().planner_id, plan.trace.rationale, created_at)
+    """Decode a plan; raises InvalidRequest for parameters that are not a JSON object."""
+    trace = PlanTrace(
+        planner_id=plan.trace.planner_id or PlanTrace().planner_id,
+        rationale=plan.trace.rationale,
+        created_at=decode_optional(plan.trace, "created_at", _moment_from_proto),
+    )
     return Plan(tuple(_step_from_proto(step) for step in plan.steps), _policy_from_proto(plan.policy), trace)
 
 
@@ -71,10 +71,11 @@ def _step_to_proto(step: Step) -> plan_pb2.Step:
         kind=step.kind,
         parameters_json=dump_json(dict(step.parameters)),
         depends_on=step.depends_on,
-        output=None if step.output.is_empty else output_to_proto(step.output),
         max_retries=step.max_retries,
-        retry=None if step.retry is None else retry_to_proto(step.retry),
+        retry=encode_optional(step.retry, retry_to_proto),
     )
+    if not step.output.is_empty:
+        encoded.output.CopyFrom(output_to_proto(step.output))
     if step.timeout_s:
         encoded.timeout.CopyFrom(duration_to_proto(step.timeout_s))
     if step.input is not None:
@@ -83,13 +84,13 @@ def _step_to_proto(step: Step) -> plan_pb2.Step:
 
 
 def result_to_proto(result: StepResult) -> plan_pb2.StepResult:
-    """Encode what came of a step."""
+    """Encode the result of a step."""
     encoded = plan_pb2.StepResult(
         name=result.name,
         kind=result.kind,
         attempts=result.attempts,
         duration=duration_to_proto(result.duration_s),
-        error=None if result.failure is None else failure_to_proto(result.failure),
+        error=encode_optional(result.failure, failure_to_proto),
         usage=usage_to_proto(result.usage),
         warnings=[warning_to_proto(warning) for warning in result.warnings],
     )
@@ -100,15 +101,18 @@ def result_to_proto(result: StepResult) -> plan_pb2.StepResult:
 
 
 def result_from_proto(result: plan_pb2.StepResult) -> StepResult:
-    """Decode what came of a step."""
+    """Decode the result of a step."""
+    usage = result.output.usage  # where earlier versions stored it
+    if result.HasField("usage"):
+        usage = result.usage
     return StepResult(
         name=result.name,
         kind=result.kind,
-        output=_value_from_proto(result.output) if result.HasField("output") else None,
-        failure=failure_from_proto(result.error) if result.HasField("error") else None,
+        output=decode_optional(result, "output", _value_from_proto),
+        failure=decode_optional(result, "error", failure_from_proto),
         attempts=result.attempts,
         duration_s=duration_from_proto(result.duration),
-        usage=usage_from_proto(result.usage if result.HasField("usage") else result.output.usage),
+        usage=usage_from_proto(usage),
         warnings=tuple(warning_from_proto(warning) for warning in result.warnings),
     )
 
@@ -125,7 +129,7 @@ def warning_from_proto(warning: error_pb2.Warning) -> ResponseWarning:
 
 def _step_from_proto(step: plan_pb2.Step) -> Step:
     try:
-        parameters = parse_json(step.parameters_json, is_rewritable=True) if step.parameters_json else {}
+        parameters = parse_json(step.parameters_json or "{}", is_rewritable=True)
     except JsonTextError as error:
         raise InvalidRequest(f"step {step.name[:64]!r}: parameters_json is not JSON: {error}") from None
     if not isinstance(parameters, dict):
@@ -134,12 +138,12 @@ def _step_from_proto(step: plan_pb2.Step) -> Step:
         name=step.name,
         kind=step.kind,
         parameters=parameters,
-        input=_input_from_proto(step) if step.HasField("input") else None,
+        input=_value_from_proto(step.input),
         depends_on=tuple(dict.fromkeys(step.depends_on)),
         output=output_from_proto(step.output),
-        max_retries=step.max_retries if step.HasField("max_retries") else None,
-        timeout_s=_timeout_from_proto("timeout", step.timeout) if step.HasField("timeout") else None,
-        retry=retry_from_proto(step.retry) if step.HasField("retry") else None,
+        max_retries=optional(step, "max_retries"),
+        timeout_s=decode_optional(step, "timeout", duration_from_proto),
+        retry=decode_optional(step, "retry", retry_from_proto),
     )
 
 
@@ -147,33 +151,18 @@ def _moment_from_proto(timestamp: Timestamp) -> datetime:
     try:
         return timestamp.ToDatetime(UTC)
     except (ValueError, OverflowError):
-        raise InvalidRequest("plan.trace.created_at is no moment between the years 1 and 9999") from None
-
-
-def _input_from_proto(step: plan_pb2.Step) -> Value | None:
-    value = _value_from_proto(step.input)
-    scores = [] if value is None else [one.score for one in value.proposals] + [one.score for one in value.chunks]
-    if not all(map(math.isfinite, scores)):
-        raise InvalidRequest(f"step {step.name[:64]!r}: input has a score that is no finite number")
-    return value
-
-
-def _timeout_from_proto(field: str, duration: Duration) -> float:
-    """Decode a timeout; one that could not be encoded again raises InvalidRequest."""
-    seconds = duration_from_proto(duration)
-    if not abs(seconds) <= MAX_DURATION_S:
-        raise InvalidRequest(f"{field} is {seconds:g} s: a duration has at most {MAX_DURATION_S:g} s")
-    return seconds
+        raise InvalidRequest("plan.trace.created_at must be a moment between the years 1 and 9999") from None
 
 
 def _policy_from_proto(policy: plan_pb2.PlanPolicy) -> PlanPolicy:
+    max_steps = MAX_STEPS
+    if policy.max_steps > 0:
+        max_steps = policy.max_steps
     return PlanPolicy(
-        max_steps=policy.max_steps if policy.max_steps > 0 else MAX_STEPS,
+        max_steps=max_steps,
         allowed_kinds=frozenset(policy.allowed_step_kinds) or None,
         require_linear=policy.require_linear,
-        timeout_per_step_s=_timeout_from_proto("policy.timeout_per_step", policy.timeout_per_step)
-        if policy.HasField("timeout_per_step")
-        else None,
+        timeout_per_step_s=decode_optional(policy, "timeout_per_step", duration_from_proto),
     )
 
 

@@ -1,11 +1,12 @@
-"""What the journal knows of executions, conversations and usage -> proto."""
+"""Records of the journal (executions, conversations and usage) -> proto."""
 
 from __future__ import annotations
 
 from pagantic.orchestrator.v1 import execution_pb2, session_pb2, usage_total_pb2
 from pagantic_common.codec.errors import failure_to_proto
+from pagantic_common.codec.fields import encode_optional
 from pagantic_common.codec.messages import message_to_proto
-from services.orchestrator.convert.event import state_to_proto, timestamp_to_proto
+from services.orchestrator.convert.lifecycle import state_to_proto, timestamp_to_proto
 from services.orchestrator.convert.request import mode_to_proto
 from services.orchestrator.convert.response import response_to_proto
 from services.orchestrator.ports.journal import ExecutionRecord, SessionRecord, UsageTotal
@@ -18,7 +19,7 @@ def record_to_proto(record: ExecutionRecord) -> execution_pb2.Execution:
         entered_at=timestamp_to_proto(record.entered_at),
         attempt=record.attempt,
         total_steps=record.total_steps,
-        last_error=None if record.last_failure is None else failure_to_proto(record.last_failure),
+        last_error=encode_optional(record.last_failure, failure_to_proto),
         last_step=record.last_step,
     )
     return execution_pb2.Execution(
@@ -28,7 +29,7 @@ def record_to_proto(record: ExecutionRecord) -> execution_pb2.Execution:
         mode=mode_to_proto(record.mode),
         started_at=timestamp_to_proto(record.started_at),
         state=state,
-        response=None if record.response is None else response_to_proto(record.response),
+        response=encode_optional(record.response, response_to_proto),
         interrupted=record.is_interrupted,
     )
 
@@ -47,7 +48,7 @@ def session_to_proto(session: SessionRecord) -> session_pb2.Session:
 
 
 def usage_total_to_proto(total: UsageTotal) -> usage_total_pb2.UsageTotal:
-    """Encode what executions used."""
+    """Encode a usage total."""
     return usage_total_pb2.UsageTotal(
         session_id=total.session_id,
         model=total.model,

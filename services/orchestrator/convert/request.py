@@ -1,21 +1,24 @@
-"""SystemRequest -> Request, and the parts of a Request that other services are sent."""
+"""SystemRequest -> Request, and the context policy for the context service."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from typing import Literal
 
 from pagantic.common.v1 import message_pb2
 from pagantic.context.v1 import policy_pb2
 from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import execution_pb2
+from pagantic_common.codec.enums import EnumCodec
+from pagantic_common.codec.fields import decode_optional, optional
 from pagantic_common.codec.messages import duration_from_proto, message_from_proto, tool_choice_from_proto
 from pagantic_common.domain.errors import InvalidRequest
 from services.orchestrator.convert.contract import output_from_proto, rule_from_proto
+from services.orchestrator.convert.inference import REASONING_MODES
 from services.orchestrator.convert.plan import plan_from_proto
 from services.orchestrator.convert.retry import retry_from_proto
 from services.orchestrator.core.model.request import (
-    ContextPolicy,
     Hints,
     Mode,
     Reasoning,
@@ -24,11 +27,15 @@ from services.orchestrator.core.model.request import (
     SystemPrompt,
     TemplateCall,
 )
+from services.orchestrator.core.model.retrieval import ContextPolicy, Retriever
 from services.orchestrator.core.model.voting import DEFAULT_REPLICAS, Strategy, Voting
 
 _MODE_PREFIX = "MODE_"
-_STRATEGY_PREFIX = "VOTING_STRATEGY_"
-_REASONING_PREFIX = "REASONING_MODE_"
+_MODES = EnumCodec(execution_pb2.Mode, Mode, _MODE_PREFIX, unknown=None)
+_STRATEGIES = EnumCodec(execution_pb2.VotingStrategy, Strategy, "VOTING_STRATEGY_", unknown=None)
+_RETRIEVERS: Mapping[int, Retriever] = {number: Retriever(name) for name, number in policy_pb2.Retriever.items()}
+_PLACEMENTS = frozenset(policy_pb2.Placement.values())
+_TOOL_CHOICES = frozenset(message_pb2.ToolChoiceMode.values())
 _SAMPLING: tuple[Literal["top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"], ...] = (
     "top_k",
     "min_p",
@@ -39,7 +46,7 @@ _SAMPLING: tuple[Literal["top_k", "min_p", "repetition_penalty", "presence_penal
 
 
 def request_from_proto(request: execution_pb2.SystemRequest, request_id: str) -> Request:
-    """Decode a request whose id is `request_id`; raises InvalidRequest for a mode or role that is not one."""
+    """Decode a request under the id `request_id`; raises InvalidRequest for an unknown mode, role or other enum."""
     return Request(
         request_id=request_id,
         session_id=request.session_id,
@@ -50,12 +57,12 @@ def request_from_proto(request: execution_pb2.SystemRequest, request_id: str) ->
         hints=_hints_from_proto(request.hints),
         output=output_from_proto(request.output),
         tools=tuple(request.tools),
-        context=_context_from_proto(request.context) if request.HasField("context") else None,
+        context=decode_optional(request, "context", _context_from_proto),
         rules=tuple(rule_from_proto(rule) for rule in request.rules),
         semantic_intent=request.semantic_intent,
         retry=retry_from_proto(request.retry),
         voting=_voting_from_proto(request.voting),
-        plan=plan_from_proto(request.plan) if request.HasField("plan") else None,
+        plan=decode_optional(request, "plan", plan_from_proto),
     )
 
 
@@ -70,30 +77,28 @@ def fingerprint_of(request: execution_pb2.SystemRequest) -> str:
 
 def mode_to_proto(mode: Mode) -> execution_pb2.Mode.ValueType:
     """Encode a mode."""
-    return execution_pb2.Mode.Value(_MODE_PREFIX + mode.value)
+    return _MODES.to_proto(mode)
 
 
 def context_to_proto(policy: ContextPolicy) -> policy_pb2.ContextPolicy:
     """Encode a context policy for the context service."""
-    encoded = policy_pb2.ContextPolicy(
+    return policy_pb2.ContextPolicy(
         retriever=policy_pb2.Retriever.Value(policy.retriever),
         collection=policy.collection,
         max_chunks=policy.max_chunks,
         max_tokens=policy.max_tokens,
+        min_score=policy.min_score,
     )
-    if policy.min_score is not None:
-        encoded.min_score = policy.min_score
-    return encoded
 
 
 def _mode_from_proto(value: int) -> Mode:
-    names: dict[int, str] = {number: name for name, number in execution_pb2.Mode.items()}
-    name = names.get(value, "").removeprefix(_MODE_PREFIX)
-    if name not in Mode.__members__:
-        known = ", ".join(_MODE_PREFIX + mode.value for mode in Mode)
-        problem = f"there is no mode {value}" if value else "mode is not set"
-        raise InvalidRequest(f"{problem}: use one of {known}")
-    return Mode(name)
+    mode = _MODES.from_proto(value)
+    if mode is not None:
+        return mode
+    known = ", ".join(_MODE_PREFIX + mode.value for mode in Mode)
+    if value == execution_pb2.MODE_UNSPECIFIED:
+        raise InvalidRequest(f"mode is not set: use one of {known}")
+    raise InvalidRequest(f"there is no mode {value}: use one of {known}")
 
 
 def _prompt_from_proto(prompt: execution_pb2.SystemPrompt) -> SystemPrompt:
@@ -109,14 +114,14 @@ def _prompt_from_proto(prompt: execution_pb2.SystemPrompt) -> SystemPrompt:
 
 
 def _hints_from_proto(hints: execution_pb2.ExecutionHints) -> Hints:
-    if hints.tool_choice.mode not in message_pb2.ToolChoiceMode.values():
+    if hints.tool_choice.mode not in _TOOL_CHOICES:
         raise InvalidRequest(f"hints.tool_choice.mode {hints.tool_choice.mode} is not known")
     return Hints(
         max_tokens=hints.max_tokens,
         timeout_s=duration_from_proto(hints.timeout) or None,
-        temperature=hints.temperature if hints.HasField("temperature") else None,
-        top_p=hints.top_p if hints.HasField("top_p") else None,
-        seed=hints.seed if hints.HasField("seed") else None,
+        temperature=optional(hints, "temperature"),
+        top_p=optional(hints, "top_p"),
+        seed=optional(hints, "seed"),
         tool_choice=tool_choice_from_proto(hints.tool_choice),
         max_tool_rounds=hints.max_tool_rounds,
         model=hints.model,
@@ -124,32 +129,31 @@ def _hints_from_proto(hints: execution_pb2.ExecutionHints) -> Hints:
         stop=tuple(hints.stop),
         sampling={name: getattr(hints, name) for name in _SAMPLING if hints.HasField(name)},
         logit_bias=dict(hints.logit_bias),
-        top_logprobs=hints.top_logprobs if hints.HasField("top_logprobs") else None,
+        top_logprobs=optional(hints, "top_logprobs"),
         priority=hints.priority,
         reasoning=_reasoning_from_proto(hints.reasoning),
     )
 
 
 def _reasoning_from_proto(reasoning: generation_pb2.Reasoning) -> Reasoning:
-    names: dict[int, str] = {number: name for name, number in generation_pb2.ReasoningMode.items()}
-    name = names.get(reasoning.mode, "").removeprefix(_REASONING_PREFIX)
-    if reasoning.mode and name not in ReasoningMode.__members__:
+    mode = REASONING_MODES.from_proto(reasoning.mode)
+    if mode is None and reasoning.mode != generation_pb2.REASONING_MODE_UNSPECIFIED:
         raise InvalidRequest(f"hints.reasoning.mode {reasoning.mode} is not known")
-    return Reasoning(ReasoningMode.__members__.get(name, ReasoningMode.AUTO), reasoning.max_tokens)
+    return Reasoning(mode or ReasoningMode.AUTO, reasoning.max_tokens)
 
 
 def _context_from_proto(policy: policy_pb2.ContextPolicy) -> ContextPolicy:
-    if policy.placement not in policy_pb2.Placement.values():
+    if policy.placement not in _PLACEMENTS:
         raise InvalidRequest(f"context.placement {policy.placement} is not known")
-    if policy.retriever not in policy_pb2.Retriever.values():
+    if policy.retriever not in _RETRIEVERS:
         raise InvalidRequest(f"context.retriever {policy.retriever} is not known")
     return ContextPolicy(
-        retriever=policy_pb2.Retriever.Name(policy.retriever),
+        retriever=_RETRIEVERS[policy.retriever],
         collection=policy.collection,
         max_chunks=policy.max_chunks,
-        min_score=policy.min_score if policy.HasField("min_score") else None,
+        min_score=optional(policy, "min_score"),
         is_after_system=policy.placement == policy_pb2.PLACEMENT_AFTER_SYSTEM,
-        scorer=policy.rerank.scorer if policy.HasField("rerank") else None,
+        scorer=decode_optional(policy, "rerank", _scorer_of),
         top_k=policy.rerank.top_k,
         max_tokens=policy.max_tokens,
         includes_tools=policy.include_tools,
@@ -158,14 +162,17 @@ def _context_from_proto(policy: policy_pb2.ContextPolicy) -> ContextPolicy:
     )
 
 
+def _scorer_of(rerank: policy_pb2.RerankPolicy) -> str:
+    return rerank.scorer
+
+
 def _voting_from_proto(voting: execution_pb2.Voting) -> Voting:
-    names: dict[int, str] = {number: name for name, number in execution_pb2.VotingStrategy.items()}
-    name = names.get(voting.strategy, "").removeprefix(_STRATEGY_PREFIX)
-    if voting.strategy and name not in Strategy.__members__:
+    strategy = _STRATEGIES.from_proto(voting.strategy)
+    if strategy is None and voting.strategy != execution_pb2.VOTING_STRATEGY_UNSPECIFIED:
         raise InvalidRequest(f"voting.strategy {voting.strategy} is not known")
     return Voting(
         n=voting.n or DEFAULT_REPLICAS,
-        strategy=Strategy.__members__.get(name, Strategy.MAJORITY),
+        strategy=strategy or Strategy.MAJORITY,
         min_agreement=voting.min_agreement,
         early_stop=voting.early_stop,
     )

@@ -1,14 +1,16 @@
-"""Response and its parts <-> proto."""
+"""Responses and their parts <-> proto."""
 
 from __future__ import annotations
 
 from pagantic.orchestrator.v1 import execution_pb2
+from pagantic_common.codec.enums import EnumCodec
 from pagantic_common.codec.errors import (
     error_code_from_proto,
     error_code_to_proto,
     failure_from_proto,
     failure_to_proto,
 )
+from pagantic_common.codec.fields import decode_optional, encode_optional, optional
 from pagantic_common.codec.messages import duration_from_proto, duration_to_proto, usage_from_proto, usage_to_proto
 from pagantic_common.codec.validation import (
     guarantee_from_proto,
@@ -19,10 +21,10 @@ from pagantic_common.codec.validation import (
     violation_to_proto,
 )
 from services.orchestrator.convert.inference import (
-    finish_reason_from_proto,
     finish_reason_to_proto,
     logprob_from_proto,
     logprob_to_proto,
+    set_finish_reason_from_proto,
 )
 from services.orchestrator.convert.plan import (
     plan_from_proto,
@@ -32,19 +34,29 @@ from services.orchestrator.convert.plan import (
     warning_from_proto,
     warning_to_proto,
 )
-from services.orchestrator.core.model.response import Candidate, Response, ToolCallRecord, ValidationReport
+from services.orchestrator.core.model.response import (
+    Candidate,
+    ConfidenceSource,
+    Response,
+    ToolCallRecord,
+    ValidationReport,
+)
+
+_SOURCES = EnumCodec(
+    execution_pb2.ConfidenceSource, ConfidenceSource, "CONFIDENCE_SOURCE_", unknown=ConfidenceSource.UNSPECIFIED
+)
 
 
 def response_to_proto(response: Response) -> execution_pb2.SystemResponse:
     """Encode a response."""
-    encoded = execution_pb2.SystemResponse(
+    return execution_pb2.SystemResponse(
         request_id=response.request_id,
         session_id=response.session_id,
         content=response.content,
         structured_output_json=response.structured_output_json,
         tool_calls_made=[_record_to_proto(record) for record in response.tool_calls_made],
         confidence=response.confidence,
-        confidence_source=execution_pb2.ConfidenceSource.Value(f"CONFIDENCE_SOURCE_{response.confidence_source}"),
+        confidence_source=_SOURCES.to_proto(response.confidence_source),
         candidates=[_candidate_to_proto(candidate) for candidate in response.candidates],
         step_results=[result_to_proto(result) for result in response.step_results],
         token_usage=usage_to_proto(response.usage),
@@ -53,37 +65,33 @@ def response_to_proto(response: Response) -> execution_pb2.SystemResponse:
         warnings=[warning_to_proto(warning) for warning in response.warnings],
         logprobs=[logprob_to_proto(logprob) for logprob in response.logprobs],
         effective_seed=response.seed,
-        plan=None if response.plan is None else plan_to_proto(response.plan),
+        plan=encode_optional(response.plan, plan_to_proto),
+        validation=encode_optional(response.validation, _validation_to_proto),
+        error=encode_optional(response.failure, failure_to_proto),
     )
-    if response.validation is not None:
-        encoded.validation.CopyFrom(_validation_to_proto(response.validation))
-    if response.failure is not None:
-        encoded.error.CopyFrom(failure_to_proto(response.failure))
-    return encoded
 
 
 def response_from_proto(encoded: execution_pb2.SystemResponse) -> Response:
     """Decode a response."""
-    source = execution_pb2.ConfidenceSource.Name(encoded.confidence_source)
     return Response(
         request_id=encoded.request_id,
         session_id=encoded.session_id,
         content=encoded.content,
         structured_output_json=encoded.structured_output_json,
         tool_calls_made=tuple(_record_from_proto(record) for record in encoded.tool_calls_made),
-        confidence=encoded.confidence if encoded.HasField("confidence") else None,
-        confidence_source=source.removeprefix("CONFIDENCE_SOURCE_"),
-        validation=_validation_from_proto(encoded.validation) if encoded.HasField("validation") else None,
+        confidence=optional(encoded, "confidence"),
+        confidence_source=_SOURCES.from_proto(encoded.confidence_source),
+        validation=decode_optional(encoded, "validation", _validation_from_proto),
         candidates=tuple(_candidate_from_proto(candidate) for candidate in encoded.candidates),
         step_results=tuple(result_from_proto(result) for result in encoded.step_results),
         usage=usage_from_proto(encoded.token_usage),
-        failure=failure_from_proto(encoded.error) if encoded.HasField("error") else None,
-        finish_reason=finish_reason_from_proto(encoded.finish_reason) if encoded.finish_reason else None,
+        failure=decode_optional(encoded, "error", failure_from_proto),
+        finish_reason=set_finish_reason_from_proto(encoded.finish_reason),
         reasoning=encoded.reasoning,
         warnings=tuple(warning_from_proto(warning) for warning in encoded.warnings),
         logprobs=tuple(logprob_from_proto(logprob) for logprob in encoded.logprobs),
-        seed=encoded.effective_seed if encoded.HasField("effective_seed") else None,
-        plan=plan_from_proto(encoded.plan) if encoded.HasField("plan") else None,
+        seed=optional(encoded, "effective_seed"),
+        plan=decode_optional(encoded, "plan", plan_from_proto),
     )
 
 
@@ -93,7 +101,7 @@ def _candidate_to_proto(candidate: Candidate) -> execution_pb2.VoteCandidate:
         content=candidate.content,
         structured_output_json=candidate.structured_output_json,
         votes=candidate.votes,
-        error=None if candidate.failure is None else failure_to_proto(candidate.failure),
+        error=encode_optional(candidate.failure, failure_to_proto),
     )
 
 
@@ -103,7 +111,7 @@ def _candidate_from_proto(candidate: execution_pb2.VoteCandidate) -> Candidate:
         content=candidate.content,
         structured_output_json=candidate.structured_output_json,
         votes=candidate.votes,
-        failure=failure_from_proto(candidate.error) if candidate.HasField("error") else None,
+        failure=decode_optional(candidate, "error", failure_from_proto),
     )
 
 

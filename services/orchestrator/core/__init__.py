@@ -1,1 +1,1 @@
-"""Pure rules of the orchestrator: the lifecycle, what a request needs, what comes of it."""
+"""Pure rules of the orchestrator: requests, plans, executions and responses."""

@@ -1,4 +1,4 @@
-"""What inferences cost in money, by a table of prices per model."""
+"""The cost of inferences, from a price table by model."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _NAMES = ("prompt", "cached_prompt", "output")
 
 
 class PriceTableError(ValueError):
-    """The text is no table of prices; the message says where."""
+    """The text is not a valid price table; the message says where."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Of one model, in USD per million tokens; `cached_prompt_usd` is of prompt tokens from the KV cache."""
+    """Prices of one model in USD per million tokens; `cached_prompt_usd` is for prompt tokens from the KV cache."""
 
     prompt_usd: float
     cached_prompt_usd: float
@@ -29,9 +29,9 @@ class Prices:
 
 
 def parse_prices(text: str) -> dict[str, Prices]:
-    """Return the prices by model of a JSON object `{model: {"prompt", "cached_prompt", "output"}}`; empty text is none.
+    """Parse a JSON object `{model: {"prompt", "cached_prompt", "output"}}`; empty text has no prices.
 
-    `cached_prompt` may be left out and is then the price of `prompt`. Raises PriceTableError.
+    `cached_prompt` defaults to the price of `prompt`. Raises PriceTableError.
     """
     if not text.strip():
         return {}
@@ -43,16 +43,22 @@ def parse_prices(text: str) -> dict[str, Prices]:
         raise PriceTableError("it must be a JSON object of models")
     if DEFAULT_MODEL in table and "default" in table:
         raise PriceTableError('"" and "default" are the same model: give one of them')
-    return {DEFAULT_MODEL if model == "default" else model: _prices(model, entry) for model, entry in table.items()}
+    return {_alias_of(model): _prices(model, entry) for model, entry in table.items()}
 
 
 def prices_of(table: Mapping[str, Prices], model: str) -> Prices | None:
-    """Return the prices of a model's alias, empty for the default one; None when the table has none."""
-    return table.get(DEFAULT_MODEL if model == "default" else model)
+    """Return a model's prices, None when the table lacks them; an empty alias names the default model."""
+    return table.get(_alias_of(model))
+
+
+def _alias_of(model: str) -> str:
+    if model == "default":
+        return DEFAULT_MODEL
+    return model
 
 
 def cost_usd(usage: TokenUsage, prices: Prices | None) -> float | None:
-    """Return what a usage costs; None without prices. Reasoning tokens are output tokens."""
+    """Return the cost of a usage; None without prices. Reasoning tokens are output tokens."""
     if prices is None:
         return None
     cached = min(usage.cached_prompt_tokens, usage.prompt_tokens)
@@ -71,9 +77,13 @@ def _prices(model: str, entry: Any) -> Prices:
         raise PriceTableError(f"{model!r} has no price named {unknown[0]!r}: it has {', '.join(_NAMES)}")
     if missing := [name for name in ("prompt", "output") if name not in entry]:
         raise PriceTableError(f"{model!r} lacks the price {missing[0]!r}")
-    for name, price in entry.items():
-        if isinstance(price, bool) or not isinstance(price, int | float) or not 0 <= price <= MAX_PRICE_USD:
-            limit = f"{MAX_PRICE_USD:.0f}"
-            raise PriceTableError(f"{model!r}: {name!r} must be a number from 0 to {limit}, in USD per million tokens")
-    cached_prompt = entry["cached_prompt"] if "cached_prompt" in entry else entry["prompt"]
-    return Prices(float(entry["prompt"]), float(cached_prompt), float(entry["output"]))
+    prices = {name: _price(model, name, price) for name, price in entry.items()}
+    return Prices(prices["prompt"], prices.get("cached_prompt", prices["prompt"]), prices["output"])
+
+
+def _price(model: str, name: str, price: Any) -> float:
+    is_number = isinstance(price, int | float) and not isinstance(price, bool)
+    if not is_number or not 0 <= price <= MAX_PRICE_USD:
+        limit = f"{MAX_PRICE_USD:.0f}"
+        raise PriceTableError(f"{model!r}: {name!r} must be a number from 0 to {limit}, in USD per million tokens")
+    return float(price)

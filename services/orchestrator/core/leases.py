@@ -1,4 +1,4 @@
-"""Which owners are dead: those whose beats do not move. Needs no clock that they share."""
+"""Finds dead owners: those whose heartbeat count stands still. The owners need no common clock."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 
 class Leases:
-    """What one owner has seen of the others.
+    """The heartbeats that one owner has seen of the others.
 
-    Invariant: an owner is dead once its beat has stayed the same for the lease, by the clock of the one who looks. Who
-    has not looked for a while, as when the database did not answer, begins anew: the others could not beat either.
+    Invariant: an owner is dead once its beat has stood still for the lease, by the observer's clock. An observer that
+    has not looked for a while begins anew: while the database did not answer, the others could not beat either.
     """
 
     def __init__(self, me: str, lease_s: float, longest_gap_s: float) -> None:
@@ -20,13 +20,16 @@ class Leases:
         self._seen: dict[str, tuple[int, float]] = {}
 
     def observe(self, beats: Mapping[str, int], now_s: float) -> dict[str, int]:
-        """Take the beats at a time and return the owners that are dead by now, with their last beats."""
+        """Record the beats seen now; return the dead owners with their last beats."""
         if now_s - self._looked_s > self._longest_gap_s:
             self._seen = {}
         self._looked_s = now_s
-        self._seen = {
-            owner: self._seen[owner] if owner in self._seen and self._seen[owner][0] == beat else (beat, now_s)
-            for owner, beat in beats.items()
-            if owner != self._me
-        }
+        self._seen = {owner: self._moved(owner, beat, now_s) for owner, beat in beats.items() if owner != self._me}
         return {owner: beat for owner, (beat, since_s) in self._seen.items() if now_s - since_s >= self._lease_s}
+
+    def _moved(self, owner: str, beat: int, now_s: float) -> tuple[int, float]:
+        """Return an owner's beat and the time of its last change."""
+        last_beat, since_s = self._seen.get(owner, (beat, now_s))
+        if last_beat != beat:
+            since_s = now_s
+        return beat, since_s

@@ -1,4 +1,4 @@
-"""How much text a value holds, which is nearly all of its memory."""
+"""The size of a value's texts, which take nearly all of its memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def text_size(value: Any) -> int:
     if kind is str:
         return len(value)
     if kind is tuple or kind is list:
-        return sum(map(text_size, value)) if value else 0
+        return sum(map(text_size, value))
     if kind is dict:
         return sum(text_size(key) + text_size(one) for key, one in value.items())
     size = 0

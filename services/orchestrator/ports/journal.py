@@ -1,4 +1,4 @@
-"""What the app needs of the place where executions, their events and conversations are kept."""
+"""The journal: storage for executions, their events, conversations and usage."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_STATE_BYTES = 256 * 1024  # of all of them, as UTF-8
 
 
 class Durability(StrEnum):
-    """What a write survives once it returned: the end of this process, or a power cut too."""
+    """What a returned write survives: the end of this process, or a power cut too."""
 
     PROCESS = "process"
     POWER = "power"
@@ -31,7 +31,7 @@ class Durability(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ExecutionRecord:
-    """An execution as the journal knows it; `response` is None until it has ended."""
+    """The record of an execution; `response` is None until the execution has ended."""
 
     request_id: str
     session_id: str
@@ -64,7 +64,7 @@ class SessionRecord:
 
 @dataclass(frozen=True, slots=True)
 class UsageTotal:
-    """What the executions of one session with one model used and cost, ended ones of any age."""
+    """Usage and cost of the ended executions of one session with one model, of any age."""
 
     session_id: str
     model: str
@@ -77,7 +77,7 @@ class UsageTotal:
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[ItemT]):
-    """Some of a list, and the token that the next ones come after, empty for the last page."""
+    """A page of a list, and the token of the next page, empty for the last page."""
 
     items: list[ItemT]
     next_token: str = ""
@@ -85,9 +85,10 @@ class Page(Generic[ItemT]):
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """What one write stores, all or nothing: where the execution stands, and what happened.
+    """One write, stored as a whole or not at all: the record of an execution, and its new events and entries.
 
-    `entries` are numbered from `position`. Once the record has a response: what the conversation gains, and the cost.
+    `entries` are numbered from `position`. `turn` and `used` belong to a record with a response: the conversation's new
+    messages, and the cost.
     """
 
     record: ExecutionRecord
@@ -100,21 +101,21 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
-    """What a beat showed: the count of every owner's beats, and the executions of this owner that are to stop."""
+    """The result of a heartbeat: every owner's count, and the executions that this owner must stop."""
 
     beats: Mapping[str, int]
     to_cancel: tuple[str, ...] = ()
 
 
 class ExecutionJournal(Protocol):
-    """Executions, their events, and what they can be resumed from."""
+    """Executions, their events, and their entries for a resume."""
 
     async def admit(
         self, record: ExecutionRecord, admitted: Admitted, *, takes_turn: bool = False
     ) -> ExecutionRecord | None:
-        """Store a new execution of this owner and return None, or return the one that has the id already.
+        """Store a new execution of this owner and return None, or return the execution that has the id already.
 
-        Raises Aborted, and stores nothing, when it is to take its session's turn and another execution has it.
+        Raises Aborted, and stores nothing, when `takes_turn` is set and another execution has the session's turn.
         """
 
     def admit_new(self, record: ExecutionRecord, admitted: Admitted) -> Awaitable[None]:
@@ -126,21 +127,18 @@ class ExecutionJournal(Protocol):
     async def admit_again(
         self, record: ExecutionRecord, admitted: Admitted, ended: ExecutionRecord, *, takes_turn: bool = False
     ) -> int | None:
-        """Begin an execution anew that had `ended`, as this owner's, and return the sequence of its last event.
+        """Restart an execution that had `ended`, as this owner's; return the sequence of its last event.
 
-        Its events stay. None when it is not as it had ended any more: another caller was faster. Raises Aborted as
-        `admit` does.
+        Its events stay. Returns None when another caller has restarted it already. Raises Aborted as `admit` does.
         """
 
     async def after_sequence(self, request_id: str) -> int:
         """Return the last sequence of an earlier run under the id; 0 when the execution ran once."""
 
     def write(self, write: Write, *, can_wait: bool = False) -> Awaitable[None]:
-        """Store what happened; what can wait may be stored some milliseconds later, together with what comes.
+        """Store a write; one that can wait may share a transaction some milliseconds later.
 
-        The order is that of the calls, whether anyone waits or not.
-
-        Raises Conflict when another owner has taken the execution over.
+        Writes are stored in the order of the calls. Raises Conflict when another owner has taken the execution over.
         """
 
     async def get(self, request_id: str) -> ExecutionRecord:
@@ -149,51 +147,51 @@ class ExecutionJournal(Protocol):
     async def list_executions(
         self, *, limit: int, after: str, session_id: str, state: State | None
     ) -> Page[ExecutionRecord]:
-        """Return executions, newest first, without responses; `after` is the token of the page before.
+        """Return executions, newest first, without responses; `after` is the token of the previous page.
 
-        Raises InvalidRequest for a token that is none.
+        Raises InvalidRequest for an invalid token.
         """
 
     async def timeline(self, request_id: str, after: int = 0, limit: int = 0) -> list[Event]:
-        """Return the stored events above a sequence, in sequence, as many as `limit` unless that is 0.
+        """Return the stored events above a sequence, in sequence, at most `limit` unless that is 0.
 
         Raises NotFound.
         """
 
     async def timeline_page(self, request_id: str, after: int, limit: int, max_bytes: int) -> tuple[list[Event], bool]:
-        """Return as many of the stored events above a sequence as are within the limits, and whether there are more.
+        """Return the stored events above a sequence within the limits, at least one, and whether there are more.
 
-        At least one, where there is one. Raises NotFound.
+        Raises NotFound.
         """
 
     async def entries(self, request_id: str) -> list[Entry]:
-        """Return what an execution can be taken up from. Raises PreconditionFailed when it cannot be read."""
+        """Return the entries for a resume. Raises PreconditionFailed for unreadable entries."""
 
     async def interrupted(self, mode: Mode) -> list[str]:
         """Return the ids of the interrupted executions of a mode, oldest first."""
 
 
 class Ownership(Protocol):
-    """Which orchestrator runs what, among those that share the storage."""
+    """Owners of executions: the orchestrators that share the storage."""
 
     async def claim(self, request_id: str) -> bool:
-        """Make an interrupted execution this owner's; False when another was faster or it is not interrupted."""
+        """Make an interrupted execution this owner's; False when it is not interrupted, or no longer."""
 
     async def request_cancel(self, request_id: str) -> None:
-        """Have the owner of an execution stop it at its next beat."""
+        """Ask the owner of an execution to stop it at its next heartbeat."""
 
     async def beat(self) -> Pulse:
-        """Tell that this owner lives, and see who else does."""
+        """Count up this owner's heartbeat, and read the others'."""
 
     @property
     def write_failure(self) -> str:
-        """Why the last write could not be made; empty while they can."""
+        """Why the last write failed; empty when it succeeded."""
 
     async def interrupt(self, owner: str, beat: int) -> bool:
-        """Mark what a dead owner ran as interrupted; False when it has beaten since, or others were faster."""
+        """Interrupt the executions of a dead owner; False when its heartbeat has moved, or another did so before."""
 
     async def release(self, request_ids: Sequence[str]) -> None:
-        """Mark executions of this owner as interrupted: it has given them up."""
+        """Mark executions of this owner as interrupted."""
 
 
 class Conversations(Protocol):
@@ -205,47 +203,47 @@ class Conversations(Protocol):
     async def history(self, session_id: str, max_bytes: int = 0) -> tuple[int, tuple[Message, ...]]:
         """Return a conversation's newest messages, oldest first, and the position of the first of them.
 
-        As many as have so many bytes, at least one where there is one; 0 is all.
+        At most `max_bytes` of them, unless that is 0, but at least one message.
         """
 
     async def get_session(
         self, session_id: str, limit: int = 0, *, before: int = 0, max_bytes: int = 0
     ) -> SessionRecord:
-        """Return a conversation with its newest messages before a position, within the limits; 0 is none.
+        """Return a conversation with its newest messages before a position, within the limits; 0 is no limit.
 
         Raises NotFound.
         """
 
     async def session_state(self, session_id: str) -> Mapping[str, str]:
-        """Return the values of a session, JSON documents by their keys; none of one that is not there."""
+        """Return the values of a session, JSON documents by key; empty for an unknown session."""
 
     async def list_sessions(self, *, limit: int, after: str) -> Page[SessionRecord]:
         """Return conversations, last used first; `after` is as in `list_executions`."""
 
     async def update_state(self, session_id: str, values: Mapping[str, str], removed: Sequence[str]) -> SessionRecord:
-        """Set and remove values of a session, which is made when there is none; returns it without its messages.
+        """Set and remove values of a session, and make the session if needed; returns it without its messages.
 
-        Raises InvalidRequest when it would have too many values, or too large ones.
+        Raises InvalidRequest for too many values, or too many bytes.
         """
 
     async def delete_session(self, session_id: str) -> None:
-        """Remove a conversation and the executions of it that do not run. Raises NotFound when there are neither."""
+        """Remove a conversation and its executions that do not run. Raises NotFound when there is neither."""
 
 
 class UsageLedger(Protocol):
-    """What was used, and what it cost."""
+    """Usage and cost by session and model."""
 
     async def add_usage(self, used: UsageTotal) -> None:
-        """Add what was used by work that is no execution."""
+        """Add the usage of work outside of executions."""
 
     async def usage_totals(
         self, *, session_id: str | None, model: str | None, limit: int, after: str
     ) -> Page[UsageTotal]:
-        """Return the totals of a session, of a model, of both or all, by session and model; `after` as above."""
+        """Return the totals of a session, a model, both or all, by session and model; `after` is as above."""
 
 
 class Journal(ExecutionJournal, Ownership, Conversations, UsageLedger, Protocol):
     """Storage that several orchestrators may share; each owns the executions that it runs.
 
-    What a method returned from is kept. Writes of one execution are stored in the order in which they were given.
+    A change is durable once its method has returned. The writes of one execution are stored in the order of the calls.
     """

@@ -1,4 +1,4 @@
-"""What the app needs from other services. All raise PaganticError."""
+"""The other services. All methods raise PaganticError."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from pagantic_common.domain.validation import Enforcement
 from services.orchestrator.core.conversation.memory import Summary
 from services.orchestrator.core.execution.commands import Infer, Sample
 from services.orchestrator.core.model.contract import OutputContract
-from services.orchestrator.core.model.request import ContextPolicy, Hints, Request
+from services.orchestrator.core.model.request import Hints, Request
 from services.orchestrator.core.model.response import CandidateOutput, InferenceDelta, InferenceOutput, ToolCallRecord
+from services.orchestrator.core.model.retrieval import ContextPolicy
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledConstraint:
-    """What the decoder takes; `is_fully_enforced` when nothing of the source is left to check.
+    """The decoder's form of a constraint; `is_fully_enforced` when it covers the whole source.
 
-    `unsupported` are the schema's keywords that the decoder does not enforce, each with its place where that is known.
+    `unsupported` has the schema's keywords that the decoder does not enforce, with their places if known.
     """
 
     engine_text: str
@@ -31,7 +32,7 @@ class CompiledConstraint:
 
 @dataclass(frozen=True, slots=True)
 class BuiltContext:
-    """The context message of a turn, None when nothing was found, and the chunks in it."""
+    """The context message of a turn, None without chunks, and its chunks."""
 
     message: Message | None
     chunks: tuple[Chunk, ...] = ()
@@ -57,15 +58,15 @@ class OfferedTool:
 
 @dataclass(frozen=True, slots=True)
 class TokenCount:
-    """Tokens of a prompt as the model sees it, of each text, and what fits; a window of 0 is not known."""
+    """The tokens of a prompt and of each text, and the context window; a window of 0 is unknown."""
 
     chat: int
     texts: tuple[int, ...]
     context_window: int
 
 
-# What a plan's step of a registered kind does: the text of what it works on, and its parameters -> text. It may run
-# again after a failure or an interruption, so doing it twice must do no harm.
+# The function of a registered kind of step: (text of its input, parameters) -> text. It must be idempotent, because it
+# may run again after a failure or an interruption.
 CustomStep = Callable[[str, Mapping[str, Any]], Awaitable[str]]
 
 
@@ -78,41 +79,41 @@ class InferencePort(Protocol):
         """Count the tokens of a conversation, 0 for none, and of each text."""
 
     def context_window(self, model: str) -> int:
-        """Return the context window that the model had when it was last heard of; 0 when it was not."""
+        """Return the last known context window of the model; 0 when unknown."""
 
     def infer(self, command: Infer, hints: Hints) -> AsyncGenerator[InferenceDelta | InferenceOutput, None]:
-        """Stream what the model says, then the whole output. The first delta comes when the prompt is processed.
+        """Stream the model's text, then the whole output. The first delta comes once the prompt is processed.
 
         Closing the generator stops decoding.
         """
 
     def sample(self, command: Sample, hints: Hints) -> AsyncGenerator[CandidateOutput | TokenUsage, None]:
-        """Give the prompt's usage, each candidate as it ends with its own, then the usage of all.
+        """Yield the prompt's usage, each candidate with its own usage as it ends, then the usage of all.
 
         Closing the generator stops decoding.
         """
 
 
 class PromptProvider(Protocol):
-    """Makes system prompts. A deployment that assembles prompts its own way has one of its own."""
+    """Makes system prompts. A deployment may have a provider of its own."""
 
     async def system_prompt(self, request: Request, session: Mapping[str, str]) -> str:
-        """Return the system prompt of a request, empty for none; asked once per request, in PREPARE.
+        """Return the system prompt of a request, empty for none; PREPARE asks once for each request.
 
-        `session` are the values kept for its conversation, JSON documents by their keys, where it names a template.
+        `session` has the stored values of the conversation, JSON documents by key, if the request names a template.
 
-        Raises InvalidRequest (CONFIG_INVALID) for a template or variables that it does not have.
+        Raises InvalidRequest (CONFIG_INVALID) for an unknown template or variable.
         """
 
 
 class SummaryStore(Protocol):
-    """Where summaries of stored conversations are kept; they go with their conversation."""
+    """Summaries of stored conversations; a deleted conversation takes its summary along."""
 
     async def get_summary(self, session_id: str) -> Summary | None:
-        """Return what stands for a conversation's oldest messages; None when nothing does."""
+        """Return the summary of a conversation's oldest messages; None without one."""
 
     async def put_summary(self, session_id: str, summary: Summary) -> None:
-        """Keep a summary instead of the one before; of a conversation that is not there, none is kept."""
+        """Replace a conversation's summary; does nothing for an unknown conversation."""
 
 
 class ConstraintPort(Protocol):
@@ -122,7 +123,7 @@ class ConstraintPort(Protocol):
         """Compile the contract's grammar or schema for the decoder."""
 
     async def compile_rules(self, request: Request) -> None:
-        """Check the request's rules before there is an output; raises InvalidRequest for one that is wrong."""
+        """Check the request's rules before there is an output; raises InvalidRequest for an invalid rule."""
 
     async def enforce(self, text: str, request: Request, *, is_decoder_enforced: bool) -> Enforcement:
         """Run the pipeline that the request declares."""
@@ -135,7 +136,7 @@ class ToolsPort(Protocol):
         """List the named tools, or all. Raises NotFound (TOOL_NOT_FOUND) for an unknown name."""
 
     async def execute(self, call: ToolCall) -> ToolCallRecord:
-        """Run a call; the tool's own failure is in the record."""
+        """Run a call; the record has the tool's own failure."""
 
 
 class ContextPort(Protocol):
@@ -148,4 +149,4 @@ class ContextPort(Protocol):
         """Return chunks, best first. Raises NotFound for an unknown collection."""
 
     async def rerank(self, query: str, chunks: Sequence[Chunk], ranking: Ranking) -> tuple[Chunk, ...]:
-        """Return chunks anew ordered, those below min_score dropped."""
+        """Return the chunks in a new order, without those below min_score."""

@@ -18,7 +18,7 @@ from pagantic_common.domain.messages import Message, Role
 from pagantic_common.rpc.server import Registration, _watch_readiness, start_server
 from pagantic_common.telemetry.names import LIVENESS, READINESS
 from services.orchestrator.__main__ import _journal_trouble, open_app
-from services.orchestrator.adapters.sql_journal import SqlJournal
+from services.orchestrator.adapters.journal.sql_journal import SqlJournal
 from services.orchestrator.ports.journal import MAX_STATE_BYTES
 from services.orchestrator.settings import OrchestratorSettings
 from tests.contract.test_journal import admit, ended, record

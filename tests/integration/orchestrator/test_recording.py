@@ -15,7 +15,7 @@ from pagantic_common.domain.errors import (
 )
 from pagantic_common.rpc.call import call_unary
 from pagantic_common.telemetry.clock import SystemClock
-from services.orchestrator.adapters.sql_journal import SqlJournal
+from services.orchestrator.adapters.journal.sql_journal import SqlJournal
 from services.orchestrator.convert.request import fingerprint_of, request_from_proto
 from services.orchestrator.core.execution.lifecycle import State
 from services.orchestrator.core.execution.replay import Admitted

@@ -1,12 +1,16 @@
 from datetime import UTC, datetime
+from random import Random
 from typing import get_args
 
 import pytest
 
 from pagantic_common.domain.correlation import CorrelationContext
 from pagantic_common.domain.errors import ErrorCode, failure_of
+from services.orchestrator.convert.event import event_to_proto
+from services.orchestrator.convert.payload import DECODERS, ENCODERS
 from services.orchestrator.core.execution.events import (
     NAME_OF,
+    STREAMED,
     Event,
     InferenceEnd,
     Payload,
@@ -16,6 +20,7 @@ from services.orchestrator.core.execution.events import (
     count_idle_resumes,
 )
 from services.orchestrator.core.model.response import FinishReason
+from tests.support.golden_journal import value_of
 
 RESUMED, START = Resumed(), StepStart("a", "infer")
 DONE = StepEnd("a", "infer", success=True)
@@ -48,3 +53,11 @@ def test_what_failed_is_no_progress():
 def test_every_event_has_a_name_of_its_own():
     assert set(NAME_OF) == set(get_args(Payload))
     assert len({name.action for name in NAME_OF.values()}) == len(NAME_OF)
+
+
+@pytest.mark.parametrize("kind", get_args(Payload), ids=lambda kind: kind.__name__)
+def test_every_event_has_a_field_of_its_own_and_can_be_read_again_unless_it_is_text(kind):
+    field, _ = ENCODERS[kind]
+    payload = value_of(kind, Random(1))  # noqa: S311 - the same each time
+    assert event_to_proto(event(payload)).WhichOneof("event") == field
+    assert (field in DECODERS) == (kind not in STREAMED)

@@ -1,4 +1,5 @@
 import itertools
+from typing import get_args
 
 import pytest
 
@@ -8,7 +9,7 @@ from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement, Guarantee, Stage, StageOutcome, StageReport, Violation
 from services.orchestrator.core.execution import machine
 from services.orchestrator.core.execution.commands import Enforce, Infer, Prepare, RunTools
-from services.orchestrator.core.execution.inputs import Enforced, Failed, Inferred, ToolsRan
+from services.orchestrator.core.execution.inputs import Enforced, Failed, Inferred, Input, ToolsRan
 from services.orchestrator.core.execution.lifecycle import (
     TERMINAL,
     TRANSITIONS,
@@ -16,6 +17,7 @@ from services.orchestrator.core.execution.lifecycle import (
     State,
     check_transition,
 )
+from services.orchestrator.core.execution.phases.handlers import HANDLERS
 from services.orchestrator.core.execution.run import DiscardedAttempt
 from services.orchestrator.core.model.contract import OutputContract
 from services.orchestrator.core.model.prepared import Prepared
@@ -237,3 +239,7 @@ def test_a_failure_names_the_validation_failure_before_it_as_its_cause():
     failure = finish_of(outcomes).response.failure
     assert failure.code is ErrorCode.INFERENCE_OVERLOADED
     assert [cause.code for cause in failure.caused_by] == [ErrorCode.CONSTRAINT_SCHEMA_INVALID]
+
+
+def test_every_input_has_a_handler():
+    assert set(HANDLERS) == set(get_args(Input))

@@ -26,7 +26,8 @@ from services.orchestrator.core.model.plan import (
     dependencies_of,
 )
 from services.orchestrator.core.model.prepared import Prepared
-from services.orchestrator.core.model.request import ContextPolicy, Mode, Request
+from services.orchestrator.core.model.request import Mode, Request
+from services.orchestrator.core.model.retrieval import ContextPolicy, Retriever
 from services.orchestrator.core.model.retry import RetryPolicy
 from services.orchestrator.core.plans.checking import check_plan
 from services.orchestrator.core.plans.model_planning import plan_schema, planned, planner_messages
@@ -66,7 +67,7 @@ def checked(found, **bounds):
         (plan(step("a", "tool", output=SCHEMA)), REJECTED, "whose output no contract can bind"),
         (plan(step("a", parameters={"max_tokens": 2**40})), REJECTED, "'max_tokens' out of range"),
         (plan(step("a", parameters={"temperature": 9})), REJECTED, "'temperature' out of range"),
-        (plan(step("a", input=Value(ValueKind.MESSAGES))), REJECTED, "input.messages that are no turn"),
+        (plan(step("a", input=Value(ValueKind.MESSAGES))), REJECTED, "input.messages that are not a valid turn"),
         (plan(step("a", "infer", "b"), step("b"), require_linear=True), REJECTED, "step 'a' depends on a later one"),
         (plan(step("a"), step("a")), REJECTED, "'a' is named more than once"),
         (plan(step("a", "dance")), REJECTED, "of kind 'dance', which is not known"),
@@ -172,11 +173,11 @@ def test_without_a_plan_the_planner_is_asked_and_its_plan_checked():
 
 def test_the_static_planner_follows_what_the_request_asks_for():
     assert [one.kind for one in static_plan(request(None)).steps] == ["infer"]
-    policy = ContextPolicy("RETRIEVER_UNSPECIFIED", "docs", min_score=0.5)
+    policy = ContextPolicy(Retriever.UNSPECIFIED, "docs", min_score=0.5)
     (retrieve, infer) = static_plan(request(None, context=policy, tools=("clock",))).steps
     assert retrieve.parameters == {"collection": "docs", "max_chunks": 0, "retriever": "bm25", "min_score": 0.5}
     assert infer.parameters == {"tools": ["clock"]}
-    ranked = replace(policy, retriever="RETRIEVER_KEYWORD", scorer="", top_k=2)
+    ranked = replace(policy, retriever=Retriever.KEYWORD, scorer="", top_k=2)
     found = static_plan(request(None, context=ranked))
     assert [one.kind for one in found.steps] == ["retrieve", "rerank", "infer"]
     assert found.steps[1].parameters == {"scorer": "", "top_k": 2, "min_score": 0.5}
@@ -204,7 +205,7 @@ STEPS = st.lists(
 
 @given(STEPS, st.booleans())
 def test_whatever_the_model_plans_is_a_plan_that_can_run(steps, is_reranked):
-    context = ContextPolicy("RETRIEVER_BM25", "docs", scorer="bm25" if is_reranked else None)
+    context = ContextPolicy(Retriever.BM25, "docs", scorer="bm25" if is_reranked else None)
     asked = request(None, context=context, output=OutputContract(schema_json='{"type":"object"}'), rules=(Rule("r"),))
     answer = json.dumps({"rationale": "why", "steps": steps})
     assert jsonschema_rs.is_valid(json.loads(plan_schema(asked, (CLOCK,), PlanPolicy())), json.loads(answer))
@@ -218,7 +219,7 @@ def test_whatever_the_model_plans_is_a_plan_that_can_run(steps, is_reranked):
     ("fields", "kinds"),
     [
         ({}, {"infer"}),
-        ({"context": ContextPolicy("RETRIEVER_BM25", "docs")}, {"infer", "retrieve"}),
+        ({"context": ContextPolicy(Retriever.BM25, "docs")}, {"infer", "retrieve"}),
         ({"output": SCHEMA}, {"infer", "validate"}),
     ],
 )
@@ -230,7 +231,7 @@ def test_a_model_can_only_plan_steps_that_the_request_has_a_use_for(fields, kind
 
 def test_a_model_can_only_plan_what_the_deployment_allows():
     bounds = PlanPolicy(max_steps=3, allowed_kinds=frozenset({"infer"}))
-    asked = request(None, context=ContextPolicy("RETRIEVER_BM25", "docs"))
+    asked = request(None, context=ContextPolicy(Retriever.BM25, "docs"))
     steps = json.loads(plan_schema(asked, (CLOCK,), bounds))["properties"]["steps"]
     assert len(steps["items"]["anyOf"]) == 1
     assert steps["maxItems"] == 1, "room is kept for retrieval and for the answer"

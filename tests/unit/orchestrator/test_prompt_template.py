@@ -60,7 +60,7 @@ def test_conditions_choose_text_by_what_the_values_are():
         ("{% include 'x' %}", "only"),
         ("{% set a = 'b' %}", "only"),
         ("{{ name * 9 }}", "only"),
-        ("{% if a == 3 %}{% endif %}", "3 is no text"),
+        ("{% if a == 3 %}{% endif %}", "3 must be text"),
         ("{% if a < b %}{% endif %}", "== and != only"),
         ("{% if a in b %}{% endif %}", "== and != only"),
         ("{{ self }}", "named 'self'"),

@@ -12,9 +12,9 @@ from services.orchestrator.app.effects.calling import hash_arguments
 from services.orchestrator.convert.request import fingerprint_of
 from services.orchestrator.core.conversation.prompt import assemble_messages, context_message, last_user_text
 from services.orchestrator.core.model.contract import OutputContract, Rule
+from services.orchestrator.core.model.plan import Plan, Proposal, Step, Value, ValueKind
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import (
-    ContextPolicy,
     Hints,
     Mode,
     Request,
@@ -24,8 +24,11 @@ from services.orchestrator.core.model.request import (
     check_configuration,
     check_request,
 )
+from services.orchestrator.core.model.retrieval import ContextPolicy, Retriever
 from services.orchestrator.core.model.retry import MAX_BACKOFF_S, MAX_RETRIES, MAX_WAITS_S
 
+BM25 = Retriever.BM25
+NOT_SCORED = Value(ValueKind.CANDIDATES, proposals=(Proposal("a", score=math.nan),))
 USER = Message(Role.USER, "why?")
 CONTEXT = Message(Role.SYSTEM, "Relevant context:")
 
@@ -45,8 +48,14 @@ def request(**fields):
         ({"hints": Hints(max_tokens=-1)}, "max_tokens"),
         ({"hints": Hints(timeout_s=0)}, "timeout"),
         ({"hints": Hints(temperature=2.1)}, "temperature"),
-        ({"mode": Mode.PLAN, "context": ContextPolicy("R", "c", includes_tools=True)}, "PLAN lays out no context"),
-        ({"mode": Mode.PLAN, "context": ContextPolicy("R", "c", includes_schema=True)}, "PLAN lays out no context"),
+        (
+            {"mode": Mode.PLAN, "context": ContextPolicy(BM25, "c", includes_tools=True)},
+            "PLAN lays out no context",
+        ),
+        (
+            {"mode": Mode.PLAN, "context": ContextPolicy(BM25, "c", includes_schema=True)},
+            "PLAN lays out no context",
+        ),
         ({"retry": RetryPolicy(max_retries=11)}, "max_retries is 11"),
         ({"retry": RetryPolicy(backoff_s=61)}, "backoff is 61 s"),
         ({"retry": RetryPolicy(backoff_s=-1)}, "backoff is -1 s"),
@@ -59,9 +68,10 @@ def request(**fields):
         ({"hints": Hints(top_p=math.nan)}, "top_p is nan"),
         ({"hints": Hints(logit_bias={-1: 1.0})}, "token -1"),
         ({"hints": Hints(logit_bias={1: math.nan})}, "token 1 is nan"),
-        ({"context": ContextPolicy("R", "c", min_score=math.nan)}, "context.min_score is nan"),
-        ({"context": ContextPolicy("R", "c", min_score=math.inf)}, "context.min_score is inf"),
-        ({"context": ContextPolicy("R", "c", max_tokens=-1)}, "must not be negative"),
+        ({"context": ContextPolicy(BM25, "c", min_score=math.nan)}, "context.min_score is nan"),
+        ({"context": ContextPolicy(BM25, "c", min_score=math.inf)}, "context.min_score is inf"),
+        ({"context": ContextPolicy(BM25, "c", max_tokens=-1)}, "must not be negative"),
+        ({"mode": Mode.PLAN, "plan": Plan((Step("s", "rerank", input=NOT_SCORED),))}, "step 's': input has a score"),
         ({"rules": (Rule("", "true"),)}, "0 characters"),
         ({"rules": (Rule("r", "true"), Rule("r", "true"))}, "rules has 'r' more than once"),
         ({"rules": (Rule("r"),)}, "rule 'r' is empty"),
@@ -93,7 +103,7 @@ def test_context_goes_before_the_last_user_message_or_after_the_system_prompt():
     prepared = Prepared(system_prompt="Be brief.", history=history, context_message=CONTEXT)
     default = assemble_messages(work, prepared, (Message(Role.ASSISTANT, "hm"),))
     assert [message.content for message in default] == ["Be brief.", "before", "yes", "Relevant context:", "why?", "hm"]
-    early = request(context=ContextPolicy("R", "c", is_after_system=True))
+    early = request(context=ContextPolicy(BM25, "c", is_after_system=True))
     assert assemble_messages(early, prepared, ())[1] == CONTEXT
     assert last_user_text(work, history) == "why?"
 
@@ -107,7 +117,7 @@ def test_the_context_message_tells_of_tools_and_schema_where_the_policy_includes
         'JSON Schema of the answer:\n\n{"type":"object"}',
     ]
     for includes in itertools.product([False, True], repeat=2):
-        policy = ContextPolicy("R", "c", includes_tools=includes[0], includes_schema=includes[1])
+        policy = ContextPolicy(BM25, "c", includes_tools=includes[0], includes_schema=includes[1])
         parts = [found.content] if found else []
         parts += [text for text, is_included in zip(told, includes, strict=True) if is_included]
         message = context_message(request(context=policy, output=output), found, tools)
@@ -117,7 +127,7 @@ def test_the_context_message_tells_of_tools_and_schema_where_the_policy_includes
 
 def test_a_schema_in_the_context_message_is_not_told_in_the_system_prompt_too():
     output = OutputContract(schema_json='{"type":"object"}', decoder_constraint=False)
-    policy = ContextPolicy("R", "c", includes_schema=True)
+    policy = ContextPolicy(BM25, "c", includes_schema=True)
     work = request(output=output, context=policy)
     messages = assemble_messages(work, Prepared(context_message=context_message(work, None, ())), ())
     assert [message.role for message in messages] == [Role.SYSTEM, Role.USER]

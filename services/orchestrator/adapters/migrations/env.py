@@ -3,7 +3,7 @@
 from alembic import context
 from sqlalchemy import text
 
-from services.orchestrator.adapters.journal_schema import TABLES
+from services.orchestrator.adapters.journal.schema import TABLES
 
 LOCK = 7_201_946  # of this program among the database's advisory locks
 

@@ -1,1 +1,1 @@
-"""What the model sees of a conversation."""
+"""The conversation in the model's prompt."""

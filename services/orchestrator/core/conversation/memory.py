@@ -1,14 +1,14 @@
-"""What a model sees of a stored conversation: which of its oldest messages go, and what stands for them.
+"""The memory of a stored conversation: evicts its oldest messages, and puts a summary in their place.
 
-Theory of operation. A conversation is cut only where a new question begins, so that whole turns go: question, tool
-calls, their results, answer. A cut that only just met the limit would move with nearly every turn, and with it the
-beginning of the prompt, whose KV cache would be lost each time. So a cut goes down to a low-water mark, half of the
-limit, and stays until the conversation has grown up to the limit again. Where it stays is kept with the conversation.
+Theory of operation. A conversation is cut only before a question, so that whole turns are evicted: question, tool
+calls, their results, answer. A cut that only just met the limit would move with nearly every turn, and the changed
+beginning of the prompt would invalidate the KV cache each time. So a cut goes down to a low-water mark, half of the
+limit, and stays until the conversation reaches the limit again. The position of the cut is stored.
 
 Invariants:
-    1. What is kept is an unbroken end of the conversation, and begins at a cut.
-    2. It is within the limits, or it is what cannot go: what the new turn goes on from, where that is no question.
-    3. Nothing goes of a conversation that is within the limits as it is.
+    1. The kept messages are an unbroken end of the conversation, and begin at a cut.
+    2. They are within the limits, unless the new turn is no question: then the turn that it continues stays.
+    3. A conversation within the limits loses nothing.
     4. No tool result is without its call.
 """
 
@@ -23,12 +23,12 @@ from pagantic_common.domain.messages import Message, Role, ToolDefinition
 
 DEFAULT_OUTPUT_TOKENS = 2048
 SUMMARY_TOKENS = 256
-_LOW_WATER = 2  # parts of the limit: one of them is what a cut leaves
-_TOO_LITTLE = 4  # a cut leaves half; less than a quarter says that the limit was lower then
-_MESSAGE_BYTES = 16  # what a template puts around a message, at most, in tokens
-_PROMPT_BYTES = 256  # and around a prompt
-_TOOL_BYTES = 64
-_SUMMARY_PROMPT_TOKENS = 512  # the instructions and the summary before
+_LOW_WATER = 2  # a cut keeps the limit divided by this
+_TOO_LITTLE = 4  # a cut that keeps less than the limit divided by this was made under a lower limit
+_MESSAGE_BYTES = 16  # most tokens that a template adds to a message
+_PROMPT_BYTES = 256  # most tokens that a template adds to a prompt
+_TOOL_BYTES = 64  # most tokens that a template adds to a tool
+_SUMMARY_PROMPT_TOKENS = 512  # the instructions and the previous summary
 
 _SUMMARY_HEADING = "Summary of the conversation so far:"
 _SUMMARY_INSTRUCTIONS = """\
@@ -38,7 +38,7 @@ sentences, at most 150 words, nothing but the summary."""
 
 
 class Eviction(StrEnum):
-    """What happens to the oldest messages when a conversation is too long."""
+    """The treatment of the oldest messages of a conversation that is too long."""
 
     FIFO = "fifo"
     NONE = "none"
@@ -47,7 +47,7 @@ class Eviction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MemoryPolicy:
-    """How much of a conversation a model sees; 0 messages are any number, 0 tokens what the window leaves."""
+    """The limits of a conversation in a prompt; 0 messages is no limit, 0 tokens is the context window."""
 
     max_messages: int = 0
     max_tokens: int = 0
@@ -56,39 +56,45 @@ class MemoryPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What stands for the oldest `message_count` messages of a conversation; no text where they only went."""
+    """The summary of the oldest `message_count` messages; without a text they were evicted only."""
 
     text: str
     message_count: int
 
 
 def cuts_of(history: Sequence[Message], new_turn: Sequence[Message]) -> tuple[int, ...]:
-    """Return the positions in the history from which it may be kept, ascending, from 0.
+    """Return the positions at which the history may be cut, ascending, from 0.
 
-    The last one keeps nothing; it is missing when the new turn does not begin with a question.
+    The last cut keeps nothing; it is missing when the new turn does not begin with a question.
     """
     messages = [*history, *(message for message in new_turn if message.role is not Role.SYSTEM)]
     cuts = [0]
     called_at: dict[str, int] = {}
     for position, message in enumerate(messages):
-        follows_question = 0 < position < len(history) and messages[position - 1].role is Role.USER
-        if 0 < position <= len(history) and message.role is Role.USER and not follows_question:
+        if _begins_turn(messages, position, len(history)):
             cuts.append(position)
         if message.role is Role.TOOL:
-            while cuts[-1] > called_at.get(message.tool_call_id, len(messages)):
-                cuts.pop()
+            call = called_at.get(message.tool_call_id, len(messages))
+            cuts = [cut for cut in cuts if cut <= call]  # a cut after the call would part the two
         called_at.update((call.id, position) for call in message.tool_calls)
     return tuple(cuts)
 
 
+def _begins_turn(messages: Sequence[Message], position: int, end: int) -> bool:
+    """Tell whether a stored turn begins at a position, or the new turn does, at the `end` of the history."""
+    if not 0 < position <= end or messages[position].role is not Role.USER:
+        return False
+    return position == end or messages[position - 1].role is not Role.USER
+
+
 def cut_for(cuts: Sequence[int], sizes: Sequence[int], limit: int, before: int = 0) -> int:
-    """Return the cut from which the history is kept: all of it, else from where it was `before`, else half the limit.
+    """Return the cut for a limit: none when all fits, else the previous cut if it still holds, else at half the limit.
 
     Args:
-        cuts: Where the history may be cut; the first is where it begins now.
-        sizes: Of each message of the history, in what the limit counts.
-        limit: Most that may be kept.
-        before: Where the last cut was, 0 for none.
+        cuts: The positions for a cut; the first is the present beginning of the history.
+        sizes: The size of each message of the history, in the limit's unit.
+        limit: The largest size to keep.
+        before: The position of the previous cut, 0 without one.
     """
     fitting = cut_by_size(cuts, sizes, limit)
     if fitting in (cuts[0], cuts[-1]):
@@ -96,11 +102,13 @@ def cut_for(cuts: Sequence[int], sizes: Sequence[int], limit: int, before: int =
     if fitting <= before <= cut_by_size(cuts, sizes, limit // _TOO_LITTLE) and before in cuts[:-1]:
         return before
     low = cut_by_size(cuts, sizes, limit // _LOW_WATER)
-    return low if low != cuts[-1] else fitting
+    if low == cuts[-1]:
+        return fitting
+    return low
 
 
 def cut_by_size(cuts: Sequence[int], sizes: Sequence[int], limit: int) -> int:
-    """Return the first cut from which at most `limit` is kept, wherever that is."""
+    """Return the first cut that keeps at most `limit`."""
     kept = [*accumulate(reversed(sizes), initial=0)][::-1]  # from each position to the end
     return next((cut for cut in cuts if kept[cut] <= limit), cuts[-1])
 
@@ -116,42 +124,44 @@ def cuts_from(cuts: Sequence[int], start: int) -> tuple[int, ...]:
 
 
 def counted_text(message: Message) -> str:
-    """Return what of a message is counted: all that every template shows of it."""
+    """Return the text of a message that every template shows."""
     calls = [f"{call.name} {call.arguments_json}" for call in message.tool_calls]
-    return "\n".join([message.content, *calls]) if calls else message.content
+    return "\n".join([message.content, *calls])
 
 
 def byte_count(message: Message) -> int:
-    """Return the bytes of a message's text; it has no more tokens than that."""
+    """Return the bytes of a message's text, which bound its tokens."""
     texts = [message.content, message.reasoning, message.name, message.tool_call_id]
     texts += [text for call in message.tool_calls for text in (call.id, call.name, call.arguments_json)]
     return sum(len(text.encode()) for text in texts)
 
 
 def most_tokens(messages: Sequence[Message], tools: Sequence[ToolDefinition]) -> int:
-    """Return a number that the tokens of a prompt do not exceed, from its bytes alone."""
+    """Return an upper bound for the tokens of a prompt, from its bytes."""
     described = sum(len(f"{tool.name}{tool.description}{tool.parameters_json}".encode()) for tool in tools)
     said = sum(byte_count(message) + _MESSAGE_BYTES for message in messages)
     return _PROMPT_BYTES + said + 2 * described + _TOOL_BYTES * len(tools)
 
 
 def output_tokens(max_tokens: int, window: int) -> int:
-    """Return the tokens kept free for an answer: those asked for, else a quarter of the window, at most 2048."""
+    """Return the tokens to reserve for an answer: the requested limit, else a quarter of the window, at most 2048."""
     return max_tokens or min(DEFAULT_OUTPUT_TOKENS, window // 4)
 
 
 def summary_tokens(window: int) -> int:
-    """Return the most tokens of a summary; a window of 0 is not known."""
-    return min(SUMMARY_TOKENS, window // 8) if window else SUMMARY_TOKENS
+    """Return the most tokens of a summary; a window of 0 is unknown."""
+    if window == 0:
+        return SUMMARY_TOKENS
+    return min(SUMMARY_TOKENS, window // 8)
 
 
 def summary_room(window: int) -> int:
-    """Return the most tokens of what a summary is made of: beside it, the one before and the instructions."""
+    """Return the most tokens of the messages to summarize; the summary and its instructions need room too."""
     return max(window // 2, window - SUMMARY_TOKENS - _SUMMARY_PROMPT_TOKENS)
 
 
 def remembered(summary: Summary | None, kept: Sequence[Message]) -> tuple[Message, ...]:
-    """Return what the model sees of a conversation: the summary of what went, and what is kept."""
+    """Return the conversation that the model sees: the summary of the evicted messages, then the kept ones."""
     if summary is None or not summary.text:
         return tuple(kept)
     return (Message(Role.SYSTEM, content=f"{_SUMMARY_HEADING}\n{summary.text}"), *kept)
@@ -160,9 +170,9 @@ def remembered(summary: Summary | None, kept: Sequence[Message]) -> tuple[Messag
 def summary_request(
     summary: Summary | None, gone: Sequence[Message], tokens: Sequence[int], room: int
 ) -> tuple[Message, ...]:
-    """Return the conversation that asks a model for a summary of what went, and of the summary before it.
+    """Return the conversation that asks a model to summarize evicted messages and the previous summary.
 
-    Of what has more tokens than `room` the oldest is left out; of a message that is too long alone, its end.
+    Beyond `room` tokens the oldest messages are left out; a single message that is too long loses its end.
     """
     said: list[str] = []
     for message, count in zip(reversed(gone), reversed(tokens), strict=True):
@@ -172,9 +182,7 @@ def summary_request(
             break
         room -= count + _MESSAGE_BYTES
         said.append(f"{message.role}: {counted_text(message)}")
-    before = f"Summary so far:\n{summary.text}\n\n" if summary is not None and summary.text else ""
-    told = "\n".join(reversed(said))
-    return (
-        Message(Role.SYSTEM, content=_SUMMARY_INSTRUCTIONS),
-        Message(Role.USER, content=f"{before}What was said{' since' if before else ''}:\n{told}"),
-    )
+    asked = "\n".join(["What was said:", *reversed(said)])
+    if summary is not None and summary.text:
+        asked = "\n".join([f"Summary so far:\n{summary.text}\n", "What was said since:", *reversed(said)])
+    return (Message(Role.SYSTEM, content=_SUMMARY_INSTRUCTIONS), Message(Role.USER, content=asked))

@@ -1,4 +1,4 @@
-"""The messages that the model sees."""
+"""The messages of a prompt."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from services.orchestrator.core.conversation.schema_form import form_of
 from services.orchestrator.core.model.contract import OutputContract, SchemaInPrompt
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Request, SystemPrompt
+from services.orchestrator.core.model.retrieval import ContextPolicy
 
 MAX_AUTO_SCHEMA_BYTES = 8 * 1024
 _AS_FORM = "Answer with JSON in this form:"
@@ -20,27 +21,36 @@ _FOR_TOOLS = frozenset({"$schema", "$id", "$comment"})
 
 
 def assemble_messages(request: Request, prepared: Prepared, transcript: Sequence[Message]) -> tuple[Message, ...]:
-    """Join system prompt, stored conversation, the new turn and what happened in it.
+    """Join the system prompt, the stored conversation, the new turn and its transcript.
 
     The context message goes after the system prompt, or immediately before the last user message of the turn.
     """
     given = list(request.messages)
-    first = given.pop(0).content if given[0].role is Role.SYSTEM else ""
-    system = "\n\n".join(part for part in (prepared.system_prompt, first, schema_prompt(request)) if part)
-    messages = [Message(Role.SYSTEM, content=system)] if system else []
-    turn = [*prepared.history, *given]
-    context = prepared.context_message
-    if context is not None:
-        if request.context is not None and request.context.is_after_system:
-            turn.insert(0, context)
-        else:
-            asked = [index for index, message in enumerate(turn) if message.role is Role.USER]
-            turn.insert(asked[-1] if asked else len(turn), context)
-    return (*messages, *turn, *transcript)
+    instructions = [prepared.system_prompt]
+    if given[0].role is Role.SYSTEM:
+        instructions.append(given.pop(0).content)
+    instructions.append(schema_prompt(request))
+    messages = [*prepared.history, *given]
+    if prepared.context_message is not None:
+        messages.insert(_context_position(request, messages), prepared.context_message)
+    if system := _join_parts(instructions):
+        messages.insert(0, Message(Role.SYSTEM, content=system))
+    return (*messages, *transcript)
+
+
+def _context_position(request: Request, messages: Sequence[Message]) -> int:
+    if request.context is not None and request.context.is_after_system:
+        return 0
+    questions = [index for index, message in enumerate(messages) if message.role is Role.USER]
+    return max(questions, default=len(messages))
+
+
+def _join_parts(parts: Sequence[str]) -> str:
+    return "\n\n".join(part for part in parts if part)
 
 
 def schema_prompt(request: Request) -> str:
-    """Return what the model is told of the output's schema; empty when it is not to see it.
+    """Return the output's schema in words for the system prompt; empty when the prompt leaves it out.
 
     The same schema gives the same text, at the end of the system prompt, so that its tokens are cached.
     """
@@ -48,7 +58,9 @@ def schema_prompt(request: Request) -> str:
     is_in_context = request.context is not None and request.context.includes_schema
     if not output.schema_json or is_in_context or output.schema_in_prompt is SchemaInPrompt.OFF:
         return ""
-    return "" if is_schema_left_out(output) else _shown(output.schema_json)
+    if is_schema_left_out(output):
+        return ""
+    return _shown(output.schema_json)
 
 
 def is_schema_left_out(output: OutputContract) -> bool:
@@ -59,7 +71,7 @@ def is_schema_left_out(output: OutputContract) -> bool:
 
 @lru_cache(maxsize=64)
 def _shown(schema_json: str) -> str:
-    """Return a schema as the model reads it: as a form, else as compact JSON; empty when it allows anything."""
+    """Write a schema for the model: as a form, else as compact JSON; empty when it allows anything."""
     try:
         schema = parse_json(schema_json, is_rewritable=True)
     except JsonTextError:
@@ -68,47 +80,65 @@ def _shown(schema_json: str) -> str:
         return f"{_AS_FORM}\n{form}"
     if isinstance(schema, dict):
         schema = {key: value for key, value in schema.items() if key not in _FOR_TOOLS}
-    return f"{_AS_SCHEMA}\n{dump_json(schema)}" if schema not in ({}, True) else ""
+    if schema in ({}, True):
+        return ""
+    return f"{_AS_SCHEMA}\n{dump_json(schema)}"
 
 
 def context_message(request: Request, retrieved: Message | None, tools: Sequence[ToolDefinition]) -> Message | None:
-    """Return what was retrieved with the offered tools and the output schema where the policy includes them.
+    """Add the offered tools and the output schema to the retrieved context, where the policy includes them.
 
-    They are told also when nothing was retrieved. None when there is nothing to tell.
+    They come without retrieved context too. Returns None for an empty message.
     """
-    policy = request.context
-    parts = [retrieved.content] if retrieved is not None else []
-    if policy is not None and policy.includes_tools and tools:
-        lines = [f"- {tool.name}: {tool.description}" if tool.description else f"- {tool.name}" for tool in tools]
-        parts.append("\n".join(["Tools that can be called:", "", *lines]))
-    if policy is not None and policy.includes_schema and request.output.schema_json:
-        parts.append(f"JSON Schema of the answer:\n\n{request.output.schema_json}")
-    return Message(Role.SYSTEM, content="\n\n".join(parts)) if parts else None
+    parts: list[str] = []
+    if retrieved is not None:
+        parts.append(retrieved.content)
+    if request.context is not None:
+        parts += _included_parts(request.context, request.output, tools)
+    if not parts:
+        return None
+    return Message(Role.SYSTEM, content="\n\n".join(parts))
+
+
+def _included_parts(policy: ContextPolicy, output: OutputContract, tools: Sequence[ToolDefinition]) -> list[str]:
+    parts: list[str] = []
+    if policy.includes_tools and tools:
+        parts.append("\n".join(["Tools that can be called:", "", *map(_tool_line, tools)]))
+    if policy.includes_schema and output.schema_json:
+        parts.append(f"JSON Schema of the answer:\n\n{output.schema_json}")
+    return parts
+
+
+def _tool_line(tool: ToolDefinition) -> str:
+    if not tool.description:
+        return f"- {tool.name}"
+    return f"- {tool.name}: {tool.description}"
 
 
 def with_prepared(request: Request, prepared: Prepared) -> Request:
-    """Return the request as a plan's steps see it: with its prompt assembled and the stored conversation in it."""
-    first = 1 if request.messages[0].role is Role.SYSTEM else 0
-    return replace(
-        request,
-        prompt=SystemPrompt(text=prepared.system_prompt, is_assembled=True),
-        messages=(*request.messages[:first], *prepared.history, *request.messages[first:]),
-    )
+    """Return the request of a plan's steps: its prompt is assembled, and it contains the stored conversation."""
+    first, *others = request.messages
+    messages = (*prepared.history, *request.messages)
+    if first.role is Role.SYSTEM:
+        messages = (first, *prepared.history, *others)
+    return replace(request, prompt=SystemPrompt(text=prepared.system_prompt, is_assembled=True), messages=messages)
 
 
 def feedback_message(violations: Sequence[str]) -> Message:
-    """Return what the model is told when its output is wrong."""
+    """Return the message that tells the model its violations."""
     lines = ["Your answer is not right:", *(f"- {violation}" for violation in violations[:20])]
     lines.append("Answer again, and give only the corrected answer.")
     return Message(Role.USER, content="\n".join(lines))
 
 
 def answer_now_message() -> Message:
-    """Return what the model is told when it may call no more tools."""
+    """Return the message that asks the model to answer without another tool call."""
     return Message(Role.USER, content="You have these results already. Answer in words now, without calling a tool.")
 
 
 def last_user_text(request: Request, history: Sequence[Message]) -> str:
-    """Return the last thing that the user said, which is what context is retrieved for."""
-    asked = [message.content for message in (*history, *request.messages) if message.role is Role.USER]
-    return asked[-1] if asked else ""
+    """Return the user's last message, for which context is retrieved; empty without one."""
+    for message in reversed((*history, *request.messages)):
+        if message.role is Role.USER:
+            return message.content
+    return ""

@@ -1,16 +1,16 @@
 """Templates of system prompts: text with `{{ name }}`, `{{ session.key }}` and `{% if name %}`, and nothing else.
 
 They are Jinja templates cut down to what is bounded: no loops, calls, filters or attributes, so rendering takes time
-linear in the template and runs nothing. Values are text and are put in as they are; what looks like a template in them
-is not read as one. Every variable that a template names must be given, also one in a branch that is not taken. What it
-reads of `session` comes from the state of the conversation: a condition on a value that is not there is false, and a
-text with one is an error.
+linear in the template and runs nothing. Values are text and go in as they are, even if they look like a template. Every
+variable must be given, also in a branch that is not taken. The values of `session` come from the conversation's state:
+a condition on a missing value is false, and a text with a missing value is an error.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 from jinja2 import StrictUndefined, TemplateSyntaxError, nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -43,11 +43,11 @@ _ENVIRONMENT = ImmutableSandboxedEnvironment(undefined=StrictUndefined, trim_blo
 
 
 class PromptTemplateError(ValueError):
-    """The template is malformed, or the variables are not what it takes; the message says which and where."""
+    """The template is malformed, or its variables are wrong; the message names the line or the variable."""
 
 
 class _Missing:
-    """A value that the session does not have: false in a condition, an error as text."""
+    """A missing session value: false in a condition, an error as text."""
 
     def __init__(self, key: str) -> None:
         self._key = key
@@ -69,11 +69,11 @@ class _FalseText(str):
 
 
 class PromptTemplate:
-    """A checked template; raises PromptTemplateError for a source that is none.
+    """A checked template; raises PromptTemplateError for an invalid source.
 
     Attributes:
-        names: The variables that it takes, all of them.
-        session_keys: The values of the session that it reads.
+        names: Its variables, each of which must be given.
+        session_keys: The keys of the session values that it reads.
     """
 
     def __init__(self, source: str) -> None:
@@ -121,39 +121,57 @@ def _session_value(session: Mapping[str, str], key: str) -> object:
     value = parse_json(session[key])
     if isinstance(value, str):
         return value
-    return session[key] if value else _FalseText(session[key])
+    if not value:
+        return _FalseText(session[key])
+    return session[key]
 
 
 def _name_session_values(node: nodes.Node) -> dict[str, str]:
     """Make a variable of each `session.key` and `session["key"]`; returns the keys by the variables' names."""
     keys: dict[str, str] = {}
 
-    def rename(place: nodes.Node) -> None:
-        for field, value in place.iter_fields():
-            listed = value if isinstance(value, list) else [value]
-            renamed = [_named(one, keys) if isinstance(one, nodes.Node) else one for one in listed]
-            setattr(place, field, renamed if isinstance(value, list) else renamed[0])
-            for one in renamed:
-                if isinstance(one, nodes.Node):
-                    rename(one)
+    def rename_fields(parent: nodes.Node) -> None:
+        for field, value in parent.iter_fields():
+            if isinstance(value, list):
+                setattr(parent, field, [renamed(item) for item in value])
+            else:
+                setattr(parent, field, renamed(value))
 
-    rename(node)
+    def renamed(value: Any) -> Any:
+        if not isinstance(value, nodes.Node):
+            return value
+        found = _named(value, keys)
+        rename_fields(found)
+        return found
+
+    rename_fields(node)
     return keys
 
 
 def _named(node: nodes.Node, keys: dict[str, str]) -> nodes.Node:
-    """Return the variable of a value of the session, or the node where it is none."""
+    """Return the variable in place of a session value; any other node stays."""
     if isinstance(node, nodes.Name) and node.name.startswith(_SESSION_VALUE):
         raise PromptTemplateError(f"line {node.lineno}: a variable may not be named {node.name!r}")
-    if not isinstance(node, nodes.Getattr | nodes.Getitem):
-        return node
-    key = node.attr if isinstance(node, nodes.Getattr) else getattr(node.arg, "value", None)
-    if not isinstance(key, str) or not isinstance(node.node, nodes.Name) or node.node.name != _SESSION:
+    key = _session_key(node)
+    if key is None:
         return node
     known = {kept: name for name, kept in keys.items()}
     name = known.get(key, f"{_SESSION_VALUE}{len(keys)}")
     keys[name] = key
     return nodes.Name(name, "load", lineno=node.lineno)
+
+
+def _session_key(node: nodes.Node) -> str | None:
+    """Return the key of a session value; None for any other node."""
+    if not isinstance(node, nodes.Getattr | nodes.Getitem):
+        return None
+    if not isinstance(node.node, nodes.Name) or node.node.name != _SESSION:
+        return None
+    if isinstance(node, nodes.Getattr):
+        return node.attr
+    if isinstance(node.arg, nodes.Const) and isinstance(node.arg.value, str):
+        return node.arg.value
+    return None
 
 
 def _check(node: nodes.Node) -> None:
@@ -162,7 +180,7 @@ def _check(node: nodes.Node) -> None:
             f"line {node.lineno}: only {{{{ name }}}}, {{{{ session.key }}}} and {{% if name %}} may be used"
         )
     if isinstance(node, nodes.Const) and not isinstance(node.value, str):
-        raise PromptTemplateError(f"line {node.lineno}: {node.value!r} is no text, and all values are")
+        raise PromptTemplateError(f"line {node.lineno}: {node.value!r} must be text, as all values are")
     if isinstance(node, nodes.Operand) and node.op not in _COMPARISONS:
         raise PromptTemplateError(f"line {node.lineno}: values are compared by == and != only")
     if isinstance(node, nodes.Name) and node.name in _RESERVED:

@@ -1,4 +1,4 @@
-"""How sure retrieved context makes us of an answer."""
+"""The confidence that retrieved context gives an answer."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from pagantic_common.domain.chunks import Chunk
 from pagantic_common.domain.text.scoring import coverage_of
 
-FRACTIONS = frozenset({"keyword"})  # score kinds that tell in [0, 1] how much of a query was found
+FRACTIONS = frozenset({"keyword"})  # score kinds that are the fraction of a query found, in [0, 1]
 
 
 def retrieval_confidence(query: str, chunks: Sequence[Chunk]) -> float | None:
-    """Return the mean score where the scores are fractions, else the fraction of query terms found; None of nothing.
+    """Return the mean of scores that are fractions, else the fraction of query terms found; None without chunks.
 
-    BM25 has no upper end, a cosine is below zero too, and reciprocal ranks tell of an order only.
+    Other scores have no scale: BM25 is unbounded, a cosine may be negative, and reciprocal ranks only give an order.
     """
     if not chunks:
         return None

@@ -1,7 +1,7 @@
-"""A JSON Schema as a form that models read well: an object type with a comment for each field.
+"""Writes a JSON Schema as a form: an object type with a comment for each field.
 
-Small models get far more fields right from this than from the schema itself. What a form cannot show is left to the
-schema's own text.
+Small models get far more fields right from a form than from the schema itself. A schema that no form can show keeps its
+own text.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TYPES = frozenset({"string", "number", "integer", "boolean", "null"})
 
 
 class _NoFormError(Exception):
-    """The schema has something that a form cannot show."""
+    """A form cannot show the schema."""
 
 
 def form_of(schema: Any) -> str | None:
@@ -37,10 +37,12 @@ def form_of(schema: Any) -> str | None:
         return None
     try:
         form = _Writer(schema).type_of(schema, 0, 0)
-    except (_NoFormError, AttributeError, TypeError):  # also a malformed schema, of which compiling says what is wrong
+    except (_NoFormError, AttributeError, TypeError):  # a malformed schema too: the compiler reports its error
         return None
-    about = _comment_of(schema)
-    return f"// {about}\n{form}" if about else form
+    comment = _comment_of(schema)
+    if not comment:
+        return form
+    return f"// {comment}\n{form}"
 
 
 class _Writer:
@@ -57,20 +59,20 @@ class _Writer:
             return self.type_of(_target_of(schema["$ref"], self._root), indent, depth + 1)
         if "enum" in schema or "const" in schema:
             return " | ".join(_literal(value) for value in schema.get("enum", [schema.get("const")]))
-        for union in ("anyOf", "oneOf"):
-            if union in schema:
-                return " | ".join(self.type_of(one, indent, depth + 1) for one in schema[union])
-        if isinstance(schema.get("type"), list):
-            return " | ".join(self.type_of({**schema, "type": one}, indent, depth + 1) for one in schema["type"])
+        alternatives = _alternatives_of(schema)
+        if alternatives is not None:
+            return " | ".join(self.type_of(one, indent, depth + 1) for one in alternatives)
         return self._plain_type_of(schema, indent, depth)
 
     def _plain_type_of(self, schema: Mapping[str, Any], indent: int, depth: int) -> str:
-        kind = schema.get("type") or ("object" if "properties" in schema else None)
-        if kind == "object":
+        kind = schema.get("type")
+        if kind == "object" or (not kind and "properties" in schema):
             return self._object_of(schema, indent, depth)
         if kind == "array" and isinstance(schema.get("items"), dict):
             item = self.type_of(schema["items"], indent, depth + 1)
-            return f"({item})[]" if " | " in item else f"{item}[]"
+            if " | " in item:
+                item = f"({item})"
+            return f"{item}[]"
         if kind in _TYPES:
             return str(kind)
         raise _NoFormError
@@ -83,16 +85,30 @@ class _Writer:
             self._fields_left -= 1
             if self._fields_left < 0:
                 raise _NoFormError
-            mark = "" if name in required else "?"
-            about = _comment_of(value)
-            written = self.type_of(value, indent + 1, depth + 1)
-            lines.append(f"{inner}{_literal(name)}{mark}: {written},{f' // {about}' if about else ''}")
+            key = _literal(name)
+            if name not in required:
+                key = f"{key}?"
+            line = f"{inner}{key}: {self.type_of(value, indent + 1, depth + 1)},"
+            if comment := _comment_of(value):
+                line = f"{line} // {comment}"
+            lines.append(line)
         others = schema.get("additionalProperties", True)
         if isinstance(others, dict):
             lines.append(f"{inner}[key: string]: {self.type_of(others, indent + 1, depth + 1)},")
         if not lines:
             raise _NoFormError
         return "\n".join(["{", *lines, f"{_INDENT * indent}}}"])
+
+
+def _alternatives_of(schema: Mapping[str, Any]) -> list[Any] | None:
+    """Return the schemas of a union; None for a schema of one type."""
+    for union in ("anyOf", "oneOf"):
+        if union in schema:
+            found: list[Any] = schema[union]
+            return found
+    if isinstance(schema.get("type"), list):
+        return [{**schema, "type": one} for one in schema["type"]]
+    return None
 
 
 def _comment_of(schema: Any) -> str:
@@ -105,7 +121,7 @@ def _comment_of(schema: Any) -> str:
 
 
 def _target_of(reference: Any, root: Mapping[str, Any]) -> Any:
-    """Return what a reference within the document names; one that leads on is followed where it stands."""
+    """Return the target of a reference within the document, which may be a reference itself."""
     if not isinstance(reference, str) or not reference.startswith("#/"):
         raise _NoFormError
     found: Any = root

@@ -1,1 +1,1 @@
-"""One execution: its lifecycle, its machine, and what its journal keeps."""
+"""One execution: its lifecycle, its machine, and its journal entries."""

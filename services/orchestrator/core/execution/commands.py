@@ -1,4 +1,4 @@
-"""What a run asks for, and which input answers it."""
+"""The commands of a run, and the input that answers each."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True)
 class Infer:
-    """Ask the model, after the wait before retry number `retry` where that is not 0.
+    """Ask the model, for a `retry` above 0 after its wait.
 
-    `is_streamed` when its text is the answer that the caller gets. `max_tokens` 0 and `temperature`
-    None are those of the hints.
+    With `is_streamed` the caller gets the text as it comes. `max_tokens` 0 and `temperature` None stand for the hints.
     """
 
     messages: tuple[Message, ...]
@@ -79,7 +78,7 @@ class RunPlan:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Deliver the response; `turn` is what the conversation gains, empty when the turn failed."""
+    """Deliver the response; the conversation gains the messages of `turn`, none if the turn failed."""
 
     response: Response
     turn: tuple[Message, ...] = ()
@@ -87,7 +86,7 @@ class Finish:
 
 Command = Prepare | Infer | Sample | RunTools | Enforce | MakePlan | RunPlan | Finish
 
-# Which input answers which command; Failed answers each of them. Nothing answers Finish.
+# The answer to each command. Failed answers every command but Finish, which has no answer.
 ANSWER_OF: Mapping[type[Command], type[Input]] = MappingProxyType(
     {
         MakePlan: Planned,

@@ -1,4 +1,4 @@
-"""How a run ends: with an answer, or with a failure; and the response of both."""
+"""Ends a run with an answer or with a failure, and builds the response."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from dataclasses import replace
 
 from pagantic_common.domain.errors import ErrorCategory, Failure
 from pagantic_common.domain.messages import Message, Role
+from pagantic_common.domain.validation import Enforcement
 from services.orchestrator.core.execution.commands import Command, Finish
 from services.orchestrator.core.execution.lifecycle import State, check_transition
 from services.orchestrator.core.execution.replicas import candidates_of
 from services.orchestrator.core.execution.run import Outcome, Run, Transition
 from services.orchestrator.core.execution.truncation import TRUNCATED, truncation_of, truncation_warning
 from services.orchestrator.core.execution.validation import confidence_of, report_of, retrieval_confidence_of
-from services.orchestrator.core.model.request import Mode
-from services.orchestrator.core.model.response import FinishReason, Response
+from services.orchestrator.core.model.response import ConfidenceSource, FinishReason, Response
 from services.orchestrator.core.model.response_warning import ResponseWarning
-from services.orchestrator.core.plans.result import content_of
+from services.orchestrator.core.plans.result import content_of, final_result
 
 
 def move(run: Run, target: State, reason: str, command: Command | None = None) -> Outcome:
-    """Make a transition and ask for what comes next; a move without a command is followed by another.
+    """Make a transition with the next command; a move without a command must be followed by another move.
 
-    A transition that the lifecycle's table lacks raises IllegalTransitionError.
+    Raises IllegalTransitionError for a transition that the lifecycle's table lacks.
     """
     check_transition(run.state, target)
     transition = Transition(run.state, target, run.attempt, reason)
@@ -29,77 +29,116 @@ def move(run: Run, target: State, reason: str, command: Command | None = None) -
 
 
 def ask(run: Run, command: Command) -> Outcome:
-    """Ask for what comes next without a transition."""
+    """Ask for the next command without a transition."""
     return Outcome(replace(run, outstanding=command))
 
 
 def complete(run: Run, reason: str) -> Outcome:
-    """End a run with its answer, which a stored conversation gains."""
-    response = _response(run)
-    if response.finish_reason is None and run.model:
-        was_cut = any(warning.code == TRUNCATED for warning in _final_warnings(run))
-        response = replace(response, finish_reason=FinishReason.LENGTH if was_cut else FinishReason.STOP)
-    if response.confidence is None and (confidence := retrieval_confidence_of(run)) is not None:
-        response = replace(response, confidence=confidence, confidence_source="RETRIEVAL")
+    """End a run with its answer, which is added to a stored conversation."""
+    response = _with_confidence(run, _with_finish_reason(run, _response(run)))
     return move(run, State.COMPLETE, reason, Finish(response, _turn(run, response)))
 
 
+def _with_finish_reason(run: Run, response: Response) -> Response:
+    """Fill in the finish reason of a vote or a plan, which have no single output."""
+    if response.finish_reason is not None or not run.model:
+        return response
+    reason = FinishReason.STOP
+    final = final_result(run.plan, run.results)
+    if final is not None and any(warning.code == TRUNCATED for warning in final.warnings):
+        reason = FinishReason.LENGTH
+    return replace(response, finish_reason=reason)
+
+
+def _with_confidence(run: Run, response: Response) -> Response:
+    """Fill in the confidence of the retrieved context, if the response has no other."""
+    if response.confidence is not None:
+        return response
+    confidence = retrieval_confidence_of(run)
+    if confidence is None:
+        return response
+    return replace(response, confidence=confidence, confidence_source=ConfidenceSource.RETRIEVAL)
+
+
 def fail(run: Run, failure: Failure) -> Outcome:
-    """End a run with a failure. What was said before a cancellation stays, marked as cut."""
+    """End a run with a failure. The conversation keeps the text streamed before a cancellation, marked as cut."""
     if run.last_failure is not None and run.last_failure != failure:
         failure = failure.because_of(run.last_failure)
     run = replace(run, last_failure=failure, count=run.count and replace(run.count, agreement=0.0))
-    is_cancelled = failure.category is ErrorCategory.CANCELLATION
-    target = State.CANCELLED if is_cancelled else State.ERROR
-    code = failure.code.value if failure.code else "internal error"
     response = replace(_response(run), failure=failure)
+    if failure.category is ErrorCategory.CANCELLATION:
+        return _cancel(run, failure, response)
+    return move(run, State.ERROR, _reason_of(failure), Finish(response))
+
+
+def _cancel(run: Run, failure: Failure, response: Response) -> Outcome:
+    response = replace(response, finish_reason=FinishReason.CANCELLED)
     turn: tuple[Message, ...] = ()
-    if is_cancelled:
-        response = replace(response, finish_reason=FinishReason.CANCELLED)
-        turn = _turn(run, response, is_cut=True) if run.streamed and run.streamed.content else ()
-    return move(run, target, code, Finish(response, turn))
+    if run.streamed is not None and run.streamed.content:
+        turn = _turn(run, response, is_cut=True)
+    return move(run, State.CANCELLED, _reason_of(failure), Finish(response, turn))
+
+
+def _reason_of(failure: Failure) -> str:
+    if failure.code is None:
+        return "internal error"
+    return failure.code.value
 
 
 def _turn(run: Run, response: Response, *, is_cut: bool = False) -> tuple[Message, ...]:
-    """Return what a stored conversation gains."""
-    if run.request.mode is not Mode.CHAT or not run.request.session_id:
+    """Return the messages that a stored conversation gains."""
+    if not run.request.is_turn:
         return ()
     asked = [message for message in run.request.messages if message.role is not Role.SYSTEM]
+    if not response.content:
+        return (*asked, *run.turn)
     answer = Message(Role.ASSISTANT, content=response.content, reasoning=response.reasoning, cut=is_cut)
-    return (*asked, *run.turn, *((answer,) if response.content else ()))
+    return (*asked, *run.turn, answer)
 
 
 def _response(run: Run) -> Response:
-    best, said = run.best, run.best_output or run.output
-    if run.streamed is not None:
-        best, said = None, run.streamed  # the stopped attempt is not the best one
-        content = run.streamed.content
-    elif best is not None:
-        content = best.output
-    else:
-        content = said.content if said else content_of(run.plan, run.results)
-    confidence, source = confidence_of(run.request, best, run.count)
-    report = report_of(run.request, best, run.repair_attempts, is_cut=run.cut is not None) if best else None
-    if report and run.count and len(run.replicas) < run.request.voting.n:
-        report = replace(report, warnings=(*report.warnings, _early_warning(run)))
-    return Response(
+    output = run.streamed or run.best_output or run.output
+    enforcement = run.best
+    if run.streamed is not None:  # a stopped attempt delivers what it streamed, not the best attempt before it
+        enforcement = None
+    confidence, source = confidence_of(run.request, enforcement, run.count)
+    response = Response(
         request_id=run.request.request_id,
         session_id=run.request.session_id,
-        content=content,
-        structured_output_json=best.structured_output_json if best else "",
+        content=content_of(run.plan, run.results),
         tool_calls_made=run.records,
         confidence=confidence,
         confidence_source=source,
-        validation=report,
-        candidates=candidates_of(run),
+        candidates=candidates_of(run.replicas, run.count),
         step_results=run.results,
         usage=run.usage,
-        finish_reason=said.finish_reason if said else None,
-        reasoning=said.reasoning if said else "",
         warnings=(*run.prepared.warnings, *_warnings(run)),
-        logprobs=said.logprobs if said else (),
-        seed=said.seed if said else run.seed,
+        seed=run.seed,
         plan=run.plan,
+    )
+    if output is not None:
+        response = replace(
+            response,
+            content=output.content,
+            finish_reason=output.finish_reason,
+            reasoning=output.reasoning,
+            logprobs=output.logprobs,
+            seed=output.seed,
+        )
+    if enforcement is None:
+        return response
+    return _with_enforcement(run, response, enforcement)
+
+
+def _with_enforcement(run: Run, response: Response, enforcement: Enforcement) -> Response:
+    report = report_of(run.request, enforcement, run.repair_attempts, is_cut=run.cut is not None)
+    if run.count is not None and len(run.replicas) < run.request.voting.n:
+        report = replace(report, warnings=(*report.warnings, _early_warning(run)))
+    return replace(
+        response,
+        content=enforcement.output,
+        structured_output_json=enforcement.structured_output_json,
+        validation=report,
     )
 
 
@@ -115,12 +154,6 @@ def _warnings(run: Run) -> tuple[ResponseWarning, ...]:
     if run.output is not None and run.output.finish_reason is FinishReason.LENGTH:
         return (truncation_warning(truncation_of(run.request, run.output, run.max_tokens)),)
     return ()
-
-
-def _final_warnings(run: Run) -> tuple[ResponseWarning, ...]:
-    """Return the warnings of a plan's final step."""
-    final = run.plan.steps[-1].name if run.plan is not None and run.plan.steps else ""
-    return next((result.warnings for result in run.results if result.name == final), ())
 
 
 def _early_warning(run: Run) -> str:

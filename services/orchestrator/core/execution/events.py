@@ -1,4 +1,4 @@
-"""What is told of an execution while it runs: the entries of its timeline, and the text that streams by."""
+"""The events of an execution: the stored ones of its timeline, and streamed text."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class InferenceStart:
 
 @dataclass(frozen=True, slots=True)
 class InferenceEnd:
-    """An inference ended; `model` is the alias that served it, empty when that is not known."""
+    """An inference ended; `model` is the alias that served it, empty when unknown."""
 
     tokens_in: int
     tokens_out: int
@@ -134,7 +134,7 @@ class ReasoningDelta:
 
 @dataclass(frozen=True, slots=True)
 class AttemptDiscarded:
-    """Streamed content of this attempt no longer counts."""
+    """The streamed text of this attempt no longer counts."""
 
     attempt: int
     reason: str
@@ -149,7 +149,7 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """An interrupted execution was taken up again."""
+    """An interrupted execution was resumed."""
 
     completed_steps: int = 0
 
@@ -176,7 +176,7 @@ Payload = (
 
 @dataclass(frozen=True, slots=True)
 class EventName:
-    """Where an event happens, and what it is called in timelines, spans and metrics."""
+    """The layer and the name of an event in timelines, spans and metrics."""
 
     layer: str
     action: str
@@ -204,7 +204,7 @@ NAME_OF: Mapping[type[Payload], EventName] = MappingProxyType(
 )
 
 STREAMED = (ContentDelta, ReasoningDelta)
-PROGRESS = (InferenceEnd, ToolEnd, StepEnd, ContextRetrieved)  # the ends of work that is not done again
+PROGRESS = (InferenceEnd, ToolEnd, StepEnd, ContextRetrieved)  # ends of work that a resumed execution does not repeat
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,12 +224,12 @@ class Event:
 
     @property
     def is_stored(self) -> bool:
-        """Whether it belongs to the timeline; text that streams by does not."""
+        """Whether it belongs to the timeline; streamed text does not."""
         return not isinstance(self.payload, STREAMED)
 
 
 def count_idle_resumes(events: Sequence[Event]) -> int:
-    """Return how often an execution was taken up in a row, last of all, without getting on."""
+    """Return how often an execution was resumed since its last progress."""
     count = 0
     for event in events:
         if isinstance(event.payload, Resumed):

@@ -1,4 +1,4 @@
-"""What happens to a run: the answers of its commands, and failures."""
+"""The inputs of a run: the answers to its commands, and failures."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Enforced:
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One replica's end: what the pipeline found of its output, or why it has none."""
+    """The end of one replica: the enforcement of its output, or a failure."""
 
     index: int
     enforcement: Enforcement | None = None
@@ -44,7 +44,7 @@ class Replica:
 
     @property
     def is_valid_vote(self) -> bool:
-        """Whether it votes; else it abstains."""
+        """Whether the replica votes; else it abstains."""
         if self.enforcement is None or not self.enforcement.valid or self.failure is not None:
             return False
         try:
@@ -56,7 +56,7 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """The replicas ended, or as many as decide the vote; `seed` is that of replica 0."""
+    """The replicas ended, or enough of them to decide the vote; `seed` is the seed of replica 0."""
 
     replicas: tuple[Replica, ...]
     usage: TokenUsage
@@ -75,7 +75,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class PlanRan:
-    """The plan's steps ended, all or up to the first that failed; `enforcement` is of the final step's output."""
+    """The plan's steps ended, all or up to a failure; `enforcement` belongs to the final step's output."""
 
     results: tuple[StepResult, ...]
     records: tuple[ToolCallRecord, ...] = ()
@@ -85,10 +85,10 @@ class PlanRan:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Something failed that the machine cannot mend, or the execution was cancelled.
+    """The outstanding command failed, or the execution was cancelled.
 
-    `records` are tool calls that ended although their turn did not, `results` steps that ended although their plan
-    did not, `replicas` and `usage` what ended of a vote, `output` what an inference had given when it was stopped.
+    The other fields are partial results: `records` of an unfinished turn, `results` of an unfinished plan, `replicas`
+    and `usage` of an unfinished vote, `output` of a stopped inference.
     """
 
     failure: Failure
@@ -103,7 +103,7 @@ Input = Prepared | Inferred | Sampled | ToolsRan | Enforced | Planned | PlanRan 
 
 
 def usage_of(happened: Input) -> TokenUsage:  # noqa: PLR0911 - an arm for each input
-    """Return what a run's usage gains by an input."""
+    """Return the usage that an input adds to a run."""
     match happened:
         case Prepared(usage=usage) | Planned(usage=usage):
             return usage
@@ -128,4 +128,6 @@ def _judge_usage(replicas: tuple[Replica, ...]) -> TokenUsage:
 
 def _usage_of_failed(failed: Failed) -> TokenUsage:
     usage = sum((result.usage for result in failed.results), failed.usage) + _judge_usage(failed.replicas)
-    return usage if failed.output is None else usage + failed.output.usage
+    if failed.output is None:
+        return usage
+    return usage + failed.output.usage

@@ -1,4 +1,4 @@
-"""The lifecycle of an execution as a table. What is not in the table cannot happen.
+"""The lifecycle of an execution as a table; no other transition is legal.
 
 Invariants:
     1. COMPLETE, ERROR and CANCELLED are terminal: nothing leads out of them.
@@ -45,11 +45,11 @@ TRANSITIONS: dict[State, frozenset[State]] = {
 
 
 class IllegalTransitionError(RuntimeError):
-    """The program asked for a transition that is not in the table: a programming error."""
+    """A transition is not in the table: a programming error."""
 
 
 class IllegalInputError(RuntimeError):
-    """A run was given what does not answer its outstanding command: a programming error, or a journal with a hole."""
+    """An input does not answer the outstanding command: a programming error, or a journal with a hole."""
 
 
 def check_transition(source: State, target: State) -> None:

@@ -1,8 +1,8 @@
-"""What has happened inside the outstanding command of a run, so far.
+"""The progress of a run's outstanding command.
 
-Theory of operation. What ends inside a command that has not ended itself (a tool call, a step of a plan, a replica of a
-vote) is kept beside the machine. The recorder adds it when it stores it, and `replay` when it reads it, so a crash, a
-cancellation and a timeout find the same account. The command's answer clears it: from then on the machine has it all.
+Theory of operation. Partial results of a command (a tool call, a step of a plan, a replica of a vote) are kept beside
+the machine. The recorder adds them when it stores them, and `replay` when it reads them, so a crash, a cancellation and
+a timeout find the same account. The command's answer clears the account: from then on the machine has all results.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class CallEnded:
 
 @dataclass(frozen=True, slots=True)
 class CallGivenUp:
-    """A tool call was given up before it ended; it may have run. Never stored: a resumed run must not take it up."""
+    """A tool call was abandoned before its end; it may have run. Never stored: a resumed run must not reuse it."""
 
     record: ToolCallRecord
     step: str = ""
@@ -55,7 +55,7 @@ class StepEnded:
 
 @dataclass(frozen=True, slots=True)
 class NestedInput:
-    """What happened to the machine of a plan's infer step, in its run number `number` from 1."""
+    """An input of the machine of a plan's infer step, in its run number `number` from 1."""
 
     step: str
     number: int
@@ -68,31 +68,31 @@ Inner = StoredProgress | CallGivenUp
 
 @dataclass(slots=True)
 class InferenceProgress:
-    """The inference at hand of one machine, and what earlier ones cost that gave no answer.
+    """The current inference of one machine, and the usage of earlier inferences without an answer.
 
     Attributes:
-        said: What the inference at hand has given; None when none runs or it has given nothing.
-        lost: Usage of inferences that were lost or given up, and whose cost nothing else has.
+        said: The output of the current inference so far; None without an inference or without output.
+        lost: Usage of lost or abandoned inferences that no input accounts for.
     """
 
     said: InferenceOutput | None = None
     lost: TokenUsage = TokenUsage()
 
     def give_up(self) -> InferenceOutput:
-        """Count the inference at hand among the lost ones, and return what it had given."""
+        """Count the current inference among the lost ones, and return its output so far."""
         given = self.said or InferenceOutput("", FinishReason.ERROR)
         self.said = None
         self.lost += given.usage
         return given
 
     def charge(self, output: InferenceOutput) -> InferenceOutput:
-        """Return an output with the usage of what was lost before it, which is counted no more."""
+        """Move the usage of the lost inferences to an output."""
         lost, self.lost = self.lost, TokenUsage()
         return replace(output, usage=output.usage + lost)
 
     @property
     def usage(self) -> TokenUsage:
-        """What the inference at hand and the lost ones cost."""
+        """Usage of the current inference and the lost ones."""
         if self.said is None:
             return self.lost
         return self.lost + self.said.usage
@@ -100,13 +100,13 @@ class InferenceProgress:
 
 @dataclass(slots=True)
 class Progress:
-    """An account that grows.
+    """A growing account of the outstanding command.
 
     Attributes:
-        inner: What began and ended, in order.
-        replicas: The replicas of a vote that ended, by index.
-        vote_usage: What the vote's prompt and candidates cost.
-        inferences: The inference of each machine, by the step of a plan that it runs for, "" for the execution's own.
+        inner: Begun and ended work, in order.
+        replicas: The ended replicas of a vote, by index.
+        vote_usage: Usage of the vote's prompt and candidates.
+        inferences: The inference of each machine, by the step of a plan, "" for the execution's own machine.
     """
 
     inner: list[Inner] = field(default_factory=list)
@@ -115,13 +115,13 @@ class Progress:
     inferences: dict[str, InferenceProgress] = field(default_factory=dict)
 
     def add(self, entry: Inner) -> None:
-        """Append what happened."""
+        """Append an entry."""
         self.inner.append(entry)
         if isinstance(entry, NestedInput):
             self._end_inference(entry.step, entry.happened)
 
     def answer(self, happened: Input) -> None:
-        """Begin anew: the outstanding command has its answer. What lost inferences cost waits for the next one."""
+        """Begin a new account: the outstanding command has its answer. The next one is charged for lost inferences."""
         self.inner.clear()
         self.replicas.clear()
         self.vote_usage = TokenUsage()
@@ -141,17 +141,17 @@ class Progress:
 
     @property
     def began(self) -> tuple[CallBegan, ...]:
-        """The calls that were about to run, so that they may have."""
+        """The calls that began; each of them may have run."""
         return tuple(one for one in self.inner if isinstance(one, CallBegan))
 
     @property
     def records(self) -> tuple[ToolCallRecord, ...]:
-        """The calls that ended or were given up, in the order in which they did."""
+        """The calls that ended or were abandoned, in this order."""
         return tuple(one.record for one in self.inner if isinstance(one, CallEnded | CallGivenUp))
 
     @property
     def steps(self) -> tuple[StepEnded, ...]:
-        """The steps that ended, in the order in which they did."""
+        """The steps that ended, in this order."""
         return tuple(one for one in self.inner if isinstance(one, StepEnded))
 
     @property
@@ -160,7 +160,7 @@ class Progress:
         return tuple(self.replicas[index] for index in sorted(self.replicas))
 
     def run_of(self, step: str) -> tuple[int, tuple[Input, ...]]:
-        """Return the number of the last run of an infer step's machine, 0 for none, and what happened to it."""
+        """Return the number of the last run of an infer step's machine, 0 for none, and its inputs."""
         nested = list(self._nested(step))
         number = max((one.number for one in nested), default=0)
         return number, tuple(one.happened for one in nested if one.number == number)
@@ -171,7 +171,7 @@ class Progress:
         return any(one.step == step and one.call_id not in unknown for one in self.began)
 
     def calls_of(self, step: str, since: int = 0) -> CallProgress:
-        """Return the calls of one machine since it last took an input, and since so many things had happened."""
+        """Return the calls of one machine since its last input, and after the first `since` entries."""
         own: list[CallBegan | CallEnded] = []
         for one in self.inner[since:]:
             if isinstance(one, NestedInput) and one.step == step:
@@ -181,13 +181,13 @@ class Progress:
         return CallProgress(tuple(own))
 
     def usage_of_step(self, step: str) -> TokenUsage:
-        """Return what the machines of a plan's step have used, in all its runs."""
+        """Return the usage of a plan's step in all its runs."""
         inside = sum((usage_of(one.happened) for one in self._nested(step)), TokenUsage())
-        inference = self.inferences.get(step)
-        return inside if inference is None else inside + inference.usage
+        inference = self.inferences.get(step, InferenceProgress())
+        return inside + inference.usage
 
     def unended_usage(self) -> TokenUsage:
-        """Return what the steps of a plan have used that have not ended."""
+        """Return the usage of the unfinished steps of a plan."""
         ended = {one.result.name for one in self.steps}
         begun = {one.step for one in self.inner if isinstance(one, NestedInput)}
         begun.update(step for step in self.inferences if step)
@@ -213,7 +213,7 @@ class CallProgress:
         return next((record for record in self.records if record.id == call_id), None)
 
     def lost_call(self, tools: Mapping[str, ToolDefinition]) -> CallBegan | None:
-        """Return a call that may have run and must not run again: it has no end, and its tool is not idempotent."""
+        """Return a call that must not run again: it may have run, and its tool is not idempotent."""
         ended = {record.id for record in self.records}
         open_calls = (one for one in self.calls if isinstance(one, CallBegan) and one.call_id not in ended)
         return next((one for one in open_calls if not _is_idempotent(one, tools)), None)
@@ -234,7 +234,7 @@ def lost_call_message(tool: str) -> str:
 
 
 def failed_with(run: Run, progress: Progress, failure: Failure, step: str = "") -> Failed:
-    """Return the failure of a machine's outstanding command, with what has ended inside it and what that cost."""
+    """Return the failure of a machine's outstanding command with its partial results and their usage."""
     output = _stopped(progress.inference(step))
     if step:  # its calls are the execution's
         return Failed(failure, output=output)
@@ -255,7 +255,7 @@ def failed_with(run: Run, progress: Progress, failure: Failure, step: str = "") 
 
 
 def _stopped(inference: InferenceProgress) -> InferenceOutput | None:
-    """Return what a stopped inference had given, with what lost ones cost; None when there was none."""
+    """Return the output of a stopped inference with the usage of lost ones; None without any."""
     if inference.said is None and inference.lost == TokenUsage():
         return None
     said = inference.said or InferenceOutput("", FinishReason.ERROR)

@@ -1,12 +1,12 @@
-"""What a journal keeps of an execution so that it can be taken up again, and how far that brings it.
+"""Replays the stored entries of an execution, so that it can be resumed.
 
-Theory of operation. The machine is pure, so a request and the inputs that happened to it give the same run, the same
-transitions and the same response each time. What ends inside a command that has not ended itself (a step of a plan, a
-tool call) is an entry of its own: it is not done again when the command is.
+Theory of operation. The machine is pure, so the same request and inputs give the same run, transitions and response
+each time. Partial results of a command (a step of a plan, a tool call) are entries of their own: a resumed command does
+not repeat them.
 
 Invariants:
-    1. The first entry is Admitted, every other follows what it is caused by.
-    2. Replaying all entries of an execution that ended gives its transitions and its response.
+    1. The first entry is Admitted; every other entry follows its cause.
+    2. Replaying all entries of an ended execution gives its transitions and its response.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from services.orchestrator.core.model.request import Request
 class Admitted:
     """A request was admitted, and its plan is checked under these bounds.
 
-    `after_sequence` is the last event of an earlier run under the same id; 0 when there was none. `max_execution_s` is
-    the longest that it may take, interruptions included; None where an earlier version admitted it.
+    `after_sequence` is the last event of an earlier run under the same id, 0 without one. `max_execution_s` is the time
+    limit of the execution, interruptions included; None if an earlier version admitted it.
     """
 
     request: Request
@@ -48,14 +48,14 @@ Entry = Admitted | StoredProgress | Input
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Where an execution stands.
+    """The position of an execution.
 
     Attributes:
         admitted: Its admission.
         outcome: The last outcome.
-        transitions: Every transition that led there.
-        progress: What its outstanding command did so far.
-        is_resumed: Whether it ran before; False for one that begins.
+        transitions: All transitions up to now.
+        progress: The progress of its outstanding command.
+        is_resumed: Whether the execution ran before.
     """
 
     admitted: Admitted
@@ -66,13 +66,13 @@ class Replay:
 
 
 def begin(admitted: Admitted) -> Replay:
-    """Return where an execution stands that was just admitted."""
+    """Return the position of a newly admitted execution."""
     outcome = machine.start(admitted.request, admitted.bounds)
     return Replay(admitted, outcome, outcome.transitions, is_resumed=False)
 
 
 def replay(entries: Sequence[Entry]) -> Replay:
-    """Take an execution's entries again; raises ValueError when they do not begin with its admission."""
+    """Replay an execution's entries; raises ValueError when they do not begin with its admission."""
     first, *rest = entries or (None,)
     if not isinstance(first, Admitted):
         raise ValueError("the entries do not begin with an admission")  # noqa: TRY004 - not a wrong type of argument

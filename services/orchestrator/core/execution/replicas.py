@@ -1,17 +1,18 @@
-"""What the replicas of a vote amount to."""
+"""The replicas of a vote as ballots, as candidates and as one failure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pagantic_common.domain.errors import ErrorCode, Failure, failure_of
 from services.orchestrator.core.execution.inputs import Replica
-from services.orchestrator.core.execution.run import Run
 from services.orchestrator.core.model.response import Candidate
+from services.orchestrator.core.model.voting import Count
 
 
 def ballots_of(replicas: Sequence[Replica]) -> dict[int, str]:
-    """Return the documents of the replicas that vote."""
+    """Return the documents of the replicas with a valid vote, by replica."""
     return {
         replica.index: replica.enforcement.structured_output_json
         for replica in replicas
@@ -20,7 +21,7 @@ def ballots_of(replicas: Sequence[Replica]) -> dict[int, str]:
 
 
 def most_frequent_failure(replicas: Sequence[Replica]) -> Failure:
-    """Return the failure of the code that most replicas have, the lowest replica's; all abstain."""
+    """Return the lowest replica's failure of the most frequent code; all replicas must abstain."""
     failures = [failure for replica in replicas if (failure := _failure_of(replica)) is not None]
     if not failures:
         return failure_of(ErrorCode.INFERENCE_MALFORMED_RESPONSE, "the inference gave no candidates")
@@ -34,20 +35,22 @@ def _failure_of(replica: Replica) -> Failure | None:
     return replica.enforcement.failure
 
 
-def _document_of(replica: Replica) -> str:
-    return replica.enforcement.structured_output_json if replica.enforcement and replica.failure is None else ""
+def candidates_of(replicas: Sequence[Replica], count: Count | None) -> tuple[Candidate, ...]:
+    """Return the replicas as candidates of the response, with their votes if these were counted."""
+    votes: dict[int, int] = {}
+    if count is not None:
+        votes = {index: group.votes for group in count.groups for index in group.replicas}
+    return tuple(_candidate_of(replica, votes.get(replica.index, 0)) for replica in replicas)
 
 
-def candidates_of(run: Run) -> tuple[Candidate, ...]:
-    """Return what each replica said, for the response."""
-    votes = {index: group.votes for group in (run.count.groups if run.count else ()) for index in group.replicas}
-    return tuple(
-        Candidate(
-            replica_index=replica.index,
-            content=replica.enforcement.output if replica.enforcement else "",
-            structured_output_json=_document_of(replica),
-            votes=votes.get(replica.index, 0),
-            failure=_failure_of(replica),
-        )
-        for replica in run.replicas
+def _candidate_of(replica: Replica, votes: int) -> Candidate:
+    candidate = Candidate(replica.index, votes=votes, failure=_failure_of(replica))
+    if replica.enforcement is None:
+        return candidate
+    if replica.failure is not None:
+        return replace(candidate, content=replica.enforcement.output)
+    return replace(
+        candidate,
+        content=replica.enforcement.output,
+        structured_output_json=replica.enforcement.structured_output_json,
     )

@@ -1,13 +1,13 @@
-"""What the machine knows of an execution, and what one of its steps gives."""
+"""The state of the machine for one execution, and the outcome of one machine step."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pagantic_common.domain.errors import Failure
 from pagantic_common.domain.messages import Message
 from pagantic_common.domain.usage import TokenUsage
-from pagantic_common.domain.validation import Enforcement
+from pagantic_common.domain.validation import Enforcement, StageOutcome
 from services.orchestrator.core.execution.commands import Command
 from services.orchestrator.core.execution.inputs import Replica
 from services.orchestrator.core.execution.lifecycle import State
@@ -20,7 +20,7 @@ from services.orchestrator.core.model.voting import Count
 
 @dataclass(frozen=True, slots=True)
 class DiscardedAttempt:
-    """An attempt of which what was streamed no longer counts."""
+    """An attempt whose streamed text no longer counts."""
 
     attempt: int
     reason: str
@@ -38,20 +38,20 @@ class Transition:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Everything that the machine knows of an execution."""
+    """The state of one execution."""
 
     request: Request
     state: State = State.INIT
     outstanding: Command | None = None  # None only inside a step
     attempt: int = 1
     prepared: Prepared = field(default_factory=Prepared)
-    transcript: tuple[Message, ...] = ()  # what the model saw after the request
-    turn: tuple[Message, ...] = ()  # of it, what a conversation keeps: not the attempts that were discarded
+    transcript: tuple[Message, ...] = ()  # the messages after those of the request
+    turn: tuple[Message, ...] = ()  # the messages of the transcript that a conversation keeps; no discarded attempts
     rounds: int = 0
     is_in_tool_phase: bool = False
-    has_tools_left: bool = True  # until the model only repeats itself
+    has_tools_left: bool = True  # until the model repeats itself
     max_tokens: int = 0  # a limit that a retry raised
-    cut: Failure | None = None  # why the attempt at hand is not complete
+    cut: Failure | None = None  # the truncation of the current attempt
     streamed: InferenceOutput | None = None  # the partial output of a stopped inference
     seed: int | None = None
     model: str = ""  # the alias that served
@@ -69,10 +69,21 @@ class Run:
     bounds: PlanPolicy = field(default_factory=PlanPolicy)
     results: tuple[StepResult, ...] = ()
 
+    def with_best(self, enforcement: Enforcement | None) -> Run:
+        """Return the run with its final enforcement."""
+        if enforcement is None:
+            return replace(self, best=None)
+        return replace(self, best=enforcement, repair_attempts=self.repair_attempts + count_repairs(enforcement))
+
+
+def count_repairs(enforcement: Enforcement) -> int:
+    """Return the number of stages that repaired the output."""
+    return sum(1 for stage in enforcement.stages if stage.outcome is StageOutcome.REPAIRED)
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a step gave: the run, how it moved, and the attempt that the step discarded."""
+    """The outcome of a machine step: the run, its transitions, and the discarded attempt."""
 
     run: Run
     transitions: tuple[Transition, ...] = ()

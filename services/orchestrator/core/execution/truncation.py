@@ -1,4 +1,4 @@
-"""Answers that a limit cut before they were complete."""
+"""Truncated answers: a limit or a stop text ended them too early."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TRUNCATED = "output_truncated"
 
 
 def is_cut(request: Request, output: InferenceOutput | None, enforcement: Enforcement) -> bool:
-    """Tell whether an answer under a contract ended at a limit or a stop text, so that only a repair could close it."""
+    """Tell whether a limit or a stop text cut an answer under a contract, so that only a repair could close it."""
     if output is None or request.output.is_empty:
         return False
     was_repaired = any(
@@ -27,26 +27,31 @@ def is_cut(request: Request, output: InferenceOutput | None, enforcement: Enforc
 
 
 def truncation_of(request: Request, output: InferenceOutput, max_tokens: int = 0) -> Failure:
-    """Return the failure of an answer that was cut at `max_tokens`, 0 for the limit that the request left open."""
+    """Return the failure of an answer that was cut at `max_tokens`; 0 is the request's limit or the default."""
     limit = max_tokens or request.hints.max_tokens
     usage = output.usage
-    if output.finish_reason is not FinishReason.LENGTH:
-        text = "a stop text ended the answer before it was complete: leave it out of hints.stop"
-    elif is_window_full(output):
-        text = (
-            f"the answer was cut at the end of the context window of {usage.context_window} tokens, of which the "
-            f"prompt took {usage.prompt_tokens}: shorten the prompt or ask for less"
-        )
-    else:
-        name = f"max_tokens {limit}" if limit else f"{usage.output_tokens} tokens, the default of max_tokens"
-        text = f"the answer was cut at {name} before it was complete: raise hints.max_tokens or ask for less"
     details = {
         "max_tokens": limit,
         "output_tokens": usage.output_tokens,
         "prompt_tokens": usage.prompt_tokens,
         "context_window": usage.context_window,
     }
-    return failure_of(ErrorCode.INFERENCE_OUTPUT_TRUNCATED, text, details=details)
+    return failure_of(ErrorCode.INFERENCE_OUTPUT_TRUNCATED, _message_of(output, limit), details=details)
+
+
+def _message_of(output: InferenceOutput, limit: int) -> str:
+    usage = output.usage
+    if output.finish_reason is not FinishReason.LENGTH:
+        return "a stop text ended the answer before it was complete: leave it out of hints.stop"
+    if is_window_full(output):
+        return (
+            f"the answer was cut at the end of the context window of {usage.context_window} tokens, of which the "
+            f"prompt took {usage.prompt_tokens}: shorten the prompt or ask for less"
+        )
+    name = f"max_tokens {limit}"
+    if limit == 0:
+        name = f"{usage.output_tokens} tokens, the default of max_tokens"
+    return f"the answer was cut at {name} before it was complete: raise hints.max_tokens or ask for less"
 
 
 def is_window_full(output: InferenceOutput) -> bool:
@@ -56,16 +61,18 @@ def is_window_full(output: InferenceOutput) -> bool:
 
 
 def raised_limit(request: Request, output: InferenceOutput, max_tokens: int) -> int:
-    """Return a higher max_tokens for another attempt, 0 where the request set the limit or the window has no more."""
+    """Return a higher max_tokens for another attempt; 0 if the request set the limit or the window is full."""
     usage = output.usage
     is_open = output.finish_reason is FinishReason.LENGTH and not request.hints.max_tokens
     if not is_open or usage.context_window <= 0:
         return 0
     room = usage.context_window - usage.prompt_tokens - _SPARE_TOKENS
     raised = min(room, RAISED_LIMIT_FACTOR * max(max_tokens, usage.output_tokens))
-    return raised if raised > usage.output_tokens else 0
+    if raised <= usage.output_tokens:
+        return 0
+    return raised
 
 
 def truncation_warning(failure: Failure) -> ResponseWarning:
-    """Return what a response that is delivered although it was cut says of it."""
+    """Return the warning of a truncated response that is delivered."""
     return ResponseWarning(TRUNCATED, failure.message)

@@ -1,27 +1,27 @@
-"""The validation report, and how sure it makes us."""
+"""The validation report of an execution, and the confidence in its response."""
 
 from __future__ import annotations
 
-from pagantic_common.domain.validation import Enforcement, Guarantee, Stage, StageOutcome
+from pagantic_common.domain.validation import Enforcement, Guarantee, Stage, StageOutcome, Violation
 from services.orchestrator.core.conversation.prompt import last_user_text
 from services.orchestrator.core.conversation.retrieval import retrieval_confidence
 from services.orchestrator.core.execution.run import Run
 from services.orchestrator.core.model.plan import StepKind, ValueKind, dependencies_of
 from services.orchestrator.core.model.request import Mode, Request
-from services.orchestrator.core.model.response import ValidationReport
+from services.orchestrator.core.model.response import ConfidenceSource, ValidationReport
 from services.orchestrator.core.model.voting import Count
-
-_NO_SOURCE = "UNSPECIFIED"
 
 
 def report_of(
     request: Request, enforcement: Enforcement, repair_attempts: int, *, is_cut: bool = False
 ) -> ValidationReport:
-    """Sum up the attempt that is delivered; one that a limit cut is PARTIAL, however well it was repaired."""
+    """Report on the delivered attempt; an attempt that a limit cut is PARTIAL, even after a repair."""
     outcomes = [stage.outcome for stage in enforcement.stages]
     guarantee = enforcement.guarantee
     warnings = enforcement.warnings
+    remaining: tuple[Violation, ...] = ()
     if not enforcement.valid:
+        remaining = enforcement.violations
         if request.output.schema_json:
             guarantee = Guarantee.PARTIAL
         warnings = (*warnings, "the output does not satisfy its contract")
@@ -32,22 +32,32 @@ def report_of(
         checks_passed=outcomes.count(StageOutcome.PASSED) + outcomes.count(StageOutcome.REPAIRED),
         checks_failed=outcomes.count(StageOutcome.FAILED),
         repair_attempts=repair_attempts,
-        remaining_violations=() if enforcement.valid else enforcement.violations,
+        remaining_violations=remaining,
         guarantee=guarantee,
         warnings=warnings,
         stages=enforcement.stages,
     )
 
 
-def confidence_of(request: Request, enforcement: Enforcement | None, count: Count | None) -> tuple[float | None, str]:
-    """Return the confidence and its source: votes, the semantic score, or whether the rules held; else None.
+def confidence_of(
+    request: Request, enforcement: Enforcement | None, count: Count | None
+) -> tuple[float | None, ConfidenceSource]:
+    """Return the confidence and its source: the votes, the semantic score, or the outcome of the rules; else None.
 
-    A schema alone tells nothing of how good an answer is.
+    A schema alone says nothing about the quality of an answer.
     """
     if request.mode is Mode.REDUNDANT:
-        return (count.agreement, "VOTING") if count and count.agreement > 0 else (None, _NO_SOURCE)
+        return _of_votes(count)
     confidence = _of_validation(request, enforcement)
-    return confidence, _NO_SOURCE if confidence is None else "VALIDATION"
+    if confidence is None:
+        return None, ConfidenceSource.UNSPECIFIED
+    return confidence, ConfidenceSource.VALIDATION
+
+
+def _of_votes(count: Count | None) -> tuple[float | None, ConfidenceSource]:
+    if count is None or count.agreement == 0:
+        return None, ConfidenceSource.UNSPECIFIED
+    return count.agreement, ConfidenceSource.VOTING
 
 
 def _of_validation(request: Request, enforcement: Enforcement | None) -> float | None:
@@ -57,7 +67,9 @@ def _of_validation(request: Request, enforcement: Enforcement | None) -> float |
         return enforcement.semantic_score
     if not request.rules:
         return None
-    return 0.0 if _outcome_of(enforcement, Stage.RULES) is StageOutcome.FAILED or not enforcement.valid else 1.0
+    if not enforcement.valid or _outcome_of(enforcement, Stage.RULES) is StageOutcome.FAILED:
+        return 0.0
+    return 1.0
 
 
 def _outcome_of(enforcement: Enforcement, stage: Stage) -> StageOutcome | None:
@@ -65,7 +77,7 @@ def _outcome_of(enforcement: Enforcement, stage: Stage) -> StageOutcome | None:
 
 
 def retrieval_confidence_of(run: Run) -> float | None:
-    """Return the confidence of what PREPARE retrieved, or the steps of a plan: after reranking, where there is one."""
+    """Return the confidence of the context that PREPARE or the steps of a plan retrieved, after any reranking."""
     if run.plan is None:
         return run.prepared.retrieval_confidence
     needed = dependencies_of(run.plan)

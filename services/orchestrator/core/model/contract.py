@@ -1,4 +1,4 @@
-"""What an output must be."""
+"""Contracts and rules for an output."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class SchemaInPrompt(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OutputContract:
-    """What an output must look like."""
+    """The form of an output, and its enforcement."""
 
     schema_json: str = ""
     grammar: str = ""
@@ -28,7 +28,7 @@ class OutputContract:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it asks for nothing."""
+        """Whether it has neither a schema nor a grammar."""
         return not (self.schema_json or self.grammar or self.grammar_name)
 
 

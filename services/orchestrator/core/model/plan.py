@@ -1,8 +1,8 @@
-"""Plans: steps, the order that they need, and what makes a plan acceptable.
+"""Plans, their steps and the values that steps exchange.
 
 A plan in which no step names a dependency is linear: each step waits for the one before it. In any other plan a step
-waits for what it names, and one that names nothing waits for none. A step works on its input, else on what it waits
-for, else on the request.
+waits for the steps that it names only. A step works on its input, else on the outputs of its dependencies, else on the
+request.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_STEPS = 64
 MAX_PARALLEL = 8  # pieces of work of one execution at the same time: steps of a plan, or tool calls
 MAX_STEP_TIMEOUT_S = 366 * 86_400.0
 _TIMEOUT_RANGE = f"it must be positive and at most {MAX_STEP_TIMEOUT_S:g} s"
-STEP_NAME = re.compile(r"[A-Za-z0-9._:-]{1,64}")  # they are part of ids
+STEP_NAME = re.compile(r"[A-Za-z0-9._:-]{1,64}")  # step names are part of ids
 
 
 class StepKind(StrEnum):
@@ -40,7 +40,7 @@ class StepKind(StrEnum):
 
 
 class ValueKind(StrEnum):
-    """What a value is; the names of the contract's fields."""
+    """The kind of a value, by its field's name in the contract."""
 
     MESSAGES = "messages"
     CANDIDATES = "candidates"
@@ -63,7 +63,7 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """What a tool gave."""
+    """The result of a tool call."""
 
     call_id: str
     name: str
@@ -73,7 +73,7 @@ class CallResult:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What a step works on or gives: text for TEXT and RAW_JSON, else a tuple of its kind's parts."""
+    """An input or output of a step: text for TEXT and RAW_JSON, else a tuple of its kind's parts."""
 
     kind: ValueKind
     text: str = ""
@@ -81,6 +81,12 @@ class Value:
     proposals: tuple[Proposal, ...] = ()
     chunks: tuple[Chunk, ...] = ()
     results: tuple[CallResult, ...] = ()
+
+    @property
+    def scores(self) -> tuple[float, ...]:
+        """The scores of its proposals or chunks."""
+        proposed = tuple(proposal.score for proposal in self.proposals)
+        return proposed + tuple(chunk.score for chunk in self.chunks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +106,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class PlanPolicy:
-    """What a plan may do; `allowed_kinds` None allows all, `custom_kinds` are those that the deployment registered."""
+    """The limits of a plan; `allowed_kinds` None allows all, the deployment has registered `custom_kinds`."""
 
     max_steps: int = MAX_STEPS
     allowed_kinds: frozenset[str] | None = None
@@ -111,7 +117,7 @@ class PlanPolicy:
 
 @dataclass(frozen=True, slots=True)
 class PlanTrace:
-    """Where a plan came from, and when, where that is known."""
+    """The origin of a plan, and its time if known."""
 
     planner_id: str = "request"
     rationale: str = ""
@@ -120,7 +126,7 @@ class PlanTrace:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Steps and what they may do."""
+    """Steps and their limits."""
 
     steps: tuple[Step, ...] = ()
     policy: PlanPolicy = field(default_factory=PlanPolicy)
@@ -129,7 +135,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What came of one step; it has an output or a failure."""
+    """The end of one step; it has an output or a failure."""
 
     name: str
     kind: str
@@ -148,7 +154,7 @@ def tools_of(plan: Plan) -> frozenset[str]:
 
 
 def dependencies_of(plan: Plan) -> dict[str, tuple[str, ...]]:
-    """Return, for each step, the steps that it waits for and works on."""
+    """Return the dependencies of each step, on whose outputs it works."""
     if any(step.depends_on for step in plan.steps):
         return {step.name: step.depends_on for step in plan.steps}
     before = [(), *((step.name,) for step in plan.steps)]
@@ -156,6 +162,8 @@ def dependencies_of(plan: Plan) -> dict[str, tuple[str, ...]]:
 
 
 def retry_of(step: Step, given: RetryPolicy) -> RetryPolicy:
-    """Return a step's retry policy; what it leaves unset is the request's."""
+    """Return a step's retry policy; the request's policy fills the unset fields."""
     retry = step.retry or given
-    return retry if step.max_retries is None else replace(retry, max_retries=step.max_retries)
+    if step.max_retries is None:
+        return retry
+    return replace(retry, max_retries=step.max_retries)

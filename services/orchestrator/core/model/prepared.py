@@ -1,4 +1,4 @@
-"""What PREPARE resolves before the first inference."""
+"""The result of PREPARE."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from services.orchestrator.core.model.response_warning import ResponseWarning
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What the first inference needs.
+    """The parts of the first inference, resolved by PREPARE.
 
     Attributes:
         system_prompt: Empty for none.
-        history: Messages before those of the request. The last of them are the stored conversation's from position
-            `history_start` to before `history_end`; a summary of older ones may come first.
-        context_message: What was retrieved; None for nothing.
-        retrieval_confidence: How well it covers the question, 0 to 1.
-        tools: What the model may call.
+        history: Messages before those of the request: a summary may come first, then the stored conversation from
+            position `history_start` to before `history_end`.
+        context_message: The retrieved context; None without any.
+        retrieval_confidence: How well the context covers the question, 0 to 1.
+        tools: The tools that the model may call.
         engine_text: The decoder's constraint; empty for none.
         is_fully_enforced: Whether the decoder enforces the whole schema.
-        usage: Tokens that preparing cost.
-        warnings: What could not be resolved, and did not fail the request.
+        usage: Tokens used by PREPARE.
+        warnings: Parts that could not be resolved, without failing the request.
     """
 
     system_prompt: str = ""

@@ -1,4 +1,4 @@
-"""A request as the core sees it, and what makes one acceptable."""
+"""A request and the checks of its admission."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pagantic_common.domain.messages import Message, ToolChoice, ToolChoiceMode,
 from pagantic_common.domain.sampling import check_sampling_value
 from services.orchestrator.core.model.contract import OutputContract, Rule
 from services.orchestrator.core.model.plan import Plan
+from services.orchestrator.core.model.retrieval import ContextPolicy
 from services.orchestrator.core.model.retry import RetryPolicy
 from services.orchestrator.core.model.voting import Voting
 
@@ -27,7 +28,7 @@ MAX_BIASED_TOKENS = 1024
 MAX_LOGIT_BIAS = 100
 MAX_TOP_LOGPROBS = 20
 MAX_PRIORITY = 10
-MAX_TIMEOUT_S = 366 * 86_400.0  # a deadline beyond it is a mistake, and far beyond it no clock has it
+MAX_TIMEOUT_S = 366 * 86_400.0  # a longer one is a mistake, and clocks cannot represent much longer ones
 MAX_RULES = 100
 MAX_RULE_NAME_CHARS = 200
 
@@ -51,7 +52,7 @@ class ReasoningMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """Whether a reasoning model thinks, and for how many tokens at most; 0 is no limit of its own."""
+    """Whether a reasoning model thinks, and its most tokens for that; 0 is no limit."""
 
     mode: ReasoningMode = ReasoningMode.AUTO
     max_tokens: int = 0
@@ -59,9 +60,9 @@ class Reasoning:
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """Wishes about how the work is done; None and 0 mean not set.
+    """The caller's settings for inferences and tools; None and 0 mean not set.
 
-    `sampling` has those of SAMPLING_RANGES that were set, by their names in the contract.
+    `sampling` has the set fields of SAMPLING_RANGES, by their names in the contract.
     """
 
     max_tokens: int = 0
@@ -87,23 +88,6 @@ def side_hints(hints: Hints) -> Hints:
 
 
 @dataclass(frozen=True, slots=True)
-class ContextPolicy:
-    """Which context to retrieve; `retriever` and `placement` are the names of the contract's enums."""
-
-    retriever: str
-    collection: str
-    max_chunks: int = 0
-    min_score: float | None = None
-    is_after_system: bool = False
-    scorer: str | None = None
-    top_k: int = 0
-    max_tokens: int = 0
-    includes_tools: bool = False
-    includes_schema: bool = False
-    is_required: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class TemplateCall:
     """The name of a configured template, and values of its variables by name."""
 
@@ -113,7 +97,7 @@ class TemplateCall:
 
 @dataclass(frozen=True, slots=True)
 class SystemPrompt:
-    """A text, a base text with sets of rules, or a template; `is_assembled` when the text is what a provider made."""
+    """A text, a base text with sets of rules, or a template; `is_assembled` for a text from a prompt provider."""
 
     text: str = ""
     sets: tuple[tuple[str, tuple[str, ...]], ...] = ()
@@ -122,9 +106,9 @@ class SystemPrompt:
 
     def render(self) -> str:
         """Join base and sets by blank lines; a set is a `## name` line and `- rule` lines."""
-        parts = [self.text] if self.text else []
+        parts = [self.text]
         parts += ["\n".join([f"## {name}", *(f"- {rule}" for rule in rules)]) for name, rules in self.sets]
-        return "\n\n".join(parts)
+        return "\n\n".join(part for part in parts if part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,50 +133,72 @@ class Request:
 
     @property
     def is_validated(self) -> bool:
-        """Whether its output goes through VALIDATE."""
+        """Whether VALIDATE checks its output."""
         return self.mode is not Mode.CHAT or not self.output.is_empty or bool(self.rules or self.semantic_intent)
 
     @property
+    def is_turn(self) -> bool:
+        """Whether it is a turn of a stored conversation."""
+        return self.mode is Mode.CHAT and bool(self.session_id)
+
+    @property
     def max_tool_rounds(self) -> int:
-        """Most inference rounds of its tool loop."""
+        """The limit of inference rounds in its tool loop."""
         return self.hints.max_tool_rounds or DEFAULT_MAX_TOOL_ROUNDS
 
     @property
     def offers_tools(self) -> bool:
-        """Whether tools are looked up: CHAT offers all registered ones unless told otherwise, STRUCTURED none."""
+        """Whether tools are looked up: by default CHAT offers all registered tools, STRUCTURED none."""
         if self.hints.tool_choice.mode is ToolChoiceMode.NONE and not self.hints.tool_choice.tool_name:
             return False
         return bool(self.tools) or self.mode is Mode.CHAT
 
 
 def check_request(request: Request) -> None:
-    """Raise InvalidRequest for an envelope that cannot be admitted. Nothing has been executed then."""
-    require_id("request_id", request.request_id)
-    if request.session_id:
-        require_id("session_id", request.session_id)
-    if request.trace_id and not is_trace_id(request.trace_id):
-        raise InvalidRequest(f"trace_id {request.trace_id[:64]!r} is not 32 lower-case hex digits")
+    """Raise InvalidRequest for an envelope that cannot be admitted, before anything is executed."""
+    _check_ids(request)
     check_turn(request.messages)
     if request.prompt.template is not None:
         require_id("prompt.template.name", request.prompt.template.name)
     _check_hints(request.hints)
     if request.hints.top_logprobs is not None and request.mode in (Mode.PLAN, Mode.REDUNDANT):
         raise InvalidRequest(f"mode {request.mode} reports no log-probabilities: leave hints.top_logprobs unset")
-    _check_context(request.context)
+    if request.context is not None:
+        _check_context(request.context)
     _check_rules(request.rules)
     if wrong := request.retry.objection:
         raise InvalidRequest(f"retry.{wrong}")
-    has_grammar = bool(request.output.grammar or request.output.grammar_name)
-    if has_grammar and not request.output.decoder_constraint:
-        raise InvalidRequest("a grammar binds the decoder: leave output.decoder_constraint on, or the grammar out")
+    _check_output(request.output)
     if unused := _unused_field(request):
         raise InvalidRequest(unused)
     if request.mode is Mode.REDUNDANT:
         _check_voting(request)
+    if request.plan is not None:
+        _check_plan_inputs(request.plan)
+
+
+def _check_plan_inputs(plan: Plan) -> None:
+    for step in plan.steps:
+        if step.input is not None and not all(map(math.isfinite, step.input.scores)):
+            raise InvalidRequest(f"step {step.name[:64]!r}: input has a score that is not a finite number")
+
+
+def _check_ids(request: Request) -> None:
+    require_id("request_id", request.request_id)
+    if request.session_id:
+        require_id("session_id", request.session_id)
+    if request.trace_id and not is_trace_id(request.trace_id):
+        raise InvalidRequest(f"trace_id {request.trace_id[:64]!r} is not 32 lower-case hex digits")
+
+
+def _check_output(output: OutputContract) -> None:
+    has_grammar = bool(output.grammar or output.grammar_name)
+    if has_grammar and not output.decoder_constraint:
+        raise InvalidRequest("a grammar binds the decoder: leave output.decoder_constraint on, or the grammar out")
 
 
 def _unused_field(request: Request) -> str:
-    """Return why a field that is set has no effect in this mode; empty when each has one."""
+    """Return why a set field has no effect in this mode; empty when each field has one."""
     mode, choice = request.mode, request.hints.tool_choice
     if request.plan is not None and mode is not Mode.PLAN:
         return f"mode {mode} runs no plan: leave plan unset, or use PLAN"
@@ -259,9 +265,7 @@ def _check_hints(hints: Hints) -> None:
     _check_engine_hints(hints)
 
 
-def _check_context(policy: ContextPolicy | None) -> None:
-    if policy is None:
-        return
+def _check_context(policy: ContextPolicy) -> None:
     if policy.min_score is not None and not math.isfinite(policy.min_score):
         raise InvalidRequest(f"context.min_score is {policy.min_score}: it must be a finite number")
     if policy.max_tokens < 0 or policy.top_k < 0:
@@ -269,14 +273,14 @@ def _check_context(policy: ContextPolicy | None) -> None:
 
 
 def _check_rules(rules: Sequence[Rule]) -> None:
-    """Check what can be seen of rules without reading their expressions."""
+    """Check the rules without parsing their expressions."""
     if len(rules) > MAX_RULES:
         raise InvalidRequest(f"rules has {len(rules)} entries: it takes at most {MAX_RULES}")
     names = [rule.name for rule in rules]
     for rule in rules:
         if not 1 <= len(rule.name) <= MAX_RULE_NAME_CHARS:
             raise InvalidRequest(
-                f"rules has one whose name has {len(rule.name)} characters: each needs 1 to {MAX_RULE_NAME_CHARS}"
+                f"rules has a name of {len(rule.name)} characters: each needs 1 to {MAX_RULE_NAME_CHARS}"
             )
         if names.count(rule.name) > 1:
             raise InvalidRequest(f"rules has {rule.name!r} more than once: names must differ")
@@ -313,7 +317,7 @@ def _check_engine_hints(hints: Hints) -> None:
 
 
 def check_configuration(request: Request) -> None:
-    """Raise InvalidRequest for what is found in PREPARE: a missing schema, or one that is not JSON."""
+    """Raise InvalidRequest for a missing or malformed schema; PREPARE makes this check."""
     if request.mode in (Mode.STRUCTURED, Mode.REDUNDANT) and not request.output.schema_json:
         raise InvalidRequest(
             f"mode {request.mode} needs output.schema_json: send a JSON Schema", code=ErrorCode.CONFIG_SCHEMA_REQUIRED

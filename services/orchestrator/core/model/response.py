@@ -1,4 +1,4 @@
-"""What comes of a request."""
+"""The response to a request, and its parts."""
 
 from __future__ import annotations
 
@@ -23,6 +23,15 @@ class FinishReason(StrEnum):
     CANCELLED = "cancelled"
 
 
+class ConfidenceSource(StrEnum):
+    """The origin of a response's confidence."""
+
+    UNSPECIFIED = "UNSPECIFIED"
+    VOTING = "VOTING"
+    VALIDATION = "VALIDATION"
+    RETRIEVAL = "RETRIEVAL"
+
+
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
     """A token, its bytes, and the natural logarithm of its probability; `top` has the likeliest alternatives.
@@ -38,7 +47,7 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class InferenceOutput:
-    """What one inference gave; `model` is the alias that served it, `seed` that of its random stream."""
+    """The output of one inference; `model` is the alias that served it, `seed` the seed of its random stream."""
 
     content: str
     finish_reason: FinishReason
@@ -53,7 +62,7 @@ class InferenceOutput:
 
 @dataclass(frozen=True, slots=True)
 class InferenceDelta:
-    """The next text of an inference, and what it has cost so far; the first one of an inference has no text."""
+    """The next text of an inference, and its usage so far; the first delta has no text."""
 
     content: str = ""
     reasoning: str = ""
@@ -64,7 +73,7 @@ class InferenceDelta:
 
 @dataclass(frozen=True, slots=True)
 class CandidateOutput:
-    """What one of several candidates gave; the usage is its own, without the prompt's."""
+    """The output of one of several candidates; its usage leaves out the prompt."""
 
     index: int
     output: InferenceOutput
@@ -72,7 +81,7 @@ class CandidateOutput:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallRecord:
-    """One tool call that ran; `is_retryable` when it failed, and may be made again with another end."""
+    """One tool call that ran; `is_retryable` when it failed and another attempt may succeed."""
 
     id: str
     name: str
@@ -90,7 +99,7 @@ class ToolCallRecord:
 
     @property
     def failure(self) -> Failure | None:
-        """How it failed; None when it did not."""
+        """The failure of the call; None when it succeeded."""
         if not self.is_error:
             return None
         failed = failure_of(self.error_code or ErrorCode.TOOL_EXECUTION_FAILED, self.result)
@@ -99,7 +108,7 @@ class ToolCallRecord:
 
 @dataclass(frozen=True, slots=True)
 class ValidationReport:
-    """What validation found over all attempts."""
+    """The findings of validation over all attempts."""
 
     checks_passed: int
     checks_failed: int
@@ -112,7 +121,7 @@ class ValidationReport:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """What one replica said, and how many said the same; with a failure it abstained."""
+    """The output of one replica, and its number of votes; a replica with a failure abstained."""
 
     replica_index: int
     content: str = ""
@@ -123,7 +132,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What the caller gets."""
+    """The response that the caller gets."""
 
     request_id: str
     session_id: str
@@ -131,7 +140,7 @@ class Response:
     structured_output_json: str = ""
     tool_calls_made: tuple[ToolCallRecord, ...] = ()
     confidence: float | None = None
-    confidence_source: str = "UNSPECIFIED"
+    confidence_source: ConfidenceSource = ConfidenceSource.UNSPECIFIED
     validation: ValidationReport | None = None
     candidates: tuple[Candidate, ...] = ()
     step_results: tuple[StepResult, ...] = ()
@@ -146,6 +155,6 @@ class Response:
 
     @property
     def may_run_again(self) -> bool:
-        """Whether the same request, sent again, runs again: it was cancelled, or failed in a way that may pass."""
+        """Whether the same request, sent again, runs again: it was cancelled, or its failure is retryable."""
         failure = self.failure
         return failure is not None and (failure.retryable or failure.category is ErrorCategory.CANCELLATION)

@@ -1,4 +1,4 @@
-"""What went wrong without failing a request."""
+"""Warnings of a response."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ResponseWarning:
-    """Something that went wrong and did not fail the request; the code is stable, lower case with underscores."""
+    """A problem that did not fail the request; the code is stable, lower case with underscores."""
 
     code: str
     message: str

@@ -1,4 +1,4 @@
-"""How often and how soon something is tried again."""
+"""How often and how soon failed work is tried again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class RetryPolicy:
 
     @property
     def objection(self) -> str:
-        """What is wrong with it; empty when nothing is."""
+        """Why the policy is invalid; empty when it is valid."""
         if not 0 <= self.max_retries <= MAX_RETRIES:
             return f"max_retries is {self.max_retries}: it must be between 0 and {MAX_RETRIES}"
         if not 0 <= self.backoff_s <= MAX_BACKOFF_S:
@@ -28,16 +28,19 @@ class RetryPolicy:
         waits_s = sum(self.wait_s(retry, 0.0) for retry in range(1, self.max_retries + 1))
         if waits_s > MAX_WAITS_S:
             return (
-                f"backoff comes to {waits_s:g} s over {self.max_retries} retries: at most {MAX_WAITS_S:g} s are waited"
+                f"backoff comes to {waits_s:g} s over {self.max_retries} retries: at most {MAX_WAITS_S:g} s are allowed"
             )
         return ""
 
     def wait_s(self, retry: int, draw: float) -> float:
-        """Wait before retry number `retry`, from 1; 0 for none. No wait is longer than MAX_BACKOFF_S.
+        """Return the wait before retry number `retry`, from 1; 0 has no wait. No wait is longer than MAX_BACKOFF_S.
 
-        Exponential waits are shortened by up to a half, by `draw` in [0, 1): many that failed together come back apart.
+        `draw` in [0, 1) shortens an exponential wait by up to a half, so that callers that failed together come back
+        apart.
         """
         if retry == 0:
             return 0.0
-        growth = 2 ** (retry - 1) * (1 - draw / 2) if self.is_exponential else 1
+        growth = 1.0
+        if self.is_exponential:
+            growth = 2 ** (retry - 1) * (1 - draw / 2)
         return min(MAX_BACKOFF_S, self.backoff_s * growth)

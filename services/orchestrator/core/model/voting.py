@@ -1,20 +1,20 @@
-"""Counts what replicas of one request voted for.
+"""Counts the votes of the replicas of one request.
 
-A ballot is a JSON document; two are the same vote when their canonical JSON (RFC 8785) is equal, so 1 and 1.0 are.
-Ballots that abstain are not here: they count in `n` only. Groups are ordered by votes, ties to the lowest replica.
+A ballot is a JSON document. Two ballots are the same vote when their canonical JSON (RFC 8785) is equal, as with 1 and
+1.0. Replicas that abstain count in `n` only. Groups are ordered by votes; a tie goes to the lowest replica.
 
 Invariants:
-    1. What `is_decided` says of some ballots holds whatever the outstanding replicas say: the same winner, or none.
-    2. A winner's agreement is at least min_agreement, and what its strategy demands.
+    1. Once `is_decided`, the outstanding replicas cannot change the winner, nor the lack of one.
+    2. A winner has at least min_agreement, and the votes that its strategy demands.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
 import rfc8785
 
@@ -22,7 +22,7 @@ from pagantic_common.domain.json_text import dump_json, parse_json
 
 DEFAULT_REPLICAS = 3
 DEFAULT_TEMPERATURE = 0.7
-_ABSENT = "absent"
+VoteT = TypeVar("VoteT", bound=Hashable)
 
 
 class Strategy(StrEnum):
@@ -46,26 +46,26 @@ class Voting:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Replicas that said the same, in ascending order."""
+    """Replicas with the same vote, in ascending order."""
 
     key: str
     replicas: tuple[int, ...]
 
     @property
     def votes(self) -> int:
-        """How many they are."""
+        """The number of votes."""
         return len(self.replicas)
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """What a vote gave.
+    """The result of a vote.
 
     Attributes:
-        winner: The replica whose document won; None when nothing did, or when the fields were voted on one by one.
-        merged_json: The document put together from the fields' winners, FIELD_MAJORITY only.
-        agreement: Votes of the winner, of its weakest field, as a fraction of n.
-        objection: Why nothing won; empty when something did.
+        winner: The replica whose document won; None without a winner, and under FIELD_MAJORITY.
+        merged_json: The document of the winning fields, FIELD_MAJORITY only.
+        agreement: Votes of the winner, or of its weakest field, as a fraction of n.
+        objection: Why there is no winner; empty with a winner.
     """
 
     groups: tuple[Group, ...]
@@ -76,7 +76,7 @@ class Count:
 
 
 def canonical_json(document: str) -> str:
-    """Return what votes are compared by."""
+    """Return the canonical form by which votes are compared."""
     return _key(parse_json(document))
 
 
@@ -117,7 +117,9 @@ def count_votes(ballots: Mapping[int, str], voting: Voting) -> Count:
     else:
         count = Count(groups, winner=leader.replicas[0], agreement=leader.votes / voting.n)
     objection = _objection(count, ballots, voting)
-    return Count(groups, objection=objection) if objection else count
+    if objection:
+        return Count(groups, objection=objection)
+    return count
 
 
 def _objection(count: Count, ballots: Mapping[int, str], voting: Voting) -> str:
@@ -135,39 +137,43 @@ def _first_difference(leader: Group, ballots: Mapping[int, str], n: int) -> str:
     odd = next((index for index in sorted(ballots) if index not in leader.replicas), None)
     if odd is None:
         return f"{n - len(ballots)} of {n} replicas abstain, and all must agree"
-    path = _difference(parse_json(ballots[leader.replicas[0]]), parse_json(ballots[odd]), "")
+    path = ".".join(_difference(parse_json(ballots[leader.replicas[0]]), parse_json(ballots[odd])))
     return f"replica {odd} differs from replica {leader.replicas[0]} at {path!r}, and all must agree"
 
 
-def _difference(one: Any, other: Any, path: str) -> str:
-    if isinstance(one, dict) and isinstance(other, dict):
-        for name in [*one, *(name for name in other if name not in one)]:
-            below = f"{path}.{name}" if path else name
-            if name not in one or name not in other:
-                return below
-            if _key(one[name]) != _key(other[name]):
-                return _difference(one[name], other[name], below)
-    return path
+def _difference(one: Any, other: Any) -> tuple[str, ...]:
+    """Return the path of the first field in which two documents differ; empty for the documents as a whole."""
+    if not isinstance(one, dict) or not isinstance(other, dict):
+        return ()
+    for name in [*one, *(name for name in other if name not in one)]:
+        if name not in one or name not in other:
+            return (name,)
+        if _key(one[name]) != _key(other[name]):
+            return (name, *_difference(one[name], other[name]))
+    return ()
 
 
 def is_decided(ballots: Mapping[int, str], abstained: int, voting: Voting) -> bool:
-    """Tell whether the outstanding replicas can change nothing any more."""
+    """Tell whether the outstanding replicas can no longer change the result."""
     outstanding = voting.n - len(ballots) - abstained
     if outstanding <= 0:
         return True
-    groups = group_ballots(ballots)
-    votes = groups[0].votes if groups else 0
-    second = groups[1].votes if len(groups) > 1 else 0
-    has_agreement = votes >= voting.min_agreement * voting.n
-    best_possible = votes + outstanding
+    votes = [group.votes for group in group_ballots(ballots)]
     if voting.strategy is Strategy.UNANIMITY:
-        return len(groups) > 1 or abstained > 0
-    if voting.strategy is Strategy.STRICT_MAJORITY:
-        return best_possible * 2 <= voting.n or (has_agreement and votes * 2 > voting.n)
+        return len(votes) > 1 or abstained > 0
+    leader, runner_up, *_ = [*votes, 0, 0]
+    return _is_settled(leader, runner_up, outstanding, voting)
+
+
+def _is_settled(leader: int, runner_up: int, outstanding: int, voting: Voting) -> bool:
+    """Tell whether the leader has won, or nothing can win any more."""
+    needed = voting.min_agreement * voting.n
+    has_won = leader >= needed and leader * 2 > voting.n
     if voting.strategy is Strategy.FIELD_MAJORITY:
-        # What more than half say as a whole wins in each field.
-        return has_agreement and votes * 2 > voting.n
-    return best_possible < voting.min_agreement * voting.n or (has_agreement and votes > second + outstanding)
+        return has_won  # a document that has more than half of the votes wins in each field
+    if voting.strategy is Strategy.STRICT_MAJORITY:
+        return has_won or (leader + outstanding) * 2 <= voting.n
+    return leader + outstanding < needed or (leader >= needed and leader > runner_up + outstanding)
 
 
 def _merge(values: Mapping[int, Any]) -> tuple[Any, int]:
@@ -177,21 +183,25 @@ def _merge(values: Mapping[int, Any]) -> tuple[Any, int]:
     key, replicas = _leading(leaves | dict.fromkeys(objects, "{"))
     if key != "{":
         return values[replicas[0]], len(replicas)
+    return _merge_objects(objects)
+
+
+def _merge_objects(objects: Mapping[int, dict[str, Any]]) -> tuple[dict[str, Any], int]:
+    """Vote on each field of objects (replica -> object): first whether it is there, then on its value."""
     merged: dict[str, Any] = {}
     weakest = len(objects)
     for name in dict.fromkeys(name for index in sorted(objects) for name in objects[index]):
-        has = {index: name if name in value else _ABSENT + name for index, value in objects.items()}
-        choice, voters = _leading(has)
-        if choice == name:
+        is_present, voters = _leading({index: name in value for index, value in objects.items()})
+        votes = len(voters)
+        if is_present:
             merged[name], votes = _merge({index: objects[index][name] for index in voters})
-        else:
-            votes = len(voters)
         weakest = min(weakest, votes)
     return merged, weakest
 
 
-def _leading(votes: Mapping[int, str]) -> tuple[str, Sequence[int]]:
-    replicas: dict[str, list[int]] = {}
+def _leading(votes: Mapping[int, VoteT]) -> tuple[VoteT, Sequence[int]]:
+    """Return the most frequent vote and its replicas; a tie goes to the lowest replica."""
+    replicas: dict[VoteT, list[int]] = {}
     for index in sorted(votes):
         replicas.setdefault(votes[index], []).append(index)
     return min(replicas.items(), key=lambda item: (-len(item[1]), item[1][0]))

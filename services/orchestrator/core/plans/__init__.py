@@ -1,1 +1,1 @@
-"""Plans: who makes them, which steps run next, what comes of them."""
+"""Plans: planners, checks, the order of steps, and results."""

@@ -1,4 +1,4 @@
-"""What makes a plan acceptable."""
+"""Checks plans against their policies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TIMEOUT_RANGE = f"it must be positive and at most {MAX_STEP_TIMEOUT_S:g} s"
 
 
 def check_plan(plan: Plan, bounds: PlanPolicy) -> tuple[Plan, Failure | None]:
-    """Return the plan under its bounded policy, and why it cannot run: PLAN_REJECTED or STEP_MISMATCH, else None."""
+    """Bound the plan's policy and check the plan; the failure, if any, is PLAN_REJECTED or STEP_MISMATCH."""
     asked = plan.policy
     plan = replace(plan, policy=_bounded(asked, bounds))
     objection = _objection_to_policy(asked) or _objection(plan)
@@ -37,7 +37,7 @@ def check_plan(plan: Plan, bounds: PlanPolicy) -> tuple[Plan, Failure | None]:
 
 
 def _bounded(policy: PlanPolicy, bounds: PlanPolicy) -> PlanPolicy:
-    """Return the policy within the service's bounds: the stricter of both."""
+    """Return the stricter of the policy and the service's bounds, for each limit."""
     timeouts = (policy.timeout_per_step_s, bounds.timeout_per_step_s)
     return PlanPolicy(
         max_steps=min(policy.max_steps, bounds.max_steps),
@@ -93,9 +93,9 @@ def _objection_to(step: Step, names: Sequence[str], policy: PlanPolicy) -> str:
     wrong = _objection_to_kind(step.kind, policy)
     if wrong:
         return wrong
-    unknown = next((name for name in step.depends_on if name not in names), None)
-    if unknown is not None:
-        return f"depends on {unknown!r}, which is not a step"
+    for name in step.depends_on:
+        if name not in names:
+            return f"depends on {name!r}, which is not a step"
     wrong = _objection_to_limits(step) or _objection_to_values(step)
     if wrong or step.kind in policy.custom_kinds:
         return wrong
@@ -129,12 +129,12 @@ def _objection_to_values(step: Step) -> str:
     try:
         check_turn(step.input.messages)
     except InvalidRequest as error:
-        return f"has input.messages that are no turn: {error}"
+        return f"has input.messages that are not a valid turn: {error}"
     return ""
 
 
 def _cycle(dependencies: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """Return steps each of which waits for the next; empty when there are none (Kahn)."""
+    """Return the steps of a dependency cycle in order; empty without one (Kahn's algorithm)."""
     left = dict(dependencies)
     while free := [name for name, needed in left.items() if not any(one in left for one in needed)]:
         for one in free:
@@ -150,7 +150,7 @@ def _cycle(dependencies: Mapping[str, tuple[str, ...]]) -> list[str]:
 
 
 def _mismatch(plan: Plan) -> str:
-    """Return the first wrong pairing of steps, naming both; empty when all fit."""
+    """Return the first mismatch of an output and the step that takes it; empty without one."""
     dependencies = dependencies_of(plan)
     steps = {step.name: step for step in plan.steps}
     gives: dict[str, ValueKind] = {}
@@ -170,7 +170,7 @@ def _mismatch(plan: Plan) -> str:
 
 
 def _taken(step: Step, needed: Sequence[str], gives: Mapping[str, ValueKind]) -> dict[str, ValueKind]:
-    """Return the kinds of what a step works on, by where they come from."""
+    """Return the kinds of a step's inputs by their origin, in words."""
     if step.input is not None:
         return {"its input": step.input.kind}
     if needed:

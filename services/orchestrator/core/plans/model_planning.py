@@ -1,16 +1,16 @@
-"""Plans that a model makes: what it is asked, the schema of its answer, and the plan that the answer is.
+"""Plans by a model: the prompt that asks for a plan, the schema of the answer, and the parsing of the answer.
 
-An infer step without `after` works on everything that came before it and that no step has used yet; with `after` it
-works on the steps named there, and with an empty one on the request alone. Tool and retrieve steps depend on nothing:
-they run beside each other.
+An infer step without `after` works on the earlier outputs that no step has used yet. With `after` it works on the named
+steps, with an empty `after` on the request alone. Tool and retrieve steps depend on nothing: they run in parallel.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from pagantic_common.domain.errors import ErrorCode, Internal
@@ -41,7 +41,7 @@ _NAME = {"type": "string", "pattern": "^[a-z]{1,16}$"}
 
 
 def plan_schema(request: Request, tools: Sequence[ToolDefinition], bounds: PlanPolicy) -> str:
-    """Return the JSON Schema of a plan for this request, as text: only steps that it can have under `bounds`."""
+    """Return the JSON Schema of a plan for this request, as text, with the kinds of steps that `bounds` allow."""
     schemas = [
         _step_schema(
             StepKind.INFER,
@@ -86,7 +86,7 @@ def planner_messages(request: Request, tools: Sequence[ToolDefinition], bounds: 
 
 
 def _offered_kinds(request: Request, tools: Sequence[ToolDefinition], bounds: PlanPolicy) -> set[StepKind]:
-    """Return the kinds beside infer that the model may plan: the deployment allows them, and they have a use."""
+    """Return the kinds beside infer that the deployment allows and the request has a use for."""
     useful = {
         StepKind.TOOL: bool(tools),
         StepKind.RETRIEVE: request.context is not None,
@@ -97,15 +97,15 @@ def _offered_kinds(request: Request, tools: Sequence[ToolDefinition], bounds: Pl
 
 
 def _most_steps(request: Request, bounds: PlanPolicy) -> int:
-    """Return how many steps the model may plan: room is kept for what is retrieved, and for a step that answers."""
+    """Return how many steps the model may plan, beside the context steps and a step that answers."""
     return max(1, min(MAX_PLANNED_STEPS, bounds.max_steps - len(context_steps(request)) - 1))
 
 
 def planned(request: Request, answer: str) -> Plan:
     """Parse the model's answer into a plan; number duplicate names, drop unknown dependencies.
 
-    What is retrieved for the request comes first. A plan that does not end in text gets a step that answers. Raises
-    Internal (INFERENCE_MALFORMED_RESPONSE) for an answer that was cut off.
+    The request's context steps come first. A plan that does not end in text gets a step that answers. Raises Internal
+    (INFERENCE_MALFORMED_RESPONSE) for an answer that was cut off.
     """
     try:
         found = parse_json(answer)
@@ -115,7 +115,9 @@ def planned(request: Request, answer: str) -> Plan:
         raise Internal(message, code=ErrorCode.INFERENCE_MALFORMED_RESPONSE) from None
     steps = _linked(context_steps(request))
     for said in said_steps:
-        if (step := _step_of(request, _unique(said["name"], steps), said, steps)) is not None:
+        make = _STEP_MAKERS.get(said.get("kind"), _infer_step)
+        step = make(request, _unique(said["name"], steps), said, steps)
+        if step is not None:
             steps.append(step)
     if not steps or steps[-1].kind not in CHECKED:
         task = _ANSWER_PROMPT.format(task=last_user_text(request, ()))
@@ -124,35 +126,49 @@ def planned(request: Request, answer: str) -> Plan:
     return Plan(tuple(steps), trace=PlanTrace(Planner.MODEL, rationale))
 
 
-def _step_of(request: Request, name: str, said: Mapping[str, Any], before: Sequence[Step]) -> Step | None:
-    """Return one step of the plan; None for a validation of nothing."""
-    match said.get("kind", StepKind.INFER):
-        case StepKind.TOOL:
-            parameters = {"tool": said["tool"], "arguments": said["arguments"]}
-            return Step(name, StepKind.TOOL, parameters, input=Value(ValueKind.TEXT))
-        case StepKind.RETRIEVE:
-            query = Value(ValueKind.TEXT, text=said["query"])
-            return Step(name, StepKind.RETRIEVE, retrieve_parameters(request), input=query)
-        case StepKind.VALIDATE:
-            texts = [step.name for step in before if step.kind == StepKind.INFER]
-            contract = request.output
-            return Step(name, StepKind.VALIDATE, depends_on=(texts[-1],), output=contract) if texts else None
-        case _:
-            known = {step.name for step in before}
-            after = said.get("after")
-            needed = _unused(before) if after is None else tuple(dict.fromkeys(one for one in after if one in known))
-            return replace(infer_step(request, name, {"prompt": said["prompt"]}), depends_on=needed)
+def _infer_step(request: Request, name: str, said: Mapping[str, Any], before: Sequence[Step]) -> Step:
+    after = said.get("after")
+    if after is None:
+        needed = _unused(before)
+    else:
+        known = {step.name for step in before}
+        needed = tuple(dict.fromkeys(one for one in after if one in known))
+    return replace(infer_step(request, name, {"prompt": said["prompt"]}), depends_on=needed)
+
+
+def _tool_step(_request: Request, name: str, said: Mapping[str, Any], _before: Sequence[Step]) -> Step:
+    parameters = {"tool": said["tool"], "arguments": said["arguments"]}
+    return Step(name, StepKind.TOOL, parameters, input=Value(ValueKind.TEXT))
+
+
+def _retrieve_step(request: Request, name: str, said: Mapping[str, Any], _before: Sequence[Step]) -> Step:
+    query = Value(ValueKind.TEXT, text=said["query"])
+    return Step(name, StepKind.RETRIEVE, retrieve_parameters(request), input=query)
+
+
+def _validate_step(request: Request, name: str, _said: Mapping[str, Any], before: Sequence[Step]) -> Step | None:
+    """Return a step that checks the latest text; None without a text."""
+    for step in reversed(before):
+        if step.kind == StepKind.INFER:
+            return Step(name, StepKind.VALIDATE, depends_on=(step.name,), output=request.output)
+    return None
+
+
+_StepMaker = Callable[[Request, str, Mapping[str, Any], Sequence[Step]], Step | None]
+_STEP_MAKERS: Mapping[Any, _StepMaker] = MappingProxyType(
+    {StepKind.TOOL: _tool_step, StepKind.RETRIEVE: _retrieve_step, StepKind.VALIDATE: _validate_step}
+)
 
 
 def _unique(name: str, before: Sequence[Step]) -> str:
-    """Return a name that no step has yet, numbered where it has to be."""
+    """Return the name, with a number when another step has it already."""
     names = {step.name for step in before}
     numbered = (f"{name}-{number}" for number in itertools.count(2))
-    return name if name not in names else next(one for one in numbered if one not in names)
+    return next(one for one in itertools.chain([name], numbered) if one not in names)
 
 
 def _linked(steps: Sequence[Step]) -> list[Step]:
-    """Return steps in which each names the one before it: a plan with any dependency is a graph."""
+    """Make each step name the step before it: in a plan with any dependency, an unnamed step is none."""
     before = [(), *((step.name,) for step in steps)]
     return [replace(step, depends_on=needed) for step, needed in zip(steps, before, strict=False)]
 
@@ -179,10 +195,11 @@ def _closed(properties: Mapping[str, Any], required: Mapping[str, Any]) -> dict[
 
 
 def _parameters_of(tool: ToolDefinition) -> Any:
-    """Return the schema of a tool's arguments; any object where it refers to itself, for it is nested here."""
+    """Return the schema of a tool's arguments; any object for a schema with references, which cannot be nested."""
     try:
-        schema = parse_json(tool.parameters_json) if tool.parameters_json else {}
+        schema = parse_json(tool.parameters_json or "{}")
     except JsonTextError:
         schema = {}
-    is_plain = isinstance(schema, dict) and schema and "$ref" not in tool.parameters_json
-    return {key: value for key, value in schema.items() if not key.startswith("$")} if is_plain else {"type": "object"}
+    if not schema or not isinstance(schema, dict) or "$ref" in tool.parameters_json:
+        return {"type": "object"}
+    return {key: value for key, value in schema.items() if not key.startswith("$")}

@@ -1,4 +1,4 @@
-"""Planners: what plan a request gets that brings none."""
+"""The static planner, and the steps that every planner uses."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from typing import Any
 
 from services.orchestrator.core.model.plan import Plan, PlanTrace, Step, StepKind
 from services.orchestrator.core.model.request import Request
-from services.orchestrator.core.plans.step_rules import RETRIEVERS
-
-_RETRIEVER_PREFIX = "RETRIEVER_"
+from services.orchestrator.core.plans.step_rules import NAME_OF_RETRIEVER, RETRIEVERS
 
 
 class Planner(StrEnum):
@@ -23,20 +21,21 @@ class Planner(StrEnum):
 
 
 def static_plan(request: Request) -> Plan:
-    """Return the plan of the request's shape: retrieve and rerank where it asks for context, then infer."""
+    """Return the fixed plan: retrieve and rerank where the request asks for context, then infer."""
     steps = (*context_steps(request), infer_step(request, "answer", {}))
     return Plan(steps, trace=PlanTrace(Planner.STATIC, "the template for what the request asks for"))
 
 
 def made_at(plan: Plan, moment: datetime) -> Plan:
-    """Return the plan with the time when it was made."""
+    """Return the plan with its creation time."""
     return replace(plan, trace=replace(plan.trace, created_at=moment))
 
 
 def infer_step(request: Request, name: str, parameters: Mapping[str, Any]) -> Step:
     """Return an infer step with the tools that the request names."""
-    tools = {"tools": list(request.tools)} if request.tools else {}
-    return Step(name, StepKind.INFER, {**parameters, **tools})
+    if not request.tools:
+        return Step(name, StepKind.INFER, parameters)
+    return Step(name, StepKind.INFER, {**parameters, "tools": list(request.tools)})
 
 
 def retrieve_parameters(request: Request) -> dict[str, Any]:
@@ -44,25 +43,25 @@ def retrieve_parameters(request: Request) -> dict[str, Any]:
     policy = request.context
     if policy is None:
         raise ValueError("the request asks for no context")
-    wanted = policy.retriever.removeprefix(_RETRIEVER_PREFIX).lower()
     parameters: dict[str, Any] = {
         "collection": policy.collection,
         "max_chunks": max(0, policy.max_chunks),  # 0 and less are all
-        "retriever": wanted if wanted in RETRIEVERS else RETRIEVERS[0],
+        "retriever": NAME_OF_RETRIEVER.get(policy.retriever, RETRIEVERS[0]),
     }
-    is_reranked = policy.scorer is not None
-    score = {} if policy.min_score is None or is_reranked else {"min_score": policy.min_score}
-    return parameters | score
+    if policy.min_score is not None and policy.scorer is None:  # of a reranked score it is a parameter of rerank
+        parameters["min_score"] = policy.min_score
+    return parameters
 
 
 def context_steps(request: Request) -> tuple[Step, ...]:
-    """Return the steps that retrieve, and rerank, what the request asks for; none without context."""
+    """Return the steps that retrieve and rerank the request's context; none without a context policy."""
     policy = request.context
     if policy is None:
         return ()
     retrieve = Step("retrieve", StepKind.RETRIEVE, retrieve_parameters(request))
     if policy.scorer is None:
         return (retrieve,)
-    score = {} if policy.min_score is None else {"min_score": policy.min_score}
-    ranking = {"scorer": policy.scorer, "top_k": policy.top_k, **score}
+    ranking: dict[str, Any] = {"scorer": policy.scorer, "top_k": policy.top_k}
+    if policy.min_score is not None:
+        ranking["min_score"] = policy.min_score
     return (retrieve, Step("rerank", StepKind.RERANK, ranking))

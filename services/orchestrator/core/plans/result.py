@@ -13,29 +13,38 @@ from services.orchestrator.core.plans.step_rules import CHECKED
 
 
 def accept_plan(request: Request, plan: Plan, bounds: PlanPolicy) -> tuple[Plan, Failure | None]:
-    """Return the plan as it runs, and why it cannot.
+    """Return the plan with the request's contract on its final step, and the failure of a plan that cannot run.
 
-    The request's output contract is the final step's where that has none of its own; its rules and intent are too.
+    A final step with a contract of its own keeps it. The request's rules and intent bind the final step too.
     """
-    final = plan.steps[-1] if plan.steps else None
-    if final is not None and not request.output.is_empty and final.output.is_empty:
-        plan = replace(plan, steps=(*plan.steps[:-1], replace(final, output=request.output)))
-    plan, failure = check_plan(plan, bounds)
-    if failure is None and (wrong := _objection_to_retries(plan, request)):
-        failure = failure_of(ErrorCode.ORCHESTRATION_PLAN_REJECTED, f"the plan is rejected: {wrong}")
-    if (
-        failure is None
-        and final is not None
-        and final.kind not in CHECKED
-        and (request.rules or request.semantic_intent)
-    ):
-        message = f"the request's rules and intent bind the final step {final.name!r}, which is of kind {final.kind}"
-        failure = failure_of(ErrorCode.ORCHESTRATION_STEP_MISMATCH, message)
-    return plan, failure
+    plan, failure = check_plan(_with_final_contract(plan, request), bounds)
+    if failure is not None:
+        return plan, failure
+    if wrong := _objection_to_retries(plan, request):
+        return plan, failure_of(ErrorCode.ORCHESTRATION_PLAN_REJECTED, f"the plan is rejected: {wrong}")
+    if mismatch := _mismatch_of_final(plan, request):
+        return plan, failure_of(ErrorCode.ORCHESTRATION_STEP_MISMATCH, mismatch)
+    return plan, None
+
+
+def _with_final_contract(plan: Plan, request: Request) -> Plan:
+    if not plan.steps or request.output.is_empty or not plan.steps[-1].output.is_empty:
+        return plan
+    *others, final = plan.steps
+    return replace(plan, steps=(*others, replace(final, output=request.output)))
+
+
+def _mismatch_of_final(plan: Plan, request: Request) -> str:
+    if not plan.steps or not (request.rules or request.semantic_intent):
+        return ""
+    final = plan.steps[-1]
+    if final.kind in CHECKED:
+        return ""
+    return f"the request's rules and intent bind the final step {final.name!r}, which is of kind {final.kind}"
 
 
 def _objection_to_retries(plan: Plan, request: Request) -> str:
-    """Return what is wrong with a step's retries, which are in part its own and in part the request's."""
+    """Return why a step's retries are wrong, which combine its own policy and the request's."""
     for step in plan.steps:
         if wrong := retry_of(step, request.retry).objection:
             return f"step {step.name!r} has an invalid retry policy: {wrong}"
@@ -43,8 +52,20 @@ def _objection_to_retries(plan: Plan, request: Request) -> str:
 
 
 def content_of(plan: Plan | None, results: Sequence[StepResult]) -> str:
-    """Return what the final step gave as text; of a plan that did not get there, the last step that ended."""
-    final = plan.steps[-1].name if plan is not None and plan.steps else ""
-    ended = next((result for result in results if result.name == final), results[-1] if results else None)
-    output = ended.output if ended is not None else None
-    return output.text if output is not None and output.kind in (ValueKind.TEXT, ValueKind.RAW_JSON) else ""
+    """Return the text of the final step; of the last step that ended, if the final one did not."""
+    ended = final_result(plan, results)
+    if ended is None and results:
+        ended = results[-1]
+    if ended is None or ended.output is None or ended.output.kind not in (ValueKind.TEXT, ValueKind.RAW_JSON):
+        return ""
+    return ended.output.text
+
+
+def final_result(plan: Plan | None, results: Sequence[StepResult]) -> StepResult | None:
+    """Return the result of a plan's final step; None if it has not ended."""
+    if plan is None or not plan.steps:
+        return None
+    for result in results:
+        if result.name == plan.steps[-1].name:
+            return result
+    return None

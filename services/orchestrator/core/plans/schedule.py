@@ -1,8 +1,8 @@
-"""Which steps of a plan run next.
+"""Decides which steps of a plan run next.
 
 Invariants:
-    1. A step starts once, when all that it waits for has given an output.
-    2. After a failure nothing starts; what runs is left to end.
+    1. A step starts once, when each of its dependencies has an output.
+    2. After a failure no step starts; running steps go on to their end.
     3. A linear policy runs one step at a time, in the plan's order.
     4. No more than MAX_PARALLEL steps run at the same time.
 """
@@ -16,7 +16,7 @@ from services.orchestrator.core.model.plan import MAX_PARALLEL, Plan, Step, Step
 
 @dataclass(frozen=True, slots=True)
 class PlanSchedule:
-    """The steps of a plan that ended and that run; give it the results of steps that need not run again."""
+    """The running and ended steps of a plan; results given at the start are not computed again."""
 
     plan: Plan
     results: tuple[StepResult, ...] = ()
@@ -48,7 +48,7 @@ class PlanSchedule:
         return replace(self, running=self.running - {result.name}, results=(*self.results, result))
 
     def inputs_of(self, step: Step) -> dict[str, Value]:
-        """Return what a step works on, by the step that gave it; empty when that is its own input or the request."""
+        """Return the outputs that a step works on, by step; empty for a step on its own input or on the request."""
         if step.input is not None:
             return {}
         outputs = {result.name: result.output for result in self.results}

@@ -1,8 +1,8 @@
-"""What a step sees of its input: messages for a model, text for the others."""
+"""Turns the input of a step into messages for a model, or into text for other kinds."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pagantic_common.domain.json_text import JsonTextError, dump_json, parse_json
@@ -25,50 +25,66 @@ def text_of(value: Value) -> str:
         case ValueKind.TOOL_RESULTS:
             return "\n".join(f"{one.name}: {one.content}" for one in value.results)
         case ValueKind.MESSAGES:
-            return value.messages[-1].content if value.messages else ""
+            return _last_content(value.messages)
         case _:
             return value.text
 
 
+def _last_content(messages: Sequence[Message]) -> str:
+    if not messages:
+        return ""
+    return messages[-1].content
+
+
 def value_of(step: Step, request: Request, inputs: Mapping[str, Value]) -> Value:
-    """Return the one value that a step works on: its input, what it waits for, or the request's last words."""
+    """Return the one value that a step takes: its input, its dependency's output, or the last user message."""
     if step.input is not None:
         return step.input
     return next(iter(inputs.values()), Value(ValueKind.TEXT, text=last_user_text(request, ())))
 
 
 def messages_of(step: Step, request: Request, inputs: Mapping[str, Value]) -> tuple[Message, ...]:
-    """Return the conversation that an infer step asks the model; several values come under their steps' names.
+    """Return the conversation of an infer step; several values come under their steps' names.
 
-    The parameter `prompt` says what to do with them; without one, retrieved context answers the request's last words.
+    The parameter `prompt` is the task. Without it, the task of retrieved context is the request's last user message.
     """
     prompt = str(step.parameters.get("prompt", ""))
-    if step.input is None and not inputs:
-        given = request.messages
-    elif step.input is not None and step.input.kind is ValueKind.MESSAGES:
-        given = step.input.messages
-    else:
-        values = [step.input] if step.input is not None else list(inputs.values())
-        if not prompt and all(value.kind is ValueKind.CONTEXT for value in values):
-            prompt = last_user_text(request, ())
-        if len(values) == 1:
-            text = text_of(values[0])
-        else:
-            text = "\n\n".join(f"## {name}\n{text_of(value)}" for name, value in inputs.items())
-        return (Message(Role.USER, content="\n\n".join(part for part in (text, prompt) if part)),)
+    if step.input is not None and step.input.kind is ValueKind.MESSAGES:
+        return _with_prompt(step.input.messages, prompt)
+    if step.input is not None:
+        inputs = {"input": step.input}
+    if not inputs:
+        return _with_prompt(request.messages, prompt)
+    if not prompt and all(value.kind is ValueKind.CONTEXT for value in inputs.values()):
+        prompt = last_user_text(request, ())
+    return (Message(Role.USER, content=_join_parts(_text_of_all(inputs), prompt)),)
+
+
+def _text_of_all(inputs: Mapping[str, Value]) -> str:
+    if len(inputs) == 1:
+        return text_of(next(iter(inputs.values())))
+    return "\n\n".join(f"## {name}\n{text_of(value)}" for name, value in inputs.items())
+
+
+def _with_prompt(messages: tuple[Message, ...], prompt: str) -> tuple[Message, ...]:
+    """Add a prompt to the last message, if the user said that one, else as a message of its own."""
     if not prompt:
-        return given
-    *before, last = given
+        return messages
+    *before, last = messages
     if last.role is not Role.USER:
-        return (*given, Message(Role.USER, content=prompt))
-    return (*before, Message(Role.USER, content=f"{last.content}\n\n{prompt}" if last.content else prompt))
+        return (*messages, Message(Role.USER, content=prompt))
+    return (*before, Message(Role.USER, content=_join_parts(last.content, prompt)))
+
+
+def _join_parts(*parts: str) -> str:
+    return "\n\n".join(part for part in parts if part)
 
 
 def arguments_of(step: Step, value: Value) -> str | None:
-    """Return the arguments of a tool step's call, as JSON; None when what it works on gives none.
+    """Return the arguments of a tool step's call, as JSON; None when the value is not a JSON object.
 
-    The parameter `arguments` stands as it is. With `argument` the text is the value of that one; without either it
-    must be a JSON object.
+    The parameter `arguments` is taken as it is. The parameter `argument` names the argument that gets the value's text.
+    Without either, the value itself must be a JSON object.
     """
     arguments: Any = step.parameters.get("arguments", {})
     if name := step.parameters.get("argument"):
@@ -79,9 +95,11 @@ def arguments_of(step: Step, value: Value) -> str | None:
         found = parse_json(value.text, is_rewritable=True)
     except JsonTextError:
         return None
-    return dump_json(found) if isinstance(found, dict) else None
+    if not isinstance(found, dict):
+        return None
+    return dump_json(found)
 
 
 def result_value(call_id: str, name: str, content: str) -> Value:
-    """Return the value that a tool's result is."""
+    """Return a tool's result as a value."""
     return Value(ValueKind.TOOL_RESULTS, results=(CallResult(call_id, name, content),))

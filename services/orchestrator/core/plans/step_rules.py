@@ -1,4 +1,4 @@
-"""What a step of each kind takes, gives and may have as parameters."""
+"""The rules of each kind of step: its inputs, its output and its parameters."""
 
 from __future__ import annotations
 
@@ -8,8 +8,18 @@ from types import MappingProxyType
 from typing import Any
 
 from services.orchestrator.core.model.plan import StepKind, ValueKind
+from services.orchestrator.core.model.retrieval import Retriever
 
-RETRIEVERS = ("bm25", "keyword", "vector", "hybrid")
+RETRIEVER_OF: Mapping[str, Retriever] = MappingProxyType(
+    {
+        "bm25": Retriever.BM25,
+        "keyword": Retriever.KEYWORD,
+        "vector": Retriever.VECTOR,
+        "hybrid": Retriever.HYBRID,
+    }
+)
+NAME_OF_RETRIEVER: Mapping[Retriever, str] = MappingProxyType({value: name for name, value in RETRIEVER_OF.items()})
+RETRIEVERS = tuple(RETRIEVER_OF)
 RANGES: Mapping[str, tuple[float, float]] = {
     "max_tokens": (0, 2**31 - 1),
     "max_chunks": (0, 2**31 - 1),
@@ -31,12 +41,12 @@ class KindRules:
     """The rules of one kind.
 
     Attributes:
-        takes: Kinds of values that a step works on.
-        gives: The kind of what it gives; None where that is the kind of what it takes.
-        needed: Parameters that it must have, with their types.
-        optional: Parameters that it may have.
+        takes: The kinds of values that a step takes.
+        gives: The kind of its output; None for the kind of its input.
+        needed: Required parameters with their types.
+        optional: Optional parameters with their types.
         is_checked: Whether a contract can bind its output.
-        takes_many: Whether it may work on several values at once.
+        takes_many: Whether it may take several values at once.
     """
 
     takes: frozenset[ValueKind]
@@ -47,7 +57,7 @@ class KindRules:
     takes_many: bool = False
 
     def gives_of(self, taken: ValueKind) -> ValueKind:
-        """Return the kind of what a step gives that works on a value of another kind."""
+        """Return the kind of a step's output, for the kind of its input."""
         return self.gives or taken
 
     @property
@@ -96,7 +106,7 @@ RULES: Mapping[StepKind, KindRules] = MappingProxyType(
 )
 CHECKED = frozenset(kind for kind, rules in RULES.items() if rules.is_checked)
 
-# A registered kind works on anything, as text, and gives text.
+# A registered kind takes any value, as text, and gives text.
 _CUSTOM = KindRules(takes=_ANY, gives=ValueKind.TEXT, takes_many=True)
 
 
@@ -108,11 +118,11 @@ def rules_of(kind: str) -> KindRules:
 
 
 def check_parameters(kind: StepKind, parameters: Mapping[str, Any]) -> str:
-    """Return what is wrong with a step's parameters; empty when nothing is."""
+    """Return why a step's parameters are wrong; empty when they are right."""
     rules = RULES[kind]
-    missing = next((name for name in rules.needed if name not in parameters), None)
-    if missing is not None:
-        return f"needs the parameter {missing!r}"
+    for name in rules.needed:
+        if name not in parameters:
+            return f"needs the parameter {name!r}"
     for name, value in parameters.items():
         wrong = _check_parameter(name, value, rules.parameters)
         if wrong:

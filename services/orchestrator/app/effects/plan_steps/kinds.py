@@ -18,11 +18,11 @@ from services.orchestrator.core.execution import events
 from services.orchestrator.core.execution.commands import Enforce
 from services.orchestrator.core.execution.progress import CallProgress
 from services.orchestrator.core.model.plan import Proposal, StepKind, Value, ValueKind
-from services.orchestrator.core.model.request import ContextPolicy
 from services.orchestrator.core.model.response import ToolCallRecord
 from services.orchestrator.core.model.response_warning import ResponseWarning
+from services.orchestrator.core.model.retrieval import ContextPolicy
 from services.orchestrator.core.plans.step_input import arguments_of, result_value, text_of, value_of
-from services.orchestrator.core.plans.step_rules import RETRIEVERS
+from services.orchestrator.core.plans.step_rules import RETRIEVER_OF, RETRIEVERS
 from services.orchestrator.ports.services import CustomStep, Ranking
 
 _NOT_SATISFIED = "step {!r} passes on an output that does not satisfy its contract: strict_validation is off"
@@ -101,7 +101,7 @@ async def _run_retrieve(attempt: StepAttempt) -> StepDone:
     scope, parameters = attempt.scope(), attempt.step.parameters
     started_s = scope.clock.monotonic_s()
     policy = ContextPolicy(
-        retriever=f"RETRIEVER_{parameters.get('retriever', RETRIEVERS[0]).upper()}",
+        retriever=RETRIEVER_OF[parameters.get("retriever", RETRIEVERS[0])],
         collection=str(parameters["collection"]),
         max_chunks=parameters.get("max_chunks", 0),
         min_score=parameters.get("min_score"),

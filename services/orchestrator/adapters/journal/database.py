@@ -1,4 +1,4 @@
-"""The journal's database: what its URL may be, how it is connected to, who may be which owner, what its errors mean."""
+"""The journal's database: its URL, its connections, the lock of an owner's name, and the translation of its errors."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _UNANSWERED_BY_DRIVER = (sqlite3.OperationalError, psycopg.OperationalError, psy
 
 
 def check_url(url: str) -> URL:
-    """Return a database's URL with the driver that reaches it; raises InvalidRequest for one that is none."""
+    """Return a database's URL with its driver; raises InvalidRequest for an invalid URL."""
     try:
         found = make_url(url)
     except ArgumentError:
-        raise InvalidRequest("the journal's URL is no database URL: sqlite:///PATH or postgresql://…") from None
+        raise InvalidRequest("the journal's URL is not a database URL: sqlite:///PATH or postgresql://…") from None
     match found.get_backend_name():
         case "sqlite" if found.database in (None, "", ":memory:"):
-            raise InvalidRequest("the journal's URL names no file: sqlite:///PATH")
+            raise InvalidRequest("the journal's URL does not name a file: sqlite:///PATH")
         case "sqlite":
             return found.set(drivername="sqlite+pysqlite")
         case "postgresql" | "postgres":
@@ -48,16 +48,16 @@ def check_url(url: str) -> URL:
 
 
 def open_engine(url: URL, durability: Durability) -> Engine:
-    """Return a pool of connections, none of which is open yet; makes the folder of a file."""
+    """Return a pool without open connections; makes the folder of a SQLite file."""
     if url.get_backend_name() == "sqlite":
         return _open_sqlite(url, durability)
-    commit = "off" if durability is Durability.PROCESS else "on"
+    commit = {Durability.PROCESS: "off", Durability.POWER: "on"}[durability]
     timeout_ms = ANSWER_TIMEOUT_S * 1000
     settings = {
         "statement_timeout": timeout_ms,
         "lock_timeout": timeout_ms,
         "synchronous_commit": commit,
-        # The server must learn of a host that is gone, or its owner's lock would outlive it by hours.
+        # The server must notice a dead host, or the owner's lock would outlive it by hours.
         "tcp_keepalives_idle": 5,
         "tcp_keepalives_interval": 2,
         "tcp_keepalives_count": 3,
@@ -79,10 +79,10 @@ def _open_sqlite(url: URL, durability: Durability) -> Engine:
     except OSError as error:
         raise InvalidRequest(f"the journal's folder cannot be made: {error.strerror}") from None
     engine = create_engine(url, pool_size=POOL_SIZE, hide_parameters=True, connect_args={"timeout": ANSWER_TIMEOUT_S})
-    synchronous = "FULL" if durability is Durability.POWER else "NORMAL"
+    synchronous = {Durability.PROCESS: "NORMAL", Durability.POWER: "FULL"}[durability]
 
     def set_up(connection: sqlite3.Connection, _record: object) -> None:
-        connection.isolation_level = None  # the toolkit begins and ends transactions, not the driver
+        connection.isolation_level = None  # SQLAlchemy begins and ends transactions, not the driver
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute(f"PRAGMA synchronous={synchronous}")
 
@@ -92,8 +92,11 @@ def _open_sqlite(url: URL, durability: Durability) -> Engine:
 
 
 def _begin_sqlite(db: Connection) -> None:
-    # A writer that began by reading could not wait for another: it would be refused at once.
-    db.exec_driver_sql("BEGIN" if db.get_execution_options().keys() & READING else "BEGIN IMMEDIATE")
+    # SQLite refuses a transaction that begins with a read and writes while another one writes.
+    if db.get_execution_options().keys() & READING:
+        db.exec_driver_sql("BEGIN")
+    else:
+        db.exec_driver_sql("BEGIN IMMEDIATE")
 
 
 class OwnerLock:
@@ -105,7 +108,9 @@ class OwnerLock:
     def __init__(self, engine: Engine, owner: str) -> None:
         self._stack = contextlib.ExitStack()
         key = hashlib.sha256(owner.encode()).digest()[:8]
-        is_taken = self._try_row if engine.dialect.name == "postgresql" else self._try_file
+        is_taken = self._try_file
+        if engine.dialect.name == "postgresql":
+            is_taken = self._try_row
         deadline_s = time.monotonic() + OWNER_TIMEOUT_S
         while not is_taken(engine, key):
             if time.monotonic() > deadline_s:
@@ -144,18 +149,24 @@ class OwnerLock:
 
 
 def is_conflict(error: Exception) -> bool:
-    """Tell whether transactions stood in each other's way: a deadlock, or a lock that was not to be had in time."""
-    cause = error.orig if isinstance(error, DBAPIError) else error
-    return getattr(cause, "sqlstate", None) in CONFLICTS
+    """Tell whether transactions blocked each other: a deadlock, or a lock timeout."""
+    return getattr(_cause_of(error), "sqlstate", None) in CONFLICTS
+
+
+def _cause_of(error: Exception) -> BaseException:
+    """Return the driver's error."""
+    if isinstance(error, DBAPIError) and error.orig is not None:
+        return error.orig
+    return error
 
 
 def translate_error(error: Exception) -> Exception:
-    """Return what a caller is told of a database that does not answer, nothing of its statement; else the error."""
-    cause = error.orig if isinstance(error, DBAPIError) else error
-    is_damaged = type(cause) is sqlite3.DatabaseError  # a file that is no database any more
+    """Return Unavailable for a database that does not answer, without its statement; any other error stays."""
+    cause = _cause_of(error)
+    is_damaged = type(cause) is sqlite3.DatabaseError  # a damaged file
     if not is_damaged and not isinstance(error, (*_UNANSWERED, *_UNANSWERED_BY_DRIVER)):
         return error
-    reason = (str(cause).strip().splitlines() or ["no reason given"])[0]
+    reason, *_ = [*str(cause).strip().splitlines(), "no reason given"]
     return Unavailable(
         f"the journal's database does not answer: {reason}", code=ErrorCode.ORCHESTRATION_DEPENDENCY_UNAVAILABLE
     )
@@ -163,7 +174,7 @@ def translate_error(error: Exception) -> Exception:
 
 @contextlib.contextmanager
 def translating_errors() -> Iterator[None]:
-    """Raise what a caller is told instead of what the database raised."""
+    """Raise translated errors instead of the database's own."""
     try:
         yield
     except Exception as error:

@@ -1,9 +1,9 @@
-"""Group commit: what waits to be written while others are written shares the next transaction.
+"""Group commit: work that is queued during a transaction shares the next one.
 
 Invariants:
-    1. What one caller gave before another thing is written before it, or fails.
-    2. When a write of an execution fails, so do those of it that were given after it: nothing is stored after a hole.
-    3. What fails alone is undone alone.
+    1. The writes of one caller are stored in order, or fail.
+    2. When a write of an execution fails, its later writes fail too: nothing is stored after a hole.
+    3. Work that fails alone is undone alone.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pagantic_common.telemetry.names import (
     ORCHESTRATOR_JOURNAL_FAILED_WRITES,
     ORCHESTRATOR_JOURNAL_WRITE_DURATION,
 )
-from services.orchestrator.adapters.journal_database import is_conflict, translate_error
-from services.orchestrator.adapters.journal_writes import Admission, Writes
+from services.orchestrator.adapters.journal.database import is_conflict, translate_error
+from services.orchestrator.adapters.journal.writes import Admission, Writes
 from services.orchestrator.ports.journal import Write
 
 LINGER_S = 0.005  # longest delay of a deferrable write
@@ -35,10 +35,10 @@ Work = Admission | Write | Callable[[Connection], Any]
 
 
 class GroupCommit:
-    """The one thread that writes.
+    """The writer's thread and its queue.
 
     Attributes:
-        failure: Why the last transaction could not be made; empty while they can.
+        failure: Why the last transaction failed; empty when it succeeded.
     """
 
     def __init__(self, engine: Engine, writes: Writes) -> None:
@@ -62,7 +62,7 @@ class GroupCommit:
         return done
 
     async def close(self) -> None:
-        """Write what still waits, and end the thread."""
+        """Write the queue, and end the thread."""
         self._begin()
         while self._writer is not None:
             await self._writer
@@ -76,65 +76,77 @@ class GroupCommit:
             self._writer = asyncio.create_task(self._write_groups())
 
     async def _write_groups(self) -> None:
-        loop = asyncio.get_running_loop()
         try:
             while self._waiting:
                 group, self._waiting = self._waiting, []
-                works = [work for work, _ in group]
-                outcomes: list[Any]
-                started_s = loop.time()
-                try:
-                    outcomes = await loop.run_in_executor(self._thread, self._write_group, works)
-                    self.failure = ""
-                except Exception as error:  # noqa: BLE001 - each caller is told
-                    outcomes = [translate_error(error)] * len(group)
-                    self.failure = str(translate_error(error))
-                    failed_writes.add(1)
-                write_duration.record(loop.time() - started_s)
+                outcomes = await self._outcomes_of([work for work, _ in group])
                 for (work, done), outcome in zip(group, outcomes, strict=True):
-                    _settle(done, outcome)
-                    if isinstance(work, Write | Admission) and isinstance(outcome, Exception):
-                        self._fail_after(work.record.request_id, outcome)
+                    self._end(work, done, outcome)
         finally:
             self._writer = None
 
+    async def _outcomes_of(self, works: Sequence[Work]) -> list[Any]:
+        """Write a group on the thread; returns the result or the exception of each work."""
+        loop = asyncio.get_running_loop()
+        started_s = loop.time()
+        try:
+            outcomes = await loop.run_in_executor(self._thread, self._write_group, works)
+        except Exception as error:  # noqa: BLE001 - each caller gets it
+            outcomes = [translate_error(error)] * len(works)
+            self.failure = str(translate_error(error))
+            failed_writes.add(1)
+        else:
+            self.failure = ""
+        write_duration.record(loop.time() - started_s)
+        return outcomes
+
+    def _end(self, work: Work, done: asyncio.Future[Any], outcome: Any) -> None:
+        _settle(done, outcome)
+        if isinstance(work, Write | Admission) and isinstance(outcome, Exception):
+            self._fail_after(work.record.request_id, outcome)
+
     def _fail_after(self, request_id: str, error: Exception) -> None:
-        """Fail the writes of an execution that wait behind one that failed."""
+        """Fail the queued writes of an execution after a failed one."""
         behind = [item for item in self._waiting if _is_of(item[0], request_id)]
         self._waiting = [item for item in self._waiting if item not in behind]
         for _, done in behind:
             _settle(done, error)
 
     def _write_group(self, works: Sequence[Work]) -> list[Any]:
-        """Do the works in one transaction; returns what each returned, or the exception that undid it alone."""
+        """Do the works in one transaction; returns the result of each, or the exception that undid it alone."""
         try:
             with self._engine.begin() as db:
                 return self._write_together(db, works)
         except Exception as error:
-            if translate_error(error) is not error and not is_conflict(
-                error
-            ):  # it does not answer, so neither would it now
+            does_not_answer = translate_error(error) is not error
+            if does_not_answer and not is_conflict(error):
                 raise
-            with self._engine.begin() as db:  # one of them fails: each for itself tells which
+            with self._engine.begin() as db:  # one by one, to find the work that fails
                 return self._write_each(db, works)
 
     def _write_together(self, db: Connection, works: Sequence[Work]) -> list[Any]:
-        admissions = [work for work in works if isinstance(work, Admission)]
-        if any(one.takes_turn for one in admissions):
+        """Do the admissions first, then the writes, then the rest: each kind in a few statements."""
+        self._admit_together(db, [work for work in works if isinstance(work, Admission)])
+        if writes := [work for work in works if isinstance(work, Write)]:
+            self._writes.write_all(db, writes)
+        return [_call(work, db) for work in works]
+
+    def _admit_together(self, db: Connection, admissions: Sequence[Admission]) -> None:
+        if any(admission.takes_turn for admission in admissions):
             raise _NotTogetherError
         if admissions and self._writes.admit_all(db, admissions) != len(admissions):
             raise _NotTogetherError
-        if writes := [work for work in works if isinstance(work, Write)]:
-            self._writes.write_all(db, writes)
-        return [None if isinstance(work, Admission | Write) else work(db) for work in works]
 
     def _write_each(self, db: Connection, works: Sequence[Work]) -> list[Any]:
         failed: dict[str, Exception] = {}
         outcomes: list[Any] = []
         for work in works:
-            request_id = work.record.request_id if isinstance(work, Write | Admission) else ""
+            if not isinstance(work, Write | Admission):
+                outcomes.append(self._write_one(db, work))
+                continue
+            request_id = work.record.request_id
             outcome = failed.get(request_id) or self._write_one(db, work)
-            if request_id and isinstance(outcome, Exception):
+            if isinstance(outcome, Exception):
                 failed[request_id] = outcome
             outcomes.append(outcome)
         return outcomes
@@ -157,6 +169,13 @@ class GroupCommit:
 
 class _NotTogetherError(Exception):
     """An admission of the group may have to be refused."""
+
+
+def _call(work: Work, db: Connection) -> Any:
+    """Call work that is a function; admissions and writes are done already."""
+    if isinstance(work, Admission | Write):
+        return None
+    return work(db)
 
 
 def _is_of(work: Work, request_id: str) -> bool:

@@ -1,4 +1,4 @@
-"""A model that makes the tool calls of the round before again, with the same arguments."""
+"""Finds a model that repeats the tool calls of its previous round, with the same arguments."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from services.orchestrator.core.model.voting import canonical_json
 
 
 def repeats_round(calls: Sequence[ToolCall], latest: Sequence[ToolCallRecord]) -> bool:
-    """Tell whether these calls are those of the latest round, none of which could end otherwise if it ran again."""
+    """Tell whether the calls repeat the latest round, and none of them could succeed the second time."""
     if any(record.is_retryable for record in latest):
         return False
     return {_key(call.name, call.arguments_json) for call in calls} == {
@@ -20,7 +20,7 @@ def repeats_round(calls: Sequence[ToolCall], latest: Sequence[ToolCallRecord]) -
 
 
 def result_messages(calls: Sequence[ToolCall], records: Sequence[ToolCallRecord]) -> tuple[Message, ...]:
-    """Return what the model is told, in call order; a repeated call gets the result of its earlier one."""
+    """Return the results as messages in call order; a repeated call gets its earlier result."""
     by_id = {record.id: record for record in records}
     by_key = {_key(record.name, record.arguments_json): record for record in records}
     found = [(call, by_id.get(call.id) or by_key.get(_key(call.name, call.arguments_json))) for call in calls]

@@ -1,4 +1,4 @@
-"""Forgets what is old, beside the writer: on a thread and a connection of its own, a little at a time."""
+"""Purges old executions and conversations in batches, on a thread and a connection beside the writer's."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from concurrent.futures import ThreadPoolExecutor
 from sqlalchemy import Connection, Engine, and_, delete, select, text
 
 from pagantic_common.telemetry.logging import get_logger
-from services.orchestrator.adapters import journal_schema as tables
-from services.orchestrator.adapters.journal_database import translating_errors
-from services.orchestrator.adapters.journal_reads import IS_INTERRUPTED
+from services.orchestrator.adapters.journal import schema as tables
+from services.orchestrator.adapters.journal.database import translating_errors
+from services.orchestrator.adapters.journal.rows import IS_INTERRUPTED
 
 PURGED_AT_ONCE = 200
 PURGE_INTERVAL_S = 60.0
-FIRST_PURGE_S = 10.0  # after the start, which has enough to do, and may take up what is old
+FIRST_PURGE_S = 10.0  # after the start, which may still resume old executions
 RETRY_S = 5.0  # after a purge that failed
-ANSWER_TIMEOUT_S = 30  # for a statement in PostgreSQL; nobody waits for the purge
+ANSWER_TIMEOUT_S = 30  # for a statement in PostgreSQL; no caller waits for the purge
 
 _executions, _sessions = tables.executions, tables.sessions
 log = get_logger(__name__)
 
 
 class Purger:
-    """Once a minute, forgets executions and conversations that are older than their retention, until none is left.
+    """Purges executions and conversations that are older than their retention, once a minute.
 
-    A batch that fails is tried again soon, and half as large. Conversations without a retention stay.
+    After a failure it tries again soon, with half the batch. Without a retention, conversations stay.
     """
 
     def __init__(self, engine: Engine, retention_s: float, session_retention_s: float = 0.0) -> None:
@@ -39,18 +39,18 @@ class Purger:
         self._at_once = PURGED_AT_ONCE
 
     def start(self, afterwards: Callable[[], None] = lambda: None) -> None:
-        """Purge from now on, and do something `afterwards` each time."""
+        """Start the purges, and call `afterwards` after each."""
         self._task = asyncio.create_task(self._live(afterwards))
 
     async def close(self) -> None:
-        """End after the batch at hand."""
+        """Stop after the current batch."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         await asyncio.get_running_loop().run_in_executor(None, self._thread.shutdown)
 
     async def purge(self) -> None:
-        """Forget all that is old by now; raises what the database raised."""
+        """Purge everything that is too old; raises the database's errors."""
         now_s = time.time()
         await self._repeat(lambda db: forget_old_executions(db, now_s - self._retention_s, self._at_once))
         if self._session_retention_s:
@@ -58,7 +58,7 @@ class Purger:
             await self._repeat(lambda db: forget_old_sessions(db, oldest_s, self._at_once))
 
     async def forget_session(self, session_id: str) -> int:
-        """Forget the executions of a conversation that do not run, and return how many there were."""
+        """Delete the executions of a conversation that do not run; returns their number."""
         return await self._repeat(lambda db: forget_executions_of(db, session_id, self._at_once))
 
     async def _live(self, afterwards: Callable[[], None]) -> None:
@@ -67,7 +67,7 @@ class Purger:
             try:
                 await self.purge()
                 await asyncio.get_running_loop().run_in_executor(self._thread, afterwards)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the next attempt comes
+            except Exception as error:  # noqa: BLE001 - whatever the error, the purger tries again
                 self._at_once = max(1, self._at_once // 2)
                 log.warning("the journal was not purged", reason=str(error), next_batch=self._at_once)
                 await asyncio.sleep(RETRY_S)
@@ -76,7 +76,7 @@ class Purger:
                 await asyncio.sleep(PURGE_INTERVAL_S)
 
     async def _repeat(self, forget: Callable[[Connection], int]) -> int:
-        """Forget batch by batch until none is left; between batches whoever writes has its turn."""
+        """Purge batch by batch until none is left; the pauses between batches are for the writer."""
         count = 0
         while True:
             started_s = time.monotonic()
@@ -94,7 +94,7 @@ class Purger:
 
 
 def forget_old_executions(db: Connection, oldest_s: float, limit: int) -> int:
-    """Forget executions that ended, or were interrupted, before a time, the oldest first; returns how many."""
+    """Delete executions that ended or were interrupted before a time, the oldest first; returns their number."""
     has_ended = and_(_executions.c.response.is_not(None), _executions.c.entered_at < oldest_s)
     is_given_up = and_(IS_INTERRUPTED, _executions.c.interrupted_at < oldest_s)
     count = 0
@@ -105,14 +105,14 @@ def forget_old_executions(db: Connection, oldest_s: float, limit: int) -> int:
 
 
 def forget_executions_of(db: Connection, session_id: str, limit: int) -> int:
-    """Forget executions of a conversation that ended or were interrupted; returns how many."""
+    """Delete the ended and interrupted executions of a conversation; returns their number."""
     has_stopped = (_executions.c.response.is_not(None)) | IS_INTERRUPTED
     found = select(_executions.c.request_id).where(_executions.c.session_id == session_id, has_stopped).limit(limit)
     return _forget_executions(db, db.execute(found.with_for_update(skip_locked=True)).scalars().all())
 
 
 def forget_old_sessions(db: Connection, oldest_s: float, limit: int) -> int:
-    """Forget conversations that were last used before a time, unless a turn of theirs runs; returns how many."""
+    """Delete conversations that were last used before a time and have no running turn; returns their number."""
     in_use = select(tables.turns.c.session_id)
     is_old = and_(_sessions.c.updated_at < oldest_s, _sessions.c.session_id.not_in(in_use))
     found = select(_sessions.c.session_id).where(is_old).order_by(_sessions.c.updated_at).limit(limit)
@@ -120,7 +120,7 @@ def forget_old_sessions(db: Connection, oldest_s: float, limit: int) -> int:
 
 
 def forget_sessions(db: Connection, session_ids: Sequence[str]) -> int:
-    """Forget conversations with all that is kept for them; what they cost stays. Returns how many there were."""
+    """Delete conversations with their messages, values and summaries, but not their usage; returns their number."""
     if not session_ids:
         return 0
     for table in (tables.messages, tables.session_state, tables.summaries):

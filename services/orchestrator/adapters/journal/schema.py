@@ -1,6 +1,6 @@
-"""The journal's tables, the same in SQLite and PostgreSQL, and how a database comes to have them.
+"""The journal's tables, the same in SQLite and PostgreSQL, and their migration.
 
-The migrations make the tables; what is written here is what they lead to, which a test holds.
+The migrations make the tables; a test holds them to the tables described here.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from sqlalchemy import (
 from pagantic_common.domain.errors import PreconditionFailed
 
 TABLES = MetaData()
-# SQLite counts rows up only in a column of exactly this type.
+# SQLite autoincrements only a column of exactly this type.
 ORDINAL = BigInteger().with_variant(Integer, "sqlite")
 
 executions = Table(
@@ -57,7 +57,7 @@ executions = Table(
     Column("after_sequence", Integer, nullable=False, server_default="0"),
     UniqueConstraint("request_id"),
     Index("executions_by_session", "session_id", "ordinal"),
-    # Of what has not ended only, which is little.
+    # A partial index: few executions are live at a time.
     Index("executions_live", "owner", sqlite_where=text("response IS NULL"), postgresql_where=text("response IS NULL")),
     Index(
         "executions_ended",
@@ -151,12 +151,12 @@ def migrate(connection: Connection) -> None:
     config = Config()
     config.set_main_option("script_location", "services.orchestrator.adapters:migrations")
     config.attributes["connection"] = connection
-    logging.getLogger("alembic").setLevel(logging.WARNING)  # it tells at each start what it assumes
+    logging.getLogger("alembic").setLevel(logging.WARNING)  # it logs its assumptions at each start
     _refuse_later(connection, ScriptDirectory.from_config(config))
     command.upgrade(config, "head")
     if missing := _find_missing(connection):
         names = ", ".join(map(repr, missing))
-        raise PreconditionFailed(f"the journal's database lacks {names}, so it is no journal: {_OTHER_JOURNAL}")
+        raise PreconditionFailed(f"the journal's database lacks {names}, so it is not a journal: {_OTHER_JOURNAL}")
 
 
 def _refuse_later(connection: Connection, scripts: ScriptDirectory) -> None:

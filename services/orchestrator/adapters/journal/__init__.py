@@ -1,0 +1,1 @@
+"""The journal in a SQL database: SQLite or PostgreSQL."""

@@ -1,0 +1,43 @@
+"""Runs statements on the journal's threads: writes in groups, reads beside them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.dialects import postgresql, sqlite
+
+from services.orchestrator.adapters.journal.database import READING, check_url, translating_errors
+from services.orchestrator.adapters.journal.group_commit import GroupCommit, Work
+from services.orchestrator.adapters.journal.writes import Writes
+
+ResultT = TypeVar("ResultT")
+
+
+class JournalAccess:
+    """The connection of one owner to a journal."""
+
+    def __init__(self, url: str, owner: str) -> None:
+        self._url = check_url(url)
+        self._owner = owner
+        dialect = self._url.get_dialect()()
+        self._insert: Any = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}[dialect.name]
+        self._writes = Writes(owner, dialect)
+        self._reading = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal-reader")
+        self._is_open = False
+        self._engine: Engine
+        self._group: GroupCommit
+
+    async def _commit(self, work: Work) -> Any:
+        """Do work in the next transaction; returns its result after the commit."""
+        return await self._group.submit(work)
+
+    async def _read(self, work: Callable[[Connection], ResultT]) -> ResultT:
+        return await asyncio.get_running_loop().run_in_executor(self._reading, self._read_now, work)
+
+    def _read_now(self, work: Callable[[Connection], ResultT]) -> ResultT:
+        with translating_errors(), self._engine.execution_options(**READING).connect() as db:
+            return work(db)

@@ -1,0 +1,181 @@
+"""Conversations in the journal: messages, values, summaries and turns."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Row, Select, and_, delete, func, or_, select
+
+from pagantic_common.domain.errors import InvalidRequest, NotFound
+from pagantic_common.domain.ids import is_id
+from pagantic_common.domain.messages import Message
+from services.orchestrator.adapters.journal import schema as tables
+from services.orchestrator.adapters.journal.access import JournalAccess
+from services.orchestrator.adapters.journal.purge import Purger, forget_sessions
+from services.orchestrator.adapters.journal.rows import message_of, moment_of, read_within, wrong_token
+from services.orchestrator.core.conversation.memory import Summary
+from services.orchestrator.ports.journal import MAX_STATE_BYTES, MAX_STATE_VALUES, Conversations, Page, SessionRecord
+
+_sessions, _messages = tables.sessions, tables.messages
+
+
+class SqlConversations(JournalAccess, Conversations):
+    """Conversations by session. A page token is the last use of the last conversation, and its id."""
+
+    _purger: Purger
+
+    async def take_turn(self, session_id: str, request_id: str) -> bool:
+        return bool(await self._commit(lambda db: self._writes.take_turn(db, session_id, request_id)))
+
+    async def history(self, session_id: str, max_bytes: int = 0) -> tuple[int, tuple[Message, ...]]:
+        return await self._read(lambda db: _history(db, session_id, max_bytes or sys.maxsize))
+
+    async def get_session(
+        self, session_id: str, limit: int = 0, *, before: int = 0, max_bytes: int = 0
+    ) -> SessionRecord:
+        return await self._read(
+            lambda db: _session(db, session_id, limit or sys.maxsize, before, max_bytes or sys.maxsize)
+        )
+
+    async def session_state(self, session_id: str) -> Mapping[str, str]:
+        return await self._read(lambda db: _state_of(db, session_id))
+
+    async def list_sessions(self, *, limit: int, after: str) -> Page[SessionRecord]:
+        used, name = _sessions.c.updated_at, _sessions.c.session_id
+        count = select(func.count()).where(_messages.c.session_id == name).scalar_subquery()
+        found = select(_sessions, count.label("message_count")).order_by(used.desc(), name)
+        if after:
+            used_s, last = _use_of(after)
+            found = found.where(or_(used < used_s, and_(used == used_s, name > last)))
+        return await self._read(lambda db: _page(db, found, limit))
+
+    async def update_state(self, session_id: str, values: Mapping[str, str], removed: Sequence[str]) -> SessionRecord:
+        now_s = time.time()
+        updated: SessionRecord = await self._commit(
+            lambda db: self._update_state(db, session_id, values, removed, now_s)
+        )
+        return updated
+
+    async def delete_session(self, session_id: str) -> None:
+        forgotten = await self._purger.forget_session(session_id)
+        deleted = await self._commit(lambda db: forget_sessions(db, [session_id]))
+        if not forgotten and not deleted:
+            raise _no_session(session_id)
+
+    async def get_summary(self, session_id: str) -> Summary | None:
+        """Return a conversation's summary."""
+        return await self._read(lambda db: _summary(db, session_id))
+
+    async def put_summary(self, session_id: str, summary: Summary) -> None:
+        """Store a summary, unless the conversation is gone."""
+        await self._commit(lambda db: self._put_summary(db, session_id, summary))
+
+    def _update_state(
+        self, db: Connection, session_id: str, values: Mapping[str, str], removed: Sequence[str], now_s: float
+    ) -> SessionRecord:
+        self._writes.touch(db, session_id, now_s)
+        table = tables.session_state
+        if removed:
+            db.execute(delete(table).where(table.c.session_id == session_id, table.c.key.in_(removed)))
+        if values:
+            statement = self._insert(table)
+            statement = statement.on_conflict_do_update(
+                index_elements=["session_id", "key"], set_={"value_json": statement.excluded.value_json}
+            )
+            rows = [{"session_id": session_id, "key": key, "value_json": value} for key, value in values.items()]
+            db.execute(statement, rows)
+        _check_state(session_id, _state_of(db, session_id))
+        return _session(db, session_id, 0, 0, 0)
+
+    def _put_summary(self, db: Connection, session_id: str, summary: Summary) -> None:
+        if db.execute(select(_sessions).where(_sessions.c.session_id == session_id)).first() is None:
+            return
+        made = self._insert(tables.summaries).values(
+            session_id=session_id, text=summary.text, message_count=summary.message_count
+        )
+        kept = {"text": made.excluded.text, "message_count": made.excluded.message_count}
+        db.execute(made.on_conflict_do_update(index_elements=["session_id"], set_=kept))
+
+
+def _history(db: Connection, session_id: str, max_bytes: int) -> tuple[int, tuple[Message, ...]]:
+    found = select(_messages.c.message, _messages.c.position).where(_messages.c.session_id == session_id)
+    stored, _ = read_within(db, found.order_by(_messages.c.position.desc()), sys.maxsize, max_bytes)
+    if not stored:
+        return 0, ()
+    return stored[-1].position, tuple(message_of(row.message) for row in reversed(stored))
+
+
+def _session(db: Connection, session_id: str, limit: int, before: int, max_bytes: int) -> SessionRecord:
+    """Return a conversation with its newest messages before a position, within the limits; none for a limit of 0."""
+    row = db.execute(select(_sessions).where(_sessions.c.session_id == session_id)).first()
+    if row is None:
+        raise _no_session(session_id)
+    of_session = _messages.c.session_id == session_id
+    count = db.execute(select(func.count()).select_from(_messages).where(of_session)).scalar_one()
+    end = min(before or count, count)
+    stored: list[Row[Any]] = []
+    if limit:
+        found = select(_messages.c.message).where(of_session, _messages.c.position < end)
+        stored, _ = read_within(db, found.order_by(_messages.c.position.desc()), limit, max_bytes)
+    return SessionRecord(
+        session_id,
+        tuple(message_of(row.message) for row in reversed(stored)),
+        count,
+        moment_of(row.created_at),
+        moment_of(row.updated_at),
+        _state_of(db, session_id),
+        first_position=end - len(stored),
+    )
+
+
+def _state_of(db: Connection, session_id: str) -> dict[str, str]:
+    table = tables.session_state.c
+    values = db.execute(select(table.key, table.value_json).where(table.session_id == session_id))
+    return {row.key: row.value_json for row in values}
+
+
+def _page(db: Connection, found: Select[Any], limit: int) -> Page[SessionRecord]:
+    rows = db.execute(found.limit(limit + 1)).all()
+    records = [
+        SessionRecord(row.session_id, (), row.message_count, moment_of(row.created_at), moment_of(row.updated_at))
+        for row in rows[:limit]
+    ]
+    if len(rows) <= limit:
+        return Page(records)
+    last = rows[limit - 1]
+    return Page(records, f"{last.updated_at.hex()}/{last.session_id}")
+
+
+def _use_of(token: str) -> tuple[float, str]:
+    used, separator, session_id = token.partition("/")
+    try:
+        used_s = float.fromhex(used)
+    except (ValueError, OverflowError):
+        raise wrong_token(token) from None
+    if not separator or not is_id(session_id) or not math.isfinite(used_s):
+        raise wrong_token(token)
+    return used_s, session_id
+
+
+def _summary(db: Connection, session_id: str) -> Summary | None:
+    row = db.execute(select(tables.summaries).where(tables.summaries.c.session_id == session_id)).first()
+    if row is None:
+        return None
+    return Summary(row.text, row.message_count)
+
+
+def _no_session(session_id: str) -> NotFound:
+    return NotFound(f"no session has id {session_id!r}")
+
+
+def _check_state(session_id: str, state: Mapping[str, str]) -> None:
+    used_bytes = sum(len(value.encode()) for value in state.values())
+    if len(state) > MAX_STATE_VALUES or used_bytes > MAX_STATE_BYTES:
+        raise InvalidRequest(
+            f"session {session_id!r} would keep {len(state)} values of {used_bytes} bytes; at most {MAX_STATE_VALUES} "
+            f"of {MAX_STATE_BYTES} bytes in all are kept"
+        )

@@ -1,0 +1,153 @@
+"""Executions in the journal: their records, their events and the entries for a resume."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Select, select
+
+from pagantic.orchestrator.v1 import event_pb2
+from pagantic_common.domain.errors import PreconditionFailed
+from services.orchestrator.adapters.journal.access import JournalAccess
+from services.orchestrator.adapters.journal.rows import (
+    IS_INTERRUPTED,
+    RECORD,
+    get_record,
+    message_of,
+    read_within,
+    record_of,
+    wrong_token,
+)
+from services.orchestrator.adapters.journal.schema import entries, events, executions, messages
+from services.orchestrator.adapters.journal.writes import Admission
+from services.orchestrator.convert.entry import UnreadableEntryError, entry_from_json, referred_positions, with_history
+from services.orchestrator.convert.event import event_from_proto
+from services.orchestrator.core.execution.events import Event
+from services.orchestrator.core.execution.lifecycle import State
+from services.orchestrator.core.execution.replay import Admitted, Entry
+from services.orchestrator.core.model.request import Mode
+from services.orchestrator.ports.journal import ExecutionJournal, ExecutionRecord, Page, Write
+
+MAX_ORDINAL_DIGITS = 18
+
+
+class SqlExecutions(JournalAccess, ExecutionJournal):
+    """Executions by request. A page token is the ordinal of the last execution."""
+
+    async def admit(
+        self, record: ExecutionRecord, admitted: Admitted, *, takes_turn: bool = False
+    ) -> ExecutionRecord | None:
+        found: ExecutionRecord | None = await self._commit(Admission(record, admitted, takes_turn))
+        return found
+
+    def admit_new(self, record: ExecutionRecord, admitted: Admitted) -> Awaitable[None]:
+        return self._group.submit(Admission(record, admitted, has_new_id=True), can_wait=True)
+
+    async def admit_again(
+        self, record: ExecutionRecord, admitted: Admitted, ended: ExecutionRecord, *, takes_turn: bool = False
+    ) -> int | None:
+        admission = Admission(record, admitted, takes_turn)
+        after: int | None = await self._commit(lambda db: self._writes.admit_again(db, admission, ended))
+        return after
+
+    async def after_sequence(self, request_id: str) -> int:
+        found = select(executions.c.after_sequence).where(executions.c.request_id == request_id)
+        return await self._read(lambda db: int(db.execute(found).scalar_one_or_none() or 0))
+
+    def write(self, write: Write, *, can_wait: bool = False) -> Awaitable[None]:
+        return self._group.submit(write, can_wait=can_wait)
+
+    async def get(self, request_id: str) -> ExecutionRecord:
+        return await self._read(lambda db: get_record(db, request_id))
+
+    async def list_executions(
+        self, *, limit: int, after: str, session_id: str, state: State | None
+    ) -> Page[ExecutionRecord]:
+        ordinal = executions.c.ordinal
+        found = select(ordinal, *RECORD).order_by(ordinal.desc())
+        if after:
+            found = found.where(ordinal < _ordinal_of(after))
+        if session_id:
+            found = found.where(executions.c.session_id == session_id)
+        if state is not None:
+            found = found.where(executions.c.state == state.value)
+        return await self._read(lambda db: _page(db, found, limit))
+
+    async def interrupted(self, mode: Mode) -> list[str]:
+        found = select(executions.c.request_id).where(IS_INTERRUPTED, executions.c.mode == mode.value)
+        found = found.order_by(executions.c.ordinal)
+        return await self._read(lambda db: list(db.execute(found).scalars()))
+
+    async def timeline(self, request_id: str, after: int = 0, limit: int = 0) -> list[Event]:
+        return await self._read(lambda db: _timeline(db, request_id, after, limit or None))
+
+    async def timeline_page(self, request_id: str, after: int, limit: int, max_bytes: int) -> tuple[list[Event], bool]:
+        return await self._read(lambda db: _timeline_page(db, request_id, after, limit, max_bytes))
+
+    async def entries(self, request_id: str) -> list[Entry]:
+        return await self._read(lambda db: _entries(db, request_id))
+
+
+def _ordinal_of(token: str) -> int:
+    if not (token.isascii() and token.isdecimal() and len(token) <= MAX_ORDINAL_DIGITS):
+        raise wrong_token(token)
+    return int(token)
+
+
+def _page(db: Connection, found: Select[Any], limit: int) -> Page[ExecutionRecord]:
+    rows = db.execute(found.limit(limit + 1)).mappings().all()
+    records = [record_of(row) for row in rows[:limit]]
+    if len(rows) <= limit:
+        return Page(records)
+    return Page(records, str(rows[limit - 1]["ordinal"]))
+
+
+def _stored_events(request_id: str, after: int) -> Select[Any]:
+    found = select(events.c.event).where(events.c.request_id == request_id, events.c.sequence > after)
+    return found.order_by(events.c.sequence)
+
+
+def _timeline(db: Connection, request_id: str, after: int, limit: int | None) -> list[Event]:
+    stored = db.execute(_stored_events(request_id, after).limit(limit)).scalars().all()
+    return _events_of(db, request_id, stored)
+
+
+def _timeline_page(db: Connection, request_id: str, after: int, limit: int, max_bytes: int) -> tuple[list[Event], bool]:
+    rows, has_more = read_within(db, _stored_events(request_id, after).limit(limit + 1), limit, max_bytes)
+    return _events_of(db, request_id, [row.event for row in rows]), has_more
+
+
+def _events_of(db: Connection, request_id: str, stored: Sequence[bytes]) -> list[Event]:
+    """Decode events; raises NotFound when there is no execution."""
+    if not stored:
+        get_record(db, request_id)
+    return [event_from_proto(event_pb2.ExecutionEvent.FromString(event)) for event in stored]
+
+
+def _entries(db: Connection, request_id: str) -> list[Entry]:
+    found = select(entries.c.entry).where(entries.c.request_id == request_id).order_by(entries.c.position)
+    try:
+        read = [entry_from_json(entry) for entry in db.execute(found).scalars()]
+    except UnreadableEntryError as error:
+        raise PreconditionFailed(f"execution {request_id!r} cannot be resumed: {error}") from None
+    session_id = next((entry.request.session_id for entry in read if isinstance(entry, Admitted)), "")
+    return [_with_history(db, session_id, entry) for entry in read]
+
+
+def _with_history(db: Connection, session_id: str, entry: Entry) -> Entry:
+    """Return an entry with the messages of the stored conversation that it refers to."""
+    referred = referred_positions(entry)
+    if not referred:
+        return entry
+    position = messages.c.position
+    found = select(messages.c.message).where(
+        messages.c.session_id == session_id, position >= referred.start, position < referred.stop
+    )
+    stored = [message_of(message) for message in db.execute(found.order_by(position)).scalars()]
+    if len(stored) != len(referred):
+        raise PreconditionFailed(
+            f"the conversation {session_id!r} that the execution goes on from was deleted: send the request again "
+            "under a new request_id"
+        )
+    return with_history(entry, stored)

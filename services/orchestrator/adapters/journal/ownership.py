@@ -1,0 +1,95 @@
+"""Ownership of executions in the journal: which orchestrator runs which."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from sqlalchemy import ColumnElement, Connection, and_, delete, select, update
+
+from services.orchestrator.adapters.journal.access import JournalAccess
+from services.orchestrator.adapters.journal.database import translating_errors
+from services.orchestrator.adapters.journal.rows import IS_INTERRUPTED, IS_LIVE
+from services.orchestrator.adapters.journal.schema import executions, owners
+from services.orchestrator.ports.journal import Ownership, Pulse
+
+RELEASED_AT_ONCE = 1000  # a statement takes not many more parameters
+
+
+class SqlOwnership(JournalAccess, Ownership):
+    """Executions by their owners' names, and the heartbeats of the owners. These have a thread of their own."""
+
+    def __init__(self, url: str, owner: str) -> None:
+        super().__init__(url, owner)
+        self._beating = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal-beats")
+
+    async def claim(self, request_id: str) -> bool:
+        claimed = update(executions).where(executions.c.request_id == request_id, IS_INTERRUPTED)
+        claimed = claimed.values(owner=self._owner, interrupted=0)
+        return bool(await self._commit(lambda db: db.execute(claimed).rowcount))
+
+    async def request_cancel(self, request_id: str) -> None:
+        asked = update(executions).where(executions.c.request_id == request_id, IS_LIVE).values(cancel_requested=1)
+        await self._commit(lambda db: db.execute(asked))
+
+    async def beat(self) -> Pulse:
+        pulse = await asyncio.get_running_loop().run_in_executor(self._beating, self._beat_now)
+        if self._group.failure:
+            await self._commit(self._beat)  # a write shows whether the failure is over
+        return pulse
+
+    @property
+    def write_failure(self) -> str:
+        """Why the last write failed; empty when it succeeded."""
+        if not self._is_open:
+            return "it is closed"
+        return self._group.failure
+
+    async def interrupt(self, owner: str, beat: int) -> bool:
+        now_s = time.time()
+        return bool(await self._commit(lambda db: self._interrupt_dead(db, owner, beat, now_s)))
+
+    async def release(self, request_ids: Sequence[str]) -> None:
+        now_s = time.time()
+        await self._commit(lambda db: self._release(db, request_ids, now_s))
+
+    def _register(self, db: Connection, now_s: float) -> None:
+        """Register this owner; interrupt its predecessor's executions and those without an owner."""
+        _interrupt(db, executions.c.owner.in_((self._owner, "")), now_s)
+        self._beat(db)
+
+    def _unregister(self, db: Connection, now_s: float) -> None:
+        """Unregister this owner, and interrupt its live executions."""
+        _interrupt(db, executions.c.owner == self._owner, now_s)
+        db.execute(delete(owners).where(owners.c.owner == self._owner))
+
+    def _beat_now(self) -> Pulse:
+        with translating_errors(), self._engine.begin() as db:
+            return self._beat(db)
+
+    def _beat(self, db: Connection) -> Pulse:
+        mine = self._insert(owners).values(owner=self._owner, beat=1)
+        db.execute(mine.on_conflict_do_update(index_elements=["owner"], set_={"beat": owners.c.beat + 1}))
+        beats = {row.owner: row.beat for row in db.execute(select(owners))}
+        asked = select(executions.c.request_id).where(
+            executions.c.owner == self._owner, IS_LIVE, executions.c.cancel_requested == 1
+        )
+        return Pulse(beats, tuple(db.execute(asked).scalars()))
+
+    def _interrupt_dead(self, db: Connection, owner: str, beat: int, now_s: float) -> bool:
+        dead = and_(owners.c.owner == owner, owners.c.beat == beat)
+        if not db.execute(delete(owners).where(dead)).rowcount:
+            return False
+        _interrupt(db, executions.c.owner == owner, now_s)
+        return True
+
+    def _release(self, db: Connection, request_ids: Sequence[str], now_s: float) -> None:
+        for start in range(0, len(request_ids), RELEASED_AT_ONCE):
+            some = request_ids[start : start + RELEASED_AT_ONCE]
+            _interrupt(db, and_(executions.c.owner == self._owner, executions.c.request_id.in_(some)), now_s)
+
+
+def _interrupt(db: Connection, which: ColumnElement[bool], now_s: float) -> None:
+    db.execute(update(executions).where(which, IS_LIVE).values(interrupted=1, interrupted_at=now_s))

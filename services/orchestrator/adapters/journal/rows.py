@@ -1,0 +1,96 @@
+"""Rows of the journal's tables: their conditions, their decoding, and bounded reads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, RowMapping, Select, and_, select
+
+from pagantic.common.v1 import error_pb2, message_pb2
+from pagantic.orchestrator.v1 import execution_pb2
+from pagantic_common.codec.errors import failure_from_proto
+from pagantic_common.codec.messages import message_from_proto
+from pagantic_common.domain.errors import Failure, InvalidRequest, NotFound
+from pagantic_common.domain.messages import Message
+from services.orchestrator.adapters.journal.schema import executions
+from services.orchestrator.convert.response import response_from_proto
+from services.orchestrator.core.execution.lifecycle import State
+from services.orchestrator.core.model.request import Mode
+from services.orchestrator.ports.journal import ExecutionRecord
+
+READ_AT_ONCE = 50  # rows
+
+IS_LIVE = and_(executions.c.response.is_(None), executions.c.interrupted == 0)
+IS_INTERRUPTED = and_(executions.c.response.is_(None), executions.c.interrupted == 1)
+_NOT_READ = ("ordinal", "response", "owner", "cancel_requested", "interrupted_at", "after_sequence")
+RECORD = [column for column in executions.c if column.name not in _NOT_READ]
+
+
+def get_record(db: Connection, request_id: str) -> ExecutionRecord:
+    """Return an execution with its response. Raises NotFound."""
+    found = select(*RECORD, executions.c.response).where(executions.c.request_id == request_id)
+    row = db.execute(found).mappings().first()
+    if row is None:
+        raise NotFound(f"no execution has request_id {request_id!r}")
+    record = record_of(row)
+    if row["response"] is None:
+        return record
+    return replace(record, response=response_from_proto(execution_pb2.SystemResponse.FromString(row["response"])))
+
+
+def record_of(row: RowMapping) -> ExecutionRecord:
+    """Return the record of a row with the columns of RECORD."""
+    return ExecutionRecord(
+        request_id=row["request_id"],
+        session_id=row["session_id"],
+        trace_id=row["trace_id"],
+        mode=Mode(row["mode"]),
+        started_at=moment_of(row["started_at"]),
+        state=State(row["state"]),
+        entered_at=moment_of(row["entered_at"]),
+        attempt=row["attempt"],
+        fingerprint=row["fingerprint"],
+        total_steps=row["total_steps"],
+        last_step=row["last_step"],
+        last_failure=_failure_of(row["last_error"]),
+        is_interrupted=bool(row["interrupted"]),
+    )
+
+
+def _failure_of(stored: bytes | None) -> Failure | None:
+    if stored is None:
+        return None
+    return failure_from_proto(error_pb2.SystemError.FromString(stored))
+
+
+def message_of(stored: bytes) -> Message:
+    """Decode a stored message."""
+    return message_from_proto(message_pb2.Message.FromString(stored))
+
+
+def moment_of(seconds: float) -> datetime:
+    """Return the moment of a stored time."""
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def read_within(db: Connection, found: Select[Any], limit: int, max_bytes: int) -> tuple[list[Row[Any]], bool]:
+    """Return the first rows within the limits, at least one, and whether there are more; no more rows are read.
+
+    The bytes are those of each row's first column.
+    """
+    taken: list[Row[Any]] = []
+    left_bytes = max_bytes
+    with db.execute(found.execution_options(yield_per=READ_AT_ONCE)) as rows:
+        for row in rows:
+            left_bytes -= len(row[0])
+            if taken and (len(taken) >= limit or left_bytes < 0):
+                return taken, True
+            taken.append(row)
+    return taken, False
+
+
+def wrong_token(token: str) -> InvalidRequest:
+    """Return the error for an invalid page token."""
+    return InvalidRequest(f"page_token {token[:40]!r} is not one that this service gave")

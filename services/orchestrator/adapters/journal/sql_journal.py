@@ -1,0 +1,80 @@
+"""The journal in a database: a SQLite file of one orchestrator, or a PostgreSQL database that several share.
+
+It has four threads: a writer, which writes in groups, a reader, one for the owner's heartbeats, and the purger.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from threading import Lock
+
+from pagantic_common.domain.errors import Unavailable
+from services.orchestrator.adapters.journal.conversations import SqlConversations
+from services.orchestrator.adapters.journal.database import OwnerLock, open_engine, translating_errors
+from services.orchestrator.adapters.journal.executions import SqlExecutions
+from services.orchestrator.adapters.journal.group_commit import GroupCommit
+from services.orchestrator.adapters.journal.ownership import SqlOwnership
+from services.orchestrator.adapters.journal.purge import Purger
+from services.orchestrator.adapters.journal.schema import migrate
+from services.orchestrator.adapters.journal.space import JournalSpace
+from services.orchestrator.adapters.journal.usage import SqlUsage
+from services.orchestrator.ports.journal import Durability
+
+_OPENING = Lock()  # Alembic has one context per process, and a new SQLite file can switch to WAL only once
+
+
+class SqlJournal(SqlExecutions, SqlOwnership, SqlConversations, SqlUsage):
+    """The journal of one owner. Opening it interrupts the executions that this owner ran before."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        owner: str = "local",
+        retention_s: float = 86_400.0,
+        session_retention_s: float = 0.0,
+        durability: Durability = Durability.POWER,
+    ) -> None:
+        super().__init__(url, owner)
+        self._durability = durability
+        self._retention_s = retention_s
+        self._session_retention_s = session_retention_s
+        self._stack = contextlib.ExitStack()
+        self.space: JournalSpace
+
+    async def open(self) -> None:
+        """Connect and bring the tables up to date.
+
+        Raises Unavailable when the database cannot be reached, PreconditionFailed when another process is this owner.
+        """
+        await asyncio.get_running_loop().run_in_executor(self._reading, self._open)
+        self._group = GroupCommit(self._engine, self._writes)
+        self._purger = Purger(self._engine, self._retention_s, self._session_retention_s)
+        self.space = JournalSpace(self._engine)
+        self._purger.start(self.space.ask)
+        self._is_open = True
+
+    async def close(self) -> None:
+        """Write the queue and disconnect; the other owners no longer wait for this owner's heartbeat."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        await self._purger.close()
+        self._beating.shutdown()
+        with contextlib.suppress(Unavailable):
+            await self._commit(lambda db: self._unregister(db, time.time()))
+        await self._group.close()
+        self._reading.shutdown()
+        self._stack.close()
+
+    def _open(self) -> None:
+        with translating_errors(), contextlib.ExitStack() as stack:
+            self._engine = open_engine(self._url, self._durability)
+            stack.callback(self._engine.dispose)
+            stack.callback(OwnerLock(self._engine, self._owner).release)
+            with _OPENING, self._engine.begin() as db:
+                migrate(db)
+                self._register(db, time.time())
+            self._stack = stack.pop_all()

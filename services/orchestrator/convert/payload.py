@@ -1,0 +1,257 @@
+"""Payloads of events <-> the `event` field of an ExecutionEvent.
+
+Two tables say which function encodes a payload's type, and which function decodes a field. Text deltas are not stored,
+so nothing decodes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from google.protobuf.message import Message
+
+from pagantic.orchestrator.v1 import event_pb2
+from pagantic_common.codec.enums import EnumCodec
+from pagantic_common.codec.errors import error_code_from_proto, error_code_to_proto
+from pagantic_common.codec.fields import optional
+from pagantic_common.codec.validation import (
+    stage_from_proto,
+    stage_report_from_proto,
+    stage_report_to_proto,
+    stage_to_proto,
+)
+from services.orchestrator.convert.inference import finish_reason_from_proto, finish_reason_to_proto
+from services.orchestrator.convert.lifecycle import state_from_proto, state_to_proto
+from services.orchestrator.convert.response import response_from_proto, response_to_proto
+from services.orchestrator.core.execution import events
+from services.orchestrator.core.execution.events import Payload
+from services.orchestrator.core.execution.lifecycle import State
+from services.orchestrator.core.execution.run import Transition
+
+_PURPOSES = EnumCodec(
+    event_pb2.InferencePurpose, events.InferencePurpose, "INFERENCE_PURPOSE_", unknown=events.InferencePurpose.ANSWER
+)
+
+
+def encode_payload(payload: Payload) -> dict[str, Any]:
+    """Return the name and the value of the field that holds a payload."""
+    field, encode = ENCODERS[type(payload)]
+    return {field: encode(payload)}
+
+
+def decode_payload(encoded: event_pb2.ExecutionEvent) -> Payload:
+    """Decode the payload of a stored event; raises ValueError for a kind that this version does not store."""
+    field = encoded.WhichOneof("event")
+    if field is None or field not in DECODERS:
+        raise ValueError(f"an event of kind {field!r} is not one that this version stores")
+    return DECODERS[field](getattr(encoded, field))
+
+
+def _encode_transition(moved: Transition) -> event_pb2.LifecycleTransition:
+    return event_pb2.LifecycleTransition(
+        from_state=state_to_proto(moved.source),
+        to_state=state_to_proto(moved.target),
+        attempt=moved.attempt,
+        reason=moved.reason,
+    )
+
+
+def _decode_transition(moved: event_pb2.LifecycleTransition) -> Transition:
+    target = state_from_proto(moved.to_state) or State.ERROR
+    return Transition(state_from_proto(moved.from_state), target, moved.attempt, moved.reason)
+
+
+def _encode_inference_start(start: events.InferenceStart) -> event_pb2.InferenceStart:
+    return event_pb2.InferenceStart(
+        message_count=start.message_count,
+        tool_defs_count=start.tool_defs_count,
+        schema_present=start.schema_present,
+        grammar_present=start.grammar_present,
+        temperature=start.temperature,
+        purpose=_PURPOSES.to_proto(start.purpose),
+    )
+
+
+def _decode_inference_start(start: event_pb2.InferenceStart) -> events.InferenceStart:
+    return events.InferenceStart(
+        message_count=start.message_count,
+        tool_defs_count=start.tool_defs_count,
+        schema_present=start.schema_present,
+        grammar_present=start.grammar_present,
+        temperature=optional(start, "temperature"),
+        purpose=_PURPOSES.from_proto(start.purpose),
+    )
+
+
+def _encode_inference_end(end: events.InferenceEnd) -> event_pb2.InferenceEnd:
+    return event_pb2.InferenceEnd(
+        tokens_in=end.tokens_in,
+        tokens_out=end.tokens_out,
+        finish_reason=finish_reason_to_proto(end.finish_reason),
+        tool_call_count=end.tool_call_count,
+        model=end.model,
+        seed=end.seed,
+    )
+
+
+def _decode_inference_end(end: event_pb2.InferenceEnd) -> events.InferenceEnd:
+    return events.InferenceEnd(
+        tokens_in=end.tokens_in,
+        tokens_out=end.tokens_out,
+        finish_reason=finish_reason_from_proto(end.finish_reason),
+        tool_call_count=end.tool_call_count,
+        model=end.model,
+        seed=optional(end, "seed"),
+    )
+
+
+def _encode_tool_start(start: events.ToolStart) -> event_pb2.ToolStart:
+    return event_pb2.ToolStart(tool_name=start.tool_name, tool_call_id=start.tool_call_id, args_hash=start.args_hash)
+
+
+def _decode_tool_start(start: event_pb2.ToolStart) -> events.ToolStart:
+    return events.ToolStart(start.tool_name, start.tool_call_id, start.args_hash)
+
+
+def _encode_tool_end(end: events.ToolEnd) -> event_pb2.ToolEnd:
+    return event_pb2.ToolEnd(
+        tool_name=end.tool_name,
+        tool_call_id=end.tool_call_id,
+        args_hash=end.args_hash,
+        success=end.success,
+        error_code=error_code_to_proto(end.error_code),
+    )
+
+
+def _decode_tool_end(end: event_pb2.ToolEnd) -> events.ToolEnd:
+    return events.ToolEnd(
+        tool_name=end.tool_name,
+        tool_call_id=end.tool_call_id,
+        args_hash=end.args_hash,
+        success=end.success,
+        error_code=error_code_from_proto(end.error_code),
+    )
+
+
+def _encode_retrieved(found: events.ContextRetrieved) -> event_pb2.ContextRetrieved:
+    return event_pb2.ContextRetrieved(
+        collection=found.collection, chunk_count=found.chunk_count, token_count=found.token_count
+    )
+
+
+def _decode_retrieved(found: event_pb2.ContextRetrieved) -> events.ContextRetrieved:
+    return events.ContextRetrieved(found.collection, found.chunk_count, found.token_count)
+
+
+def _encode_repair(applied: events.RepairApplied) -> event_pb2.RepairApplied:
+    return event_pb2.RepairApplied(stage=stage_to_proto(applied.stage), repairs=applied.repairs)
+
+
+def _decode_repair(applied: event_pb2.RepairApplied) -> events.RepairApplied:
+    return events.RepairApplied(stage_from_proto(applied.stage), tuple(applied.repairs))
+
+
+def _encode_stage(stage: events.ValidationStage) -> event_pb2.ValidationStage:
+    return event_pb2.ValidationStage(report=stage_report_to_proto(stage.report))
+
+
+def _decode_stage(stage: event_pb2.ValidationStage) -> events.ValidationStage:
+    return events.ValidationStage(stage_report_from_proto(stage.report))
+
+
+def _encode_step_start(start: events.StepStart) -> event_pb2.StepStart:
+    return event_pb2.StepStart(name=start.name, kind=start.kind)
+
+
+def _decode_step_start(start: event_pb2.StepStart) -> events.StepStart:
+    return events.StepStart(start.name, start.kind)
+
+
+def _encode_step_end(end: events.StepEnd) -> event_pb2.StepEnd:
+    return event_pb2.StepEnd(name=end.name, kind=end.kind, success=end.success)
+
+
+def _decode_step_end(end: event_pb2.StepEnd) -> events.StepEnd:
+    return events.StepEnd(end.name, end.kind, end.success)
+
+
+def _encode_vote(vote: events.VoteCast) -> event_pb2.VoteCast:
+    return event_pb2.VoteCast(replica_index=vote.replica_index, value_hash=vote.value_hash, abstained=vote.is_abstained)
+
+
+def _decode_vote(vote: event_pb2.VoteCast) -> events.VoteCast:
+    return events.VoteCast(vote.replica_index, vote.value_hash, vote.abstained)
+
+
+def _encode_content(delta: events.ContentDelta) -> event_pb2.ContentDelta:
+    return event_pb2.ContentDelta(text=delta.text)
+
+
+def _encode_reasoning(delta: events.ReasoningDelta) -> event_pb2.ReasoningDelta:
+    return event_pb2.ReasoningDelta(text=delta.text)
+
+
+def _encode_discarded(discarded: events.AttemptDiscarded) -> event_pb2.AttemptDiscarded:
+    return event_pb2.AttemptDiscarded(attempt=discarded.attempt, reason=discarded.reason)
+
+
+def _decode_discarded(discarded: event_pb2.AttemptDiscarded) -> events.AttemptDiscarded:
+    return events.AttemptDiscarded(discarded.attempt, discarded.reason)
+
+
+def _encode_resumed(resumed: events.Resumed) -> event_pb2.Resumed:
+    return event_pb2.Resumed(completed_steps=resumed.completed_steps)
+
+
+def _decode_resumed(resumed: event_pb2.Resumed) -> events.Resumed:
+    return events.Resumed(resumed.completed_steps)
+
+
+def _encode_completed(completed: events.Completed) -> event_pb2.Completed:
+    return event_pb2.Completed(response=response_to_proto(completed.response))
+
+
+def _decode_completed(completed: event_pb2.Completed) -> events.Completed:
+    return events.Completed(response_from_proto(completed.response))
+
+
+ENCODERS: Mapping[type[Payload], tuple[str, Callable[[Any], Message]]] = MappingProxyType(
+    {
+        Transition: ("transition", _encode_transition),
+        events.InferenceStart: ("inference_start", _encode_inference_start),
+        events.InferenceEnd: ("inference_end", _encode_inference_end),
+        events.ToolStart: ("tool_start", _encode_tool_start),
+        events.ToolEnd: ("tool_end", _encode_tool_end),
+        events.ContextRetrieved: ("context_retrieved", _encode_retrieved),
+        events.RepairApplied: ("repair_applied", _encode_repair),
+        events.ValidationStage: ("validation_stage", _encode_stage),
+        events.StepStart: ("step_start", _encode_step_start),
+        events.StepEnd: ("step_end", _encode_step_end),
+        events.VoteCast: ("vote_cast", _encode_vote),
+        events.ContentDelta: ("content_delta", _encode_content),
+        events.ReasoningDelta: ("reasoning_delta", _encode_reasoning),
+        events.AttemptDiscarded: ("attempt_discarded", _encode_discarded),
+        events.Resumed: ("resumed", _encode_resumed),
+        events.Completed: ("completed", _encode_completed),
+    }
+)
+DECODERS: Mapping[str, Callable[[Any], Payload]] = MappingProxyType(
+    {
+        "transition": _decode_transition,
+        "inference_start": _decode_inference_start,
+        "inference_end": _decode_inference_end,
+        "tool_start": _decode_tool_start,
+        "tool_end": _decode_tool_end,
+        "context_retrieved": _decode_retrieved,
+        "repair_applied": _decode_repair,
+        "validation_stage": _decode_stage,
+        "step_start": _decode_step_start,
+        "step_end": _decode_step_end,
+        "vote_cast": _decode_vote,
+        "attempt_discarded": _decode_discarded,
+        "resumed": _decode_resumed,
+        "completed": _decode_completed,
+    }
+)

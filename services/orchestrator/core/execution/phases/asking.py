@@ -1,0 +1,63 @@
+"""The command that asks the model, and the phases of a run with tools.
+
+With tools, a model is asked without a constraint while it calls them. If the answer is constrained, it is inferred on
+its own afterwards, without tools.
+"""
+
+from __future__ import annotations
+
+from pagantic_common.domain.messages import ToolChoice, ToolDefinition
+from services.orchestrator.core.conversation.prompt import assemble_messages
+from services.orchestrator.core.execution.commands import Infer
+from services.orchestrator.core.execution.run import Run
+from services.orchestrator.core.model.request import Mode
+
+STRUCTURED_TEMPERATURE = 0.0  # unless hinted: structured data should be the likeliest
+
+
+def infer(run: Run, retry: int = 0) -> Infer:
+    """Return the command that asks the model."""
+    hints = run.request.hints
+    tools = _offered_tools(run)
+    tool_choice = ToolChoice()
+    if tools and run.rounds == 0:
+        tool_choice = hints.tool_choice
+    temperature = None
+    if run.request.mode is Mode.STRUCTURED and hints.temperature is None:
+        temperature = STRUCTURED_TEMPERATURE
+    return Infer(
+        messages=assemble_messages(run.request, run.prepared, run.transcript),
+        tools=tools,
+        tool_choice=tool_choice,
+        engine_text=engine_text(run),
+        seed=_seed_of(run),
+        retry=retry,
+        is_streamed=not (run.is_in_tool_phase and has_answer_phase(run)),
+        max_tokens=run.max_tokens,
+        temperature=temperature,
+    )
+
+
+def has_answer_phase(run: Run) -> bool:
+    """Tell whether a constrained answer is inferred on its own, after the tool calls."""
+    return run.request.mode is Mode.STRUCTURED or bool(run.prepared.engine_text)
+
+
+def engine_text(run: Run) -> str:
+    """Return the constraint of the current phase, empty while the model may call tools."""
+    if run.is_in_tool_phase:
+        return ""
+    return run.prepared.engine_text
+
+
+def _offered_tools(run: Run) -> tuple[ToolDefinition, ...]:
+    if not run.is_in_tool_phase or not run.has_tools_left:
+        return ()
+    return run.prepared.tools
+
+
+def _seed_of(run: Run) -> int | None:
+    """Return the seed of the attempt: each retry has its own."""
+    if run.request.hints.seed is None:
+        return None
+    return (run.request.hints.seed + run.attempt - 1) % 2**64

@@ -1,0 +1,95 @@
+"""The rounds of inferences and tool calls, up to an answer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pagantic_common.domain.errors import ErrorCode, failure_of
+from pagantic_common.domain.messages import Message, Role
+from services.orchestrator.core.conversation.prompt import answer_now_message
+from services.orchestrator.core.execution.commands import Enforce, RunTools
+from services.orchestrator.core.execution.ending import ask, complete, fail, move
+from services.orchestrator.core.execution.inputs import Inferred, ToolsRan
+from services.orchestrator.core.execution.lifecycle import State
+from services.orchestrator.core.execution.phases.asking import engine_text, has_answer_phase, infer
+from services.orchestrator.core.execution.phases.repeated_calls import repeats_round, result_messages
+from services.orchestrator.core.execution.run import Outcome, Run
+from services.orchestrator.core.execution.truncation import truncation_of
+from services.orchestrator.core.model.response import FinishReason, InferenceOutput
+
+
+def after_inference(run: Run, inferred: Inferred) -> Outcome:
+    """Run the tool calls of an output, or take it as the answer."""
+    output = inferred.output
+    run = replace(run, output=output, rounds=run.rounds + 1, model=output.model or run.model)
+    if output.tool_calls:
+        return _run_tools(run, output)
+    if run.rounds == 1 and run.is_in_tool_phase and run.request.hints.tool_choice.is_enforced:
+        return _fail_without_answer(run, output, "the required tool call is missing")
+    if run.is_in_tool_phase and has_answer_phase(run):
+        run = replace(run, is_in_tool_phase=False)
+        return ask(run, infer(run))
+    return _after_answer(run, output)
+
+
+def after_tools(run: Run, ran: ToolsRan) -> Outcome:
+    """Go on with the results of the calls."""
+    return _after_round(replace(run, records=(*run.records, *ran.records), latest=ran.records))
+
+
+def _after_answer(run: Run, output: InferenceOutput) -> Outcome:
+    if run.request.output.is_empty and _is_silent(run, output):
+        return _after_empty_answer(run, output)
+    if not run.request.is_validated:
+        return complete(run, "answered")
+    enforced = bool(engine_text(run)) and run.prepared.is_fully_enforced and output.constraint_satisfied
+    return move(run, State.VALIDATE, "output produced", Enforce(output.content, is_decoder_enforced=enforced))
+
+
+def _fail_without_answer(run: Run, output: InferenceOutput, message: str) -> Outcome:
+    """Fail for a truncated output, or else with the message."""
+    if output.finish_reason is FinishReason.LENGTH:
+        return fail(run, truncation_of(run.request, output, run.max_tokens))
+    return fail(run, failure_of(ErrorCode.INFERENCE_MALFORMED_RESPONSE, message))
+
+
+def _is_silent(run: Run, output: InferenceOutput) -> bool:
+    """Tell whether an answer is empty, except for an answer that a stop text ended at once."""
+    was_stopped = bool(run.request.hints.stop) and not output.reasoning
+    return not output.content.strip() and not was_stopped
+
+
+def _run_tools(run: Run, output: InferenceOutput) -> Outcome:
+    """Run the calls of a round; a model that repeats its previous round goes on without tools."""
+    limit = run.request.max_tool_rounds
+    if run.rounds >= limit:
+        message = f"the model still calls tools after {limit} inference rounds, the limit of hints.max_tool_rounds"
+        return fail(run, failure_of(ErrorCode.ORCHESTRATION_ITERATION_LIMIT, message))
+    if repeats_round(output.tool_calls, run.latest):
+        return _after_round(_without_tools(run))
+    return ask(run, RunTools(output.tool_calls))
+
+
+def _without_tools(run: Run) -> Run:
+    return replace(run, has_tools_left=False, is_in_tool_phase=run.is_in_tool_phase and not has_answer_phase(run))
+
+
+def _after_empty_answer(run: Run, output: InferenceOutput) -> Outcome:
+    """Ask once more, without tools, after tool calls; otherwise fail."""
+    may_ask_again = run.records and run.is_in_tool_phase and run.has_tools_left
+    if output.finish_reason is FinishReason.LENGTH or not may_ask_again:
+        return _fail_without_answer(run, output, "the model gave an empty answer")
+    run = _without_tools(run)
+    run = replace(run, transcript=(*run.transcript, answer_now_message()))
+    return ask(run, infer(run))
+
+
+def _after_round(run: Run) -> Outcome:
+    """Go on with the results of the latest round; a model without tools is urged to answer."""
+    output = run.output or InferenceOutput("", FinishReason.TOOL)
+    said = Message(Role.ASSISTANT, content=output.content, reasoning=output.reasoning, tool_calls=output.tool_calls)
+    results = result_messages(output.tool_calls, run.latest)
+    run = replace(run, transcript=(*run.transcript, said, *results), turn=(*run.turn, said, *results))
+    if not run.has_tools_left and not has_answer_phase(run):
+        run = replace(run, transcript=(*run.transcript, answer_now_message()))
+    return ask(run, infer(run))

@@ -1,0 +1,33 @@
+"""The policy for a request's context: which chunks to retrieve, and where they go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Retriever(StrEnum):
+    """A way to find chunks. The values are stored in journals: do not change them."""
+
+    UNSPECIFIED = "RETRIEVER_UNSPECIFIED"
+    BM25 = "RETRIEVER_BM25"
+    VECTOR = "RETRIEVER_VECTOR"
+    HYBRID = "RETRIEVER_HYBRID"
+    KEYWORD = "RETRIEVER_KEYWORD"
+
+
+@dataclass(frozen=True, slots=True)
+class ContextPolicy:
+    """Which context to retrieve; an empty collection, 0 and None mean not set."""
+
+    retriever: Retriever
+    collection: str
+    max_chunks: int = 0
+    min_score: float | None = None
+    is_after_system: bool = False
+    scorer: str | None = None
+    top_k: int = 0
+    max_tokens: int = 0
+    includes_tools: bool = False
+    includes_schema: bool = False
+    is_required: bool = False
