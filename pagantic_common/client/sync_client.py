@@ -1,4 +1,4 @@
-"""The client for ordinary programs: the asyncio client on an event loop in a thread of its own."""
+"""The client for programs without asyncio: runs the asyncio client on an event loop in its own thread."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ResultT = TypeVar("ResultT")
 
 
 class Client:
-    """Talks to one orchestrator; may be shared by threads. Use it as a context manager, or close it.
+    """Talks to one orchestrator; threads may share it. Use it as a context manager, or close it.
 
     Methods and errors are those of AsyncClient.
     """
@@ -160,11 +160,11 @@ class Client:
         )
 
     def execute(self, request: execution_pb2.SystemRequest) -> execution_pb2.SystemResponse:
-        """Run a request; a failure of the work is the response's error, only what kept it from running is raised."""
+        """Run a request. Raises the error of a request that did not run; a failed run is the response's error."""
         return self._run(self._client.execute(request))
 
     def stream(self, request: execution_pb2.SystemRequest) -> Generator[event_pb2.ExecutionEvent, None, None]:
-        """Run a request and yield what happens; the last event is `completed`. Closing it cancels the request."""
+        """Run a request and yield its events; the last is `completed`. Closing the generator cancels the request."""
         events: queue.SimpleQueue[event_pb2.ExecutionEvent | Exception | None] = queue.SimpleQueue()
 
         async def pump() -> None:
@@ -193,7 +193,7 @@ class Client:
         return self._run(self._client.timeline(request_id))
 
     def get_execution(self, request_id: str) -> execution_pb2.Execution:
-        """Tell where an execution stands; raises NotFound."""
+        """Return an execution with its current state; raises NotFound."""
         return self._run(self._client.get_execution(request_id))
 
     def cancel(self, request_id: str) -> execution_pb2.LifecycleState.ValueType:
@@ -201,14 +201,14 @@ class Client:
         return self._run(self._client.cancel(request_id))
 
     def resume(self, request_id: str) -> execution_pb2.LifecycleState.ValueType:
-        """Have an interrupted execution taken up again; returns the state it was in.
+        """Resume an interrupted execution; returns the state from which it continues.
 
-        Raises NotFound, and PreconditionFailed for one that is not interrupted.
+        Raises NotFound, and PreconditionFailed for an execution that is not interrupted.
         """
         return self._run(self._client.resume(request_id))
 
     def get_usage(self, *, session_id: str = "", model: str = "") -> list[usage_total_pb2.UsageTotal]:
-        """Return what ended executions used and cost, by session and model; empty filters are all."""
+        """Return the usage and cost of ended executions by session and model; an empty filter matches all."""
         return self._run(self._client.get_usage(session_id=session_id, model=model))
 
     def list_executions(
@@ -218,17 +218,17 @@ class Client:
         state: execution_pb2.LifecycleState.ValueType = execution_pb2.LIFECYCLE_STATE_UNSPECIFIED,
         limit: int = 100,
     ) -> list[execution_pb2.Execution]:
-        """Return the newest executions without their responses, newest first; empty filters are all."""
+        """Return executions without their responses, newest first; an empty filter matches all."""
         return self._run(self._client.list_executions(session_id=session_id, state=state, limit=limit))
 
     def create_plan(self, request: execution_pb2.SystemRequest) -> plan_pb2.ExecutionPlan:
-        """Return the plan that a PLAN request would run, checked, without running it."""
+        """Return the checked plan of a PLAN request without running it."""
         return self._run(self._client.create_plan(request))
 
     def update_session(
         self, session_id: str, values: Mapping[str, Any], *, removed: Sequence[str] = ()
     ) -> session_pb2.Session:
-        """Keep values for a session, as JSON, and remove others; returns it without its messages."""
+        """Set values of a session, as JSON, and remove others; returns the session without its messages."""
         return self._run(self._client.update_session(session_id, values, removed=removed))
 
     def get_session(self, session_id: str) -> session_pb2.Session:
@@ -236,7 +236,7 @@ class Client:
         return self._run(self._client.get_session(session_id))
 
     def list_sessions(self) -> list[session_pb2.Session]:
-        """Return all stored conversations without their messages, last used first."""
+        """Return all stored conversations without their messages, the last used first."""
         return self._run(self._client.list_sessions())
 
     def delete_session(self, session_id: str) -> None:
@@ -253,7 +253,7 @@ class Client:
 
 
 async def _cancel_others() -> None:
-    """End what still runs on this loop, so that whoever reads a stream is told."""
+    """Cancel the other tasks of this loop, so that readers of streams get an error."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()
