@@ -1,4 +1,4 @@
-"""A real server with everything that each has, on a free port, inside a test."""
+"""A real server with health, limits and interceptors, on a free port, inside a test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pagantic_common.settings import ServiceSettings
 async def serving(
     registrations: Sequence[Registration], *, max_message_bytes: int = 4 * 1024 * 1024
 ) -> AsyncIterator[tuple[grpc.aio.Channel, str]]:
-    """Serve, and give a channel to it and its address."""
+    """Serve, and yield a channel to the server and its address."""
     settings = ServiceSettings(port=0, max_message_bytes=max_message_bytes)
     server, _health, port = await start_server(settings, registrations)
     address = f"127.0.0.1:{port}"
