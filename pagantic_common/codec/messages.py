@@ -166,6 +166,13 @@ def usage_to_proto(usage: TokenUsage) -> usage_pb2.TokenUsage:
     )
 
 
+def optional_usage_to_proto(usage: TokenUsage) -> usage_pb2.TokenUsage | None:
+    """Encode usage for a field that stays unset when nothing was used."""
+    if usage == TokenUsage():
+        return None
+    return usage_to_proto(usage)
+
+
 def usage_from_proto(usage: usage_pb2.TokenUsage) -> TokenUsage:
     """Decode usage."""
     return TokenUsage(

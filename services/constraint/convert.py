@@ -1,27 +1,25 @@
-"""pagantic.constraint.v1 <-> domain."""
+"""Constraint messages <-> the domain."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from pagantic.constraint.v1 import constraint_service_pb2 as rpc
 from pagantic.constraint.v1 import contract_pb2
-from pagantic_common.codec.errors import failure_to_proto
-from pagantic_common.codec.messages import usage_to_proto
+from pagantic_common.codec.errors import optional_failure_to_proto
+from pagantic_common.codec.messages import optional_usage_to_proto, usage_to_proto
 from pagantic_common.codec.validation import guarantee_to_proto, stage_report_to_proto
-from pagantic_common.domain.errors import InvalidRequest
-from pagantic_common.domain.json_text import dump_json
-from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement
 from pagantic_common.grammar.problems import Problem
 from services.constraint.core.compilation import Compiled, Source, SourceKind
+from services.constraint.core.grammars import GrammarReport
 from services.constraint.core.judgement import Verdict
 from services.constraint.core.model import Contract, Rule
-from services.constraint.core.work import GrammarReport
 
 
 def source_from_proto(request: rpc.CompileRequest) -> Source | None:
-    """Decode what to compile; None for a named grammar. Raises InvalidRequest when nothing is given."""
+    """Decode a source; None when none is given."""
     match request.WhichOneof("source"):
         case "schema_json":
             return Source(SourceKind.SCHEMA, request.schema_json)
@@ -30,11 +28,11 @@ def source_from_proto(request: rpc.CompileRequest) -> Source | None:
         case "regex":
             return Source(SourceKind.REGEX, request.regex)
         case "enum_list":
-            return Source(SourceKind.VALUES, dump_json(list(request.enum_list.values)))
+            return Source.of_values(request.enum_list.values)
         case "grammar_name":
-            return None
+            return Source(SourceKind.NAMED_GRAMMAR, request.grammar_name)
         case _:
-            raise InvalidRequest("no source is given: one of schema_json, grammar, grammar_name, regex, enum_list")
+            return None
 
 
 def compiled_to_proto(compiled: Compiled, *, cached: bool) -> rpc.CompileResponse:
@@ -51,21 +49,32 @@ def compiled_to_proto(compiled: Compiled, *, cached: bool) -> rpc.CompileRespons
 
 
 def contract_from_proto(contract: contract_pb2.OutputContract) -> Contract:
-    """Decode a contract; unset switches are on. Raises InvalidRequest for a number that no enum has."""
-    if contract.schema_in_prompt not in contract_pb2.SchemaInPrompt.values():
-        raise InvalidRequest(f"contract.schema_in_prompt {contract.schema_in_prompt} is not known")
-    source = contract.WhichOneof("grammar_source")
-    return Contract(
+    """Decode a contract; unset switches are on."""
+    decoded = Contract(
         schema_json=contract.schema_json,
-        grammar=contract.grammar if source == "grammar" else None,
-        grammar_name=contract.grammar_name if source == "grammar_name" else None,
-        decoder_constraint=contract.decoder_constraint if contract.HasField("decoder_constraint") else True,
-        repair_allowed=contract.repair_allowed if contract.HasField("repair_allowed") else True,
+        decoder_constraint=not contract.HasField("decoder_constraint") or contract.decoder_constraint,
+        repair_allowed=not contract.HasField("repair_allowed") or contract.repair_allowed,
     )
+    if contract.schema_in_prompt not in contract_pb2.SchemaInPrompt.values():
+        decoded = replace(decoded, unknown=f"schema_in_prompt {contract.schema_in_prompt}")
+    match contract.WhichOneof("grammar_source"):
+        case "grammar":
+            return replace(decoded, grammar=contract.grammar)
+        case "grammar_name":
+            return replace(decoded, grammar_name=contract.grammar_name)
+        case _:
+            return decoded
+
+
+def text_from_proto(request: rpc.ValidateGrammarRequest) -> str | None:
+    """Decode the text to match; None when there is none."""
+    if not request.HasField("text"):
+        return None
+    return request.text
 
 
 def rules_from_proto(rules: Iterable[contract_pb2.Rule]) -> tuple[Rule, ...]:
-    """Decode rules; raises InvalidRequest naming one without a condition."""
+    """Decode rules; a rule without a condition has neither expression nor kind."""
     return tuple(_rule_from_proto(rule) for rule in rules)
 
 
@@ -76,21 +85,21 @@ def _rule_from_proto(rule: contract_pb2.Rule) -> Rule:
         case "builtin":
             return Rule(rule.name, kind=rule.builtin.kind, parameters_json=rule.builtin.parameters_json)
         case _:
-            raise InvalidRequest(f"rule {rule.name!r}: no condition is given, neither expression nor builtin")
+            return Rule(rule.name)
 
 
 def enforcement_to_proto(found: Enforcement) -> rpc.EnforceResponse:
-    """Encode what the pipeline found."""
+    """Encode the result of the pipeline."""
     return rpc.EnforceResponse(
         valid=found.valid,
         output=found.output,
         structured_output_json=found.structured_output_json,
         stages=[stage_report_to_proto(report) for report in found.stages],
         guarantee=guarantee_to_proto(found.guarantee),
-        error=failure_to_proto(found.failure) if found.failure else None,
+        error=optional_failure_to_proto(found.failure),
         semantic_score=found.semantic_score,
         warnings=found.warnings,
-        judge_usage=usage_to_proto(found.judge_usage) if found.judge_usage != TokenUsage() else None,
+        judge_usage=optional_usage_to_proto(found.judge_usage),
     )
 
 
@@ -105,7 +114,7 @@ def verdict_to_proto(verdict: Verdict) -> rpc.ValidateSemanticsResponse:
 
 
 def grammar_report_to_proto(report: GrammarReport) -> rpc.ValidateGrammarResponse:
-    """Encode what was found of a grammar."""
+    """Encode the report on a grammar."""
     return rpc.ValidateGrammarResponse(
         valid=not report.problems,
         problems=_problems_to_proto(report.problems),

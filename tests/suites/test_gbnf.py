@@ -11,7 +11,7 @@ from pagantic_common.grammar.engine_text import engine_text_of_gbnf
 from pagantic_common.grammar.gbnf import parse_gbnf
 from pagantic_common.grammar.tree import CharSet, Choice, Literal, Repeat, RuleRef, Sequence
 from services.constraint.core.compilation import Source, SourceKind, compile_source
-from services.constraint.core.grammar_match import derives
+from services.constraint.core.grammars import derives
 from services.constraint.core.model import Limits
 
 GRAMMARS = ("arithmetic", "c", "chess", "english", "japanese", "json", "json_arr", "list")

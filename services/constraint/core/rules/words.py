@@ -9,26 +9,26 @@ from pagantic_common.domain.text.normalization import normalize_nfkc
 
 MAX_WORDS = 1000
 
-# Scripts that do not part words by spaces; a word that ends in one of their letters may be found anywhere.
+# Scripts without spaces between words; a word that ends in one of their letters may be found anywhere.
 _WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")
 
 
 def fold(text: str) -> str:
-    """Return the text as it is compared: compatible forms and letters of either case are equal."""
+    """Return the text for comparison: compatible forms and letters of either case become equal."""
     folded = normalize_nfkc(normalize_nfkc(text).casefold())
     return "".join(char for char in folded if unicodedata.category(char) != "Cf")  # soft hyphens, zero-width spaces
 
 
 def find_words(words: Sequence[str], text: str) -> list[str]:
-    """Return the words that stand in the text, in the words' order.
+    """Return the words that occur in the text, in the words' order.
 
-    A word counts where it is no part of a longer one: letters, digits and marks next to it make it part of one.
+    Only whole words count: with a letter, digit or mark beside it, a word is part of a longer one.
     """
     folded = fold(text)
-    return [word for word in words if _stands_in(fold(word), folded)]
+    return [word for word in words if _occurs_in(fold(word), folded)]
 
 
-def _stands_in(word: str, text: str) -> bool:
+def _occurs_in(word: str, text: str) -> bool:
     if not word:
         return False
     start = text.find(word)
@@ -41,7 +41,7 @@ def _stands_in(word: str, text: str) -> bool:
 
 
 def _is_border(outside: str, inside: str) -> bool:
-    """Whether a word may end between a character of it and the one outside, which is empty at the text's ends."""
+    """Tell whether a word ends between two characters, of it and outside of it; outside is empty at the text's ends."""
     if not outside:
         return True
     if unicodedata.category(outside).startswith("M"):

@@ -1,7 +1,7 @@
-"""The second level of JSON repair: json-repair reads the text, and nothing that it makes up is taken.
+"""The second level of JSON repair: json-repair reads the text, and its result must be covered by the text.
 
-The library guesses. What it gives counts only when every string, number and literal of it stands in the text, as it is
-or in another spelling (escapes, quotes, `None` for null), and when it is what the text begins: an object for `{`.
+The library guesses. Its result counts only if every string, number and literal of it occurs in the text, possibly in
+another spelling (escapes, quotes, `None` for null), and if it is of the kind that the text begins: an object for `{`.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ import json
 import re
 from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation
+from itertools import islice
 from typing import Any
 
 import json_repair
 
 MAX_CHARS = 100_000
-MAX_STEPS = 600_000  # characters that the library looks at, a few for each of a text; about half a second
-MAX_DEPTH = 200  # nesting of values; the library gives up near this depth
-MAX_STARTS = 20  # brackets in prose that are tried as the document's start
+MAX_STEPS = 600_000  # characters that the library reads, some of them often; about half a second
+MAX_DEPTH = 200  # nesting of values; the library fails near this depth
+MAX_STARTS = 20  # brackets in prose that are tried as the start of the document
 
 _FENCE = re.compile(r"```[A-Za-z0-9_+-]*[ \t]*\r?\n?(.*?)(?:```|\Z)", re.DOTALL)
 _BRACKET = re.compile(r"[{\[]")
@@ -35,7 +36,7 @@ _LITERALS = {
     True: re.compile(r"\btrue\b", re.IGNORECASE),
     False: re.compile(r"\bfalse\b", re.IGNORECASE),
 }
-# What models write that is JavaScript or Python rather than JSON, in places where only a value can stand.
+# JavaScript and Python that models write instead of JSON, at places of values.
 _REWRITINGS = (
     ("ellipsis removed", re.compile(r"(?<=[,\[{])\s*\.\.\.\s*+,?\s*(?=[^\s.])"), ""),
     ("constructor removed", re.compile(r"([:,\[]\s*)[A-Za-z_]\w*\(\s*(\"[^\"\\]*\"|'[^'\\]*'|[-0-9.]+)\s*\)"), r"\1\2"),
@@ -62,7 +63,7 @@ _ESCAPED = re.compile(r"[^\"]*\\\"")
 
 
 def parse_tolerant(text: str) -> tuple[str, tuple[str, ...]] | None:
-    """Return a JSON document found in the text and what was done, in order; None when there is none."""
+    """Return a JSON document from the text and the repairs, in order; None when there is none."""
     if len(text) > MAX_CHARS:
         return None
     evidence, steps = _Evidence(text), _Steps()
@@ -77,18 +78,18 @@ def parse_tolerant(text: str) -> tuple[str, tuple[str, ...]] | None:
 
 
 class _OutOfStepsError(Exception):
-    """The library would take too long: on some texts it looks at every character for each."""
+    """The library would take too long: on some texts its time is quadratic."""
 
 
 class _Steps:
-    """How often the library may still look at a character."""
+    """The number of characters that the library may still read."""
 
     def __init__(self) -> None:
         self.left = MAX_STEPS
 
 
 class _CountedText(str):
-    """A text that counts how often a part of it is looked at."""
+    """A text that counts how often a part of it is read."""
 
     __slots__ = ("steps",)
     steps: _Steps
@@ -107,7 +108,7 @@ class _CountedText(str):
 
 
 def _candidates(text: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield what may be the document, likelier ones first, and what was taken away or written otherwise for it."""
+    """Yield possible documents with the repairs that lead to them, likelier ones first."""
     bare = text.strip().lstrip("\ufeff")
     fences = _FENCE.findall(text)
     if len(fences) == 1 and not bare.startswith(("{", "[")):
@@ -116,20 +117,24 @@ def _candidates(text: str) -> Iterator[tuple[str, list[str]]]:
         yield segment, ["text around the JSON removed"]
     if call := _CALL.match(bare):
         yield from _spellings(call[1], ["call removed"])
-    for number, start in enumerate(_BRACKET.finditer(bare)):
-        if number == MAX_STARTS:
-            break
-        document = bare[start.start() :]
-        if not _COMMENT.sub("", bare[: start.start()]).strip():
-            yield from _spellings(document, [])
-        elif _JSON_LIKE.search(document):  # brackets in prose are no JSON
-            yield from _spellings(document, ["text before the JSON removed"])
-    if not _BRACKET.search(bare):
+    if _BRACKET.search(bare):
+        yield from _bracketed(bare)
+    else:
         yield from _spellings(bare, [])
 
 
+def _bracketed(text: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield the text from each of its first brackets on."""
+    for bracket in islice(_BRACKET.finditer(text), MAX_STARTS):
+        document = text[bracket.start() :]
+        if not _COMMENT.sub("", text[: bracket.start()]).strip():
+            yield from _spellings(document, [])
+        elif _JSON_LIKE.search(document):  # brackets in prose are not JSON
+            yield from _spellings(document, ["text before the JSON removed"])
+
+
 def _spellings(text: str, repairs: list[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the text with what is not JSON's written as JSON, and then as it is."""
+    """Yield the text rewritten as JSON, and then as it is."""
     rewritten, done = text, list(repairs)
     if _ESCAPED.match(text):
         rewritten, done = text.replace('\\"', '"').replace("\\\\", "\\"), [*done, "escapes of quotes removed"]
@@ -149,17 +154,20 @@ def _double_backslashes(path: re.Match[str]) -> str:
 
 
 def _object_in_prose(text: str) -> str:
-    """Return the one object that is JSON as it stands in a text of words, or nothing."""
+    """Return the only object in a text of words, when it is strict JSON; else an empty text."""
     start = text.find("{")
+    if start < 0:
+        return ""
     try:
-        _, end = _STRICT.raw_decode(text, start) if start >= 0 else ("", 0)
+        _, end = _STRICT.raw_decode(text, start)
     except (ValueError, RecursionError):
         return ""
     before, after = text[:start], text[end:]
     is_balanced = all(part.count("[") == part.count("]") for part in (before, after))
-    if not end or not is_balanced or not _BRACES.isdisjoint(after):
+    has_words = _WORD.search(_IN_BRACKETS.sub("", f"{before} {after}"))
+    if not is_balanced or not has_words or not _BRACES.isdisjoint(after):
         return ""
-    return text[start:end] if _WORD.search(_IN_BRACKETS.sub("", f"{before} {after}")) else ""
+    return text[start:end]
 
 
 def _refuse(name: str) -> Any:
@@ -171,28 +179,37 @@ _NOTHING = object()
 
 
 def _read(text: str, steps: _Steps) -> Any:
-    """Return what the library makes of the text, _NOTHING where it finds nothing, or something of another kind."""
+    """Return the library's value for the text; _NOTHING when there is none, or one of another kind."""
     if not text.startswith(("{", "[")):
         return _read_scalar(text.rstrip(", ;"), steps)
     value = _ask(text, steps)
-    if text[0] == "{" and isinstance(value, list):  # several documents make a list; an object does not
-        return value if value and all(map(_is_container, value)) else _NOTHING
-    return value if _is_container(value) else _NOTHING
+    if not _is_container(value):
+        return _NOTHING
+    if text[0] == "{" and isinstance(value, list) and not _is_several_documents(value):
+        return _NOTHING
+    return value
+
+
+def _is_several_documents(value: list[Any]) -> bool:
+    """Tell whether the library read several documents, of which it makes a list."""
+    return bool(value) and all(map(_is_container, value))
 
 
 def _read_scalar(text: str, steps: _Steps) -> Any:
-    """Read a text that is nothing but a number, a literal or a quoted string; words are no JSON."""
+    """Read a text that is only a number, a literal or a quoted string; words are not JSON."""
     is_quoted = _is_quoted(text)
     if not (is_quoted or _NUMBER.fullmatch(text) or text in _WORDS):
         return _NOTHING
     value = _ask(f"[{text}]", steps)
     if isinstance(value, list) and len(value) == 1 and not _is_container(value[0]):
         return value[0]
-    return text[1:-1] if is_quoted else _NOTHING
+    if is_quoted:
+        return text[1:-1]
+    return _NOTHING
 
 
 def _is_quoted(text: str) -> bool:
-    """Whether the whole text is one string; a stray quote may stand in it, two would be words between strings."""
+    """Tell whether the whole text is one string. It may hold one quote; with two it is words between strings."""
     closing = _CLOSING.get(text[:1])
     inner = text[1:-1].replace(f"\\{closing}", "")
     return len(text) > 1 and text[-1] == closing and inner.count(closing) <= 1
@@ -214,11 +231,11 @@ def _is_container(value: Any) -> bool:
 
 
 class _Evidence:
-    """What stands in a text, so that a value can be held against it."""
+    """The strings, numbers and literals of a text, to check a value against them."""
 
     def __init__(self, text: str) -> None:
         self.text = text
-        # How the text writes each fraction, so that none is rounded.
+        # The spelling of each fraction, so that none is rounded.
         self.number_texts = {float(number): number for number in _NUMBER.findall(text) if _STRICT_NUMBER.match(number)}
         self.quoted = {found for pair in _QUOTED.findall(text) for found in pair}
         self.numbers = {_decimal_of(number) for number in _NUMBER.findall(text)}
@@ -227,7 +244,7 @@ class _Evidence:
         self.plain = (_plain(text), _plain(decoded), _plain(_CONTROL_ESCAPE.sub("", decoded)))
 
     def covers(self, value: Any) -> bool:
-        """Whether every scalar of the value stands in the text."""
+        """Tell whether every scalar of the value occurs in the text."""
         waiting = [(value, 0)]
         while waiting:
             item, depth = waiting.pop()
@@ -246,7 +263,9 @@ class _Evidence:
             return self.has_text(scalar)
         if scalar is None or isinstance(scalar, bool):
             return bool(_LITERALS[scalar].search(self.text))
-        return scalar in (self.fractions if isinstance(scalar, float) else self.numbers)
+        if isinstance(scalar, float):
+            return scalar in self.fractions
+        return scalar in self.numbers
 
     def has_text(self, text: str) -> bool:
         if not text:
@@ -255,14 +274,14 @@ class _Evidence:
 
 
 def _plain(text: str) -> str:
-    """Return the text without what another spelling changes."""
+    """Return the text without the characters that differ between spellings."""
     return _SPELLING.sub("", text)
 
 
 def _decimal_of(number: str) -> Decimal | None:
     try:
         return Decimal(number)
-    except InvalidOperation:  # an exponent beyond what is
+    except InvalidOperation:  # the exponent is too large
         return None
 
 
@@ -274,5 +293,5 @@ def _write(value: Any, numbers: dict[float, str]) -> str:
         return f"[{', '.join(_write(item, numbers) for item in value)}]"
     if isinstance(value, float):
         return numbers.get(value) or json.dumps(value)
-    is_half = isinstance(value, str) and _HALF_PAIR.search(value)  # UTF-8 has no such character: it stays an escape
+    is_half = isinstance(value, str) and _HALF_PAIR.search(value)  # it stays an escape: UTF-8 has no such character
     return json.dumps(value, ensure_ascii=bool(is_half))

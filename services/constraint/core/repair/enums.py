@@ -1,6 +1,6 @@
-"""Enum values that differ only in case take their declared form.
+"""Gives enum values that differ only in case their declared form.
 
-Only the changed strings of the text are replaced, so number text, key order and white space stay.
+Only the changed strings of the text are replaced: numbers, the order of keys and white space stay as they are.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from services.constraint.core.json_repair import is_json
-from services.constraint.core.lexemes import LEXEME
 from services.constraint.core.paths import format_path, resolve_reference
+from services.constraint.core.repair.json_repair import is_json
+from services.constraint.core.repair.lexemes import LEXEME
 
 MAX_SCHEMAS_PER_PLACE = 64
 
@@ -20,9 +20,9 @@ Schemas = tuple[dict[str, Any], ...]
 
 
 def normalize_enums(document_text: str, schema: dict[str, Any] | bool) -> tuple[str, tuple[str, ...]]:
-    """Return the document and the paths that changed; what is not JSON is returned unchanged.
+    """Return the document and the changed paths; a text that is not JSON is returned unchanged.
 
-    An exact match of any enum that applies wins, else the unique case-folded match.
+    A value that any applicable enum declares stays. Another value becomes its only case-insensitive match, if any.
     """
     if not isinstance(schema, dict) or not is_json(document_text):
         return document_text, ()
@@ -40,38 +40,54 @@ def normalize_enums(document_text: str, schema: dict[str, Any] | bool) -> tuple[
 
 
 def _declared_form(value: str, schemas: Schemas) -> str | None:
-    """Return the enum value to write instead, None to leave the value."""
-    declared = [schema.get("const") for schema in schemas]
-    declared += [option for schema in schemas if isinstance(schema.get("enum"), list) for option in schema["enum"]]
-    options = dict.fromkeys(option for option in declared if isinstance(option, str))
+    """Return the enum value to write instead; None to keep the value."""
+    options = {option for schema in schemas for option in _declared_texts(schema)}
     if value in options:
         return None
     folded = value.casefold()
     matches = [option for option in options if option.casefold() == folded]
-    return matches[0] if len(matches) == 1 else None
+    if len(matches) != 1:
+        return None
+    return matches[0]
+
+
+def _declared_texts(schema: dict[str, Any]) -> list[str]:
+    declared = [schema.get("const")]
+    if isinstance(schema.get("enum"), list):
+        declared += schema["enum"]
+    return [option for option in declared if isinstance(option, str)]
 
 
 def _string_values(text: str) -> Iterator[tuple[Path, int, int]]:
     """Yield path and span of every string value of a valid document, in order."""
-    path: list[str | int | None] = []  # per open container: the key or index of the member at hand; None: key is next
+    path: list[str | int | None] = []  # for each open container, the current key or index; None before a key
     for match in LEXEME.finditer(text):
         lexeme = match.group()
-        if lexeme in "{[":
-            path.append(None if lexeme == "{" else 0)
+        if lexeme in _FIRST_MEMBER:
+            path.append(_FIRST_MEMBER[lexeme])
         elif lexeme in "}]":
             path.pop()
         elif lexeme == ",":
-            last = path[-1]
-            path[-1] = last + 1 if isinstance(last, int) else None
-        elif lexeme[0] == '"':
-            if path and path[-1] is None:
-                path[-1] = json.loads(lexeme)
-            else:
-                yield tuple(part for part in path if part is not None), match.start(), match.end()
+            path[-1] = _next_member(path[-1])
+        elif lexeme[0] != '"':
+            continue
+        elif path and path[-1] is None:
+            path[-1] = json.loads(lexeme)
+        else:
+            yield tuple(part for part in path if part is not None), match.start(), match.end()
+
+
+_FIRST_MEMBER = {"{": None, "[": 0}
+
+
+def _next_member(member: str | int | None) -> int | None:
+    if isinstance(member, int):
+        return member + 1
+    return None
 
 
 class _Places:
-    """Which subschemas apply where; kept per place, because documents repeat places."""
+    """The subschemas that apply at each place; kept by place, because documents repeat places."""
 
     def __init__(self, root: dict[str, Any]) -> None:
         self.root = root
@@ -92,7 +108,7 @@ class _Places:
         return schemas
 
     def expand(self, schemas: Iterable[Any]) -> Schemas:
-        """Follow local references and combinations; each subschema once."""
+        """Follow local references and combinations; returns each subschema once."""
         found: dict[int, dict[str, Any]] = {}
         waiting = list(schemas)
         while waiting and len(found) < MAX_SCHEMAS_PER_PLACE:
@@ -101,8 +117,8 @@ class _Places:
                 continue
             found[id(schema)] = schema
             for keyword in ("allOf", "anyOf", "oneOf"):
-                options = schema.get(keyword)
-                waiting.extend(options if isinstance(options, list) else [])
+                if isinstance(schema.get(keyword), list):
+                    waiting.extend(schema[keyword])
             waiting.extend(schema[keyword] for keyword in ("if", "then", "else") if keyword in schema)
             if isinstance(reference := schema.get("$ref"), str):
                 waiting.append(resolve_reference(self.root, reference))
@@ -125,9 +141,10 @@ def _children(schemas: Schemas, part: str | int) -> Iterator[Any]:
 
 
 def _item_schema(schema: dict[str, Any], index: int) -> Any:
-    """Return what applies to an item; before draft 2020-12, a list of `items` comes before `additionalItems`."""
-    items = schema.get("items")
-    prefix, rest = (items, "additionalItems") if isinstance(items, list) else (schema.get("prefixItems"), "items")
+    """Return the schema of an item."""
+    prefix, rest = schema.get("prefixItems"), "items"
+    if isinstance(schema.get("items"), list):  # before draft 2020-12
+        prefix, rest = schema["items"], "additionalItems"
     if isinstance(prefix, list) and 0 <= index < len(prefix):
         return prefix[index]
     return schema.get(rest)

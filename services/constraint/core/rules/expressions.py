@@ -1,14 +1,15 @@
 """Rules that are CEL expressions over `output`, the text, and `value`, the parsed JSON with numbers as doubles.
 
-The library's `size` counts the bytes of a text and cannot be redefined, so calls of it are renamed to one of ours that
-counts Unicode characters.
+The library's `size` counts the bytes of a text and cannot be redefined. Calls of it are renamed to a function of this
+module, which counts Unicode characters.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import cel
@@ -16,6 +17,7 @@ import cel
 from pagantic_common.domain.json_text import JsonTextError, parse_json
 from pagantic_common.grammar.json_schema import Schema
 from services.constraint.core.paths import resolve_reference
+from services.constraint.core.rules.check import Check, RuleError, first_line
 
 MAX_EXPRESSION_CHARS = 4096
 MAX_EXPRESSION_DEPTH = 100
@@ -37,15 +39,9 @@ _SYNTAX_ERROR = re.compile(
 _UNEXPECTED = re.compile(r"(?:mismatched|extraneous) input '(?P<token>.*)'")
 _UNDEFINED = re.compile(r"Undefined variable or function: ('[^']*')")
 
-Check = Callable[[str], str]  # text -> why it fails, empty when it holds
-
-
-class RuleError(ValueError):
-    """The rule does not compile."""
-
 
 def compile_expression(expression: str, schema: Schema | None = None) -> Check:
-    """Compile; raises RuleError for what is no expression, or reads a field which the schema forbids."""
+    """Compile; raises RuleError for text that is not CEL, and for reading a field that the schema forbids."""
     program = _parse(expression)
     names = program.variables()
     loops = [match["variable"] for match in _MACRO.finditer(expression)]
@@ -53,27 +49,52 @@ def compile_expression(expression: str, schema: Schema | None = None) -> Check:
         raise RuleError(f"the expression reads {unknown[0]!r}: there is only 'output' (text) and 'value' (parsed JSON)")
     if schema is not None:
         _check_fields(expression, schema)
+    return _Expression(expression, program, reads_value="value" in names, loops=len(loops)).check
 
-    def check(output: str) -> str:
-        variables: dict[str, Any] = {"output": output}
-        if "value" in names:
-            variables["value"], objection = _value_of(output)
-            if objection:
-                return f"cannot be evaluated: {objection}"
-            if len(loops) > 1 and (_count(variables["value"]) + expression.count(",")) ** len(loops) > MAX_STEPS:
-                return f"cannot be evaluated: {len(loops)} loops over this value may take more than {MAX_STEPS} steps"
-        size = _Size()
+
+class _EvaluationError(Exception):
+    """The expression has no result for this output."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Expression:
+    """A compiled expression; `loops` is the number of its macros, such as `all`."""
+
+    text: str
+    program: Any
+    reads_value: bool
+    loops: int
+
+    def check(self, output: str) -> str:
+        """Return the reason why the rule fails; empty when it holds."""
         try:
-            result = program.execute(cel.Context(variables=variables, functions={_SIZE: size}))
-        except Exception as error:  # noqa: BLE001 - an evaluation error fails the rule
-            return f"cannot be evaluated: {_reason_of(error)}"
-        if size.objection:
-            return f"cannot be evaluated: {size.objection}"
+            result = self._evaluate(output)
+        except _EvaluationError as error:
+            return f"cannot be evaluated: {error}"
         if not isinstance(result, bool):
             return f"gives a {type(result).__name__}, not true or false"
-        return "" if result else f"does not hold: {expression[:200]}"
+        if not result:
+            return f"does not hold: {self.text[:200]}"
+        return ""
 
-    return check
+    def _evaluate(self, output: str) -> Any:
+        variables: dict[str, Any] = {"output": output}
+        if self.reads_value:
+            variables["value"] = _value_of(output)
+            self._bound_steps(variables["value"])
+        size = _Size()
+        try:
+            result = self.program.execute(cel.Context(variables=variables, functions={_SIZE: size}))
+        except Exception as error:  # noqa: BLE001 - an evaluation error fails the rule
+            raise _EvaluationError(_reason_of(error)) from None
+        if size.objection:
+            raise _EvaluationError(size.objection)
+        return result
+
+    def _bound_steps(self, value: Any) -> None:
+        members = _count(value) + self.text.count(",")
+        if self.loops > 1 and members**self.loops > MAX_STEPS:
+            raise _EvaluationError(f"{self.loops} loops over this value may take more than {MAX_STEPS} steps")
 
 
 def _parse(expression: str) -> Any:
@@ -83,12 +104,12 @@ def _parse(expression: str) -> Any:
         raise RuleError(f"the expression has more than {MAX_EXPRESSION_DEPTH} brackets or operators of a kind")
     try:
         return cel.compile(_STRING_OR_SIZE.sub(_rename_size, expression))
-    except Exception:  # noqa: BLE001 - the library raises what its parser meets
+    except Exception:  # noqa: BLE001 - the library raises errors of many types
         raise RuleError(f"the expression does not compile: {_syntax_error_of(expression)}") from None
 
 
 def _syntax_error_of(expression: str) -> str:
-    """Say what is wrong, at its place in the expression as it was given."""
+    """Describe a syntax error with its place in the caller's expression."""
     try:
         cel.compile(expression)
     except Exception as error:  # noqa: BLE001 - as above
@@ -102,12 +123,14 @@ def _syntax_error_of(expression: str) -> str:
     if unexpected := _UNEXPECTED.match(what):
         what = f"unexpected {unexpected['token']!r}"
     what = what.replace("unexpected '<EOF>'", "the expression ends too early").replace("'<EOF>'", "the end")
-    line = "" if found["line"] == "1" else f"line {found['line']} "
-    return f"{line}column {found['column']}: {what[:_MAX_REASON_CHARS]}"
+    described = f"column {found['column']}: {what[:_MAX_REASON_CHARS]}"
+    if found["line"] != "1":
+        described = f"line {found['line']} {described}"
+    return described
 
 
 def _reason_of(error: Exception) -> str:
-    """Say in plain words why an expression has no result."""
+    """Describe in plain words why an expression has no result."""
     message = first_line(error)
     if isinstance(error, KeyError):
         return f"there is no field {message}"
@@ -118,26 +141,34 @@ def _reason_of(error: Exception) -> str:
 
 
 def _check_fields(expression: str, schema: Schema) -> None:
-    """Refuse a field of `value` that no valid output has: nothing that a model writes could make the rule hold."""
+    """Refuse a field of `value` that no valid output has: no output could make the rule hold."""
     for found in _FIELDS_OF_VALUE.finditer(_STRING_OR_SIZE.sub('""', expression)):
         names = [name.strip() for name in found["names"].split(".")[1:]]
-        place: Any = schema
-        for name in names[:-1] if found["is_call"] else names:
-            place = _followed(place, schema)
-            declared = place.get("properties", {}) if isinstance(place, dict) else {}
-            if name not in declared:
-                if isinstance(place, dict) and _is_closed(place):
-                    raise RuleError(f"the schema allows no field {name!r} there{_suggestion(name, declared)}")
-                break
+        if found["is_call"]:
+            names.pop()
+        _check_field(names, schema)
+
+
+def _check_field(names: list[str], schema: Schema) -> None:
+    place: Any = schema
+    for name in names:
+        place = _follow_references(place, schema)
+        if not isinstance(place, dict):
+            return
+        declared = place.get("properties", {})
+        if name in declared:
             place = declared[name]
+            continue
+        if _is_closed(place):
+            raise RuleError(f"the schema allows no field {name!r} there{_suggestion(name, declared)}")
+        return
 
 
-def _followed(place: Any, schema: Schema) -> Any:
+def _follow_references(place: Any, schema: Schema) -> Any:
     for _ in range(_MAX_REFERENCES):
-        reference = place.get("$ref") if isinstance(place, dict) else None
-        if not isinstance(reference, str):
+        if not isinstance(place, dict) or not isinstance(place.get("$ref"), str):
             break
-        place = resolve_reference(schema, reference)
+        place = resolve_reference(schema, place["$ref"])
     return place
 
 
@@ -149,17 +180,19 @@ def _suggestion(name: str, declared: Iterable[str]) -> str:
     names = sorted(declared)
     if close := difflib.get_close_matches(name, names, n=1):
         return f": did you mean {close[0]!r}?"
-    return f": it declares {', '.join(map(repr, names[:_MAX_NAMES_SHOWN]))}" if names else ""
+    if not names:
+        return ""
+    return f": it declares {', '.join(map(repr, names[:_MAX_NAMES_SHOWN]))}"
 
 
-def _value_of(output: str) -> tuple[Any, str]:
-    """Return what a rule sees as `value`, and why there is none."""
+def _value_of(output: str) -> Any:
+    """Return the `value` of a rule; raises _EvaluationError when there is none."""
     try:
-        return as_doubles(parse_json(output)), ""
+        return as_doubles(parse_json(output))
     except JsonTextError:
-        return None, "the output is not JSON, so there is no value"
+        raise _EvaluationError("the output is not JSON, so there is no value") from None
     except RecursionError:
-        return None, "the value is nested too deeply"
+        raise _EvaluationError("the value is nested too deeply") from None
 
 
 _SIZE = "unicode_size"
@@ -167,7 +200,7 @@ _KINDS = {bool: "a truth value", int: "a number", float: "a number", type(None):
 
 
 class _Size:
-    """Counts characters and members. What it raised, the library would write to stderr."""
+    """Counts characters and members. It keeps its error, because the library writes raised errors to stderr."""
 
     def __init__(self) -> None:
         self.objection = ""
@@ -180,7 +213,9 @@ class _Size:
 
 
 def _rename_size(match: re.Match[str]) -> str:
-    return _SIZE if match.group() == "size" else match.group()
+    if match.group() == "size":
+        return _SIZE
+    return match.group()
 
 
 def as_doubles(value: Any) -> Any:
@@ -194,7 +229,9 @@ def as_doubles(value: Any) -> Any:
     try:
         return float(value)
     except OverflowError:
-        return float("inf") if value > 0 else float("-inf")
+        if value > 0:
+            return float("inf")
+        return float("-inf")
 
 
 def _count(value: Any) -> int:
@@ -203,10 +240,3 @@ def _count(value: Any) -> int:
     if isinstance(value, dict):
         return 1 + sum(_count(item) for item in value.values())
     return 1
-
-
-def first_line(error: object) -> str:
-    """Return the first line of what a library says, cut where it is long."""
-    first = error.args[0] if isinstance(error, Exception) and error.args else ""
-    text = first.decode(errors="replace") if isinstance(first, bytes) else str(error)
-    return text.strip().split("\n", 1)[0][:_MAX_REASON_CHARS]
