@@ -25,6 +25,10 @@ class Deadline:
             return None
         return max(0.0, self.at_s - now_s)
 
+    def limit(self, timeout_s: float, now_s: float) -> float:
+        """Return the shorter of `timeout_s` and the remaining seconds, at least 0."""
+        return min(timeout_s, max(0.0, self.at_s - now_s))
+
     def has_passed(self, now_s: float) -> bool:
         """Tell whether no time is left."""
         return now_s >= self.at_s

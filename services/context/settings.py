@@ -12,7 +12,7 @@ from pagantic_common.settings import CallerSettings, state_folder
 
 
 class ContextSettings(CallerSettings):
-    """What the context service can be told."""
+    """The settings of the context service."""
 
     model_config = SettingsConfigDict(env_prefix="PAGANTIC_CONTEXT_", frozen=True, extra="ignore")
 

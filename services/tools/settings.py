@@ -9,7 +9,7 @@ from pagantic_common.settings import ServiceSettings
 
 
 class ToolsSettings(ServiceSettings):
-    """What the tools service can be told."""
+    """The settings of the tools service."""
 
     model_config = SettingsConfigDict(env_prefix="PAGANTIC_TOOLS_", frozen=True, extra="ignore")
 
