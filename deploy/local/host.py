@@ -1,7 +1,7 @@
 """`python -m deploy.local.host`: every service in one process, on the orchestrator's port.
 
-For small installations, notebooks and tests. The services are the same and call each other as they do elsewhere, over
-gRPC; each is configured by its own settings, but for its host and port. Commands find it as they find other systems.
+For small installations, notebooks and tests. The services are the same as elsewhere and call each other over gRPC. Each
+has its own settings, except for host and port. Commands find the host like any other system.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from services.tools.settings import ToolsSettings
 
 
 class HostSettings(OrchestratorSettings):
-    """The orchestrator's, for a port that all services share: what each takes alone, and who calls is one host."""
+    """The orchestrator's settings for a port that all services share."""
 
     @property
     def max_received_bytes(self) -> int:
@@ -45,13 +45,13 @@ class HostSettings(OrchestratorSettings):
 
     @property
     def max_calls_per_host(self) -> int:
-        """Most calls at once: those that the services make of each other come from the same host."""
+        """Most calls at once: the services' calls of each other come from the same host."""
         return self.max_concurrent_rpcs
 
 
 OpenService = Callable[[Any], AbstractAsyncContextManager[Sequence[Registration]]]
 
-# In the order in which they start; the orchestrator is last, and stops first.
+# In the order of their start; the orchestrator starts last and stops first.
 SERVICES: tuple[tuple[str, type[ServiceSettings], OpenService], ...] = (
     ("inference", InferenceSettings, open_inference),
     ("constraint", ConstraintSettings, open_constraint),
@@ -63,7 +63,7 @@ SERVICES: tuple[tuple[str, type[ServiceSettings], OpenService], ...] = (
 
 
 def hosted_areas(environment: Mapping[str, str]) -> tuple[Area, ...]:
-    """Return every service at the orchestrator's port; raises ConfigurationError, also for one that others reach."""
+    """Return every service at the orchestrator's port; raises ConfigurationError, also for a port open to others."""
     areas = read_areas(environment)
     door = next(area for area in areas if area.name == "orchestrator")
     if not is_loopback(door.host):
@@ -81,7 +81,7 @@ def host_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 @asynccontextmanager
 async def open_all(settings: Sequence[ServiceSettings]) -> AsyncIterator[Sequence[Registration]]:
-    """Open every service; they close in the reverse order. Raises StartFailed, naming the service that cannot start."""
+    """Open every service; they close in the reverse order. Raises StartFailed, naming the service."""
     async with AsyncExitStack() as stack:
         registrations: list[Registration] = []
         for one, (name, _, open_service) in zip(settings, SERVICES, strict=True):

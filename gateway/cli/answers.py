@@ -1,4 +1,4 @@
-"""Shows how an answer comes about: its text as it is written, tool calls, steps, votes, what it cost, and warnings."""
+"""Shows an answer: its text while it is written, tool calls, steps, votes, cost and warnings."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from pagantic_common.domain.text.terminal import WordWrap, plain_text
 
 
 def tell_request_id(request: execution_pb2.SystemRequest) -> None:
-    """Say on a terminal under which id the request runs, so that it can be looked up whatever happens."""
+    """Print the request's id on a terminal, so that it can be looked up even after a failure."""
     if sys.stderr.isatty():
         note(f"request {request.request_id}")
 
 
 def stream_answer(client: Client, request: execution_pb2.SystemRequest) -> execution_pb2.SystemResponse:
-    """Print the answer while it is written, what concerns it on stderr; returns the response."""
+    """Print the answer while it is written, and its other parts on stderr; returns the response."""
     writer = AnswerWriter()
     response = execution_pb2.SystemResponse()
     try:
@@ -52,7 +52,7 @@ def stream_answer(client: Client, request: execution_pb2.SystemRequest) -> execu
 
 
 def answer_quietly(client: Client, request: execution_pb2.SystemRequest) -> execution_pb2.SystemResponse:
-    """Run a request whose answer is of use only as a whole; progress and outcome go to stderr."""
+    """Run a request without printing its answer; progress and outcome go to stderr."""
     response = execution_pb2.SystemResponse()
     with showing_progress() as progress:
         for event in client.stream(request):
@@ -69,7 +69,7 @@ def answer_quietly(client: Client, request: execution_pb2.SystemRequest) -> exec
 
 
 def show_response(response: execution_pb2.SystemResponse, *, as_json: bool = False) -> None:
-    """Print a response; one that failed leaves nothing on stdout and ends with its exit code."""
+    """Print a response; a failed response prints nothing on stdout and ends with its exit code."""
     if as_json:
         print_json(response)
         check_response(response)
@@ -87,15 +87,16 @@ def show_response(response: execution_pb2.SystemResponse, *, as_json: bool = Fal
 
 
 class AnswerWriter:
-    """Writes text that arrives in pieces to stdout; on a terminal wrapped between words.
+    """Writes text to stdout in pieces; on a terminal it is wrapped between words.
 
     Attributes:
-        text: What has been written since the last `end`.
+        text: The text since the last `end`.
     """
 
     def __init__(self) -> None:
-        width = shutil.get_terminal_size().columns
-        self._wrap = WordWrap(width) if sys.stdout.isatty() else None
+        self._wrap: WordWrap | None = None
+        if sys.stdout.isatty():
+            self._wrap = WordWrap(shutil.get_terminal_size().columns)
         self._is_at_start = True
         self.text = ""
 
@@ -105,19 +106,21 @@ class AnswerWriter:
         self._put(plain_text(text))
 
     def end_line(self) -> None:
-        """Begin a new line, unless one begins here."""
+        """Begin a new line, unless this is the start of one."""
         if self._wrap:
             self._echo(self._wrap.flush())
         if not self._is_at_start:
             self._put("\n")
 
     def end(self) -> None:
-        """Begin a new line and forget what was written."""
+        """Begin a new line and forget the text."""
         self.end_line()
         self.text = ""
 
     def _put(self, text: str) -> None:
-        self._echo(self._wrap.feed(text) if self._wrap else text)
+        if self._wrap:
+            text = self._wrap.feed(text)
+        self._echo(text)
 
     def _echo(self, text: str) -> None:
         if text:
@@ -133,7 +136,7 @@ def _write_wrapped(text: str) -> None:
 
 def _show_partial(response: execution_pb2.SystemResponse) -> None:
     if partial := response.structured_output_json or response.content:
-        note(f"what there is of the answer:\n{partial}")
+        note(f"the answer so far:\n{partial}")
 
 
 def _tell_parts(response: execution_pb2.SystemResponse) -> None:

@@ -1,6 +1,6 @@
-"""Commands of the context service: storing documents, listing and deleting collections.
+"""Commands of the context service: store documents, list and delete collections.
 
-The orchestrator's contract has no rpc for them: this is care of the system, not work for a model.
+The orchestrator's contract has no rpc for them, because they maintain the system and need no model.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from gateway.cli.output import UsageError, note, print_json, reporting_errors, s
 from pagantic.context.v1 import collection_pb2
 from pagantic.context.v1 import context_service_pb2 as pb
 from pagantic.context.v1 import context_service_pb2_grpc as rpc
+from pagantic_common.client import DEFAULT_TIMEOUT_S
 from pagantic_common.client.descriptions import count_of
 from pagantic_common.client.tables import cell, list_table
+from pagantic_common.domain.addresses import MAX_MESSAGE_BYTES
 from pagantic_common.rpc.call import call_unary
 from pagantic_common.rpc.channel import open_channel
 
-MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 MAX_BATCH_BYTES = MAX_MESSAGE_BYTES - 64 * 1024
 MAX_BATCH_DOCUMENTS = 1000  # the service's default limit for one call
 
@@ -42,7 +43,7 @@ def ingest(
         typer.Argument(metavar="PATH", help="Text files, and folders of them; a path names its document."),
     ],
     *,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT_S,
+    timeout: options.Timeout = DEFAULT_TIMEOUT_S,
     as_json: options.AsJson = False,
     address: Address = options.CONTEXT,
 ) -> None:
@@ -114,7 +115,7 @@ async def _ingest_batches(
 
 
 def _read_documents(paths: Sequence[Path]) -> tuple[list[collection_pb2.Document], int]:
-    """Return the documents and the number of files in folders that are no text; raises UsageError."""
+    """Return the documents, and the number of files in folders without UTF-8 text; raises UsageError."""
     documents: list[collection_pb2.Document] = []
     skipped = 0
     for path in paths:
@@ -144,7 +145,9 @@ def _text_of(file: Path) -> str:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return ""
-    return "" if "\0" in text else text
+    if "\0" in text:
+        return ""
+    return text
 
 
 def _batches(documents: Sequence[collection_pb2.Document]) -> list[list[collection_pb2.Document]]:

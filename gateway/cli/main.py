@@ -1,4 +1,4 @@
-"""The `pagantic` command: its sub-commands and the last net below them."""
+"""The `pagantic` command: its sub-commands, and the report of unexpected errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that send requests whose answer counts as a whole: any request, structured output, votes, plans."""
+"""Commands for requests whose answer is shown as a whole: any request, structured output, votes, plans."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gateway.cli import options
 from gateway.cli.answers import answer_quietly, show_response, tell_request_id
 from gateway.cli.output import UsageError, check_response, print_json, reporting_errors
 from pagantic.orchestrator.v1 import execution_pb2, plan_pb2
-from pagantic_common.client import Client, plan_request, structured_request, vote_request
+from pagantic_common.client import DEFAULT_TIMEOUT_S, Client, plan_request, structured_request, vote_request
 from pagantic_common.client.requests import STRATEGIES
 from pagantic_common.domain.json_text import JsonTextError, parse_json
 
@@ -27,26 +27,36 @@ def run(
     *,
     stream: Annotated[bool, typer.Option("--stream", help="Print each event as a line of JSON.")] = False,
     request_id: options.RequestId = "",
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT_S,
+    timeout: options.Timeout = DEFAULT_TIMEOUT_S,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
     """Run a request of any mode and print the response as JSON."""
     with reporting_errors():
-        text = sys.stdin.read() if str(request) == "-" else options.read_file(request)
-        parsed = _decode(_parse_object(text, "request"), execution_pb2.SystemRequest(), "request")
+        parsed = _decode(_parse_object(_read(request), "request"), execution_pb2.SystemRequest(), "request")
         parsed.request_id = options.request_id_of(request_id or parsed.request_id)
     with reporting_errors(parsed.request_id), Client(address, timeout_s=timeout) as client:
         tell_request_id(parsed)
-        response = execution_pb2.SystemResponse()
         if stream:
-            for event in client.stream(parsed):
-                print_json(event, one_line=True)
-                if event.HasField("completed"):
-                    response = event.completed.response
+            response = _print_events(client, parsed)
         else:
             response = client.execute(parsed)
             print_json(response)
         check_response(response)
+
+
+def _read(path: Path) -> str:
+    if str(path) == "-":
+        return sys.stdin.read()
+    return options.read_file(path)
+
+
+def _print_events(client: Client, request: execution_pb2.SystemRequest) -> execution_pb2.SystemResponse:
+    response = execution_pb2.SystemResponse()
+    for event in client.stream(request):
+        print_json(event, one_line=True)
+        if event.HasField("completed"):
+            response = event.completed.response
+    return response
 
 
 def structured(
@@ -62,7 +72,7 @@ def structured(
     temperature: options.Temperature = None,
     seed: options.Seed = None,
     request_id: options.RequestId = "",
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT_S,
+    timeout: options.Timeout = DEFAULT_TIMEOUT_S,
     as_json: options.AsJson = False,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
@@ -102,7 +112,7 @@ def vote(
     temperature: options.Temperature = None,
     seed: options.Seed = None,
     request_id: options.RequestId = "",
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT_S,
+    timeout: options.Timeout = DEFAULT_TIMEOUT_S,
     as_json: options.AsJson = False,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
@@ -146,7 +156,7 @@ def plan(
     temperature: options.Temperature = None,
     seed: options.Seed = None,
     request_id: options.RequestId = "",
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT_S,
+    timeout: options.Timeout = DEFAULT_TIMEOUT_S,
     as_json: options.AsJson = False,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:

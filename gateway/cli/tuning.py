@@ -1,4 +1,4 @@
-"""`pagantic tune`: measures again how the engine runs best on this machine, and shows how that goes."""
+"""`pagantic tune`: measures the best engine settings on this machine again, and shows the progress."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from gateway.cli.local import read_status
 from gateway.cli.output import note, reporting_errors, say_wrapped
 from pagantic.inference.v1 import inference_service_pb2 as pb
 from pagantic.inference.v1 import inference_service_pb2_grpc as rpc
+from pagantic_common.domain.addresses import MAX_MESSAGE_BYTES
 from pagantic_common.rpc.call import call_unary
 from pagantic_common.rpc.channel import open_channel
 
 POLL_S = 0.5
 CALL_TIMEOUT_S = 10.0
-MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 
 
 def tune(
@@ -56,7 +56,9 @@ async def _measure(address: str, timeout_s: float) -> pb.DescribeEngineResponse:
             reply = await call_unary("inference", stub.DescribeEngine, pb.DescribeEngineRequest(), CALL_TIMEOUT_S)
             if reply.state == pb.TUNING_STATE_MEASURED or time.monotonic() > until_s:
                 return reply
-            state = "measuring" if reply.state == pb.TUNING_STATE_MEASURING else reply.note
+            state = reply.note
+            if reply.state == pb.TUNING_STATE_MEASURING:
+                state = "measuring"
             if state != last:
                 last = state
                 note(state)

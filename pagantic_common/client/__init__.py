@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pagantic_common.client.async_client import AsyncClient, raise_for_error
+from pagantic_common.client.async_client import DEFAULT_TIMEOUT_S, AsyncClient, raise_for_error
 from pagantic_common.client.hints import Hints, Options
 from pagantic_common.client.requests import chat_request, plan_request, plan_step, structured_request, vote_request
 from pagantic_common.client.sync_client import Client
@@ -10,6 +10,7 @@ from pagantic_common.client.typed_output import StructuredResult
 from pagantic_common.domain.text.json_completion import partial_json
 
 __all__ = [
+    "DEFAULT_TIMEOUT_S",
     "AsyncClient",
     "Client",
     "Hints",

@@ -26,15 +26,14 @@ from pagantic_common.client.typed_output import (
 )
 from pagantic_common.codec.errors import failure_from_proto
 from pagantic_common.codec.messages import duration_from_proto
+from pagantic_common.domain.addresses import MAX_MESSAGE_BYTES, local_address
 from pagantic_common.domain.json_text import dump_json
 from pagantic_common.domain.messages import ToolChoice
 from pagantic_common.rpc.call import call_stream, call_unary
 from pagantic_common.rpc.channel import open_channel
 from pagantic_common.rpc.status import error_of
 
-DEFAULT_ADDRESS = "127.0.0.1:50051"
 DEFAULT_TIMEOUT_S = 120.0
-MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 RESPONSE_GRACE_S = 5.0
 VALIDATION_RETRIES = 2
 _SERVICE = "orchestrator"
@@ -63,7 +62,7 @@ class AsyncClient:
         timeout_s: float = DEFAULT_TIMEOUT_S,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
     ) -> None:
-        self.address = address or os.environ.get("PAGANTIC_ADDRESS") or DEFAULT_ADDRESS
+        self.address = address or os.environ.get("PAGANTIC_ADDRESS") or local_address(_SERVICE)
         self._timeout_s = timeout_s
         self._max_message_bytes = max_message_bytes
         self._channel: grpc.aio.Channel | None = None

@@ -13,15 +13,11 @@ from typing import Any, Literal, Self, TypeVar, Unpack, overload
 from pydantic import TypeAdapter
 
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2, plan_pb2, session_pb2, usage_total_pb2
-from pagantic_common.client.async_client import (
-    DEFAULT_TIMEOUT_S,
-    MAX_MESSAGE_BYTES,
-    VALIDATION_RETRIES,
-    AsyncClient,
-)
+from pagantic_common.client.async_client import DEFAULT_TIMEOUT_S, VALIDATION_RETRIES, AsyncClient
 from pagantic_common.client.hints import Options
 from pagantic_common.client.requests import Messages
 from pagantic_common.client.typed_output import StructuredResult, ValueT
+from pagantic_common.domain.addresses import MAX_MESSAGE_BYTES
 from pagantic_common.domain.errors import Unavailable
 from pagantic_common.domain.messages import ToolChoice
 

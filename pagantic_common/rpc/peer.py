@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import grpc
 
-from pagantic_common.domain.breaker import Breaker
+from pagantic_common.domain.calls.breaker import Breaker
 from pagantic_common.domain.errors import Cancelled, DeadlineExceeded, PaganticError
 from pagantic_common.rpc.call import call_stream, call_unary
 from pagantic_common.rpc.channel import MAX_RECONNECT_S

@@ -20,7 +20,7 @@ import grpc
 from grpc_health.v1 import health_pb2_grpc
 from opentelemetry.instrumentation.grpc import aio_server_interceptor, filters
 
-from pagantic_common.domain.call_limits import CallLimits
+from pagantic_common.domain.calls.limits import CallLimits
 from pagantic_common.domain.errors import PaganticError
 from pagantic_common.rpc.admin import PortInUse, listen, start_admin_server
 from pagantic_common.rpc.health import SERVING, Health

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import grpc
 from google.protobuf import message
 
-from pagantic_common.domain.call_limits import CallLimits
+from pagantic_common.domain.calls.limits import CallLimits
 from pagantic_common.domain.correlation import CorrelationContext
 from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import ErrorCode, Internal, InvalidRequest, Overloaded, PaganticError, Unavailable

@@ -22,6 +22,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
+from pagantic_common.domain.addresses import HOST, MAX_MESSAGE_BYTES
 from pagantic_common.settings.names import AREAS, PREFIX, area_prefix, find_unknown
 
 EXIT_CONFIG = 78  # EX_CONFIG of sysexits.h
@@ -54,9 +55,9 @@ class ServiceSettings(BaseSettings):
 
     model_config = SettingsConfigDict(frozen=True, extra="ignore")
 
-    host: str = Field("127.0.0.1", description="address to listen on; 0.0.0.0 in a container")
+    host: str = Field(HOST, description="address to listen on; 0.0.0.0 in a container")
     port: int = Field(ge=0, le=65535, description="port to listen on; 0 takes a free one")
-    max_message_bytes: int = Field(4 * 1024 * 1024, ge=1024, description="largest message taken or sent")
+    max_message_bytes: int = Field(MAX_MESSAGE_BYTES, ge=1024, description="largest message taken or sent")
     max_concurrent_rpcs: int = Field(1024, ge=1, description="calls beyond this are RESOURCE_EXHAUSTED")
     max_concurrent_bytes: int = Field(
         64 * 1024 * 1024, ge=1024, description="bytes of the requests of running calls; more is RESOURCE_EXHAUSTED"

@@ -5,8 +5,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 
+from pagantic_common.domain.addresses import PORTS
+
 PREFIX = "PAGANTIC_"
-AREAS = ("orchestrator", "inference", "constraint", "context", "rerank", "tools")
+AREAS = tuple(PORTS)
 # Variables of commands, the supervisor, the build and the tests.
 TOOL_NAMES = frozenset(
     {

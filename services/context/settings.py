@@ -8,6 +8,7 @@ from typing import Self
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from pagantic_common.domain.addresses import PORTS, local_address
 from pagantic_common.settings import CallerSettings, state_folder
 
 
@@ -16,11 +17,13 @@ class ContextSettings(CallerSettings):
 
     model_config = SettingsConfigDict(env_prefix="PAGANTIC_CONTEXT_", frozen=True, extra="ignore")
 
-    port: int = Field(50054, ge=0, le=65535, description="port to listen on; 0 takes a free one")
+    port: int = Field(PORTS["context"], ge=0, le=65535, description="port to listen on; 0 takes a free one")
     data_folder: Path = Field(
         default_factory=lambda: state_folder() / "context", description="where the collections are kept"
     )
-    inference_address: str = Field("127.0.0.1:50052", min_length=1, description="host:port of the inference service")
+    inference_address: str = Field(
+        local_address("inference"), min_length=1, description="host:port of the inference service"
+    )
     inference_timeout_s: float = Field(10.0, gt=0, description="time for one count of tokens")
     chunk_chars: int = Field(800, ge=40, le=100_000, description="longest chunk, in characters")
     overlap_chars: int = Field(80, ge=0, description="most characters that consecutive chunks share")

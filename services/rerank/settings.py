@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
+from pagantic_common.domain.addresses import PORTS
 from pagantic_common.settings import ServiceSettings
 
 
@@ -13,4 +14,4 @@ class RerankSettings(ServiceSettings):
 
     model_config = SettingsConfigDict(env_prefix="PAGANTIC_RERANK_", frozen=True, extra="ignore")
 
-    port: int = Field(50055, ge=0, le=65535, description="port to listen on; 0 takes a free one")
+    port: int = Field(PORTS["rerank"], ge=0, le=65535, description="port to listen on; 0 takes a free one")

@@ -17,7 +17,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from pagantic.tools.v1 import tools_service_pb2 as pb
 from pagantic.tools.v1 import tools_service_pb2_grpc as rpc
-from pagantic_common.domain.call_limits import MAX_SIDE_STREAMS_PER_CONNECTION
+from pagantic_common.domain.calls.limits import MAX_SIDE_STREAMS_PER_CONNECTION
 from pagantic_common.domain.errors import InvalidRequest, NotFound, Overloaded, Unavailable
 from pagantic_common.rpc import server
 from pagantic_common.rpc.admin import start_admin_server
