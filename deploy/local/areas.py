@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pagantic_common.domain.addresses import HOST, PORTS
+from pagantic_common.domain.defaults import HOST, PORTS
 
 MAX_PORT = 65535
 _LISTENS_ANYWHERE = ("0.0.0.0", "::", "[::]")  # noqa: S104 - compared with, not bound

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,21 +18,17 @@ from deploy.local import record
 from deploy.local.areas import Area, ConfigurationError, child_environment, read_areas
 from deploy.local.supervision import Supervision, SupervisionError
 from pagantic_common.domain.errors import PaganticError
-from pagantic_common.rpc.server import Registration, StartFailed, run_service
+from pagantic_common.rpc.server import Program, Registration, StartFailed, run_service
 from pagantic_common.settings import EXIT_CONFIG, ServiceSettings, is_loopback, load_settings, state_folder
-from services.constraint.__main__ import open_app as open_constraint
-from services.constraint.settings import ConstraintSettings
-from services.context.__main__ import open_app as open_context
-from services.context.settings import ContextSettings
+from services.constraint.__main__ import PROGRAM as CONSTRAINT
+from services.context.__main__ import PROGRAM as CONTEXT
 from services.inference.__main__ import SWITCH_INTERVAL_S
 from services.inference.__main__ import open_app as open_inference
 from services.inference.settings import InferenceSettings
 from services.orchestrator.__main__ import open_app as open_orchestrator
 from services.orchestrator.settings import OrchestratorSettings
-from services.rerank.__main__ import open_app as open_rerank
-from services.rerank.settings import RerankSettings
-from services.tools.__main__ import open_app as open_tools
-from services.tools.settings import ToolsSettings
+from services.rerank.__main__ import PROGRAM as RERANK
+from services.tools.__main__ import PROGRAM as TOOLS
 
 
 class HostSettings(OrchestratorSettings):
@@ -49,16 +45,14 @@ class HostSettings(OrchestratorSettings):
         return self.max_concurrent_rpcs
 
 
-OpenService = Callable[[Any], AbstractAsyncContextManager[Sequence[Registration]]]
-
 # In the order of their start; the orchestrator starts last and stops first.
-SERVICES: tuple[tuple[str, type[ServiceSettings], OpenService], ...] = (
-    ("inference", InferenceSettings, open_inference),
-    ("constraint", ConstraintSettings, open_constraint),
-    ("context", ContextSettings, open_context),
-    ("rerank", RerankSettings, open_rerank),
-    ("tools", ToolsSettings, open_tools),
-    ("orchestrator", HostSettings, open_orchestrator),
+SERVICES: tuple[Program[Any], ...] = (
+    Program("inference", InferenceSettings, open_inference),
+    CONSTRAINT,
+    CONTEXT,
+    RERANK,
+    TOOLS,
+    Program("orchestrator", HostSettings, open_orchestrator),
 )
 
 
@@ -84,11 +78,11 @@ async def open_all(settings: Sequence[ServiceSettings]) -> AsyncIterator[Sequenc
     """Open every service; they close in the reverse order. Raises StartFailed, naming the service."""
     async with AsyncExitStack() as stack:
         registrations: list[Registration] = []
-        for one, (name, _, open_service) in zip(settings, SERVICES, strict=True):
+        for own_settings, service in zip(settings, SERVICES, strict=True):
             try:
-                registrations += await stack.enter_async_context(open_service(one))
+                registrations += await stack.enter_async_context(service.open_app(own_settings))
             except PaganticError as error:
-                raise StartFailed(name, error) from None
+                raise StartFailed(service.area, error) from None
         yield registrations
 
 
@@ -106,7 +100,7 @@ def main() -> None:
     if (running := record.load(supervision.state)) is not None:
         print(f"a system of this state folder runs (pid {running.pid}): run `pagantic down` first", file=sys.stderr)
         sys.exit(EXIT_CONFIG)
-    settings = [load_settings(kind) for _, kind, _ in SERVICES]
+    settings: list[ServiceSettings] = [load_settings(service.settings) for service in SERVICES]
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     log = supervision.logs / "host.log"
     print(f"starting; state in {supervision.state}, log in {log}", flush=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from deploy.local.areas import Area
-from pagantic_common.domain.addresses import PORTS
+from pagantic_common.domain.defaults import PORTS
 
 FILE = "running.json"
 _START_SLACK_S = 10.0  # the clock may have been set since

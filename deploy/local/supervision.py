@@ -25,7 +25,7 @@ import psutil
 from supervisor.xmlrpc import SupervisorTransport
 
 from deploy.local.areas import Area
-from deploy.local.leftovers import OWNER_VARIABLE
+from deploy.local.leftovers import OWNER_VARIABLE, stop_leftovers
 
 STOP_WAIT_S = 20
 LOCK_POLL_S = 0.2
@@ -200,6 +200,10 @@ class Supervision:
         if self._socket_folder.is_dir() and not self._socket_folder.is_symlink():
             with contextlib.suppress(FileNotFoundError):  # another command may have removed it
                 self._socket_folder.rmdir()
+
+    def stop_leftovers(self, wait: Callable[[], None]) -> list[str]:
+        """Stop the services of a dead supervisor, and return their names; `wait` is called while they drain."""
+        return stop_leftovers(self.state, self.daemon_pid(), wait)
 
     def log_tail(self, name: str) -> str:
         """Return the last lines of a service's log, without those from before this object started it."""

@@ -18,7 +18,6 @@ import psutil
 from deploy.local import record
 from deploy.local.areas import Area, ConfigurationError, child_environment, read_areas
 from deploy.local.known_settings import check_names
-from deploy.local.leftovers import stop_leftovers
 from deploy.local.probing import find_taken_ports, probe_health
 from deploy.local.progress import Progress
 from deploy.local.supervision import ProcessState, Supervision, SupervisionError
@@ -161,7 +160,7 @@ class LocalSystem:
         def wait() -> None:
             progress.tell("stopping the services of a dead supervisor")
 
-        names = stop_leftovers(self.state, self.supervision.daemon_pid(), wait)
+        names = self.supervision.stop_leftovers(wait)
         if names:
             print(f"stopped the services of a dead supervisor: {' '.join(sorted(names))}", flush=True)
         return bool(names)

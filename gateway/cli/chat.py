@@ -15,7 +15,7 @@ from gateway.cli import options
 from gateway.cli.answers import stream_answer, tell_request_id
 from gateway.cli.output import UsageError, check_response, note, print_json, report, reporting_errors
 from pagantic.orchestrator.v1 import execution_pb2
-from pagantic_common.client import DEFAULT_TIMEOUT_S, Client, chat_request
+from pagantic_common.client import Client, chat_request
 from pagantic_common.domain.errors import PaganticError
 from pagantic_common.settings import state_folder
 
@@ -45,7 +45,7 @@ def chat(
     temperature: options.Temperature = None,
     seed: options.Seed = None,
     request_id: options.RequestId = "",
-    timeout: options.Timeout = DEFAULT_TIMEOUT_S,
+    timeout: options.Timeout = options.TIMEOUT_S,
     as_json: options.AsJson = False,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:

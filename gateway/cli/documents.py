@@ -18,10 +18,9 @@ from gateway.cli.output import UsageError, note, print_json, reporting_errors, s
 from pagantic.context.v1 import collection_pb2
 from pagantic.context.v1 import context_service_pb2 as pb
 from pagantic.context.v1 import context_service_pb2_grpc as rpc
-from pagantic_common.client import DEFAULT_TIMEOUT_S
 from pagantic_common.client.descriptions import count_of
 from pagantic_common.client.tables import cell, list_table
-from pagantic_common.domain.addresses import MAX_MESSAGE_BYTES
+from pagantic_common.domain.defaults import MAX_MESSAGE_BYTES
 from pagantic_common.rpc.call import call_unary
 from pagantic_common.rpc.channel import open_channel
 
@@ -43,7 +42,7 @@ def ingest(
         typer.Argument(metavar="PATH", help="Text files, and folders of them; a path names its document."),
     ],
     *,
-    timeout: options.Timeout = DEFAULT_TIMEOUT_S,
+    timeout: options.Timeout = options.TIMEOUT_S,
     as_json: options.AsJson = False,
     address: Address = options.CONTEXT,
 ) -> None:

@@ -14,7 +14,7 @@ from pagantic.inference.v1 import inference_service_pb2, inference_service_pb2_g
 from pagantic.tools.v1 import tools_service_pb2, tools_service_pb2_grpc
 from pagantic_common.client.tables import cell, list_table
 from pagantic_common.codec.enums import name_of
-from pagantic_common.domain.addresses import MAX_MESSAGE_BYTES
+from pagantic_common.domain.defaults import MAX_MESSAGE_BYTES
 from pagantic_common.rpc.call import call_unary
 from pagantic_common.rpc.channel import open_channel
 

@@ -17,7 +17,7 @@ import typer
 
 from gateway.cli.failures import EXIT_USAGE
 from gateway.cli.output import UsageError, reporting_errors, say
-from pagantic_common.domain.addresses import HOST
+from pagantic_common.domain.defaults import HOST
 from pagantic_common.settings import state_folder
 
 MODULE = "deploy.local"

@@ -13,7 +13,7 @@ from typer.core import TyperCommand
 from gateway.cli.output import UsageError
 from pagantic_common.client import Options
 from pagantic_common.client.hints import REASONING_MODES
-from pagantic_common.domain.addresses import local_address
+from pagantic_common.domain.defaults import REQUEST_TIMEOUT_S, local_address
 from pagantic_common.domain.ids import is_id
 from pagantic_common.domain.json_text import JsonTextError, parse_json
 
@@ -21,6 +21,7 @@ ORCHESTRATOR = local_address("orchestrator")
 INFERENCE = local_address("inference")
 CONTEXT = local_address("context")
 TOOLS = local_address("tools")
+TIMEOUT_S = REQUEST_TIMEOUT_S
 
 Address = Annotated[
     str, typer.Option(metavar="HOST:PORT", envvar="PAGANTIC_ADDRESS", help="Address of the orchestrator.")

@@ -13,7 +13,7 @@ from gateway.cli import options
 from gateway.cli.answers import answer_quietly, show_response, tell_request_id
 from gateway.cli.output import UsageError, check_response, print_json, reporting_errors
 from pagantic.orchestrator.v1 import execution_pb2, plan_pb2
-from pagantic_common.client import DEFAULT_TIMEOUT_S, Client, plan_request, structured_request, vote_request
+from pagantic_common.client import Client, plan_request, structured_request, vote_request
 from pagantic_common.client.requests import STRATEGIES
 from pagantic_common.domain.json_text import JsonTextError, parse_json
 
@@ -27,7 +27,7 @@ def run(
     *,
     stream: Annotated[bool, typer.Option("--stream", help="Print each event as a line of JSON.")] = False,
     request_id: options.RequestId = "",
-    timeout: options.Timeout = DEFAULT_TIMEOUT_S,
+    timeout: options.Timeout = options.TIMEOUT_S,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
     """Run a request of any mode and print the response as JSON."""
@@ -72,7 +72,7 @@ def structured(
     temperature: options.Temperature = None,
     seed: options.Seed = None,
     request_id: options.RequestId = "",
-    timeout: options.Timeout = DEFAULT_TIMEOUT_S,
+    timeout: options.Timeout = options.TIMEOUT_S,
     as_json: options.AsJson = False,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
@@ -112,7 +112,7 @@ def vote(
     temperature: options.Temperature = None,
     seed: options.Seed = None,
     request_id: options.RequestId = "",
-    timeout: options.Timeout = DEFAULT_TIMEOUT_S,
+    timeout: options.Timeout = options.TIMEOUT_S,
     as_json: options.AsJson = False,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
@@ -156,7 +156,7 @@ def plan(
     temperature: options.Temperature = None,
     seed: options.Seed = None,
     request_id: options.RequestId = "",
-    timeout: options.Timeout = DEFAULT_TIMEOUT_S,
+    timeout: options.Timeout = options.TIMEOUT_S,
     as_json: options.AsJson = False,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:

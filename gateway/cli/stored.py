@@ -10,10 +10,9 @@ import typer
 from gateway.cli import options
 from gateway.cli.answers import show_response
 from gateway.cli.output import UsageError, note, print_json, reporting_errors, say, show
-from pagantic.common.v1 import message_pb2
 from pagantic.orchestrator.v1 import execution_pb2
-from pagantic_common.client import DEFAULT_TIMEOUT_S, Client
-from pagantic_common.client.descriptions import mode_name, state_name
+from pagantic_common.client import Client
+from pagantic_common.client.descriptions import mode_name, role_name, state_name
 from pagantic_common.client.tables import (
     executions_table,
     sessions_table,
@@ -21,7 +20,6 @@ from pagantic_common.client.tables import (
     usage_table,
     wide_console,
 )
-from pagantic_common.codec.enums import name_of
 from pagantic_common.domain.errors import DeadlineExceeded
 
 ENDED = frozenset(
@@ -41,7 +39,7 @@ def timeline(
     request_id: options.StoredId,
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print each event as a line of JSON.")] = False,
-    timeout: options.Timeout = DEFAULT_TIMEOUT_S,
+    timeout: options.Timeout = options.TIMEOUT_S,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
     """Show what happened in an execution.
@@ -64,7 +62,7 @@ def executions(
     state: Annotated[str, typer.Option(metavar="STATE", help="Only those in this state, such as COMPLETE.")] = "",
     limit: Annotated[int, typer.Option(metavar="N", min=1, help="Most executions listed.")] = 20,
     as_json: Annotated[bool, typer.Option("--json", help="Print each execution as a line of JSON.")] = False,
-    timeout: options.Timeout = DEFAULT_TIMEOUT_S,
+    timeout: options.Timeout = options.TIMEOUT_S,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
     """List executions, newest first."""
@@ -81,7 +79,7 @@ def show_execution(
     request_id: options.StoredId,
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print the execution with its response as JSON.")] = False,
-    timeout: options.Timeout = DEFAULT_TIMEOUT_S,
+    timeout: options.Timeout = options.TIMEOUT_S,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
     """Show an execution and its stored response."""
@@ -102,7 +100,7 @@ def show_execution(
 def cancel(
     request_id: options.StoredId,
     *,
-    timeout: options.Timeout = DEFAULT_TIMEOUT_S,
+    timeout: options.Timeout = options.TIMEOUT_S,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
     """Cancel an execution that runs."""
@@ -115,7 +113,7 @@ def resume(
     *,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the end and print the answer.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --wait: print the whole response as JSON.")] = False,
-    timeout: options.Timeout = DEFAULT_TIMEOUT_S,
+    timeout: options.Timeout = options.TIMEOUT_S,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
     """Continue an interrupted execution.
@@ -137,7 +135,7 @@ def usage(
     session: Annotated[str, typer.Option(metavar="ID", help="Only that of this conversation.")] = "",
     model: Annotated[str, typer.Option(metavar="NAME", help="Only that of this model.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print each total as a line of JSON.")] = False,
-    timeout: options.Timeout = DEFAULT_TIMEOUT_S,
+    timeout: options.Timeout = options.TIMEOUT_S,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
     """Show tokens and cost by conversation and model."""
@@ -154,7 +152,7 @@ def usage(
 def list_sessions(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print each conversation as a line of JSON.")] = False,
-    timeout: options.Timeout = DEFAULT_TIMEOUT_S,
+    timeout: options.Timeout = options.TIMEOUT_S,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
     """List conversations, last used first."""
@@ -172,7 +170,7 @@ def show_session(
     session_id: SessionId,
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print the conversation as JSON.")] = False,
-    timeout: options.Timeout = DEFAULT_TIMEOUT_S,
+    timeout: options.Timeout = options.TIMEOUT_S,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
     """Show the messages of a conversation."""
@@ -182,16 +180,15 @@ def show_session(
         print_json(session)
         return
     for message in session.messages:
-        role = name_of(message_pb2.Role, message.role, "ROLE_").lower()
         calls = ", ".join(f"{call.name}({call.arguments_json})" for call in message.tool_calls)
-        say(f"{role}: {message.content or calls}")
+        say(f"{role_name(message.role)}: {message.content or calls}")
 
 
 @sessions.command("delete", cls=options.PlainCommand)
 def delete_session(
     session_id: SessionId,
     *,
-    timeout: options.Timeout = DEFAULT_TIMEOUT_S,
+    timeout: options.Timeout = options.TIMEOUT_S,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
     """Delete a conversation."""

@@ -14,7 +14,7 @@ from gateway.cli.local import read_status
 from gateway.cli.output import note, reporting_errors, say_wrapped
 from pagantic.inference.v1 import inference_service_pb2 as pb
 from pagantic.inference.v1 import inference_service_pb2_grpc as rpc
-from pagantic_common.domain.addresses import MAX_MESSAGE_BYTES
+from pagantic_common.domain.defaults import MAX_MESSAGE_BYTES
 from pagantic_common.rpc.call import call_unary
 from pagantic_common.rpc.channel import open_channel
 

@@ -14,8 +14,9 @@ from pydantic import TypeAdapter, ValidationError
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2, plan_pb2, session_pb2, usage_total_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as rpc
-from pagantic_common.client.hints import Options
-from pagantic_common.client.requests import Messages, chat_request, structured_request, vote_request
+from pagantic_common.client.hints import Choice, Options
+from pagantic_common.client.requests import Messages, chat_request, structured_request, timeout_of, vote_request
+from pagantic_common.client.responses import raise_for_error
 from pagantic_common.client.typed_output import (
     OutputType,
     StructuredResult,
@@ -24,26 +25,14 @@ from pagantic_common.client.typed_output import (
     refused,
     with_refusal,
 )
-from pagantic_common.codec.errors import failure_from_proto
-from pagantic_common.codec.messages import duration_from_proto
-from pagantic_common.domain.addresses import MAX_MESSAGE_BYTES, local_address
+from pagantic_common.domain.defaults import MAX_MESSAGE_BYTES, REQUEST_TIMEOUT_S, local_address
 from pagantic_common.domain.json_text import dump_json
-from pagantic_common.domain.messages import ToolChoice
 from pagantic_common.rpc.call import call_stream, call_unary
 from pagantic_common.rpc.channel import open_channel
-from pagantic_common.rpc.status import error_of
 
-DEFAULT_TIMEOUT_S = 120.0
 RESPONSE_GRACE_S = 5.0
 VALIDATION_RETRIES = 2
 _SERVICE = "orchestrator"
-
-
-def raise_for_error(response: execution_pb2.SystemResponse) -> execution_pb2.SystemResponse:
-    """Return the response, or raise its error as a PaganticError."""
-    if response.HasField("error"):
-        raise error_of(failure_from_proto(response.error))
-    return response
 
 
 class AsyncClient:
@@ -59,7 +48,7 @@ class AsyncClient:
         self,
         address: str | None = None,
         *,
-        timeout_s: float = DEFAULT_TIMEOUT_S,
+        timeout_s: float = REQUEST_TIMEOUT_S,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
     ) -> None:
         self.address = address or os.environ.get("PAGANTIC_ADDRESS") or local_address(_SERVICE)
@@ -88,7 +77,7 @@ class AsyncClient:
         *,
         session_id: str = "",
         tools: Sequence[str] | None = None,
-        tool_choice: str | ToolChoice | None = None,
+        tool_choice: Choice = None,
         system: str = "",
         **options: Unpack[Options],
     ) -> execution_pb2.SystemResponse:
@@ -307,7 +296,7 @@ class AsyncClient:
 
     def _time_for(self, request: execution_pb2.SystemRequest) -> float:
         """Return the timeout of a request's call, a little more than the request's own: its response must arrive."""
-        timeout_s = duration_from_proto(request.hints.timeout)
+        timeout_s = timeout_of(request)
         if not timeout_s:
             return self._timeout_s
         return timeout_s + RESPONSE_GRACE_S

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from pagantic.common.v1 import error_pb2, usage_pb2
+from pagantic.common.v1 import error_pb2, message_pb2, usage_pb2
 from pagantic.constraint.v1 import contract_pb2
 from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import execution_pb2, plan_pb2
@@ -91,6 +91,11 @@ def finish_reason_name(reason: generation_pb2.FinishReason.ValueType) -> str:
 def state_name(state: execution_pb2.LifecycleState.ValueType) -> str:
     """Return a state's name without its prefix."""
     return name_of(execution_pb2.LifecycleState, state, "LIFECYCLE_STATE_")
+
+
+def role_name(role: message_pb2.Role.ValueType) -> str:
+    """Return a role's name in lower case, without its prefix."""
+    return name_of(message_pb2.Role, role, "ROLE_").lower()
 
 
 def mode_name(mode: execution_pb2.Mode.ValueType) -> str:

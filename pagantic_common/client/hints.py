@@ -14,6 +14,8 @@ from pagantic_common.codec.messages import duration_to_proto, tool_choice_to_pro
 from pagantic_common.domain.json_text import dump_json
 from pagantic_common.domain.messages import ToolChoice, ToolChoiceMode
 
+# "auto", "required", "none", the name of a tool, or a whole choice; None leaves it to the system.
+Choice = str | ToolChoice | None
 REASONING_MODES = ("auto", "on", "off")
 _PLAIN = (
     "max_tokens", "temperature", "top_p", "seed", "max_tool_rounds", "model", "top_k", "min_p", "repetition_penalty",
@@ -64,7 +66,7 @@ class Options(Hints, total=False):
 
 
 def apply_options(
-    request: execution_pb2.SystemRequest, options: Options, tool_choice: str | ToolChoice | None = None
+    request: execution_pb2.SystemRequest, options: Options, tool_choice: Choice = None
 ) -> execution_pb2.SystemRequest:
     """Set the options of a request, and return it; raises TypeError for an unknown keyword."""
     _check_names(options)

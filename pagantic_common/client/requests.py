@@ -8,7 +8,8 @@ from typing import Any, Unpack
 from pagantic.common.v1 import message_pb2
 from pagantic.constraint.v1 import contract_pb2
 from pagantic.orchestrator.v1 import execution_pb2, plan_pb2
-from pagantic_common.client.hints import Options, apply_options, one_of, several
+from pagantic_common.client.hints import Choice, Options, apply_options, one_of, several
+from pagantic_common.codec.messages import duration_from_proto
 from pagantic_common.domain.json_text import dump_json
 from pagantic_common.domain.messages import ToolChoice, ToolChoiceMode
 
@@ -22,7 +23,7 @@ def chat_request(
     *,
     session_id: str = "",
     tools: Sequence[str] | None = None,
-    tool_choice: str | ToolChoice | None = None,
+    tool_choice: Choice = None,
     system: str = "",
     **options: Unpack[Options],
 ) -> execution_pb2.SystemRequest:
@@ -165,6 +166,11 @@ def plan_step(
     if schema is not None:
         step.output.CopyFrom(_contract_of(schema))
     return step
+
+
+def timeout_of(request: execution_pb2.SystemRequest) -> float:
+    """Return the time that the request's hints allow, seconds; 0 without one."""
+    return duration_from_proto(request.hints.timeout)
 
 
 def _contract_of(schema: Mapping[str, Any] | bool | str) -> contract_pb2.OutputContract:

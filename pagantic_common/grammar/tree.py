@@ -150,10 +150,14 @@ def left_refs_of(node: Node, nullable: frozenset[str]) -> tuple[set[str], bool]:
         case Sequence(items=items):
             return _left_refs_of_sequence(items, nullable)
         case Choice(options=options):
-            found = [left_refs_of(option, nullable) for option in options]
-            return set().union(*(names for names, _ in found)), any(is_empty for _, is_empty in found)
+            return _left_refs_of_choice(options, nullable)
         case _:
             return set(), node == Literal("")
+
+
+def _left_refs_of_choice(options: tuple[Node, ...], nullable: frozenset[str]) -> tuple[set[str], bool]:
+    found = [left_refs_of(option, nullable) for option in options]
+    return set().union(*(names for names, _ in found)), any(is_empty for _, is_empty in found)
 
 
 def _left_refs_of_sequence(items: tuple[Node, ...], nullable: frozenset[str]) -> tuple[set[str], bool]:

@@ -14,7 +14,8 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
-from typing import Any, NoReturn, TextIO
+from functools import partial
+from typing import Any, Generic, NoReturn, TextIO, TypeVar
 
 import grpc
 from grpc_health.v1 import health_pb2_grpc
@@ -26,7 +27,7 @@ from pagantic_common.rpc.admin import PortInUse, listen, start_admin_server
 from pagantic_common.rpc.health import SERVING, Health
 from pagantic_common.rpc.reflection import add_reflection
 from pagantic_common.rpc.server_call import CallInterceptor
-from pagantic_common.settings import EXIT_CONFIG, ServiceSettings
+from pagantic_common.settings import EXIT_CONFIG, ServiceSettings, load_settings
 from pagantic_common.telemetry.logging import get_logger, set_up_logging
 from pagantic_common.telemetry.metrics import add_gauge, set_up_metrics, shut_down_metrics
 from pagantic_common.telemetry.names import LIVENESS, RPC_MAX_CALLS, RPC_RUNNING_CALLS
@@ -76,6 +77,23 @@ class Registration:
 
 
 OpenApp = Callable[[], AbstractAsyncContextManager[Sequence[Registration]]]
+
+
+SettingsT = TypeVar("SettingsT", bound=ServiceSettings)
+
+
+@dataclass(frozen=True, slots=True)
+class Program(Generic[SettingsT]):
+    """A service as a program: its area, its settings, and the function that opens its app."""
+
+    area: str
+    settings: type[SettingsT]
+    open_app: Callable[[SettingsT], AbstractAsyncContextManager[Sequence[Registration]]]
+
+    def run(self) -> None:
+        """Run the service with the settings of the environment, until it is told to stop."""
+        settings = load_settings(self.settings)
+        run_service(self.area, settings, partial(self.open_app, settings))
 
 
 class StartFailed(Exception):

@@ -1,12 +1,12 @@
-"""Surrounds every call of a server: sets its correlation and deadline, and turns its errors into statuses."""
+"""Surrounds every call of a server: bounds calls, sets their scope, and turns their errors into statuses."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -14,23 +14,12 @@ import grpc
 from google.protobuf import message
 
 from pagantic_common.domain.calls.limits import CallLimits
-from pagantic_common.domain.correlation import CorrelationContext
-from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import ErrorCode, Internal, InvalidRequest, Overloaded, PaganticError, Unavailable
-from pagantic_common.domain.ids import require_id
+from pagantic_common.rpc.caller_scope import caller_scope
 from pagantic_common.rpc.status import DETAILS_KEY, details_of, status_code_of, status_message
 from pagantic_common.telemetry.logging import get_logger, report_bug
 from pagantic_common.telemetry.metrics import DURATION_BOUNDS_S, make_counter, make_histogram
-from pagantic_common.telemetry.names import (
-    CAUSED_BY_KEY,
-    REQUEST_ID_KEY,
-    RPC_CALL_DURATION,
-    RPC_RETRIED_CALLS,
-    SESSION_ID_KEY,
-    STEP_NAME_KEY,
-)
-from pagantic_common.telemetry.scope import work_scope
-from pagantic_common.telemetry.tracing import TRACEPARENT_KEY, call_scope, span_id_of
+from pagantic_common.telemetry.names import RPC_CALL_DURATION, RPC_RETRIED_CALLS
 
 # gRPC's own metadata: the time until the caller's retry, negative for no retry; and the number of earlier attempts.
 RETRY_PUSHBACK_KEY = "grpc-retry-pushback-ms"
@@ -130,7 +119,10 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             size = request.ByteSize()
         self._limits.begin_call(peer, size)
         try:
-            with _correlated(context):
+            metadata = dict(context.invocation_metadata() or ())
+            if PREVIOUS_ATTEMPTS_KEY in metadata:
+                retried_calls.add(1)
+            with caller_scope(metadata, context.time_remaining()):
                 if is_malformed:
                     raise InvalidRequest("the message cannot be read: it is cut, of another type, or not UTF-8")
                 yield
@@ -204,38 +196,6 @@ def _error_for_caller(error: BaseException) -> PaganticError:
             raise error
         return Unavailable("the service cancelled its own work: send the request again", retry_after_s=0.1)
     return Internal(report_bug(log, error))
-
-
-@contextmanager
-def _correlated(context: Context) -> Iterator[None]:
-    metadata = dict(context.invocation_metadata() or ())
-    if PREVIOUS_ATTEMPTS_KEY in metadata:
-        retried_calls.add(1)
-    traceparent = str(metadata.get(TRACEPARENT_KEY, ""))
-    correlation = CorrelationContext(
-        parent_span_id=span_id_of(traceparent),
-        request_id=_read_id(metadata, REQUEST_ID_KEY),
-        session_id=_read_id(metadata, SESSION_ID_KEY),
-        step_name=_read_text(metadata, STEP_NAME_KEY),
-        caused_by=_read_text(metadata, CAUSED_BY_KEY),
-    )
-    deadline = Deadline.after(time.monotonic(), context.time_remaining())
-    with call_scope(traceparent), work_scope(correlation=correlation, deadline=deadline):
-        yield
-
-
-def _read_id(metadata: dict[str, Any], key: str) -> str:
-    value: str = metadata.get(key, "")
-    if not value:
-        return ""
-    return require_id(f"metadata {key}", value)
-
-
-def _read_text(metadata: dict[str, Any], key: str) -> str:
-    try:
-        return bytes(metadata.get(key, b"")).decode()
-    except UnicodeDecodeError:
-        raise InvalidRequest(f"metadata {key} is not UTF-8") from None
 
 
 async def _abort(context: Context, raised: BaseException, end: _End) -> NoReturn:

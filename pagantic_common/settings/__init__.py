@@ -22,7 +22,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
-from pagantic_common.domain.addresses import HOST, MAX_MESSAGE_BYTES
+from pagantic_common.domain.defaults import HOST, MAX_MESSAGE_BYTES
 from pagantic_common.settings.names import AREAS, PREFIX, area_prefix, find_unknown
 
 EXIT_CONFIG = 78  # EX_CONFIG of sysexits.h

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 
-from pagantic_common.domain.addresses import PORTS
+from pagantic_common.domain.defaults import PORTS
 
 PREFIX = "PAGANTIC_"
 AREAS = tuple(PORTS)

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import grpc
 
-from pagantic_common.domain.addresses import HOST, MAX_MESSAGE_BYTES
+from pagantic_common.domain.defaults import HOST, MAX_MESSAGE_BYTES
 from pagantic_common.rpc.channel import open_channel
 from pagantic_common.rpc.server import Registration, start_server
 from pagantic_common.settings import ServiceSettings

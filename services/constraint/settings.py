@@ -8,8 +8,11 @@ from pathlib import Path
 from pydantic import Field, ImportString
 from pydantic_settings import SettingsConfigDict
 
-from pagantic_common.domain.addresses import PORTS, local_address
+from pagantic_common.domain.defaults import PORTS, local_address
 from pagantic_common.settings import CallerSettings
+from pagantic_common.workers.worker_process import WorkerLimits
+from services.constraint.core.model import Limits
+from services.constraint.core.work import Work
 
 
 class ConstraintSettings(CallerSettings):
@@ -42,3 +45,13 @@ class ConstraintSettings(CallerSettings):
     repair_strategies: tuple[ImportString[Callable[..., str]], ...] = Field(
         (), description='JSON list of "module.function" that try to repair what JSON repair does not'
     )
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of sources and outputs."""
+        return Limits(self.max_schema_bytes, self.max_schema_depth, self.max_output_bytes)
+
+    @property
+    def worker_limits(self) -> WorkerLimits:
+        """The limits of the worker processes."""
+        return WorkerLimits(self.workers, self.max_work_s, self.max_work_mib, self.queue_capacity, Work.__module__)

@@ -8,8 +8,9 @@ from typing import Self
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from pagantic_common.domain.addresses import PORTS, local_address
+from pagantic_common.domain.defaults import PORTS, local_address
 from pagantic_common.settings import CallerSettings, state_folder
+from services.context.core.document import IngestBounds
 
 
 class ContextSettings(CallerSettings):
@@ -35,6 +36,11 @@ class ContextSettings(CallerSettings):
     max_index_bytes: int = Field(
         512 * 1024 * 1024, ge=1, description="memory for indexes that are kept, and their texts"
     )
+
+    @property
+    def ingest_bounds(self) -> IngestBounds:
+        """The limits of one Ingest."""
+        return IngestBounds(self.max_documents_per_ingest, self.max_document_chars)
 
     @model_validator(mode="after")
     def _check_overlap(self) -> Self:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from pagantic_common.domain.addresses import PORTS
+from pagantic_common.domain.defaults import PORTS
 from pagantic_common.settings import ServiceSettings
 
 

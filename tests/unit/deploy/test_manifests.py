@@ -5,7 +5,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from pagantic_common.domain.addresses import PORTS
+from pagantic_common.domain.defaults import PORTS
 from pagantic_common.settings import ServiceSettings
 from pagantic_common.telemetry.names import LIVENESS, READINESS
 

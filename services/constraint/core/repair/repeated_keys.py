@@ -73,9 +73,11 @@ def _find_repeated(text: str) -> tuple[list[Span], list[str]]:
             open_containers.append(None)
         elif lexeme in "}]":
             open_containers.pop()
-        elif container is not None and lexeme == ",":
+        elif container is None:
+            continue
+        elif lexeme == ",":
             container.is_key_next = True
-        elif container is not None and lexeme[0] == '"' and container.is_key_next:
+        elif container.is_key_next and lexeme[0] == '"':
             key = json.loads(lexeme)
             if span := container.start_member(key, match.start()):
                 cuts.append(span)

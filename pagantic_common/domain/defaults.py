@@ -1,4 +1,4 @@
-"""Defaults that all programs of the system share: ports, addresses, the size of messages."""
+"""Defaults that all programs of the system share: ports, addresses, the size of messages, the time of a request."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ PORTS: Final = {
     "tools": 50056,
 }
 MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
+REQUEST_TIMEOUT_S: Final = 120.0
 
 
 def local_address(area: str) -> str:
