@@ -31,7 +31,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def up(system: LocalSystem) -> int:
     """Start every service; succeeds when they run already with the same settings."""
-    _tell_of_old_state()
+    _note_old_state()
     if system.start():
         return 0
     if system.record is not None and (differing := system.record.differing(os.environ)):
@@ -55,7 +55,7 @@ def down(system: LocalSystem) -> int:
     return 0
 
 
-def _tell_of_old_state() -> None:
+def _note_old_state() -> None:
     old = Path(".pagantic")
     if "PAGANTIC_STATE" not in os.environ and old.is_dir():
         print(f"state is in {state_folder()} now; PAGANTIC_STATE=.pagantic uses the state of this folder")

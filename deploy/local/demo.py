@@ -140,11 +140,11 @@ def _show_requests(system: LocalSystem, console: Console) -> int:
                 console.print(cell(f"failed: {error}"), style="red")
     console.rule(align="left")
     console.print(f"{len(demo_requests()) - failed} of {len(demo_requests())} requests ended without error")
-    _tell_next(ids, console)
+    _print_next(ids, console)
     return failed
 
 
-def _tell_next(ids: Sequence[str], console: Console) -> None:
+def _print_next(ids: Sequence[str], console: Console) -> None:
     """Print commands to try in another terminal."""
     commands = [
         *(f"pagantic timeline {request_id}" for request_id in ids[-1:]),

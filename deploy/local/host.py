@@ -87,7 +87,7 @@ async def open_all(settings: Sequence[ServiceSettings]) -> AsyncIterator[Sequenc
 
 
 def main() -> None:
-    """Run until told to stop."""
+    """Run until SIGTERM or SIGINT."""
     given = dict(os.environ)
     supervision = Supervision(state_folder().resolve())
     try:
@@ -105,13 +105,13 @@ def main() -> None:
     log = supervision.logs / "host.log"
     print(f"starting; state in {supervision.state}, log in {log}", flush=True)
 
-    def tell() -> None:
+    def announce() -> None:
         record.save(supervision.state, os.getpid(), areas, given, is_host=True)
         print(f"serving on {areas[0].address}; Ctrl-C stops", flush=True)
 
     try:
         with log.open("a", encoding="utf-8") as stream:
-            run_service("orchestrator", settings[-1], partial(open_all, settings), on_listening=tell, log_to=stream)
+            run_service("orchestrator", settings[-1], partial(open_all, settings), on_listening=announce, log_to=stream)
     finally:
         _forget_own(supervision.state)
 

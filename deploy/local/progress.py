@@ -34,7 +34,7 @@ class Progress:
         """Seconds since the start of the wait."""
         return time.monotonic() - self._started_s
 
-    def tell(self, text: str) -> None:
+    def show(self, text: str) -> None:
         """Show the reason of the wait; may be called often."""
         waited_s = self.waited_s
         if waited_s < self._next_s:

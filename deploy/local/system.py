@@ -82,7 +82,7 @@ class LocalSystem:
         if self.record is None:
             check_names(os.environ)
         self.supervision.make_folders()
-        with Progress() as progress, self.supervision.starting(lambda: progress.tell("waiting for another `up`")):
+        with Progress() as progress, self.supervision.starting(lambda: progress.show("waiting for another `up`")):
             self.record = record.load(self.state)
             if self.is_up():
                 if self.record is not None:
@@ -144,21 +144,21 @@ class LocalSystem:
             while host.is_running() and host.status() != psutil.STATUS_ZOMBIE:
                 if progress.waited_s > HOST_STOP_S:
                     raise SupervisionError(f"the host (pid {pid}) did not stop within {HOST_STOP_S:.0f} s")
-                progress.tell("stopping: host")
+                progress.show("stopping: host")
                 time.sleep(POLL_INTERVAL_S)
         record.forget(self.state)
 
     def _stop_supervised(self, progress: Progress) -> None:
-        def tell(_waited_s: float) -> None:
+        def show(_waited_s: float) -> None:
             left = [process.name for process in self.supervision.processes().values() if process.pid]
-            progress.tell(f"stopping: {' '.join(left) or 'supervisor'}")
+            progress.show(f"stopping: {' '.join(left) or 'supervisor'}")
 
-        self.supervision.stop(tell)
+        self.supervision.stop(show)
         record.forget(self.state)
 
     def _stop_leftovers(self, progress: Progress) -> bool:
         def wait() -> None:
-            progress.tell("stopping the services of a dead supervisor")
+            progress.show("stopping the services of a dead supervisor")
 
         names = self.supervision.stop_leftovers(wait)
         if names:
@@ -176,7 +176,7 @@ class LocalSystem:
             activity.note(texts, [processes[area.name].pid for area in areas if area.name in processes])
             if activity.idle_s > self._start_limit_s:
                 raise StartFailed(self._describe_timeout(areas))
-            progress.tell(f"waiting: {'; '.join(texts)}")
+            progress.show(f"waiting: {'; '.join(texts)}")
             time.sleep(POLL_INTERVAL_S)
             processes = self._check_processes(first_pids)
         self._check_processes(first_pids)
@@ -254,9 +254,9 @@ def _used(pids: Sequence[int]) -> tuple[float, float]:
     for pid in pids:
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(pid)
-            for one in (process, *process.children(recursive=True)):
-                cpu_s += sum(one.cpu_times()[:2])
-                size += one.memory_info().rss
+            for member in (process, *process.children(recursive=True)):
+                cpu_s += sum(member.cpu_times()[:2])
+                size += member.memory_info().rss
     return cpu_s, size
 
 

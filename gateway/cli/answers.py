@@ -15,7 +15,7 @@ from pagantic_common.client.descriptions import describe_outcome, describe_step,
 from pagantic_common.domain.text.terminal import WordWrap, plain_text
 
 
-def tell_request_id(request: execution_pb2.SystemRequest) -> None:
+def note_request_id(request: execution_pb2.SystemRequest) -> None:
     """Print the request's id on a terminal, so that it can be looked up even after a failure."""
     if sys.stderr.isatty():
         note(f"request {request.request_id}")
@@ -44,10 +44,10 @@ def stream_answer(client: Client, request: execution_pb2.SystemRequest) -> execu
             writer.write(response.content)
     finally:
         writer.end()
-    _tell_parts(response)
+    _note_parts(response)
     if sys.stderr.isatty():
         note(describe_outcome(response))
-    _tell_warnings(response)
+    _note_warnings(response)
     return response
 
 
@@ -60,11 +60,11 @@ def answer_quietly(client: Client, request: execution_pb2.SystemRequest) -> exec
             if kind == "completed":
                 response = event.completed.response
             elif kind == "content_delta":
-                progress.tell("writing", event.content_delta.text)
+                progress.show("writing", event.content_delta.text)
             elif kind == "reasoning_delta":
-                progress.tell("reasoning", event.reasoning_delta.text)
+                progress.show("reasoning", event.reasoning_delta.text)
             else:
-                progress.tell(event.action)
+                progress.show(event.action)
     return response
 
 
@@ -80,9 +80,9 @@ def show_response(response: execution_pb2.SystemResponse, *, as_json: bool = Fal
         say_json(response.structured_output_json)
     else:
         _write_wrapped(response.content)
-    _tell_parts(response)
+    _note_parts(response)
     note(describe_outcome(response))
-    _tell_warnings(response)
+    _note_warnings(response)
     check_response(response)
 
 
@@ -139,7 +139,7 @@ def _show_partial(response: execution_pb2.SystemResponse) -> None:
         note(f"the answer so far:\n{partial}")
 
 
-def _tell_parts(response: execution_pb2.SystemResponse) -> None:
+def _note_parts(response: execution_pb2.SystemResponse) -> None:
     for call in response.tool_calls_made:
         note(describe_tool_call(call))
     for step in response.step_results:
@@ -148,7 +148,7 @@ def _tell_parts(response: execution_pb2.SystemResponse) -> None:
         note(describe_votes(response))
 
 
-def _tell_warnings(response: execution_pb2.SystemResponse) -> None:
+def _note_warnings(response: execution_pb2.SystemResponse) -> None:
     texts = [*(warning.message for warning in response.warnings), *response.validation.warnings]
     for text in dict.fromkeys(texts):
         if text != response.error.message:  # reported as the failure

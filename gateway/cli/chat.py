@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from gateway.cli import options
-from gateway.cli.answers import stream_answer, tell_request_id
+from gateway.cli.answers import note_request_id, stream_answer
 from gateway.cli.output import UsageError, check_response, note, print_json, report, reporting_errors
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import Client, chat_request
@@ -72,7 +72,7 @@ def chat(
             return
         request = request_of(options.read_text(text), session, turn_id)
     with reporting_errors(turn_id), Client(address, timeout_s=timeout) as client:
-        tell_request_id(request)
+        note_request_id(request)
         if as_json:
             response = client.execute(request)
             print_json(response)

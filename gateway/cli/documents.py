@@ -79,9 +79,10 @@ def list_collections(
         print_json(listed)
         return
     table = list_table(("name", "documents", "chunks", "created"), right={"documents", "chunks"})
-    for one in listed.collections:
-        created = one.created_at.ToDatetime().isoformat(sep=" ", timespec="minutes")
-        table.add_row(cell(one.name), str(one.document_count), str(one.chunk_count), f"{created} UTC")
+    for collection in listed.collections:
+        created = collection.created_at.ToDatetime().isoformat(sep=" ", timespec="minutes")
+        counts = (str(collection.document_count), str(collection.chunk_count))
+        table.add_row(cell(collection.name), *counts, f"{created} UTC")
     show(table)
 
 

@@ -125,9 +125,9 @@ class Progress:
         self._status = status
         self._started_s = time.monotonic()
         self._characters = 0
-        self.tell("starting")
+        self.show("starting")
 
-    def tell(self, what: str, text: str = "") -> None:
+    def show(self, what: str, text: str = "") -> None:
         """Show the current work, and count the new text."""
         self._characters += len(text)
         waited_s = time.monotonic() - self._started_s

@@ -10,7 +10,7 @@ import typer
 from google.protobuf import json_format
 
 from gateway.cli import options
-from gateway.cli.answers import answer_quietly, show_response, tell_request_id
+from gateway.cli.answers import answer_quietly, note_request_id, show_response
 from gateway.cli.output import UsageError, check_response, print_json, reporting_errors
 from pagantic.orchestrator.v1 import execution_pb2, plan_pb2
 from pagantic_common.client import Client, plan_request, structured_request, vote_request
@@ -35,7 +35,7 @@ def run(
         parsed = _decode(_parse_object(_read(request), "request"), execution_pb2.SystemRequest(), "request")
         parsed.request_id = options.request_id_of(request_id or parsed.request_id)
     with reporting_errors(parsed.request_id), Client(address, timeout_s=timeout) as client:
-        tell_request_id(parsed)
+        note_request_id(parsed)
         if stream:
             response = _print_events(client, parsed)
         else:
@@ -160,7 +160,7 @@ def plan(
     as_json: options.AsJson = False,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
-    """Run a plan of several steps and print what the last one gave."""
+    """Run a plan of several steps and print its last result."""
     with reporting_errors():
         hints = options.options_of(
             options.request_id_of(request_id), max_tokens, temperature, seed, model=model, context=context
@@ -184,7 +184,7 @@ def _read_plan(text: str) -> plan_pb2.ExecutionPlan:
 
 def _answer(request: execution_pb2.SystemRequest, address: str, timeout_s: float, *, as_json: bool) -> None:
     with reporting_errors(request.request_id), Client(address, timeout_s=timeout_s) as client:
-        tell_request_id(request)
+        note_request_id(request)
         show_response(answer_quietly(client, request), as_json=as_json)
 
 

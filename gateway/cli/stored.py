@@ -42,7 +42,7 @@ def timeline(
     timeout: options.Timeout = options.TIMEOUT_S,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
-    """Show what happened in an execution.
+    """Show the events of an execution.
 
     In order, with durations and causes.
     """
@@ -53,7 +53,7 @@ def timeline(
                 print_json(event, one_line=True)
             return
         show(timeline_table(events, width=wide_console().width))
-        _tell_unfinished(client.get_execution(request_id))
+        _note_unfinished(client.get_execution(request_id))
 
 
 def executions(
@@ -92,7 +92,7 @@ def show_execution(
     if execution.session_id:
         described += f", session {execution.session_id}"
     note(f"{described}: {state_name(execution.state.current)}")
-    _tell_unfinished(execution)
+    _note_unfinished(execution)
     if execution.HasField("response"):
         show_response(execution.response)
 
@@ -206,7 +206,7 @@ def _state_of(name: str) -> execution_pb2.LifecycleState.ValueType:
     return known[name.upper()]
 
 
-def _tell_unfinished(execution: execution_pb2.Execution) -> None:
+def _note_unfinished(execution: execution_pb2.Execution) -> None:
     state = state_name(execution.state.current)
     if execution.interrupted:
         note(f"interrupted in {state}: continue it with `pagantic resume {execution.request_id} --wait`")

@@ -11,7 +11,7 @@ MAX_CAUSES = 5
 
 
 class ErrorCategory(StrEnum):
-    """Which part of the system a failure belongs to."""
+    """The parts of the system that failures belong to."""
 
     INFERENCE_FAILURE = "INFERENCE_FAILURE"
     TOOL_FAILURE = "TOOL_FAILURE"
@@ -23,7 +23,7 @@ class ErrorCategory(StrEnum):
 
 
 class ErrorCode(StrEnum):
-    """What went wrong; the names are stable."""
+    """The reasons of failures; the names are stable."""
 
     INFERENCE_ENGINE_ERROR = "INFERENCE_ENGINE_ERROR"
     INFERENCE_MODEL_UNAVAILABLE = "INFERENCE_MODEL_UNAVAILABLE"
@@ -144,14 +144,14 @@ def failure_of(
 
 
 class PaganticError(Exception):
-    """Base of all errors that cross a service's edge. The class says what the caller does next, the code what happened.
+    """Base of all errors that cross a service's edge. The class tells the caller's next step, the code the reason.
 
     Args:
         message: Lower case, identifiers by `!r`, limits with units, no prompts, no secrets.
         code: The taxonomy's code; None takes the class's default.
         failure: A whole failure, instead of the other arguments.
         details: Particulars, JSON-able.
-        retry_after_s: When to come back, seconds from now.
+        retry_after_s: Time until a retry makes sense, seconds.
     """
 
     default_code: ClassVar[ErrorCode | None] = None

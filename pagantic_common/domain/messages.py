@@ -11,7 +11,7 @@ from pagantic_common.domain.ids import is_id
 
 
 class Role(StrEnum):
-    """Who speaks."""
+    """The author of a message."""
 
     SYSTEM = "system"
     USER = "user"
@@ -74,7 +74,7 @@ class ToolResult:
 
 
 class ToolChoiceMode(StrEnum):
-    """How freely the model may call tools."""
+    """The model's freedom to call tools."""
 
     AUTO = "auto"
     REQUIRED = "required"

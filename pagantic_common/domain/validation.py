@@ -21,7 +21,7 @@ class Stage(StrEnum):
 
 
 class StageOutcome(StrEnum):
-    """How a stage ended."""
+    """The outcomes of a stage."""
 
     PASSED = "PASSED"
     REPAIRED = "REPAIRED"
@@ -30,7 +30,7 @@ class StageOutcome(StrEnum):
 
 
 class Guarantee(StrEnum):
-    """How an output came to satisfy its schema."""
+    """The guarantee that an output satisfies its schema, by the way it was reached."""
 
     UNSPECIFIED = "UNSPECIFIED"
     ENFORCED = "ENFORCED"

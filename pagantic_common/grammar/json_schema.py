@@ -135,7 +135,7 @@ class _Rewriting:
         self.keeps_rounded = keeps_rounded
 
     def rewrite(self, value: Any, *, is_schema: bool = True) -> Any:
-        """Rewrite a schema, or a value that is no schema by its place but may hold one that a `$ref` names."""
+        """Rewrite a schema, or a value at another place, where a `$ref` may refer to a schema."""
         if isinstance(value, list):
             return [self.rewrite(item, is_schema=is_schema) for item in value]
         if not isinstance(value, dict):

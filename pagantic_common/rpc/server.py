@@ -91,7 +91,7 @@ class Program(Generic[SettingsT]):
     open_app: Callable[[SettingsT], AbstractAsyncContextManager[Sequence[Registration]]]
 
     def run(self) -> None:
-        """Run the service with the settings of the environment, until it is told to stop."""
+        """Run the service with the settings of the environment, until SIGTERM or SIGINT."""
         settings = load_settings(self.settings)
         run_service(self.area, settings, partial(self.open_app, settings))
 
@@ -141,7 +141,7 @@ async def start_server(
 
 async def _watch_readiness(registrations: Sequence[Registration], health: Health) -> None:
     """Set the readiness from the services' checks, again and again; without checks it stays as it is."""
-    checks = [one.why_not_ready for one in registrations if one.why_not_ready is not None]
+    checks = [service.why_not_ready for service in registrations if service.why_not_ready is not None]
     last_reason: str | None = None
     while True:
         reason = "; ".join(filter(None, [await _reason_of(check) for check in checks]))
@@ -184,9 +184,9 @@ async def _serve(area: str, settings: ServiceSettings, open_app: OpenApp, on_lis
         if reason := await _wait_for_end(stop, registrations, health):
             await _give_up(area, reason, server, health)
         log.info("draining", drain_s=settings.drain_s)
-        for one in registrations:
-            if one.begin_drain is not None:
-                one.begin_drain()
+        for service in registrations:
+            if service.begin_drain is not None:
+                service.begin_drain()
         health.stop()
         if settings.drain_s <= DRAIN_RESERVE_S:  # later the server would cut the connections before the answers
             await _drain(registrations)
@@ -204,7 +204,8 @@ async def _wait_for_end(stop: asyncio.Event, registrations: Sequence[Registratio
     """Wait for the signal to stop, and return ""; or for a broken service, and return the reason."""
     stopping = asyncio.create_task(stop.wait())
     readiness = asyncio.create_task(_watch_readiness(registrations, health))
-    watching = [asyncio.ensure_future(one.wait_until_broken()) for one in registrations if one.wait_until_broken]
+    waits = [service.wait_until_broken for service in registrations if service.wait_until_broken is not None]
+    watching = [asyncio.ensure_future(wait()) for wait in waits]
     ending: list[asyncio.Future[Any]] = [stopping, *watching]
     try:
         await asyncio.wait([*ending, readiness], return_when=asyncio.FIRST_COMPLETED)
@@ -235,7 +236,7 @@ async def _give_up(area: str, reason: str, server: grpc.aio.Server, health: Heal
 
 
 async def _drain(registrations: Sequence[Registration]) -> None:
-    drains = (one.drain() for one in registrations if one.drain is not None)
+    drains = (service.drain() for service in registrations if service.drain is not None)
     for outcome in await asyncio.gather(*drains, return_exceptions=True):
         if isinstance(outcome, Exception):
             log.error("a service could not end what it runs", exc_info=outcome)

@@ -122,7 +122,9 @@ def cut_text(text: str, max_bytes: int) -> str:
 
 def details_of(error: PaganticError) -> bytes:
     """Encode the error as `google.rpc.Status` of at most 3 KiB; cut texts are marked."""
-    causes = tuple(replace(one, message=cut_text(one.message, MAX_MESSAGE_BYTES)) for one in error.failure.caused_by)
+    causes = tuple(
+        replace(cause, message=cut_text(cause.message, MAX_MESSAGE_BYTES)) for cause in error.failure.caused_by
+    )
     failure = replace(error.failure, message=cut_text(error.failure.message, MAX_MESSAGE_BYTES), caused_by=causes)
     encoded = _encode(error, failure)
     if len(encoded) > MAX_STATUS_BYTES:

@@ -31,7 +31,7 @@ SettingsT = TypeVar("SettingsT", bound=BaseSettings)
 
 
 class LogFormat(StrEnum):
-    """How log lines look."""
+    """The format of log lines."""
 
     JSON = "json"
     TEXT = "text"

@@ -10,7 +10,7 @@ from pagantic_common.settings import ServiceSettings
 
 
 class RerankSettings(ServiceSettings):
-    """What the rerank service can be told."""
+    """The settings of the rerank service."""
 
     model_config = SettingsConfigDict(env_prefix="PAGANTIC_RERANK_", frozen=True, extra="ignore")
 

@@ -1,1 +1,1 @@
-"""Text as such: search terms, Unicode normal forms, JSON that was cut off, and what a terminal may be sent."""
+"""Text of any source: search terms, Unicode normal forms, JSON that was cut off, text for a terminal."""

@@ -121,7 +121,7 @@ class _Walk:
         return True
 
     def read_comma(self, char: str) -> bool:
-        """Read a comma up to the next value; False when `char` is none, and after the document, where none may be."""
+        """Read a comma and the space after it; False without a comma, and after the document."""
         if not self.closers or char != ",":
             return False
         self.at += 1

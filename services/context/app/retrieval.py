@@ -60,9 +60,15 @@ class Retrieval:
         finally:
             if not lock.locked():
                 self._building.pop(name, None)
-        while len(self._indexes) > 1 and sum(one.size_bytes for one in self._indexes.values()) > self._max_index_bytes:
-            self._indexes.popitem(last=False)
+        self._drop_old_indexes()
         return indexed
+
+    def _drop_old_indexes(self) -> None:
+        while len(self._indexes) > 1:
+            used_bytes = sum(indexed.size_bytes for indexed in self._indexes.values())
+            if used_bytes <= self._max_index_bytes:
+                return
+            self._indexes.popitem(last=False)
 
 
 def _index(version: Version, chunks: list[Chunk]) -> _Indexed:

@@ -1,1 +1,1 @@
-"""Mends outputs: text that is nearly JSON, keys given twice, enum values in another case."""
+"""Mends outputs: text that is nearly JSON, repeated keys, enum values in another case."""
