@@ -17,7 +17,7 @@ from gateway.cli import options
 from gateway.cli.output import UsageError, note, print_json, reporting_errors, say, show
 from pagantic.context.v1 import collection_pb2
 from pagantic.context.v1 import context_service_pb2 as pb
-from pagantic.context.v1 import context_service_pb2_grpc as rpc
+from pagantic.context.v1 import context_service_pb2_grpc as pb_grpc
 from pagantic_common.client.descriptions import count_of
 from pagantic_common.client.tables import cell, list_table
 from pagantic_common.domain.defaults import MAX_MESSAGE_BYTES
@@ -101,7 +101,10 @@ def delete_collection(
 
 
 async def _ingest_batches(
-    stub: rpc.ContextServiceAsyncStub, collection: str, documents: Sequence[collection_pb2.Document], timeout_s: float
+    stub: pb_grpc.ContextServiceAsyncStub,
+    collection: str,
+    documents: Sequence[collection_pb2.Document],
+    timeout_s: float,
 ) -> pb.IngestResponse:
     total = pb.IngestResponse()
     for batch in _batches(documents):
@@ -165,10 +168,10 @@ def _batches(documents: Sequence[collection_pb2.Document]) -> list[list[collecti
     return batches
 
 
-def _call(address: str, send: Callable[[rpc.ContextServiceAsyncStub], Awaitable[ResultT]]) -> ResultT:
+def _call(address: str, send: Callable[[pb_grpc.ContextServiceAsyncStub], Awaitable[ResultT]]) -> ResultT:
     async def connect_and_send() -> ResultT:
         async with open_channel(address, max_message_bytes=MAX_MESSAGE_BYTES) as channel:
-            stub: rpc.ContextServiceAsyncStub = rpc.ContextServiceStub(channel)
+            stub: pb_grpc.ContextServiceAsyncStub = pb_grpc.ContextServiceStub(channel)
             return await send(stub)
 
     return asyncio.run(connect_and_send())

@@ -13,7 +13,7 @@ from gateway.cli.failures import EXIT_FAILED
 from gateway.cli.local import read_status
 from gateway.cli.output import note, reporting_errors, say_wrapped
 from pagantic.inference.v1 import inference_service_pb2 as pb
-from pagantic.inference.v1 import inference_service_pb2_grpc as rpc
+from pagantic.inference.v1 import inference_service_pb2_grpc as pb_grpc
 from pagantic_common.domain.defaults import MAX_MESSAGE_BYTES
 from pagantic_common.rpc.call import call_unary
 from pagantic_common.rpc.channel import open_channel
@@ -50,7 +50,7 @@ async def _measure(address: str, timeout_s: float) -> pb.DescribeEngineResponse:
     until_s = time.monotonic() + timeout_s
     last = ""
     async with open_channel(address, max_message_bytes=MAX_MESSAGE_BYTES) as channel:
-        stub: rpc.InferenceServiceAsyncStub = rpc.InferenceServiceStub(channel)
+        stub: pb_grpc.InferenceServiceAsyncStub = pb_grpc.InferenceServiceStub(channel)
         await call_unary("inference", stub.TuneEngine, pb.TuneEngineRequest(), CALL_TIMEOUT_S)
         while True:
             reply = await call_unary("inference", stub.DescribeEngine, pb.DescribeEngineRequest(), CALL_TIMEOUT_S)

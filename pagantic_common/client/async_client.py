@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2, plan_pb2, session_pb2, usage_total_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
-from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as rpc
+from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as pb_grpc
 from pagantic_common.client.hints import Choice, Options
 from pagantic_common.client.requests import Messages, chat_request, structured_request, timeout_of, vote_request
 from pagantic_common.client.responses import raise_for_error
@@ -55,7 +55,7 @@ class AsyncClient:
         self._timeout_s = timeout_s
         self._max_message_bytes = max_message_bytes
         self._channel: grpc.aio.Channel | None = None
-        self._made_stub: rpc.OrchestratorServiceAsyncStub | None = None
+        self._made_stub: pb_grpc.OrchestratorServiceAsyncStub | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -301,9 +301,9 @@ class AsyncClient:
             return self._timeout_s
         return timeout_s + RESPONSE_GRACE_S
 
-    def _stub(self) -> rpc.OrchestratorServiceAsyncStub:
+    def _stub(self) -> pb_grpc.OrchestratorServiceAsyncStub:
         # The channel belongs to the event loop of the first call, so it is opened then.
         if self._made_stub is None:
             self._channel = open_channel(self.address, max_message_bytes=self._max_message_bytes)
-            self._made_stub = rpc.OrchestratorServiceStub(self._channel)
+            self._made_stub = pb_grpc.OrchestratorServiceStub(self._channel)
         return self._made_stub

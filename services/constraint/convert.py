@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from pagantic.constraint.v1 import constraint_service_pb2 as rpc
+from pagantic.constraint.v1 import constraint_service_pb2 as pb
 from pagantic.constraint.v1 import contract_pb2
 from pagantic_common.codec.errors import optional_failure_to_proto
 from pagantic_common.codec.messages import optional_usage_to_proto, usage_to_proto
@@ -18,7 +18,7 @@ from services.constraint.core.judgement import Verdict
 from services.constraint.core.model import Contract, Rule
 
 
-def source_from_proto(request: rpc.CompileRequest) -> Source | None:
+def source_from_proto(request: pb.CompileRequest) -> Source | None:
     """Decode a source; None when none is given."""
     match request.WhichOneof("source"):
         case "schema_json":
@@ -35,9 +35,9 @@ def source_from_proto(request: rpc.CompileRequest) -> Source | None:
             return None
 
 
-def compiled_to_proto(compiled: Compiled, *, cached: bool) -> rpc.CompileResponse:
+def compiled_to_proto(compiled: Compiled, *, cached: bool) -> pb.CompileResponse:
     """Encode a compiled source."""
-    return rpc.CompileResponse(
+    return pb.CompileResponse(
         hash=compiled.hash,
         engine_text=compiled.engine_text,
         unsupported=[
@@ -66,7 +66,7 @@ def contract_from_proto(contract: contract_pb2.OutputContract) -> Contract:
             return decoded
 
 
-def text_from_proto(request: rpc.ValidateGrammarRequest) -> str | None:
+def text_from_proto(request: pb.ValidateGrammarRequest) -> str | None:
     """Decode the text to match; None when there is none."""
     if not request.HasField("text"):
         return None
@@ -88,9 +88,9 @@ def _rule_from_proto(rule: contract_pb2.Rule) -> Rule:
             return Rule(rule.name)
 
 
-def enforcement_to_proto(found: Enforcement) -> rpc.EnforceResponse:
+def enforcement_to_proto(found: Enforcement) -> pb.EnforceResponse:
     """Encode the result of the pipeline."""
-    return rpc.EnforceResponse(
+    return pb.EnforceResponse(
         valid=found.valid,
         output=found.output,
         structured_output_json=found.structured_output_json,
@@ -103,9 +103,9 @@ def enforcement_to_proto(found: Enforcement) -> rpc.EnforceResponse:
     )
 
 
-def verdict_to_proto(verdict: Verdict) -> rpc.ValidateSemanticsResponse:
+def verdict_to_proto(verdict: Verdict) -> pb.ValidateSemanticsResponse:
     """Encode a judge's verdict."""
-    return rpc.ValidateSemanticsResponse(
+    return pb.ValidateSemanticsResponse(
         valid=verdict.valid,
         reason=verdict.reason,
         confidence=verdict.confidence,
@@ -113,9 +113,9 @@ def verdict_to_proto(verdict: Verdict) -> rpc.ValidateSemanticsResponse:
     )
 
 
-def grammar_report_to_proto(report: GrammarReport) -> rpc.ValidateGrammarResponse:
+def grammar_report_to_proto(report: GrammarReport) -> pb.ValidateGrammarResponse:
     """Encode the report on a grammar."""
-    return rpc.ValidateGrammarResponse(
+    return pb.ValidateGrammarResponse(
         valid=not report.problems,
         problems=_problems_to_proto(report.problems),
         warnings=_problems_to_proto(report.warnings),
@@ -123,5 +123,5 @@ def grammar_report_to_proto(report: GrammarReport) -> rpc.ValidateGrammarRespons
     )
 
 
-def _problems_to_proto(problems: Iterable[Problem]) -> list[rpc.GrammarProblem]:
-    return [rpc.GrammarProblem(line=found.line, column=found.column, message=found.message) for found in problems]
+def _problems_to_proto(problems: Iterable[Problem]) -> list[pb.GrammarProblem]:
+    return [pb.GrammarProblem(line=found.line, column=found.column, message=found.message) for found in problems]

@@ -58,7 +58,7 @@ class Constraints:
         rules: tuple[Rule, ...] = (),
         intent: str = "",
         *,
-        decoder_enforced: bool = False,
+        is_decoder_enforced: bool = False,
         judge_model: str = "",
     ) -> Enforcement:
         """Run the stages that the contract declares; a wrong output is a value, not an error."""
@@ -67,7 +67,7 @@ class Constraints:
         check_intent(intent)
         engine_text = await self._grammar_of(contract)
         monotonic_s = self._clock.monotonic_s
-        job = EnforceJob(output, contract, rules, engine_text, decoder_enforced)
+        job = EnforceJob(output, contract, rules, engine_text, is_decoder_enforced)
         found = await self._workers.run(self._work.enforce, job, monotonic_s)
         if not intent or not found.valid:
             return found

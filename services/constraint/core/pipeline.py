@@ -49,14 +49,14 @@ class Pipeline:
         contract: Contract,
         checks: Checks,
         *,
-        decoder_enforced: bool,
+        is_decoder_enforced: bool,
         monotonic_s: Callable[[], float],
         repairs: Sequence[RepairStrategy] = (),
     ) -> None:
         self.output = output
         self.contract = contract
         self.checks = checks
-        self.decoder_enforced = decoder_enforced
+        self.is_decoder_enforced = is_decoder_enforced
         self.monotonic_s = monotonic_s
         self.repairs = repairs
         self.is_changed = False
@@ -98,7 +98,7 @@ class Pipeline:
             return Guarantee.PARTIAL
         if self.is_changed:
             return Guarantee.REPAIRED
-        if self.decoder_enforced and self.contract.decoder_constraint and not self.contract.has_grammar:
+        if self.is_decoder_enforced and self.contract.decoder_constraint and not self.contract.has_grammar:
             return Guarantee.ENFORCED
         return Guarantee.VALIDATED
 
@@ -113,7 +113,7 @@ class Pipeline:
             return failed(stage, Violation(ErrorCode.CONSTRAINT_GRAMMAR_REJECTED, text))
         if self.checks.schema is None:
             return skipped(stage, "the contract has neither grammar nor schema")
-        if self.decoder_enforced:
+        if self.is_decoder_enforced:
             return passed(stage, "the decoder enforced the schema; it is checked again below")
         return skipped(stage, "the output was not decoded under all of this schema: the stages below check it")
 

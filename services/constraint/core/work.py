@@ -50,7 +50,7 @@ class Work:
             job.output,
             job.contract,
             checks,
-            decoder_enforced=job.is_decoder_enforced,
+            is_decoder_enforced=job.is_decoder_enforced,
             monotonic_s=monotonic_s,
             repairs=self.repairs,
         ).run()

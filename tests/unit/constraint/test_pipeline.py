@@ -26,7 +26,7 @@ def enforce(output, schema=SCHEMA, *, rules=(), enforced=False, grammar_text="",
             None if schema is None else validator_of(schema),
             grammar_text and engine_text_of_gbnf(grammar_text),
         ),
-        decoder_enforced=enforced,
+        is_decoder_enforced=enforced,
         monotonic_s=lambda: float(next(ticks)),
         repairs=repairs,
     ).run()
