@@ -63,15 +63,15 @@ def _note_old_state() -> None:
 
 def status(system: LocalSystem, *, as_json: bool) -> int:
     """Print a line for each service; 1 when one is not ready."""
-    found = system.status()
+    areas = system.status()
     if as_json:
-        print(json.dumps([asdict(area) for area in found], indent=2))
+        print(json.dumps([asdict(area) for area in areas], indent=2))
     else:
         print(f"{'service':<14}{'state':<10}{'pid':>8}  {'address':<22}{'health':<13}uptime")
-        for area in found:
+        for area in areas:
             print(_status_line(area))
         print(f"state and logs: {system.state}")
-    if all(area.is_serving for area in found):
+    if all(area.is_serving for area in areas):
         return 0
     return 1
 

@@ -19,13 +19,13 @@ def stop_leftovers(state: Path, daemon_pid: int, wait: Callable[[], None]) -> li
 
     `daemon_pid` is 0 without a supervisor; `wait` is called again and again while the services drain.
     """
-    found = [process for process in psutil.process_iter(["cmdline"]) if _is_leftover(process, state, daemon_pid)]
-    names = [_name(process) for process in found]
-    for process in found:
+    services = [process for process in psutil.process_iter(["cmdline"]) if _is_leftover(process, state, daemon_pid)]
+    names = [_name(process) for process in services]
+    for process in services:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.terminate()
     started_s = time.monotonic()
-    while alive := psutil.wait_procs(found, timeout=0.2)[1]:
+    while alive := psutil.wait_procs(services, timeout=0.2)[1]:
         wait()
         if time.monotonic() - started_s > STOP_WAIT_S:
             _kill(alive)

@@ -72,13 +72,17 @@ def chat(
             return
         request = request_of(options.read_text(text), session, turn_id)
     with reporting_errors(turn_id), Client(address, timeout_s=timeout) as client:
-        note_request_id(request)
-        if as_json:
-            response = client.execute(request)
-            print_json(response)
-        else:
-            response = stream_answer(client, request)
-        check_response(response)
+        _answer_once(client, request, as_json=as_json)
+
+
+def _answer_once(client: Client, request: execution_pb2.SystemRequest, *, as_json: bool) -> None:
+    note_request_id(request)
+    if as_json:
+        response = client.execute(request)
+        print_json(response)
+    else:
+        response = stream_answer(client, request)
+    check_response(response)
 
 
 def _tools_of(named: list[str] | None, choice: str) -> list[str]:

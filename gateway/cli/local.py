@@ -106,10 +106,10 @@ def read_status() -> list[dict[str, Any]]:
     command = [sys.executable, "-m", MODULE, "status", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     try:
-        found: list[dict[str, Any]] = json.loads(done.stdout)
+        areas: list[dict[str, Any]] = json.loads(done.stdout)
     except json.JSONDecodeError:
         return []
-    return found
+    return areas
 
 
 def _show_tail(file: Path, lines: int, *, is_named: bool) -> int:

@@ -67,12 +67,12 @@ def executions(
 ) -> None:
     """List executions, newest first."""
     with reporting_errors(), Client(address, timeout_s=timeout) as client:
-        found = client.list_executions(session_id=session, state=_state_of(state), limit=limit)
+        stored = client.list_executions(session_id=session, state=_state_of(state), limit=limit)
     if as_json:
-        for execution in found:
+        for execution in stored:
             print_json(execution, one_line=True)
     else:
-        show(executions_table(found, now_s=time.time()))
+        show(executions_table(stored, now_s=time.time()))
 
 
 def show_execution(
@@ -157,12 +157,12 @@ def list_sessions(
 ) -> None:
     """List conversations, last used first."""
     with reporting_errors(), Client(address, timeout_s=timeout) as client:
-        found = client.list_sessions()
+        stored = client.list_sessions()
     if as_json:
-        for session in found:
+        for session in stored:
             print_json(session, one_line=True)
     else:
-        show(sessions_table(found, now_s=time.time()))
+        show(sessions_table(stored, now_s=time.time()))
 
 
 @sessions.command("show", cls=options.PlainCommand)

@@ -240,22 +240,22 @@ class AsyncClient:
         limit: int = 100,
     ) -> list[execution_pb2.Execution]:
         """Return executions without their responses, newest first; an empty filter matches all."""
-        found: list[execution_pb2.Execution] = []
+        executions: list[execution_pb2.Execution] = []
         token = ""
-        while len(found) < limit:
+        while len(executions) < limit:
             request = pb.ListExecutionsRequest(
-                page_size=min(100, limit - len(found)), page_token=token, session_id=session_id, state=state
+                page_size=min(100, limit - len(executions)), page_token=token, session_id=session_id, state=state
             )
             page = await call_unary(_SERVICE, self._stub().ListExecutions, request, self._timeout_s)
-            found += page.executions
+            executions += page.executions
             if not (token := page.next_page_token):
                 break
-        return found
+        return executions
 
     async def create_plan(self, request: execution_pb2.SystemRequest) -> plan_pb2.ExecutionPlan:
         """Return the checked plan of a PLAN request without running it."""
-        made = pb.CreatePlanRequest(request=request)
-        return (await call_unary(_SERVICE, self._stub().CreatePlan, made, self._timeout_s)).plan
+        request_message = pb.CreatePlanRequest(request=request)
+        return (await call_unary(_SERVICE, self._stub().CreatePlan, request_message, self._timeout_s)).plan
 
     async def update_session(
         self, session_id: str, values: Mapping[str, Any], *, removed: Sequence[str] = ()

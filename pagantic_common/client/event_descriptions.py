@@ -60,10 +60,10 @@ def _describe_tool_end(end: event_pb2.ToolEnd) -> str:
     return f"{end.tool_name} {error_code_name(end.error_code)}"
 
 
-def _describe_retrieval(found: event_pb2.ContextRetrieved) -> str:
-    described = f"{found.collection}: {count_of(found.chunk_count, 'chunk')}"
-    if found.token_count:  # a plan's retrieve step counts no tokens
-        described += f", {count_of(found.token_count, 'token')}"
+def _describe_retrieval(retrieved: event_pb2.ContextRetrieved) -> str:
+    described = f"{retrieved.collection}: {count_of(retrieved.chunk_count, 'chunk')}"
+    if retrieved.token_count:  # a plan's retrieve step counts no tokens
+        described += f", {count_of(retrieved.token_count, 'token')}"
     return described
 
 

@@ -127,7 +127,7 @@ class Client:
         **options: Unpack[Options],
     ) -> ValueT | StructuredResult[ValueT]:
         """Return a value of `output_type` made from the text; see `AsyncClient.structured`."""
-        made: ValueT | StructuredResult[ValueT] = self._run(
+        result: ValueT | StructuredResult[ValueT] = self._run(
             self._client.structured(  # type: ignore[call-overload]
                 text_or_messages,
                 output_type,
@@ -138,7 +138,7 @@ class Client:
                 **options,
             )
         )
-        return made
+        return result
 
     def stream(self, request: execution_pb2.SystemRequest) -> Generator[event_pb2.ExecutionEvent, None, None]:
         """Run a request and yield its events; the last is `completed`. Closing the generator cancels the request."""

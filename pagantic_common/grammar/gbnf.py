@@ -182,8 +182,8 @@ class _Parser:
         elif char in "*+?{":
             if not group.items:
                 raise self.fail(f"{char!r} follows nothing that it could repeat")
-            least, most = self.parse_limits(char)
-            node, depth = Repeat(group.items.pop(), least, most), group.depths.pop() + 1
+            min_count, max_count = self.parse_limits(char)
+            node, depth = Repeat(group.items.pop(), min_count, max_count), group.depths.pop() + 1
         else:
             node = self.parse_plain(char)
         if depth > MAX_DEPTH:
@@ -211,20 +211,20 @@ class _Parser:
         self.at += 1
         if char != "{":
             return _LIMITS[char]
-        least = self.read_count()
-        most: int | None = least
+        min_count = self.read_count()
+        max_count: int | None = min_count
         if self.peek() == ",":
             self.at += 1
             self.skip_space(newlines=False)
-            most = None
+            max_count = None
             if self.peek() != "}":
-                most = self.read_count()
+                max_count = self.read_count()
         if self.peek() != "}":
             raise self.fail("'}' was expected")
         self.at += 1
-        if most is not None and most < least:
-            raise self.fail(f"the repetition's limits are reversed: {least} and {most}", start)
-        return least, most
+        if max_count is not None and max_count < min_count:
+            raise self.fail(f"the repetition's limits are reversed: {min_count} and {max_count}", start)
+        return min_count, max_count
 
     def read_count(self) -> int:
         self.skip_space(newlines=False)

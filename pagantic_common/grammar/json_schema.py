@@ -106,8 +106,8 @@ def find_rounded_value(schema: Any) -> int | None:
         if not isinstance(value, dict):
             continue
         for key, item in value.items():
-            if key in _VALUES and (found := _find_large_integer(item)) is not None:
-                return found
+            if key in _VALUES and (rounded := _find_large_integer(item)) is not None:
+                return rounded
             if key in SCHEMAS_BY_NAME and isinstance(item, dict):
                 waiting += item.values()
             elif key not in NO_SCHEMAS:

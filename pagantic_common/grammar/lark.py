@@ -30,8 +30,8 @@ def _emit(node: Node, names: dict[str, str]) -> str:
             return _emit_set(node)
         case RuleRef(name=name):
             return names[name]
-        case Repeat(item=item, least=least, most=most):
-            return _emit_repeat(_emit(item, names), least, most)
+        case Repeat(item=item, min_count=min_count, max_count=max_count):
+            return _emit_repeat(_emit(item, names), min_count, max_count)
         case Sequence(items=items):
             return _emit_sequence([_emit(item, names) for item in items])
         case Choice(options=options):
@@ -50,18 +50,18 @@ def _emit_sequence(parts: list[str]) -> str:
     return f"({' '.join(parts)})"
 
 
-def _emit_repeat(item: str, least: int, most: int | None) -> str:
-    if most == 0 or item == _EMPTY:
+def _emit_repeat(item: str, min_count: int, max_count: int | None) -> str:
+    if max_count == 0 or item == _EMPTY:
         return _EMPTY
-    return f"({item}{_emit_limits(least, most)})"
+    return f"({item}{_emit_limits(min_count, max_count)})"
 
 
-def _emit_limits(least: int, most: int | None) -> str:
-    if (least, most) in _SIGNS:
-        return _SIGNS[least, most]
-    if most is None:
-        return f"{{{least},}}"
-    return f"{{{least},{most}}}"
+def _emit_limits(min_count: int, max_count: int | None) -> str:
+    if (min_count, max_count) in _SIGNS:
+        return _SIGNS[min_count, max_count]
+    if max_count is None:
+        return f"{{{min_count},}}"
+    return f"{{{min_count},{max_count}}}"
 
 
 def _emit_set(node: CharSet) -> str:

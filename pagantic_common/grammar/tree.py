@@ -35,11 +35,11 @@ class RuleRef:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """The item repeated `least` to `most` times; None means without limit."""
+    """The item repeated `min_count` to `max_count` times; None means without limit."""
 
     item: Node
-    least: int
-    most: int | None
+    min_count: int
+    max_count: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +90,8 @@ def nullable_rules(rules: Mapping[str, Node]) -> frozenset[str]:
                 return not text
             case RuleRef(name=name):
                 return name in known
-            case Repeat(item=item, least=least):
-                return least == 0 or is_empty(item, known)
+            case Repeat(item=item, min_count=min_count):
+                return min_count == 0 or is_empty(item, known)
             case Sequence(items=items):
                 return all(is_empty(item, known) for item in items)
             case Choice(options=options):
@@ -109,8 +109,8 @@ def finite_rules(rules: Mapping[str, Node]) -> frozenset[str]:
         match node:
             case RuleRef(name=name):
                 return name in known
-            case Repeat(item=item, least=least):
-                return least == 0 or is_finite(item, known)
+            case Repeat(item=item, min_count=min_count):
+                return min_count == 0 or is_finite(item, known)
             case Sequence(items=items):
                 return all(is_finite(item, known) for item in items)
             case Choice(options=options):
@@ -142,11 +142,11 @@ def left_refs_of(node: Node, nullable: frozenset[str]) -> tuple[set[str], bool]:
     match node:
         case RuleRef(name=name):
             return {name}, name in nullable
-        case Repeat(item=item, least=least, most=most):
-            if most == 0:
+        case Repeat(item=item, min_count=min_count, max_count=max_count):
+            if max_count == 0:
                 return set(), True
             names, is_empty = left_refs_of(item, nullable)
-            return names, is_empty or least == 0
+            return names, is_empty or min_count == 0
         case Sequence(items=items):
             return _left_refs_of_sequence(items, nullable)
         case Choice(options=options):
@@ -156,8 +156,8 @@ def left_refs_of(node: Node, nullable: frozenset[str]) -> tuple[set[str], bool]:
 
 
 def _left_refs_of_choice(options: tuple[Node, ...], nullable: frozenset[str]) -> tuple[set[str], bool]:
-    found = [left_refs_of(option, nullable) for option in options]
-    return set().union(*(names for names, _ in found)), any(is_empty for _, is_empty in found)
+    lefts = [left_refs_of(option, nullable) for option in options]
+    return set().union(*(names for names, _ in lefts)), any(is_empty for _, is_empty in lefts)
 
 
 def _left_refs_of_sequence(items: tuple[Node, ...], nullable: frozenset[str]) -> tuple[set[str], bool]:

@@ -166,8 +166,8 @@ def _transport_error(service: str, status: grpc.StatusCode, text: str) -> Pagant
 
 def _plain_reason(text: str) -> str:
     """Return in plain words why nothing answers; gRPC's own text where it is not known."""
-    if found := _FAILED_ADDRESS.search(text):
-        address = urllib.parse.unquote(found[1])
+    if match := _FAILED_ADDRESS.search(text):
+        address = urllib.parse.unquote(match[1])
         return f"nothing answers at {address}"
     if "DNS" in text or "name resolution" in text.lower():
         return "its host name is not known"

@@ -55,8 +55,8 @@ def _caller_of(traceparent: str) -> trace.SpanContext:
     """Return the span of a W3C header; the current span without a header."""
     if not traceparent:
         return trace.get_current_span().get_span_context()
-    found = _propagator.extract({TRACEPARENT_KEY: traceparent})
-    return trace.get_current_span(found).get_span_context()
+    caller_context = _propagator.extract({TRACEPARENT_KEY: traceparent})
+    return trace.get_current_span(caller_context).get_span_context()
 
 
 def span_id_of(traceparent: str) -> str:

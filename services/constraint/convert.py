@@ -41,7 +41,8 @@ def compiled_to_proto(compiled: Compiled, *, cached: bool) -> pb.CompileResponse
         hash=compiled.hash,
         engine_text=compiled.engine_text,
         unsupported=[
-            contract_pb2.UnsupportedKeyword(keyword=found.keyword, path=found.path) for found in compiled.unsupported
+            contract_pb2.UnsupportedKeyword(keyword=unsupported.keyword, path=unsupported.path)
+            for unsupported in compiled.unsupported
         ],
         cached=cached,
         warnings=compiled.warnings,
@@ -88,18 +89,18 @@ def _rule_from_proto(rule: contract_pb2.Rule) -> Rule:
             return Rule(rule.name)
 
 
-def enforcement_to_proto(found: Enforcement) -> pb.EnforceResponse:
+def enforcement_to_proto(enforcement: Enforcement) -> pb.EnforceResponse:
     """Encode the result of the pipeline."""
     return pb.EnforceResponse(
-        valid=found.valid,
-        output=found.output,
-        structured_output_json=found.structured_output_json,
-        stages=[stage_report_to_proto(report) for report in found.stages],
-        guarantee=guarantee_to_proto(found.guarantee),
-        error=optional_failure_to_proto(found.failure),
-        semantic_score=found.semantic_score,
-        warnings=found.warnings,
-        judge_usage=optional_usage_to_proto(found.judge_usage),
+        valid=enforcement.valid,
+        output=enforcement.output,
+        structured_output_json=enforcement.structured_output_json,
+        stages=[stage_report_to_proto(report) for report in enforcement.stages],
+        guarantee=guarantee_to_proto(enforcement.guarantee),
+        error=optional_failure_to_proto(enforcement.failure),
+        semantic_score=enforcement.semantic_score,
+        warnings=enforcement.warnings,
+        judge_usage=optional_usage_to_proto(enforcement.judge_usage),
     )
 
 
@@ -124,4 +125,6 @@ def grammar_report_to_proto(report: GrammarReport) -> pb.ValidateGrammarResponse
 
 
 def _problems_to_proto(problems: Iterable[Problem]) -> list[pb.GrammarProblem]:
-    return [pb.GrammarProblem(line=found.line, column=found.column, message=found.message) for found in problems]
+    return [
+        pb.GrammarProblem(line=problem.line, column=problem.column, message=problem.message) for problem in problems
+    ]

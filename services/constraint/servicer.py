@@ -27,7 +27,7 @@ class ConstraintServicer(constraint_service_pb2_grpc.ConstraintServiceServicer):
 
     async def Enforce(self, request: pb.EnforceRequest, context: Context) -> pb.EnforceResponse:
 
-        found = await self._constraints.enforce(
+        enforcement = await self._constraints.enforce(
             request.output,
             convert.contract_from_proto(request.contract),
             convert.rules_from_proto(request.rules),
@@ -35,7 +35,7 @@ class ConstraintServicer(constraint_service_pb2_grpc.ConstraintServiceServicer):
             is_decoder_enforced=request.decoder_enforced,
             judge_model=request.judge_model,
         )
-        return convert.enforcement_to_proto(found)
+        return convert.enforcement_to_proto(enforcement)
 
     async def ValidateGrammar(self, request: pb.ValidateGrammarRequest, context: Context) -> pb.ValidateGrammarResponse:
         text = convert.text_from_proto(request)
@@ -58,11 +58,11 @@ class ConstraintServicer(constraint_service_pb2_grpc.ConstraintServiceServicer):
 
     async def ValidateSchema(self, request: pb.ValidateSchemaRequest, context: Context) -> pb.ValidateSchemaResponse:
 
-        found = await self._constraints.check_schema(
+        report = await self._constraints.check_schema(
             request.document_json, request.schema_json, ignore_formats=request.ignore_formats
         )
         return pb.ValidateSchemaResponse(
-            valid=not found.violations, violations=map(violation_to_proto, found.violations), warnings=found.warnings
+            valid=not report.violations, violations=map(violation_to_proto, report.violations), warnings=report.warnings
         )
 
     async def CompileRules(self, request: pb.CompileRulesRequest, context: Context) -> pb.CompileRulesResponse:

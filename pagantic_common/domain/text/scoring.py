@@ -62,7 +62,7 @@ class TextIndex:
     @property
     def size_bytes(self) -> int:
         """Estimated memory of the index."""
-        postings = sum(found.itemsize * len(found) for found in self._postings.values())
+        postings = sum(occurrences.itemsize * len(occurrences) for occurrences in self._postings.values())
         return postings + TERM_BYTES * len(self._postings) + 32 * self._size
 
     def bm25(self, query: str) -> dict[int, float]:

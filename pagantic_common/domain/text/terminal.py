@@ -23,7 +23,7 @@ def plain_text(text: str) -> str:
 
 def plain_json(text: str) -> str:
     """Return the same JSON with the control characters of its strings as escapes."""
-    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text.replace("\r", ""))
+    return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text.replace("\r", ""))
 
 
 class WordWrap:

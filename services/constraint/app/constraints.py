@@ -68,12 +68,12 @@ class Constraints:
         engine_text = await self._grammar_of(contract)
         monotonic_s = self._clock.monotonic_s
         job = EnforceJob(output, contract, rules, engine_text, is_decoder_enforced)
-        found = await self._workers.run(self._work.enforce, job, monotonic_s)
-        if not intent or not found.valid:
-            return found
+        enforcement = await self._workers.run(self._work.enforce, job, monotonic_s)
+        if not intent or not enforcement.valid:
+            return enforcement
         start_s = monotonic_s()
-        verdict = await self._judge.judge(found.output, intent, judge_model)
-        return with_verdict(found, verdict, monotonic_s() - start_s)
+        verdict = await self._judge.judge(enforcement.output, intent, judge_model)
+        return with_verdict(enforcement, verdict, monotonic_s() - start_s)
 
     async def _grammar_of(self, contract: Contract) -> str:
         """Return the engine text of the contract's grammar; empty when there is none to check."""

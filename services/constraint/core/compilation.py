@@ -82,7 +82,7 @@ class Compiled:
     @property
     def size_bytes(self) -> int:
         """Estimated size in memory."""
-        listed = sum(len(found.keyword) + len(found.path) + _ENTRY_BYTES for found in self.unsupported)
+        listed = sum(len(keyword.keyword) + len(keyword.path) + _ENTRY_BYTES for keyword in self.unsupported)
         return _ENTRY_BYTES + sys.getsizeof(self.engine_text) + listed + sum(map(sys.getsizeof, self.warnings))
 
 
@@ -131,9 +131,9 @@ def _compile_schema(source: Source, limits: Limits) -> Compiled:
             reason = str(error).removeprefix(_UNSATISFIABLE).lstrip(" :")
             raise InvalidRequest(f"no JSON satisfies the schema{reason and f': {reason}'}") from None
         return _compile_type(source, schema, str(error))
-    found = _rounded(schema)
-    found += [place for objection in objections for place in _places_of(objection, schema_for_engine(schema))]
-    return Compiled(source.hash, engine_text, tuple(dict.fromkeys(found))[:MAX_UNSUPPORTED], warnings)
+    unsupported = _rounded(schema)
+    unsupported += [place for objection in objections for place in _places_of(objection, schema_for_engine(schema))]
+    return Compiled(source.hash, engine_text, tuple(dict.fromkeys(unsupported))[:MAX_UNSUPPORTED], warnings)
 
 
 def _compile_type(source: Source, schema: Schema, reason: str) -> Compiled:
@@ -153,15 +153,15 @@ def _places_of(warning: str, schema: Schema) -> list[Unsupported]:
     """Find the keywords that an engine's warning concerns; an unknown warning concerns the whole schema."""
     if match := _UNIMPLEMENTED.match(warning):
         keys = set(json.loads(match.group(1)))
-        found = _find(schema, lambda key, _: key in keys)
+        unsupported = _find(schema, lambda key, _: key in keys)
     elif match := _UNKNOWN_FORMAT.match(warning):
         name = match.group(1)
-        found = _find(schema, lambda key, value: key == "format" and value == name)
+        unsupported = _find(schema, lambda key, value: key == "format" and value == name)
     elif warning.startswith("oneOf"):
-        found = _find(schema, lambda key, _: key == "oneOf")
+        unsupported = _find(schema, lambda key, _: key == "oneOf")
     else:
-        found = []
-    return found or [Unsupported(warning[:_MAX_REASON_CHARS], "")]
+        unsupported = []
+    return unsupported or [Unsupported(warning[:_MAX_REASON_CHARS], "")]
 
 
 def _rounded(schema: Schema) -> list[Unsupported]:

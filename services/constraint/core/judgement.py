@@ -67,7 +67,7 @@ def require_intent(intent: str) -> None:
         raise InvalidRequest("intent is empty: say what the output should achieve")
 
 
-def with_verdict(found: Enforcement, verdict: Verdict, duration_s: float) -> Enforcement:
+def with_verdict(enforcement: Enforcement, verdict: Verdict, duration_s: float) -> Enforcement:
     """Return the enforcement of a valid output with the judge's verdict as its last stage."""
     reason = f"{verdict.reason} (confidence {verdict.confidence:g}, judge prompt {PROMPT_VERSION})"
     message = f"the output does not meet its intent: {reason}"
@@ -78,9 +78,9 @@ def with_verdict(found: Enforcement, verdict: Verdict, duration_s: float) -> Enf
     else:
         failure = failure_of_report(report)
     return replace(
-        found,
+        enforcement,
         valid=verdict.valid,
-        stages=(*found.stages[:-1], replace(report, duration_s=duration_s)),
+        stages=(*enforcement.stages[:-1], replace(report, duration_s=duration_s)),
         failure=failure,
         semantic_score=verdict.score,
         judge_usage=verdict.usage,
@@ -96,12 +96,12 @@ def judge_messages(output: str, intent: str) -> tuple[Message, ...]:
 def verdict_of(answer: str) -> Verdict:
     """Read the judge's answer; raises Internal (INFERENCE_MALFORMED_RESPONSE) for an answer that is not a verdict."""
     try:
-        found = parse_json(answer)
+        fields = parse_json(answer)
     except JsonTextError:
-        found = None
-    if not isinstance(found, dict):
+        fields = None
+    if not isinstance(fields, dict):
         raise _malformed()
-    valid, reason, confidence = found.get("valid"), found.get("reason"), found.get("confidence")
+    valid, reason, confidence = fields.get("valid"), fields.get("reason"), fields.get("confidence")
     if not isinstance(valid, bool) or not isinstance(reason, str) or isinstance(confidence, bool):
         raise _malformed()
     if not isinstance(confidence, int | float) or not 0 <= confidence <= 1:

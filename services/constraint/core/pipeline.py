@@ -68,10 +68,10 @@ class Pipeline:
         structured = ""
         if self.checks.schema is not None and is_json(self.output):
             structured = self.output
-        found = Enforcement(not failures, self.output, structured, reports, self._guarantee(failures))
+        enforcement = Enforcement(not failures, self.output, structured, reports, self._guarantee(failures))
         if failures:
-            return replace(found, failure=failure_of_report(failures[0]))
-        return found
+            return replace(enforcement, failure=failure_of_report(failures[0]))
+        return enforcement
 
     def _run_stages(self) -> Iterator[StageReport]:
         steps: dict[Stage, Callable[[], StageReport]] = {

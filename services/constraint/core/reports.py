@@ -38,5 +38,8 @@ def failure_of_report(report: StageReport) -> Failure:
     message = report.violations[0].message
     if count > 1:
         message += f" (and {count - 1} more)"
-    listed = [{"path": found.path, "message": found.message} for found in report.violations[:MAX_DETAILED_VIOLATIONS]]
+    listed = [
+        {"path": violation.path, "message": violation.message}
+        for violation in report.violations[:MAX_DETAILED_VIOLATIONS]
+    ]
     return failure_of(code, message, details={"violations": listed, "violation_count": count})

@@ -135,12 +135,12 @@ def parse_exactly(text: str) -> Any:
 
 
 def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         counts = Counter(name for name, _ in pairs)
         twice = next(name for name, count in counts.items() if count > 1)
         raise JsonTextError(f'an object has the key "{printable(twice)}" more than once')
-    return found
+    return members
 
 
 def find_violations(document_json: str, validator: Validator) -> list[Violation]:

@@ -46,7 +46,7 @@ class Work:
             schema, validator = open_schema(job.contract.schema_json, self.limits)
             checks = replace(checks, schema=schema, validator=validator)
             warnings = warnings_of(schema)
-        found = Pipeline(
+        enforcement = Pipeline(
             job.output,
             job.contract,
             checks,
@@ -54,7 +54,7 @@ class Work:
             monotonic_s=monotonic_s,
             repairs=self.repairs,
         ).run()
-        return replace(found, warnings=warnings)
+        return replace(enforcement, warnings=warnings)
 
     def check_grammar(self, grammar: str, text: str | None) -> GrammarReport:
         """Parse and compile a grammar, and match a text."""

@@ -61,11 +61,11 @@ class ContextBuilding:
         A text has a few tokens more or less than the sum over its lines. So the sum gives the first guess, the second
         is one chunk more or less, and then the range is halved.
         """
-        most = min(len(chunks), budget)  # a line has at least one token
-        lines = [line_of(number, chunk) for number, chunk in enumerate(chunks[:most], 1)]
+        max_lines = min(len(chunks), budget)  # a line has at least one token
+        lines = [line_of(number, chunk) for number, chunk in enumerate(chunks[:max_lines], 1)]
         sums = list(accumulate(await self._counter.count(model, lines)))
         guess = max(1, sum(total <= budget for total in sums))
-        fits, tokens, exceeds = 0, 0, most + 1
+        fits, tokens, exceeds = 0, 0, max_lines + 1
         is_first = True
         while exceeds - fits > 1:
             counted = await self._count_whole(chunks[:guess], model)

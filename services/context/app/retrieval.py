@@ -83,5 +83,5 @@ def _search(indexed: _Indexed, query: str, policy: RetrievalPolicy) -> list[Chun
     if policy.retriever is Retriever.KEYWORD:
         search, kind = indexed.index.coverage, Retriever.KEYWORD
     scores = sorted(search(query).items())
-    found = [replace(indexed.chunks[at], score=score, score_kind=kind.value) for at, score in scores]
-    return select_chunks(found, policy.min_score, policy.max_chunks)
+    chunks = [replace(indexed.chunks[at], score=score, score_kind=kind.value) for at, score in scores]
+    return select_chunks(chunks, policy.min_score, policy.max_chunks)

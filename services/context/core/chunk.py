@@ -21,9 +21,9 @@ def select_chunks(
     Of chunks with the same content, or the same source and id, only the best is kept. A reply has at most 1000 chunks
     and `max_bytes`; `max_chunks` above 0 lowers the number.
     """
-    most = MAX_CHUNKS
+    max_kept = MAX_CHUNKS
     if max_chunks > 0:
-        most = min(max_chunks, MAX_CHUNKS)
+        max_kept = min(max_chunks, MAX_CHUNKS)
     left_bytes = max_bytes
     kept: list[Chunk] = []
     seen: set[object] = set()
@@ -37,7 +37,7 @@ def select_chunks(
                 break
             kept.append(chunk)
         seen |= keys
-        if len(kept) == most:
+        if len(kept) == max_kept:
             break
     return kept
 

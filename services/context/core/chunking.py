@@ -34,12 +34,12 @@ def split_text(text: str, chunk_chars: int, overlap_chars: int) -> list[str]:
 
 
 def _find_cut(text: str, start: int, chunk_chars: int) -> int:
-    least, most = start + (chunk_chars + 1) // 2, start + chunk_chars
+    earliest, latest = start + (chunk_chars + 1) // 2, start + chunk_chars
     for pattern in _BREAKS:
-        ends = [match.end() for match in pattern.finditer(text, least, most)]
+        ends = [match.end() for match in pattern.finditer(text, earliest, latest)]
         if ends:
             return ends[-1]
-    return most
+    return latest
 
 
 def _find_start(text: str, end: int, overlap_chars: int) -> int:

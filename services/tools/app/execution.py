@@ -133,6 +133,6 @@ class ToolExecutor:
 
 
 def _refuse_arguments(name: str, error: InvalidArguments) -> Failure:
-    violations = [{"argument": found.argument, "problem": found.problem} for found in error.violations]
+    violations = [{"argument": violation.argument, "problem": violation.problem} for violation in error.violations]
     message = f"tool {name!r} was not run: {error}"
     return failure_of(ErrorCode.TOOL_INVALID_ARGUMENTS, message, details={"violations": violations})

@@ -170,9 +170,9 @@ def _compute_chain(node: ast.BinOp, depth: int) -> Number:
 
 
 def _call(name: str, values: Sequence[Number]) -> Number:
-    function, least, most = _FUNCTIONS[name]
-    if not least <= len(values) <= most:
-        raise ToolFailed(f"{name} takes {least} to {most} arguments, not {len(values)}")
+    function, min_count, max_count = _FUNCTIONS[name]
+    if not min_count <= len(values) <= max_count:
+        raise ToolFailed(f"{name} takes {min_count} to {max_count} arguments, not {len(values)}")
     try:
         return _check(function(*values))
     except ValueError:

@@ -66,8 +66,8 @@ def query_json(document_json: str, query: str) -> str:
         raise ToolFailed(f"the document is not JSON: {error}") from None
     try:
         compiled = jmespath.compile(query)
-        found = _BoundedInterpreter(MAX_WORK).visit(compiled.parsed, document)
-        return dump_json(found)
+        result = _BoundedInterpreter(MAX_WORK).visit(compiled.parsed, document)
+        return dump_json(result)
     except _BudgetExceeded:
         raise ToolFailed("the query makes too much of the document: ask for less") from None
     except RecursionError:

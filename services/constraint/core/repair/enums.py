@@ -99,30 +99,30 @@ class _Places:
         schemas = self.known[()]
         for depth, part in enumerate(place, start=1):
             prefix = place[:depth]
-            found = self.known.get(prefix)
-            if found is None:
-                found = self.known[prefix] = self.expand(_children(schemas, part))
-            schemas = found
+            applicable = self.known.get(prefix)
+            if applicable is None:
+                applicable = self.known[prefix] = self.expand(_children(schemas, part))
+            schemas = applicable
             if not schemas:
                 break
         return schemas
 
     def expand(self, schemas: Iterable[Any]) -> Schemas:
         """Follow local references and combinations; returns each subschema once."""
-        found: dict[int, dict[str, Any]] = {}
+        applicable: dict[int, dict[str, Any]] = {}
         waiting = list(schemas)
-        while waiting and len(found) < MAX_SCHEMAS_PER_PLACE:
+        while waiting and len(applicable) < MAX_SCHEMAS_PER_PLACE:
             schema = waiting.pop(0)
-            if not isinstance(schema, dict) or id(schema) in found:
+            if not isinstance(schema, dict) or id(schema) in applicable:
                 continue
-            found[id(schema)] = schema
+            applicable[id(schema)] = schema
             for keyword in ("allOf", "anyOf", "oneOf"):
                 if isinstance(schema.get(keyword), list):
                     waiting.extend(schema[keyword])
             waiting.extend(schema[keyword] for keyword in ("if", "then", "else") if keyword in schema)
             if isinstance(reference := schema.get("$ref"), str):
                 waiting.append(resolve_reference(self.root, reference))
-        return tuple(found.values())
+        return tuple(applicable.values())
 
 
 _MAX_DISTINCT_ITEMS = 64  # items of an array beyond these share one place

@@ -51,11 +51,11 @@ def without_repeated_keys(text: str) -> tuple[str, tuple[str, ...]]:
 def _has_repeated_keys(text: str) -> bool:
     is_found = False
 
-    def look(pairs: list[tuple[str, Any]]) -> None:
+    def note_repetition(pairs: list[tuple[str, Any]]) -> None:
         nonlocal is_found
         is_found |= len(dict(pairs)) < len(pairs)
 
-    json.loads(text, parse_float=str, object_pairs_hook=look)
+    json.loads(text, parse_float=str, object_pairs_hook=note_repetition)
     return is_found
 
 

@@ -237,7 +237,7 @@ class _Evidence:
         self.text = text
         # The spelling of each fraction, so that none is rounded.
         self.number_texts = {float(number): number for number in _NUMBER.findall(text) if _STRICT_NUMBER.match(number)}
-        self.quoted = {found for pair in _QUOTED.findall(text) for found in pair}
+        self.quoted = {quoted for pair in _QUOTED.findall(text) for quoted in pair}
         self.numbers = {_decimal_of(number) for number in _NUMBER.findall(text)}
         self.fractions = {float(number) for number in self.numbers if number is not None}
         decoded = _UNICODE_ESCAPE.sub(lambda match: chr(int(match[1], 16)), text)
@@ -270,7 +270,7 @@ class _Evidence:
     def has_text(self, text: str) -> bool:
         if not text:
             return bool(_EMPTY_TEXT.search(self.text))
-        return text in self.quoted or text in self.text or any(_plain(text) in found for found in self.plain)
+        return text in self.quoted or text in self.text or any(_plain(text) in plain for plain in self.plain)
 
 
 def _plain(text: str) -> str:

@@ -120,10 +120,10 @@ def _check_excludes(text: str, output: str) -> str:
 
 
 def _check_excludes_words(words: list[str], output: str) -> str:
-    found = find_words(words, output)
-    if not found:
+    matches = find_words(words, output)
+    if not matches:
         return ""
-    return f"contains the word {found[0][:_MAX_SHOWN_CHARS]!r}"
+    return f"contains the word {matches[0][:_MAX_SHOWN_CHARS]!r}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,16 +116,16 @@ def _syntax_error_of(expression: str) -> str:
         message = str(error)
     else:
         return "it is not CEL"
-    found = _SYNTAX_ERROR.search(message)
-    if found is None:
+    match = _SYNTAX_ERROR.search(message)
+    if match is None:
         return first_line(message)
-    what = found["what"]
+    what = match["what"]
     if unexpected := _UNEXPECTED.match(what):
         what = f"unexpected {unexpected['token']!r}"
     what = what.replace("unexpected '<EOF>'", "the expression ends too early").replace("'<EOF>'", "the end")
-    described = f"column {found['column']}: {what[:_MAX_REASON_CHARS]}"
-    if found["line"] != "1":
-        described = f"line {found['line']} {described}"
+    described = f"column {match['column']}: {what[:_MAX_REASON_CHARS]}"
+    if match["line"] != "1":
+        described = f"line {match['line']} {described}"
     return described
 
 
@@ -142,9 +142,9 @@ def _reason_of(error: Exception) -> str:
 
 def _check_fields(expression: str, schema: Schema) -> None:
     """Refuse a field of `value` that no valid output has: no output could make the rule hold."""
-    for found in _FIELDS_OF_VALUE.finditer(_STRING_OR_SIZE.sub('""', expression)):
-        names = [name.strip() for name in found["names"].split(".")[1:]]
-        if found["is_call"]:
+    for match in _FIELDS_OF_VALUE.finditer(_STRING_OR_SIZE.sub('""', expression)):
+        names = [name.strip() for name in match["names"].split(".")[1:]]
+        if match["is_call"]:
             names.pop()
         _check_field(names, schema)
 
