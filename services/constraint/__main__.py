@@ -11,6 +11,7 @@ from pagantic_common.rpc.channel import open_channel
 from pagantic_common.rpc.server import Program, Registration
 from pagantic_common.telemetry.clock import SystemClock
 from pagantic_common.workers.process_workers import ProcessWorkers
+from pagantic_common.workers.worker_process import WorkerLimits
 from services.constraint.adapters.grammar_folder import GrammarFolder
 from services.constraint.adapters.inference_judge import InferenceJudge
 from services.constraint.app.constraints import Constraints
@@ -26,8 +27,11 @@ SERVICE_NAME = "pagantic.constraint.v1.ConstraintService"
 async def open_app(settings: ConstraintSettings) -> AsyncIterator[Sequence[Registration]]:
     """Wire the service; raises InvalidRequest for a grammars folder that cannot be used."""
     grammars = GrammarFolder(settings.grammars_folder)
+    worker_limits = WorkerLimits(
+        settings.workers, settings.max_work_s, settings.max_work_mib, settings.queue_capacity, Work.__module__
+    )
     async with (
-        ProcessWorkers(settings.worker_limits) as workers,
+        ProcessWorkers(worker_limits) as workers,
         open_channel(settings.inference_address, max_message_bytes=settings.max_message_bytes) as channel,
     ):
         constraints = Constraints(

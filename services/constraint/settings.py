@@ -10,9 +10,7 @@ from pydantic_settings import SettingsConfigDict
 
 from pagantic_common.domain.defaults import PORTS, local_address
 from pagantic_common.settings import CallerSettings
-from pagantic_common.workers.worker_process import WorkerLimits
 from services.constraint.core.model import Limits
-from services.constraint.core.work import Work
 
 
 class ConstraintSettings(CallerSettings):
@@ -50,8 +48,3 @@ class ConstraintSettings(CallerSettings):
     def limits(self) -> Limits:
         """The limits of sources and outputs."""
         return Limits(self.max_schema_bytes, self.max_schema_depth, self.max_output_bytes)
-
-    @property
-    def worker_limits(self) -> WorkerLimits:
-        """The limits of the worker processes."""
-        return WorkerLimits(self.workers, self.max_work_s, self.max_work_mib, self.queue_capacity, Work.__module__)
