@@ -67,7 +67,9 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Close the connection; running calls are cancelled."""
-        channel, self._channel, self._made_stub = self._channel, None, None
+        channel = self._channel
+        self._channel = None
+        self._made_stub = None
         if channel is not None:
             await channel.close()
 

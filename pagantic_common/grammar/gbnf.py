@@ -102,7 +102,9 @@ class _Parser:
         return self.text[self.at : self.at + 1]
 
     def skip_space(self, *, newlines: bool) -> None:
-        text, at, size = self.text, self.at, len(self.text)
+        text = self.text
+        at = self.at
+        size = len(text)
         while at < size:
             char = text[at]
             if char == "#":
@@ -170,7 +172,8 @@ class _Parser:
             self.skip_space(newlines=len(stack) > 1)
 
     def parse_item(self, stack: list[_Group], char: str) -> None:
-        group, start = stack[-1], self.at
+        group = stack[-1]
+        start = self.at
         node: Node
         depth = 0
         if char == ")":

@@ -59,7 +59,11 @@ class Breaker:
                 self._open(now_s, FIRST_OPEN_S)
 
     def _open(self, now_s: float, interval_s: float) -> None:
-        self._open_s, self._until_s, self._is_probing = interval_s, now_s + interval_s, False
+        self._open_s = interval_s
+        self._until_s = now_s + interval_s
+        self._is_probing = False
 
     def _close(self, failures: int) -> None:
-        self._failures, self._open_s, self._is_probing = failures, 0.0, False
+        self._failures = failures
+        self._open_s = 0.0
+        self._is_probing = False

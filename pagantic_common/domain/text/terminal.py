@@ -59,12 +59,15 @@ class WordWrap:
 
     def _place(self, piece: str) -> str:
         if piece == "\n":
-            ended, self._space, self._column = self._space + "\n", "", 0
+            ended = self._space + "\n"
+            self._space = ""
+            self._column = 0
             return ended
         if piece.isspace():
             self._space = self._space + piece
             return ""
-        space, self._space = self._space, ""
+        space = self._space
+        self._space = ""
         columns = _columns_of(piece)
         if self._column and space and self._column + len(space) + columns > self._width:
             self._column = columns

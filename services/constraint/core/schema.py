@@ -167,7 +167,8 @@ class _DocumentOrder:
         self.ranks: dict[int, dict[str, int]] = {}
 
     def key_of(self, path: list[str | int]) -> tuple[int, ...]:
-        value, key = self.document, []
+        value = self.document
+        key = []
         for part in path:
             if isinstance(part, int) and isinstance(value, list):
                 key.append(part)

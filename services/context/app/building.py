@@ -65,7 +65,8 @@ class ContextBuilding:
         lines = [line_of(number, chunk) for number, chunk in enumerate(chunks[:max_lines], 1)]
         sums = list(accumulate(await self._counter.count(model, lines)))
         guess = max(1, sum(total <= budget for total in sums))
-        fits, tokens, exceeds = 0, 0, max_lines + 1
+        fits = tokens = 0
+        exceeds = max_lines + 1
         is_first = True
         while exceeds - fits > 1:
             counted = await self._count_whole(chunks[:guess], model)

@@ -63,7 +63,9 @@ class ToolExecutor:
         failure: Failure | None = None
         code: ErrorCode | None = None
         if isinstance(content, Failure):
-            failure, code, content = content, content.code, content.message
+            failure = content
+            code = failure.code
+            content = failure.message
         log.info(
             "tool executed",
             tool=call.name[:64],
@@ -105,7 +107,8 @@ class ToolExecutor:
             await asyncio.sleep(wait_s)
 
     async def _attempt(self, tool: Tool, arguments: Mapping[str, Any], deadline: Deadline) -> str | Failure:
-        name, idempotent = tool.definition.name, tool.definition.idempotent
+        name = tool.definition.name
+        idempotent = tool.definition.idempotent
         timeout_s = tool.definition.timeout_s or self._limits.default_timeout_s
         limit_s = deadline.limit(timeout_s, self._clock.monotonic_s())
         timer = asyncio.timeout(limit_s)

@@ -94,7 +94,8 @@ def evaluate(expression: str) -> Number:
 def _tokenize(text: str) -> list[str]:
     """Split an expression into tokens as Python spells them."""
     tokens: list[str] = []
-    position, end = 0, len(text.rstrip())
+    position = 0
+    end = len(text.rstrip())
     while position < end:
         match = _TOKEN.match(text, position)
         if match is None:

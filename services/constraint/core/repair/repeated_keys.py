@@ -40,7 +40,8 @@ def without_repeated_keys(text: str) -> tuple[str, tuple[str, ...]]:
     if not _has_repeated_keys(text):
         return text, ()
     cuts, keys = _find_repeated(text)
-    pieces, end = [], 0
+    pieces = []
+    end = 0
     for start, stop in sorted(cuts):
         if start >= end:  # a later start would lie inside an earlier cut
             pieces.append(text[end:start])
