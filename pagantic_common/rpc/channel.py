@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 import grpc
@@ -37,10 +37,10 @@ class CancelUnary(grpc.aio.UnaryUnaryClientInterceptor):
         return call
 
 
-def channel_options(max_message_bytes: int) -> list[tuple[str, Any]]:
-    """Return the options of every channel; reconnects are quick, so that a restarted service is used soon."""
+def channel_options(max_message_bytes: int, waits: Collection[str] = ()) -> list[tuple[str, Any]]:
+    """Return the options of a channel; reconnects are quick, so that a restarted service is used soon."""
     return [
-        ("grpc.service_config", service_config()),
+        ("grpc.service_config", service_config(waits)),
         ("grpc.per_rpc_retry_buffer_size", max_message_bytes),  # requests of any size can be retried
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.max_send_message_length", max_message_bytes),
@@ -57,9 +57,12 @@ def channel_options(max_message_bytes: int) -> list[tuple[str, Any]]:
     ]
 
 
-def open_channel(address: str, *, max_message_bytes: int) -> grpc.aio.Channel:
-    """Open a plaintext channel that connects on first use; its calls are traced where spans are recorded."""
-    options = channel_options(max_message_bytes)
+def open_channel(address: str, *, max_message_bytes: int, waits: Collection[str] = ()) -> grpc.aio.Channel:
+    """Open a plaintext channel that connects on first use; its calls are traced where spans are recorded.
+
+    gRPC does not repeat calls of the methods in `waits` that the service had no room for: they wait in a line.
+    """
+    options = channel_options(max_message_bytes, waits)
     if not is_recording():
         return grpc.aio.insecure_channel(address, options=options)
     # Imported here: clients without a collector do not install it.

@@ -8,6 +8,7 @@ retries. With `grpc-retry-pushback-ms` a server sets the time of a retry, or for
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from typing import Any
 
 MAX_ATTEMPTS = 3
@@ -63,14 +64,20 @@ def is_retried(method: object) -> bool:
     return getattr(method, "_method", b"") in _RETRIED_PATHS  # gRPC has no public name for a method's path
 
 
-def service_config() -> str:
-    """Return the service config as JSON."""
+def service_config(waits: Collection[str] = ()) -> str:
+    """Return the service config as JSON; calls of the methods in `waits` wait for room by themselves."""
     names = [{"service": service, "method": name} for service, methods in RETRIED_METHODS.items() for name in methods]
+    waiting = [name for name in names if name["method"] in waits]
+    method_config = [{"name": [name for name in names if name not in waiting], "retryPolicy": _RETRY_POLICY}]
+    if waiting:
+        method_config.append(
+            {"name": waiting, "retryPolicy": _RETRY_POLICY | {"retryableStatusCodes": ["UNAVAILABLE"]}}
+        )
     config: dict[str, Any] = {
         # Health checking works only with round_robin, which also spreads calls over the pods of a headless Service.
         "loadBalancingConfig": [{"round_robin": {}}],
         "healthCheckConfig": {"serviceName": ""},
-        "methodConfig": [{"name": names, "retryPolicy": _RETRY_POLICY}],
+        "methodConfig": method_config,
         "retryThrottling": {"maxTokens": BUDGET_TOKENS, "tokenRatio": TOKENS_PER_SUCCESS},
     }
     return json.dumps(config)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+import itertools
 
 PROBE_S = 0.2
 
@@ -12,38 +12,45 @@ class WaitingLine:
     """A line in which refused callers wait, so that they neither ask again all the time nor overtake each other.
 
     Whenever a call ends, the first of the line is let through, for that call has made room. Every PROBE_S one is let
-    through besides, for the service has other callers too.
+    through besides, for the service has other callers too. A caller that is let through and refused again takes a new
+    ticket: what it lacks may be room for its own request only, and the others must not wait for that.
+
+    Attributes:
+        callers: How many use the line, whether they wait or are served.
     """
 
     def __init__(self) -> None:
-        self._line: deque[asyncio.Future[None]] = deque()
+        self.callers = 0
+        self._tickets = itertools.count()
+        self._line: dict[int, asyncio.Future[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._line)
 
-    async def wait(self, timeout_s: float, *, is_first: bool = False) -> bool:
-        """Wait for a turn; False when it did not come in time. A caller that was let through and refused is first."""
+    def take_ticket(self) -> int:
+        """Return a place in the line: those with lower numbers come first."""
+        return next(self._tickets)
+
+    async def wait(self, ticket: int, timeout_s: float) -> bool:
+        """Wait for a turn; False when it did not come in time."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if is_first:
-            self._line.appendleft(turn)
-        else:
-            self._line.append(turn)
+        self._line[ticket] = turn
         self._probe_later()
         try:
-            done, _ = await asyncio.wait([turn], timeout=timeout_s)
+            await asyncio.wait([turn], timeout=timeout_s)
+        except asyncio.CancelledError:
+            if turn.done():  # its turn is another's now
+                self.call_ended()
+            raise
         finally:
-            if turn in self._line:
-                self._line.remove(turn)
-        return bool(done)
+            self._line.pop(ticket, None)
+        return turn.done()
 
     def call_ended(self) -> None:
         """Let the first of the line through."""
-        while self._line:
-            turn = self._line.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                return
+        if self._line:
+            self._line.pop(min(self._line)).set_result(None)
 
     def _probe_later(self) -> None:
         if self._timer is None:

@@ -95,14 +95,14 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
 
 def _channels(settings: OrchestratorSettings) -> list[AbstractAsyncContextManager[grpc.aio.Channel]]:
     """Return the channels to inference, constraint, context, rerank and tools, to be opened."""
-    addresses = (
-        settings.inference_address,
+    others = (
         settings.constraint_address,
         settings.context_address,
         settings.rerank_address,
         settings.tools_address,
     )
-    return [open_channel(address, max_message_bytes=settings.max_message_bytes) for address in addresses]
+    open_one = partial(open_channel, max_message_bytes=settings.max_message_bytes)
+    return [open_one(settings.inference_address, waits=["Infer"]), *(open_one(address) for address in others)]
 
 
 def _services(

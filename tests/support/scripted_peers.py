@@ -38,15 +38,17 @@ class ScriptedTools(rpc.ToolServiceServicer):
 
 
 class ScriptedInference(inference_rpc.InferenceServiceServicer):
-    """Streams what `behave` yields for each call's number, from 1 on."""
+    """Streams what `behave` yields for each call's number, from 1 on, and where it wants that for its request."""
 
-    def __init__(self, behave):
+    def __init__(self, behave, *, with_request=False):
         self.behave = behave
+        self.with_request = with_request
         self.calls = 0
 
     async def Infer(self, request, context):
         self.calls += 1
-        async for response in self.behave(self.calls):
+        given = (self.calls, request) if self.with_request else (self.calls,)
+        async for response in self.behave(*given):
             yield response
 
     def registration(self):

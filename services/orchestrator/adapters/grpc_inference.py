@@ -106,7 +106,7 @@ class GrpcInference:
         )
         self._peer = Peer("inference", channel, patience_s=patience_s)
         self._busy_patience_s = busy_patience_s
-        self._line = WaitingLine()
+        self._lines: dict[str, WaitingLine] = {}
         self._windows: dict[str, int] = {}
 
     async def count_tokens(
@@ -148,23 +148,31 @@ class GrpcInference:
     ) -> AsyncGenerator[inference_service_pb2.InferResponse, None]:
         """Call Infer; a call that finds no room waits in line for it, and is made again, within the patience."""
         end_s = time.monotonic() + self._busy_patience_s
-        refusal: Overloaded | None = None
-        if self._line and not await self._line.wait(end_s - time.monotonic()):
-            raise _no_room(len(self._line))
-        while True:
-            try:
-                async with aclosing(self._call(request)) as responses:
-                    async for response in responses:
-                        yield response
-            except _NoRoomError as refused:
-                refusal = refused.error
-            else:
-                return
-            if not await self._line.wait(end_s - time.monotonic(), is_first=True):
-                raise refusal
+        line = self._lines.setdefault(request.model, WaitingLine())  # a model that has no room holds up no other
+        line.callers += 1
+        try:
+            ticket = line.take_ticket()
+            refusal = _no_room(len(line))
+            is_let_through = not line or await line.wait(ticket, end_s - time.monotonic())
+            while is_let_through:
+                try:
+                    async with aclosing(self._call(request, line)) as responses:
+                        async for response in responses:
+                            yield response
+                except _NoRoomError as refused:
+                    refusal = refused.error
+                else:
+                    return
+                is_let_through = await line.wait(ticket, end_s - time.monotonic())
+                ticket = line.take_ticket()
+            raise refusal
+        finally:
+            line.callers -= 1
+            if not line.callers:
+                self._lines.pop(request.model, None)
 
     async def _call(
-        self, request: inference_service_pb2.InferRequest
+        self, request: inference_service_pb2.InferRequest, line: WaitingLine
     ) -> AsyncGenerator[inference_service_pb2.InferResponse, None]:
         """Call Infer once; raises _NoRoomError when the service refused it. Any other end of the call makes room."""
         is_refused = is_answered = False
@@ -180,7 +188,7 @@ class GrpcInference:
             raise
         finally:
             if not is_refused:
-                self._line.call_ended()
+                line.call_ended()
 
     async def sample(self, command: Sample, hints: Hints) -> AsyncGenerator[CandidateOutput | TokenUsage, None]:
         """Yield the prompt's usage, each candidate with its own usage as it ends, then the usage of all."""

@@ -1,6 +1,7 @@
 """The orchestrator's side of the inference contract, over a real socket."""
 
 import asyncio
+import contextlib
 
 from pagantic.common.v1 import message_pb2, usage_pb2
 from pagantic.inference.v1 import generation_pb2
@@ -88,7 +89,7 @@ async def ask_together(behave, count, busy_patience_s):
     command = Infer(ASKED, (), ToolChoice(), "", None)
     async with (
         served(ScriptedInference(behave)) as (service, port),
-        open_channel(f"127.0.0.1:{port}", max_message_bytes=1 << 20) as channel,
+        open_channel(f"127.0.0.1:{port}", max_message_bytes=1 << 20, waits=["Infer"]) as channel,
     ):
         inference = GrpcInference(channel, 1.0, busy_patience_s)
 
@@ -101,6 +102,31 @@ async def ask_together(behave, count, busy_patience_s):
 async def test_inferences_wait_for_room_in_a_full_queue():
     answers, _ = await ask_together(full(5), 4, 10.0)
     assert answers == ["hi"] * 4
+
+
+async def test_a_model_without_room_holds_up_no_other():
+    async def behave(_number, request):
+        if request.model == "large":
+            raise Overloaded("no memory", code=ErrorCode.INFERENCE_OVERLOADED, retry_after_s=1.0)
+        for response in (STARTED, delta("hi"), end(), COMPLETED):
+            yield response
+
+    ended = []
+    async with (
+        served(ScriptedInference(behave, with_request=True)) as (_, port),
+        open_channel(f"127.0.0.1:{port}", max_message_bytes=1 << 20, waits=["Infer"]) as channel,
+    ):
+        inference = GrpcInference(channel, 1.0, 1.0)
+
+        async def ask(model):
+            command = Infer(ASKED, (), ToolChoice(), "", None)
+            with contextlib.suppress(Overloaded):
+                async for _ in inference.infer(command, Hints(model=model)):
+                    pass
+            ended.append(model)
+
+        await asyncio.gather(*(ask(model) for model in ("large", "large", "small", "small", "small")))
+    assert ended == ["small"] * 3 + ["large"] * 2
 
 
 async def test_an_inference_that_finds_no_room_within_the_patience_is_refused():

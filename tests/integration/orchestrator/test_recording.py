@@ -165,6 +165,20 @@ async def test_nothing_is_acknowledged_that_is_not_stored(tmp_path, is_chosen):
     assert [event.sequence for event in events] == list(range(1, len(events) + 1))
 
 
+async def test_a_request_without_an_id_that_cannot_be_stored_ends_at_once(tmp_path):
+    journal, inference = SqlJournal(journal_url(tmp_path)), ScriptedInference(None)  # which decodes for ever
+    async with orchestrator(tmp_path, scripted_services(inference=inference), journal=journal) as stub:
+
+        def admit_all(*_arguments):
+            raise sqlite3.OperationalError("disk I/O error")
+
+        journal._writes.admit_all = admit_all
+        with pytest.raises(Unavailable, match="disk I/O error"):
+            await execute(stub, system_request())
+        del journal._writes.admit_all
+        assert stub.executions.registry.count == 0
+
+
 async def released(stub, request_id):
     for _ in range(300):
         reply = await call_unary("orchestrator", stub.GetExecution, pb.GetExecutionRequest(request_id=request_id))

@@ -198,6 +198,8 @@ class Memory:
         except PaganticError as error:
             _raise_cancellation(error)
             reason = str(error)
+            self._scope.inference.give_up()
+            prepared = replace(prepared, usage=prepared.usage + self._scope.inference.take_lost())
         if not text:
             log.warning("what left a conversation's memory was not summarized", reason=reason)
         return text, prepared

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from pagantic_common.domain.errors import Aborted, Conflict, Failure, PreconditionFailed, Unavailable
+from pagantic_common.domain.errors import Aborted, Conflict, Failure, PaganticError, PreconditionFailed, Unavailable
 from pagantic_common.telemetry.scope import current_correlation, current_deadline
 from services.orchestrator.app.recording.recorder import Recorder
 from services.orchestrator.app.running.driver import Driver
@@ -133,7 +133,9 @@ class Admission:
         limits, request = self._environment.limits, submission.request
         admitted = Admitted(request, limits.plan_bounds, max_execution_s=limits.max_execution_s)
         if submission.has_new_id and not takes_turn:  # nobody can refuse it, so nobody waits for the journal
-            execution.recorder.follow(self._journal.admit_new(execution.recorder.record, admitted))
+            stored = asyncio.ensure_future(self._journal.admit_new(execution.recorder.record, admitted))
+            stored.add_done_callback(partial(_interrupt_unstored, execution))
+            execution.recorder.follow(stored)
         else:
             existing = await self._store(execution, admitted, ended, takes_turn=takes_turn)
             if existing is not None:
@@ -195,6 +197,15 @@ class Admission:
         self._registry.remove(execution, is_recorded=is_recorded)
         if execution.request is not None:
             self._turns.leave(execution.request)
+
+
+def _interrupt_unstored(execution: Execution, stored: asyncio.Future[None]) -> None:
+    """Interrupt an execution that could not be stored, so that the model does not decode for nobody."""
+    if stored.cancelled():
+        return
+    error = stored.exception()
+    if isinstance(error, PaganticError):
+        execution.interrupt(error)
 
 
 def _stop_unwatched(execution: Execution, failure: Failure) -> None:

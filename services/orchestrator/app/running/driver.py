@@ -53,6 +53,13 @@ class Driver:
         self._deadline = deadline
         self._on_decided = on_decided
 
+    @property
+    def trace_id(self) -> str:
+        """The trace of its calls; empty where that is the trace of the call that began it."""
+        if self._is_resumed:
+            return self._recorder.record.trace_id
+        return self._outcome.run.request.trace_id
+
     def turn(self) -> AbstractAsyncContextManager[None]:
         """Wait for the turn of the session."""
         return self._environment.turns.turn(self._outcome.run.request)
@@ -60,7 +67,7 @@ class Driver:
     async def begin(self) -> Outcome:
         """Record that the execution begins or is resumed, and return where it stands."""
         outcome = self._outcome
-        if self._recorder.has_no_events:
+        if self._recorder.has_no_events or isinstance(outcome.command, Finish):
             await self.record(outcome)
         if self._is_resumed and not isinstance(outcome.command, Finish):
             # Durable: an execution that ends its orchestrator each time must not look as if it were resumed once.
@@ -86,10 +93,10 @@ class Driver:
         if self._recorder.is_finishing:
             await self._recorder.settle()
             return
-        if self._recorder.has_no_events:
+        if self._recorder.has_no_events or isinstance(self._outcome.command, Finish):
             await self.record(self._outcome)
-            if isinstance(self._outcome.command, Finish):
-                return
+        if isinstance(self._outcome.command, Finish):
+            return
         failed = failed_with(self._outcome.run, self._recorder.progress, failure)
         await self.record(machine.step(self._outcome.run, failed), failed)
 

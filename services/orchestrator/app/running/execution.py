@@ -164,7 +164,7 @@ class Execution:
         correlation = CorrelationContext(request_id=record.request_id, session_id=record.session_id)
         try:
             # Callers come and go, each with a deadline of its own: every command takes the deadline of its beginning.
-            with trace_scope(record.trace_id), work_scope(correlation=correlation, is_detached=True):
+            with trace_scope(driver.trace_id), work_scope(correlation=correlation, is_detached=True):
                 reason = self._halted_by
                 if reason is None:
                     reason = await self._drive(driver)

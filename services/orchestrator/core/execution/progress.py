@@ -87,8 +87,12 @@ class InferenceProgress:
 
     def charge(self, output: InferenceOutput) -> InferenceOutput:
         """Move the usage of the lost inferences to an output."""
+        return replace(output, usage=output.usage + self.take_lost())
+
+    def take_lost(self) -> TokenUsage:
+        """Return what lost inferences cost, which is counted no more."""
         lost, self.lost = self.lost, TokenUsage()
-        return replace(output, usage=output.usage + lost)
+        return lost
 
     @property
     def usage(self) -> TokenUsage:
