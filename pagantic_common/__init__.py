@@ -1,1 +1,1 @@
-"""What every service and client shares: domain types, codecs, settings, telemetry, rpc plumbing, the Python client."""
+"""Shared code of services and clients: domain types, codecs, settings, telemetry, rpc plumbing, the Python client."""

@@ -4,6 +4,7 @@ import os
 import time
 
 import pytest
+import structlog
 from hypothesis import settings
 
 from tests.support.needs import POSTGRESQL, skip_without, skipped_lines
@@ -14,6 +15,14 @@ STARTED_S = time.monotonic()
 
 settings.register_profile("shared machine", deadline=None)  # a busy machine is no failure
 settings.load_profile("shared machine")
+
+# A traceback with every local variable takes seconds where an execution is among them.
+structlog.configure(
+    processors=[
+        structlog.stdlib.add_log_level,
+        structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback),
+    ]
+)
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from types import FrameType
 
 from deploy.local.areas import ConfigurationError
 from deploy.local.supervision import SupervisionError
-from deploy.local.system import LocalSystem, StartFailed
+from deploy.local.system import AreaStatus, LocalSystem, StartFailed
 from pagantic_common.settings import state_folder
 
 
@@ -30,8 +30,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def up(system: LocalSystem) -> int:
-    """Start every service; fine when they run already as they are set."""
-    _tell_of_old_state()
+    """Start every service; succeeds when they run already with the same settings."""
+    _note_old_state()
     if system.start():
         return 0
     if system.record is not None and (differing := system.record.differing(os.environ)):
@@ -49,31 +49,39 @@ def up(system: LocalSystem) -> int:
 
 
 def down(system: LocalSystem) -> int:
-    """Stop every service; fine when none runs."""
+    """Stop every service; succeeds when none runs."""
     if not system.stop():
         print(f"already down; state in {system.state}")
     return 0
 
 
-def _tell_of_old_state() -> None:
+def _note_old_state() -> None:
     old = Path(".pagantic")
     if "PAGANTIC_STATE" not in os.environ and old.is_dir():
-        print(f"state is in {state_folder()} now; PAGANTIC_STATE=.pagantic uses that of this folder")
+        print(f"state is in {state_folder()} now; PAGANTIC_STATE=.pagantic uses the state of this folder")
 
 
 def status(system: LocalSystem, *, as_json: bool) -> int:
     """Print a line for each service; 1 when one is not ready."""
-    found = system.status()
+    areas = system.status()
     if as_json:
-        print(json.dumps([asdict(area) for area in found], indent=2))
+        print(json.dumps([asdict(area) for area in areas], indent=2))
     else:
         print(f"{'service':<14}{'state':<10}{'pid':>8}  {'address':<22}{'health':<13}uptime")
-        for area in found:
-            pid = str(area.pid) if area.pid else "-"
-            uptime = f"{area.uptime_s:.0f} s" if area.uptime_s else "-"
-            print(f"{area.name:<14}{area.state:<10}{pid:>8}  {area.address:<22}{area.health:<13}{uptime}")
+        for area in areas:
+            print(_status_line(area))
         print(f"state and logs: {system.state}")
-    return 0 if all(area.is_serving for area in found) else 1
+    if all(area.is_serving for area in areas):
+        return 0
+    return 1
+
+
+def _status_line(area: AreaStatus) -> str:
+    pid = str(area.pid or "-")
+    uptime = "-"
+    if area.uptime_s:
+        uptime = f"{area.uptime_s:.0f} s"
+    return f"{area.name:<14}{area.state:<10}{pid:>8}  {area.address:<22}{area.health:<13}{uptime}"
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -96,7 +104,7 @@ def _run(arguments: argparse.Namespace) -> int:
 def main() -> int:
     """Run one command; returns its exit code."""
     arguments = _parser().parse_args()
-    # A SIGTERM ends what Ctrl-C ends; a shell starts background jobs with SIGINT ignored, which would keep it off.
+    # SIGTERM does the same as Ctrl-C. A shell starts background jobs with SIGINT ignored, so set its handler here.
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGINT, _interrupt)
     try:
@@ -104,7 +112,7 @@ def main() -> int:
     except (ConfigurationError, StartFailed, SupervisionError) as error:
         print(error, file=sys.stderr)
         return 1
-    except BrokenPipeError:  # nobody reads any more; Python would complain once more while it ends
+    except BrokenPipeError:  # the reader is gone; without this Python would print another error at its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""The services of one machine: where each listens, and the environment that lets them find each other."""
+"""The services of one machine: their addresses, and the environment by which they find each other."""
 
 from __future__ import annotations
 
@@ -7,25 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-DEFAULT_PORTS = {
-    "orchestrator": 50051,
-    "inference": 50052,
-    "constraint": 50053,
-    "context": 50054,
-    "rerank": 50055,
-    "tools": 50056,
-}
+from pagantic_common.domain.defaults import HOST, PORTS
+
 MAX_PORT = 65535
 _LISTENS_ANYWHERE = ("0.0.0.0", "::", "[::]")  # noqa: S104 - compared with, not bound
 
 
 class ConfigurationError(Exception):
-    """A setting has a value that cannot be; the message names it."""
+    """A setting has an impossible value; the message names the setting."""
 
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """One service: its name, the address it listens on and the one it is reached at."""
+    """One service: its name, the host it listens on, and its port."""
 
     name: str
     host: str
@@ -33,14 +27,15 @@ class Area:
 
     @property
     def address(self) -> str:
-        """Where callers on this machine reach it."""
-        host = "127.0.0.1" if self.host in _LISTENS_ANYWHERE else self.host
-        return f"{host}:{self.port}"
+        """The address for callers on this machine."""
+        if self.host in _LISTENS_ANYWHERE:
+            return f"{HOST}:{self.port}"
+        return f"{self.host}:{self.port}"
 
 
 def read_areas(environment: Mapping[str, str] = os.environ) -> tuple[Area, ...]:
     """Return all services with PAGANTIC_<AREA>_HOST and _PORT applied; raises ConfigurationError."""
-    areas = tuple(_read_area(name, port, environment) for name, port in DEFAULT_PORTS.items())
+    areas = tuple(_read_area(name, port, environment) for name, port in PORTS.items())
     taken: dict[int, str] = {}
     for area in areas:
         if other := taken.get(area.port):
@@ -54,11 +49,11 @@ def _read_area(name: str, default_port: int, environment: Mapping[str, str]) -> 
     text = environment.get(f"{prefix}_PORT") or str(default_port)
     if not text.isdecimal() or not 1 <= int(text) <= MAX_PORT:
         raise ConfigurationError(f"{prefix}_PORT is {text!r}: it must be a number between 1 and {MAX_PORT}")
-    return Area(name, environment.get(f"{prefix}_HOST") or environment.get("PAGANTIC_HOST") or "127.0.0.1", int(text))
+    return Area(name, environment.get(f"{prefix}_HOST") or environment.get("PAGANTIC_HOST") or HOST, int(text))
 
 
 def child_environment(areas: tuple[Area, ...], state: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of the services: what is set stays; what is not points at `areas` and `state`."""
+    """Return the environment of the services: variables that are missing get values for `areas` and `state`."""
     address_of = {area.name: area.address for area in areas}
     defaults = {
         f"PAGANTIC_ORCHESTRATOR_{name.upper()}_ADDRESS": address

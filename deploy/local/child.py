@@ -11,7 +11,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Ask the kernel for SIGTERM at the parent's end, and become the service; the request survives that."""
+    """Ask the kernel for SIGTERM at the parent's end, and become the service, for which the request stays valid."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     os.execv(sys.executable, [sys.executable, "-m", f"services.{sys.argv[1]}"])  # noqa: S606 - no shell is wanted

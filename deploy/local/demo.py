@@ -25,7 +25,7 @@ from pagantic_common.client.descriptions import (
 )
 from pagantic_common.client.tables import cell, wide_console
 from pagantic_common.domain.errors import PaganticError
-from pagantic_common.domain.terminal_text import plain_json
+from pagantic_common.domain.text.terminal import plain_json
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SEVERITY_SCHEMA = {
@@ -41,7 +41,7 @@ STREAMED_ACTIONS = ("content_delta", "reasoning_delta")
 
 @dataclass(frozen=True, slots=True)
 class DemoRequest:
-    """One request and what it shows."""
+    """One request with its title."""
 
     title: str
     request: execution_pb2.SystemRequest
@@ -92,20 +92,22 @@ def demo_requests() -> list[DemoRequest]:
 
 
 def run_demo(system: LocalSystem, *, once: bool) -> int:
-    """Run the demo; returns 0 when all requests ended without error. Stops what it started, also on Ctrl-C."""
+    """Run the demo; returns 0 when all requests ended without error. Stops the services that it started."""
     console = wide_console()
     was_up = not system.start()
     if was_up:
-        console.print("already up: the demo uses what runs, and leaves it running")
+        console.print("already up: the demo uses the running services, and leaves them running")
     try:
         failed = _show_requests(system, console)
         if not once:
-            console.print(f"serving on {system.areas[0].address}; Ctrl-C stops" + (" the demo" if was_up else ""))
+            console.print(f"serving on {system.areas[0].address}; Ctrl-C stops the demo")
             _wait_for_interrupt()
     finally:
         if not was_up:
             system.stop()
-    return 1 if failed else 0
+    if failed:
+        return 1
+    return 0
 
 
 def _wait_for_interrupt() -> None:
@@ -138,12 +140,12 @@ def _show_requests(system: LocalSystem, console: Console) -> int:
                 console.print(cell(f"failed: {error}"), style="red")
     console.rule(align="left")
     console.print(f"{len(demo_requests()) - failed} of {len(demo_requests())} requests ended without error")
-    _tell_next(ids, console)
+    _print_next(ids, console)
     return failed
 
 
-def _tell_next(ids: Sequence[str], console: Console) -> None:
-    """Say what can be tried in another terminal."""
+def _print_next(ids: Sequence[str], console: Console) -> None:
+    """Print commands to try in another terminal."""
     commands = [
         *(f"pagantic timeline {request_id}" for request_id in ids[-1:]),
         "pagantic chat",
@@ -157,7 +159,7 @@ def _tell_next(ids: Sequence[str], console: Console) -> None:
 
 
 def _ingest_examples(address: str) -> None:
-    """Store the text that the plan retrieves from."""
+    """Store the text for the plan's retrieve step."""
     path = EXAMPLES / "incident.txt"
     document = collection_pb2.Document(source=f"deploy/examples/{path.name}", content=path.read_text(encoding="utf-8"))
     with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
@@ -168,7 +170,9 @@ def _ingest_examples(address: str) -> None:
 
 def _question(request: execution_pb2.SystemRequest) -> str:
     lines = request.messages[-1].content.splitlines()
-    return lines[0] + (f" (and {len(lines) - 1} more lines)" if len(lines) > 1 else "")
+    if len(lines) == 1:
+        return lines[0]
+    return f"{lines[0]} (and {len(lines) - 1} more lines)"
 
 
 def _answer(client: Client, request: execution_pb2.SystemRequest, console: Console) -> execution_pb2.SystemResponse:

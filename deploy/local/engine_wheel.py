@@ -27,7 +27,7 @@ TAIL_LINES = 30
 
 
 def cmake_args(*, cuda: bool) -> list[str]:
-    """CMake arguments of this build: the defaults, flags of the CPU family, then the user's own (the last one wins)."""
+    """CMake arguments of this build: the defaults, flags of the CPU family, the user's own; the last one wins."""
     args = list(DEFAULT_CMAKE_ARGS)
     if platform.machine() in ("x86_64", "AMD64"):
         args += [f"-DCMAKE_C_FLAGS={NO_AMX}", f"-DCMAKE_CXX_FLAGS={NO_AMX}"]
@@ -38,7 +38,7 @@ def cmake_args(*, cuda: bool) -> list[str]:
 
 
 def cpu_identity() -> str:
-    """Model name and feature flags of the first CPU, or the machine type where the kernel does not tell."""
+    """Model name and feature flags of the first CPU; the machine type on kernels without /proc/cpuinfo."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
@@ -56,52 +56,64 @@ def wheel_folder(cache: Path, lock: Path, *, cuda: bool) -> Path:
 
 def build(folder: Path, lock: Path, *, cuda: bool) -> Path:
     """Build the wheel into `folder`, showing progress; exits with the last lines of the log when the build fails."""
-    if cuda and shutil.which("nvcc") is None and "CUDACXX" not in os.environ:
-        sys.exit(
-            "engine: CUDA needs its toolkit, and there is no nvcc: put it on PATH, set CUDACXX, or build without CUDA"
-        )
+    device = "this CPU"
+    if cuda:
+        device = "this CPU and NVIDIA GPUs"
+        _require_cuda()
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "build.log"
-    # A shell-style list is the only form scikit-build-core takes that keeps a flag with spaces whole.
+    print(f"engine: building llama-cpp-python for {device} (5 to 7 minutes on 2 cores, once; log: {log})", flush=True)
+    started_s = time.monotonic()
+    # scikit-build-core keeps a flag with spaces whole only in a shell-style list.
     quoted = " ".join(f"'{arg}'" for arg in cmake_args(cuda=cuda))
     env = {**os.environ, "CMAKE_ARGS": quoted, "CMAKE_BUILD_PARALLEL_LEVEL": str(os.cpu_count() or 2)}
     command = [sys.executable, "-m", "pip", "wheel", "-v", "--no-cache-dir", "--no-deps", "--no-build-isolation"]
     command += ["--require-hashes", "--no-binary", ":all:", "-r", str(lock), "-w", str(folder)]
-    device = "this CPU and NVIDIA GPUs" if cuda else "this CPU"
-    print(f"engine: building llama-cpp-python for {device} (5 to 7 minutes on 2 cores, once; log: {log})", flush=True)
-    started = time.monotonic()
     with log.open("wb") as sink:
         process = subprocess.Popen(command, stdout=sink, stderr=subprocess.STDOUT, env=env)
-        shown = ""
-        while process.poll() is None:
-            time.sleep(PROGRESS_INTERVAL_S)
-            steps = re.findall(rb"\[(\d+/\d+)\]", log.read_bytes())
-            state = f"compiled {steps[-1].decode()} files" if steps else "unpacking and configuring"
-            if state != shown:
-                print(f"engine: {time.monotonic() - started:4.0f} s, {state}", flush=True)
-                shown = state
+        _show_progress(process, log, started_s)
     wheels = sorted(folder.glob("llama_cpp_python-*.whl"))
     if process.returncode != 0 or not wheels:
         tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL_LINES:]
         sys.exit("\n".join([*tail, f"engine: the build failed (exit {process.returncode}); whole log: {log}"]))
-    print(f"engine: built in {time.monotonic() - started:.0f} s", flush=True)
+    print(f"engine: built in {time.monotonic() - started_s:.0f} s", flush=True)
     _hash_file(wheels[-1]).write_text(_hash_of(wheels[-1]), encoding="ascii")
     return wheels[-1]
 
 
+def _require_cuda() -> None:
+    if shutil.which("nvcc") is None and "CUDACXX" not in os.environ:
+        sys.exit(
+            "engine: CUDA needs its toolkit, and there is no nvcc: put it on PATH, set CUDACXX, or build without CUDA"
+        )
+
+
+def _show_progress(process: subprocess.Popen[bytes], log: Path, started_s: float) -> None:
+    """Print each new state of the build until the process ends."""
+    shown = ""
+    while process.poll() is None:
+        time.sleep(PROGRESS_INTERVAL_S)
+        state = "unpacking and configuring"
+        if steps := re.findall(rb"\[(\d+/\d+)\]", log.read_bytes()):
+            state = f"compiled {steps[-1].decode()} files"
+        if state != shown:
+            print(f"engine: {time.monotonic() - started_s:4.0f} s, {state}", flush=True)
+            shown = state
+
+
 def find_built(folder: Path) -> Path | None:
-    """Return the wheel of an earlier build; None when there is none, or it is not what was built."""
+    """Return the wheel of an earlier build; None when there is none, or its hash is wrong."""
     wheels = sorted(folder.glob("llama_cpp_python-*.whl"))
     if not wheels:
         return None
     kept = _hash_file(wheels[-1])
-    if not kept.exists():  # built before hashes were kept
-        with contextlib.suppress(OSError):  # a cache that is only read
+    if not kept.exists():  # an older version kept no hash
+        with contextlib.suppress(OSError):  # the cache may be read-only
             kept.write_text(_hash_of(wheels[-1]), encoding="ascii")
         return wheels[-1]
     if kept.read_text(encoding="ascii") == _hash_of(wheels[-1]):
         return wheels[-1]
-    print(f"engine: {wheels[-1].name} in the cache is not what was built: it is built again", flush=True)
+    print(f"engine: {wheels[-1].name} in the cache has changed since its build: it is built again", flush=True)
     wheels[-1].unlink()
     return None
 

@@ -1,15 +1,15 @@
 """`python -m deploy.local.host`: every service in one process, on the orchestrator's port.
 
-For small installations, notebooks and tests. The services are the same and call each other as they do elsewhere, over
-gRPC; each is configured by its own settings, but for its host and port. Commands find it as they find other systems.
+For small installations, notebooks and tests. The services are the same as elsewhere and call each other over gRPC. Each
+has its own settings, except for host and port. Commands find the host like any other system.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,25 +18,21 @@ from deploy.local import record
 from deploy.local.areas import Area, ConfigurationError, child_environment, read_areas
 from deploy.local.supervision import Supervision, SupervisionError
 from pagantic_common.domain.errors import PaganticError
-from pagantic_common.rpc.server import Registration, StartFailed, run_service
+from pagantic_common.rpc.server import Program, Registration, StartFailed, run_service
 from pagantic_common.settings import EXIT_CONFIG, ServiceSettings, is_loopback, load_settings, state_folder
-from services.constraint.__main__ import open_app as open_constraint
-from services.constraint.settings import ConstraintSettings
-from services.context.__main__ import open_app as open_context
-from services.context.settings import ContextSettings
+from services.constraint.__main__ import PROGRAM as CONSTRAINT
+from services.context.__main__ import PROGRAM as CONTEXT
 from services.inference.__main__ import SWITCH_INTERVAL_S
 from services.inference.__main__ import open_app as open_inference
 from services.inference.settings import InferenceSettings
 from services.orchestrator.__main__ import open_app as open_orchestrator
 from services.orchestrator.settings import OrchestratorSettings
-from services.rerank.__main__ import open_app as open_rerank
-from services.rerank.settings import RerankSettings
-from services.tools.__main__ import open_app as open_tools
-from services.tools.settings import ToolsSettings
+from services.rerank.__main__ import PROGRAM as RERANK
+from services.tools.__main__ import PROGRAM as TOOLS
 
 
 class HostSettings(OrchestratorSettings):
-    """The orchestrator's, for a port that all services share: what each takes alone, and who calls is one host."""
+    """The orchestrator's settings for a port that all services share."""
 
     @property
     def max_received_bytes(self) -> int:
@@ -45,25 +41,23 @@ class HostSettings(OrchestratorSettings):
 
     @property
     def max_calls_per_host(self) -> int:
-        """Most calls at once: those that the services make of each other come from the same host."""
+        """Most calls at once: the services' calls of each other come from the same host."""
         return self.max_concurrent_rpcs
 
 
-OpenService = Callable[[Any], AbstractAsyncContextManager[Sequence[Registration]]]
-
-# In the order in which they start; the orchestrator is last, and stops first.
-SERVICES: tuple[tuple[str, type[ServiceSettings], OpenService], ...] = (
-    ("inference", InferenceSettings, open_inference),
-    ("constraint", ConstraintSettings, open_constraint),
-    ("context", ContextSettings, open_context),
-    ("rerank", RerankSettings, open_rerank),
-    ("tools", ToolsSettings, open_tools),
-    ("orchestrator", HostSettings, open_orchestrator),
+# In the order of their start; the orchestrator starts last and stops first.
+SERVICES: tuple[Program[Any], ...] = (
+    Program("inference", InferenceSettings, open_inference),
+    CONSTRAINT,
+    CONTEXT,
+    RERANK,
+    TOOLS,
+    Program("orchestrator", HostSettings, open_orchestrator),
 )
 
 
 def hosted_areas(environment: Mapping[str, str]) -> tuple[Area, ...]:
-    """Return every service at the orchestrator's port; raises ConfigurationError, also for one that others reach."""
+    """Return every service at the orchestrator's port; raises ConfigurationError, also for a port open to others."""
     areas = read_areas(environment)
     door = next(area for area in areas if area.name == "orchestrator")
     if not is_loopback(door.host):
@@ -81,19 +75,19 @@ def host_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 @asynccontextmanager
 async def open_all(settings: Sequence[ServiceSettings]) -> AsyncIterator[Sequence[Registration]]:
-    """Open every service; they close in the reverse order. Raises StartFailed, naming the service that cannot start."""
+    """Open every service; they close in the reverse order. Raises StartFailed, naming the service."""
     async with AsyncExitStack() as stack:
         registrations: list[Registration] = []
-        for one, (name, _, open_service) in zip(settings, SERVICES, strict=True):
+        for own_settings, service in zip(settings, SERVICES, strict=True):
             try:
-                registrations += await stack.enter_async_context(open_service(one))
+                registrations += await stack.enter_async_context(service.open_app(own_settings))
             except PaganticError as error:
-                raise StartFailed(name, error) from None
+                raise StartFailed(service.area, error) from None
         yield registrations
 
 
 def main() -> None:
-    """Run until told to stop."""
+    """Run until SIGTERM or SIGINT."""
     given = dict(os.environ)
     supervision = Supervision(state_folder().resolve())
     try:
@@ -106,18 +100,18 @@ def main() -> None:
     if (running := record.load(supervision.state)) is not None:
         print(f"a system of this state folder runs (pid {running.pid}): run `pagantic down` first", file=sys.stderr)
         sys.exit(EXIT_CONFIG)
-    settings = [load_settings(kind) for _, kind, _ in SERVICES]
+    settings: list[ServiceSettings] = [load_settings(service.settings) for service in SERVICES]
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     log = supervision.logs / "host.log"
     print(f"starting; state in {supervision.state}, log in {log}", flush=True)
 
-    def tell() -> None:
+    def announce() -> None:
         record.save(supervision.state, os.getpid(), areas, given, is_host=True)
         print(f"serving on {areas[0].address}; Ctrl-C stops", flush=True)
 
     try:
         with log.open("a", encoding="utf-8") as stream:
-            run_service("orchestrator", settings[-1], partial(open_all, settings), on_listening=tell, log_to=stream)
+            run_service("orchestrator", settings[-1], partial(open_all, settings), on_listening=announce, log_to=stream)
     finally:
         _forget_own(supervision.state)
 

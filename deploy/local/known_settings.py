@@ -1,4 +1,4 @@
-"""Refuses a misspelt setting before anything is started with it."""
+"""Refuses misspelt settings before any service starts."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pagantic_common.settings.names import AREAS, find_unknown
 
 
 def check_names(environment: Mapping[str, str]) -> None:
-    """Raise ConfigurationError, with a line for each PAGANTIC_ variable that nothing reads."""
-    # Imported here: other commands of this machine need no service's code.
+    """Raise ConfigurationError, with a line for each unknown PAGANTIC_ variable."""
+    # Imported here: the other commands need no code of services.
     from services.constraint.settings import ConstraintSettings  # noqa: PLC0415
     from services.context.settings import ContextSettings  # noqa: PLC0415
     from services.inference.settings import InferenceSettings  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Services whose supervisor died without stopping them, found by what their environment says of who started them."""
+"""Finds and stops services of a dead supervisor, by the variable that names their state folder."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _MODULE = "services."
 def stop_leftovers(state: Path, daemon_pid: int, wait: Callable[[], None]) -> list[str]:
     """Stop the services of a state folder that are not children of its supervisor, and return their names.
 
-    `daemon_pid` 0 is none; `wait` is called while they end, which their drain may take some seconds to do.
+    `daemon_pid` is 0 without a supervisor; `wait` is called again and again while the services drain.
     """
-    found = [process for process in psutil.process_iter(["cmdline"]) if _is_leftover(process, state, daemon_pid)]
-    names = [_name(process) for process in found]
-    for process in found:
+    services = [process for process in psutil.process_iter(["cmdline"]) if _is_leftover(process, state, daemon_pid)]
+    names = [_name(process) for process in services]
+    for process in services:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.terminate()
     started_s = time.monotonic()
-    while alive := psutil.wait_procs(found, timeout=0.2)[1]:
+    while alive := psutil.wait_procs(services, timeout=0.2)[1]:
         wait()
         if time.monotonic() - started_s > STOP_WAIT_S:
             _kill(alive)

@@ -1,4 +1,4 @@
-"""Asks from outside: whether a service says that it is healthy, and whether a port is free."""
+"""Checks from outside whether a service is healthy, and whether a port is free."""
 
 from __future__ import annotations
 
@@ -6,34 +6,25 @@ import errno
 import socket
 from collections.abc import Iterable
 
-import grpc
 import psutil
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from deploy.local.areas import Area
+from pagantic_common.rpc.probe import ask_health
 from pagantic_common.telemetry.names import READINESS
-
-HEALTH_TIMEOUT_S = 1.0
 
 
 def probe_health(address: str, name: str = READINESS) -> str:
-    """Return SERVING, NOT_SERVING, or UNREACHABLE when nothing answers within a second; by default of the readiness."""
-    request = health_pb2.HealthCheckRequest(service=name)
-    with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
-        try:
-            reply = health_pb2_grpc.HealthStub(channel).Check(request, timeout=HEALTH_TIMEOUT_S)
-        except grpc.RpcError:
-            return "UNREACHABLE"
-    return str(health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status))
+    """Return SERVING, NOT_SERVING, or UNREACHABLE when nothing answers within a second."""
+    return ask_health(address, name) or "UNREACHABLE"
 
 
 def find_taken_ports(areas: Iterable[Area]) -> list[str]:
-    """Return a sentence for each service whose port cannot be listened on."""
+    """Return a sentence for each service that cannot listen on its port."""
     return [problem for area in areas if (problem := _port_problem(area))]
 
 
 def _port_problem(area: Area) -> str:
-    setting = f"set PAGANTIC_{area.name.upper()}_PORT, or stop what listens there"
+    setting = f"set PAGANTIC_{area.name.upper()}_PORT, or stop the process that listens there"
     try:
         family, _, _, _, address = socket.getaddrinfo(area.host.strip("[]"), area.port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, socket.SOCK_STREAM) as probe:

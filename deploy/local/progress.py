@@ -1,4 +1,4 @@
-"""Tells how a wait goes: one line that is rewritten on a terminal, few plain lines elsewhere."""
+"""Shows the progress of a wait: one line that is rewritten on a terminal, few plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ REWRITE_INTERVAL_S = 0.2
 
 
 class Progress:
-    """A wait that began when this was made; use as a context manager, so that the terminal's line is cleared."""
+    """A wait that begins with this object; use it as a context manager, which clears the terminal's line."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stdout
         self._started_s = time.monotonic()
-        self._next_s = 0.0 if self._stream.isatty() else FIRST_LINE_S
+        self._next_s = FIRST_LINE_S
+        if self._stream.isatty():
+            self._next_s = 0.0
 
     def __enter__(self) -> Self:
         return self
@@ -29,11 +31,11 @@ class Progress:
 
     @property
     def waited_s(self) -> float:
-        """How long it has lasted."""
+        """Seconds since the start of the wait."""
         return time.monotonic() - self._started_s
 
-    def tell(self, text: str) -> None:
-        """Say what is waited for; may be called often."""
+    def show(self, text: str) -> None:
+        """Show the reason of the wait; may be called often."""
         waited_s = self.waited_s
         if waited_s < self._next_s:
             return

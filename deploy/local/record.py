@@ -1,4 +1,4 @@
-"""What runs from a state folder: where it listens and which settings it was started with, for every later command."""
+"""The record of the system that runs from a state folder, for later commands: its addresses and settings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from pathlib import Path
 
 import psutil
 
-from deploy.local.areas import DEFAULT_PORTS, Area
+from deploy.local.areas import Area
+from pagantic_common.domain.defaults import PORTS
 
 FILE = "running.json"
 _START_SLACK_S = 10.0  # the clock may have been set since
@@ -22,11 +23,11 @@ class Record:
     """A running system.
 
     Args:
-        pid: Of the supervisor, or of the host when that is all.
-        started_s: When that process started; another one may have its pid now.
-        is_host: Whether every service is in that one process.
-        areas: Where the services listen.
-        settings: Digests of the services' settings by name; values may be secret.
+        pid: Process id of the supervisor, or of the host that runs every service.
+        started_s: Start time of that process; later another process may have its pid.
+        is_host: Whether one process runs every service.
+        areas: The addresses of the services.
+        settings: Digests of the services' settings by name, because values may be secret.
     """
 
     pid: int
@@ -36,20 +37,20 @@ class Record:
     settings: Mapping[str, str]
 
     def differing(self, environment: Mapping[str, str]) -> list[str]:
-        """Return the settings that are set in an environment, but not as the system runs."""
+        """Return the settings of an environment that differ from those of the running system."""
         return [name for name, digest in digests(environment).items() if self.settings.get(name) != digest]
 
 
 def digests(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return digests of the services' settings in an environment; addresses that only commands read are none."""
-    prefixes = tuple(f"PAGANTIC_{area.upper()}_" for area in DEFAULT_PORTS)
+    """Return digests of the services' settings in an environment; addresses for commands are no settings."""
+    prefixes = tuple(f"PAGANTIC_{area.upper()}_" for area in PORTS)
     commands = {f"{prefix}ADDRESS" for prefix in prefixes}
     names = sorted(name for name in environment if name.startswith(prefixes) and name not in commands)
     return {name: hashlib.sha256(environment[name].encode()).hexdigest() for name in names}
 
 
 def save(state: Path, pid: int, areas: Iterable[Area], environment: Mapping[str, str], *, is_host: bool) -> None:
-    """Remember what process `pid` runs; only this user can read it."""
+    """Record the system of process `pid`; only this user can read the record."""
     record = Record(pid, psutil.Process(pid).create_time(), is_host, tuple(areas), digests(environment))
     path = state / FILE
     partial = path.with_suffix(f".{os.getpid()}.tmp")
@@ -59,16 +60,18 @@ def save(state: Path, pid: int, areas: Iterable[Area], environment: Mapping[str,
 
 
 def load(state: Path) -> Record | None:
-    """Return what runs; None when nothing is remembered or its process is gone."""
+    """Return the record; None when there is none or its process is gone."""
     try:
         read = json.loads((state / FILE).read_text(encoding="utf-8"))
         record = Record(**{**read, "areas": tuple(Area(**area) for area in read["areas"])})
-        is_alive = abs(psutil.Process(record.pid).create_time() - record.started_s) < _START_SLACK_S
+        started_s = psutil.Process(record.pid).create_time()
     except (OSError, ValueError, KeyError, TypeError, psutil.Error):
         return None
-    return record if is_alive else None
+    if abs(started_s - record.started_s) >= _START_SLACK_S:  # another process has the pid
+        return None
+    return record
 
 
 def forget(state: Path) -> None:
-    """Remember nothing."""
+    """Remove the record."""
     (state / FILE).unlink(missing_ok=True)

@@ -1,7 +1,7 @@
 """One supervisord per state folder: its configuration, its control socket, starting and stopping it.
 
-Control goes over a unix socket that only this user can open; no TCP port is opened. The socket lies in the temporary
-folder because the path of a unix socket may have about 100 bytes and a state folder may be anywhere.
+Commands reach the supervisor over a unix socket that only this user can open, not over a TCP port. The socket lies in
+the temporary folder, because its path is limited to about 100 bytes and a state folder may be anywhere.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import psutil
 from supervisor.xmlrpc import SupervisorTransport
 
 from deploy.local.areas import Area
-from deploy.local.leftovers import OWNER_VARIABLE
+from deploy.local.leftovers import OWNER_VARIABLE, stop_leftovers
 
 STOP_WAIT_S = 20
 LOCK_POLL_S = 0.2
@@ -49,7 +49,7 @@ chmod=0600
 supervisor.rpcinterface_factory=supervisor.rpcinterface:make_main_rpcinterface
 """
 
-# A service that ends is started again, unless it ends with 78: its configuration is wrong, and stays so.
+# A service that ends is started again, unless it ends with 78: its configuration is wrong and stays wrong.
 _PROGRAM = """
 [program:{name}]
 command={python} -m deploy.local.child {name}
@@ -66,7 +66,7 @@ stopwaitsecs={stop_wait_s}
 killasgroup=true
 """
 
-# Groups stop one after the other, the last first: the orchestrator ends its requests while the others still answer.
+# Groups stop one after the other, the last first: the orchestrator ends its requests while the others still serve.
 _GROUPS = """
 [group:inner]
 programs={inner}
@@ -79,12 +79,12 @@ priority=2
 
 
 class SupervisionError(Exception):
-    """Supervisord cannot be started or stopped; the message says why."""
+    """Supervisord cannot be started or stopped; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessState:
-    """What supervisord knows of a service."""
+    """Supervisord's state of a service."""
 
     name: str
     state: str
@@ -94,7 +94,7 @@ class ProcessState:
 
     @property
     def has_failed(self) -> bool:
-        """Tell whether it ended, or never began."""
+        """Tell whether the service ended, or never started."""
         return self.state not in _STARTED
 
 
@@ -112,7 +112,7 @@ class Supervision:
         self._log_starts: dict[str, int] = {}
 
     def make_folders(self) -> None:
-        """Make the folders of the state and its logs; raises SupervisionError when they cannot be written."""
+        """Create the folders for state and logs; raises SupervisionError when they cannot be written."""
         if "%" in str(self.state):
             raise SupervisionError(f"the state folder's path has a '%', which supervisord cannot take: {self.state}")
         try:
@@ -128,7 +128,7 @@ class Supervision:
 
     @contextlib.contextmanager
     def starting(self, wait: Callable[[], None]) -> Iterator[None]:
-        """Be the only one who starts a system in this folder; `wait` is called while another command does."""
+        """Hold the lock for starting a system in this folder; `wait` is called while another command holds it."""
         with (self.state / "lock").open("a", encoding="ascii") as lock:
             while True:
                 try:
@@ -140,7 +140,7 @@ class Supervision:
             yield
 
     def start(self, areas: tuple[Area, ...], environment: Mapping[str, str]) -> int:
-        """Start supervisord, which starts the services, and return its pid; it outlives this process."""
+        """Start supervisord, which starts the services, and return its pid. It outlives this process."""
         self.make_folders()
         self._log_starts = {area.name: _size_of(self._log(area.name)) for area in areas}
         self._make_socket_folder()
@@ -171,7 +171,7 @@ class Supervision:
         return True
 
     def processes(self) -> dict[str, ProcessState]:
-        """Return what is known of each service; empty when supervisord does not answer."""
+        """Return the state of each service; empty when supervisord does not answer."""
         try:
             infos = cast("list[dict[str, Any]]", self._call("getAllProcessInfo"))
         except (OSError, xmlrpc.client.Error):
@@ -179,7 +179,7 @@ class Supervision:
         return {info["name"]: _process_state(info) for info in infos}
 
     def stop(self, progress: Callable[[float], None]) -> None:
-        """Stop the services and supervisord, and wait until they are gone; raises SupervisionError when they stay."""
+        """Stop the services and supervisord, and wait for their end; raises SupervisionError when they do not end."""
         daemon = self._daemon()
         try:
             self._call("shutdown")
@@ -198,23 +198,31 @@ class Supervision:
         self._socket.unlink(missing_ok=True)
         self._pid_file.unlink(missing_ok=True)
         if self._socket_folder.is_dir() and not self._socket_folder.is_symlink():
-            with contextlib.suppress(FileNotFoundError):  # another command that stops it may be as far
+            with contextlib.suppress(FileNotFoundError):  # another command may have removed it
                 self._socket_folder.rmdir()
 
+    def stop_leftovers(self, wait: Callable[[], None]) -> list[str]:
+        """Stop the services of a dead supervisor, and return their names; `wait` is called while they drain."""
+        return stop_leftovers(self.state, self.daemon_pid(), wait)
+
     def log_tail(self, name: str) -> str:
-        """Return the last lines of a service's log, none from before this object started it."""
+        """Return the last lines of a service's log, without those from before this object started it."""
         try:
             content = self._log(name).read_bytes()
         except OSError:
             return ""
         start = self._log_starts.get(name, 0)
-        text = content[start if start <= len(content) else 0 :].decode(errors="replace")
+        if start > len(content):  # the log was rotated
+            start = 0
+        text = content[start:].decode(errors="replace")
         return "\n".join(text.splitlines()[-TAIL_LINES:])
 
     def daemon_pid(self) -> int:
-        """Return the pid of supervisord, also when its socket is gone; 0 when it does not run."""
+        """Return the pid of supervisord, even without its socket; 0 when it does not run."""
         daemon = self._daemon()
-        return 0 if daemon is None else daemon.pid
+        if daemon is None:
+            return 0
+        return daemon.pid
 
     def _log(self, name: str) -> Path:
         return self.logs / f"{name}.log"
@@ -225,7 +233,9 @@ class Supervision:
             command = process.cmdline()
         except (OSError, ValueError, psutil.Error):
             return None
-        return process if "supervisor.supervisord" in command and str(self._config) in command else None
+        if "supervisor.supervisord" not in command or str(self._config) not in command:
+            return None
+        return process
 
     def _call(self, method: str) -> Any:
         transport = SupervisorTransport(None, None, f"unix://{self._socket}")
@@ -242,8 +252,9 @@ class Supervision:
             raise SupervisionError(f"{self._socket_folder} is not a folder that only this user can open: remove it")
 
     def _render(self, areas: tuple[Area, ...]) -> str:
-        # Without a user supervisord warns when root starts it.
-        user = "user=root\n" if os.geteuid() == 0 else ""
+        user = ""
+        if os.geteuid() == 0:
+            user = "user=root\n"  # without it, supervisord prints a warning when root starts it
         python = shlex.quote(sys.executable).replace("%", "%%")
         socket = str(self._socket).replace("%", "%%")
         programs = [_PROGRAM.format(name=area.name, python=python, stop_wait_s=STOP_WAIT_S) for area in areas]
@@ -252,15 +263,16 @@ class Supervision:
 
 
 def _size_of(path: Path) -> int:
-    return path.stat().st_size if path.is_file() else 0
+    if not path.is_file():
+        return 0
+    return path.stat().st_size
 
 
 def _process_state(info: Mapping[str, Any]) -> ProcessState:
-    is_running = info["statename"] == "RUNNING"
-    return ProcessState(
-        name=info["name"],
-        state=info["statename"],
-        pid=info["pid"],
-        uptime_s=float(max(0, info["now"] - info["start"])) if is_running else 0.0,
-        problem=info["spawnerr"] or (f"exit status {info['exitstatus']}" if info["exitstatus"] else ""),
-    )
+    uptime_s = 0.0
+    if info["statename"] == "RUNNING":
+        uptime_s = float(max(0, info["now"] - info["start"]))
+    problem = info["spawnerr"]
+    if not problem and info["exitstatus"]:
+        problem = f"exit status {info['exitstatus']}"
+    return ProcessState(info["name"], info["statename"], info["pid"], uptime_s, problem)

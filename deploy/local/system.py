@@ -1,4 +1,4 @@
-"""Brings the whole system up and down on this machine, and shows its state."""
+"""Starts and stops the whole system on this machine, and shows its state."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from deploy.local import record
 from deploy.local.areas import Area, ConfigurationError, child_environment, read_areas
 from deploy.local.known_settings import check_names
-from deploy.local.leftovers import stop_leftovers
 from deploy.local.probing import find_taken_ports, probe_health
 from deploy.local.progress import Progress
 from deploy.local.supervision import ProcessState, Supervision, SupervisionError
@@ -33,7 +33,7 @@ HOST_STOP_S = 60.0
 
 
 class StartFailed(Exception):
-    """The system did not come up; the message says why. Nothing that this start began is left running."""
+    """The system did not start; the message gives the reason. No service of this start is left running."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class AreaStatus:
 
     @property
     def is_serving(self) -> bool:
-        """Tell whether it can be used."""
+        """Tell whether the service can be used."""
         return self.health == "SERVING" and self.state == "RUNNING"
 
 
@@ -59,30 +59,34 @@ class LocalSystem:
     def __init__(self) -> None:
         self.supervision = Supervision(state_folder().resolve())
         self.record = record.load(self.supervision.state)
-        self.areas = self.record.areas if self.record is not None else read_areas()
+        if self.record is not None:
+            self.areas = self.record.areas
+        else:
+            self.areas = read_areas()
         self._start_limit_s = _read_start_limit()
 
     @property
     def state(self) -> Path:
-        """Its folder."""
+        """The state folder."""
         return self.supervision.state
 
     def is_up(self) -> bool:
-        """Tell whether its supervisor or host runs, whatever the services do."""
+        """Tell whether the supervisor or host runs, even if services do not."""
         return self.supervision.is_running() or (self.record is not None and self.record.is_host)
 
     def start(self) -> bool:
-        """Start everything and wait until all is ready; False when another command did just that meanwhile.
+        """Start every service and wait until all are ready; False when the system is up already.
 
-        Raises ConfigurationError for a setting that does not exist, StartFailed after stopping what it started.
+        Raises ConfigurationError for an unknown setting, and StartFailed after stopping the services again.
         """
         if self.record is None:
             check_names(os.environ)
         self.supervision.make_folders()
-        with Progress() as progress, self.supervision.starting(lambda: progress.tell("waiting for another `up`")):
+        with Progress() as progress, self.supervision.starting(lambda: progress.show("waiting for another `up`")):
             self.record = record.load(self.state)
             if self.is_up():
-                self.areas = self.record.areas if self.record is not None else self.areas
+                if self.record is not None:
+                    self.areas = self.record.areas
                 return False
             self._start(progress)
         took = f"{len(self.areas)} services are ready after {progress.waited_s:.1f} s"
@@ -101,14 +105,14 @@ class LocalSystem:
             record.save(self.state, pid, self.areas, os.environ, is_host=False)
             self._wait_until_ready(progress)
         except BaseException as error:
-            if not pid or self.supervision.daemon_pid() == pid:  # another command has not replaced it
+            if not pid or self.supervision.daemon_pid() == pid:  # no other command has replaced it
                 self._stop_supervised(progress)
             if isinstance(error, SupervisionError):
                 raise StartFailed(str(error)) from None
             raise
 
     def stop(self) -> bool:
-        """Stop everything and wait; False when nothing ran. Raises SupervisionError when something stays."""
+        """Stop every service and wait; False when none ran. Raises SupervisionError when one does not end."""
         with Progress() as progress:
             if self.record is not None and self.record.is_host:
                 self._stop_host(self.record.pid, progress)
@@ -140,71 +144,74 @@ class LocalSystem:
             while host.is_running() and host.status() != psutil.STATUS_ZOMBIE:
                 if progress.waited_s > HOST_STOP_S:
                     raise SupervisionError(f"the host (pid {pid}) did not stop within {HOST_STOP_S:.0f} s")
-                progress.tell("stopping: host")
+                progress.show("stopping: host")
                 time.sleep(POLL_INTERVAL_S)
         record.forget(self.state)
 
     def _stop_supervised(self, progress: Progress) -> None:
-        def tell(_waited_s: float) -> None:
+        def show(_waited_s: float) -> None:
             left = [process.name for process in self.supervision.processes().values() if process.pid]
-            progress.tell(f"stopping: {' '.join(left) or 'supervisor'}")
+            progress.show(f"stopping: {' '.join(left) or 'supervisor'}")
 
-        self.supervision.stop(tell)
+        self.supervision.stop(show)
         record.forget(self.state)
 
     def _stop_leftovers(self, progress: Progress) -> bool:
         def wait() -> None:
-            progress.tell("stopping what a dead supervisor has left")
+            progress.show("stopping the services of a dead supervisor")
 
-        names = stop_leftovers(self.state, self.supervision.daemon_pid(), wait)
+        names = self.supervision.stop_leftovers(wait)
         if names:
-            print(f"stopped what a dead supervisor had left: {' '.join(sorted(names))}", flush=True)
+            print(f"stopped the services of a dead supervisor: {' '.join(sorted(names))}", flush=True)
         return bool(names)
 
     def _wait_until_ready(self, progress: Progress) -> None:
-        waiting = sorted(self.areas, key=lambda area: area.name == "orchestrator")  # it waits for others, so it is last
         first_pids: dict[str, int] = {}
         activity = _Activity()
-        while waiting:
+        # The orchestrator waits for the others, so it is the last in messages.
+        areas = sorted(self.areas, key=lambda area: area.name == "orchestrator")
+        processes = self._check_processes(first_pids)
+        while areas := _not_serving(areas):
+            texts = [self._describe_wait(area.name) for area in areas]
+            activity.note(texts, [processes[area.name].pid for area in areas if area.name in processes])
+            if activity.idle_s > self._start_limit_s:
+                raise StartFailed(self._describe_timeout(areas))
+            progress.show(f"waiting: {'; '.join(texts)}")
+            time.sleep(POLL_INTERVAL_S)
             processes = self._check_processes(first_pids)
-            answers = _probe_all(waiting)
-            waiting = [area for area, health in zip(waiting, answers, strict=True) if health != "SERVING"]
-            texts = [self._describe_wait(area.name) for area in waiting]
-            activity.look(texts, [processes[area.name].pid for area in waiting if area.name in processes])
-            if waiting and activity.idle_s > self._start_limit_s:
-                tails = "\n".join(self._describe_end(area.name, "its log ends with") for area in waiting)
-                names = " ".join(area.name for area in waiting)
-                raise StartFailed(
-                    f"not ready, and nothing has happened for {self._start_limit_s:.0f} s: {names}\n{tails}\n"
-                    f"if it only takes longer, raise {START_LIMIT_VARIABLE}"
-                )
-            if waiting:
-                progress.tell(f"waiting: {'; '.join(texts)}")
-                time.sleep(POLL_INTERVAL_S)
         self._check_processes(first_pids)
+
+    def _describe_timeout(self, areas: Sequence[Area]) -> str:
+        names = " ".join(area.name for area in areas)
+        tails = "\n".join(self._describe_end(area.name, "its log ends with") for area in areas)
+        return (
+            f"not ready, and without activity for {self._start_limit_s:.0f} s: {names}\n{tails}\n"
+            f"if it only takes longer, raise {START_LIMIT_VARIABLE}"
+        )
 
     def _check_processes(self, first_pids: dict[str, int]) -> dict[str, ProcessState]:
         processes = self.supervision.processes()
         if not processes:
             log = self.supervision.logs / "supervisord.log"
-            raise StartFailed(f"the supervisor is gone: another command has stopped it, or {log} says why")
+            raise StartFailed(f"the supervisor is gone: another command has stopped it, or {log} has the reason")
         for process in processes.values():
             was_restarted = process.pid and first_pids.setdefault(process.name, process.pid) != process.pid
             if process.has_failed or was_restarted:
-                what = f"ended while starting ({process.problem})" if process.problem else "ended while starting"
-                raise StartFailed(self._describe_end(process.name, what))
+                end = "ended while starting"
+                if process.problem:
+                    end += f" ({process.problem})"
+                raise StartFailed(self._describe_end(process.name, end))
         return processes
 
     def _describe_wait(self, name: str) -> str:
-        """Return a service's name and, as far as its log says, what it does."""
-        lines = self.supervision.log_tail(name).splitlines()
-        try:
-            last = json.loads(lines[-1]) if lines else {}
-        except ValueError:  # logs as text
-            last = {}
-        what = str(last.get("reason") or last.get("event") or "")
-        size = f" {last['size_mb']} MB" if "size_mb" in last else ""
-        return f"{name}: {what}{size}" if what else name
+        """Return a service's name with the last event of its log."""
+        last = _last_entry(self.supervision.log_tail(name))
+        event = last.get("reason") or last.get("event")
+        if not event:
+            return name
+        if "size_mb" in last:
+            return f"{name}: {event} {last['size_mb']} MB"
+        return f"{name}: {event}"
 
     def _describe_end(self, name: str, what: str) -> str:
         tail = self.supervision.log_tail(name)
@@ -213,29 +220,33 @@ class LocalSystem:
 
 
 class _Activity:
-    """Since when nothing has happened: no new word in the logs, no processor time, no memory taken."""
+    """The time since the last activity of starting services: new log entries, processor time, changes of memory."""
 
     def __init__(self) -> None:
         self._texts: list[str] = []
-        self._looked_s = -math.inf
-        self._happened_s = time.monotonic()
-        self._cpu_s = self._bytes = 0.0
+        self._noted_s = -math.inf
+        self._active_s = time.monotonic()
+        self._cpu_s = 0.0
+        self._bytes = 0.0
 
     @property
     def idle_s(self) -> float:
-        """How long nothing has happened."""
-        return time.monotonic() - self._happened_s
+        """Seconds since the last activity."""
+        return time.monotonic() - self._active_s
 
-    def look(self, texts: list[str], pids: Sequence[int]) -> None:
-        """See whether something has happened."""
+    def note(self, texts: list[str], pids: Sequence[int]) -> None:
+        """Compare the services with the last note; at most one note per second counts."""
         now_s = time.monotonic()
-        if now_s - self._looked_s < ACTIVITY_INTERVAL_S:
+        if now_s - self._noted_s < ACTIVITY_INTERVAL_S:
             return
         cpu_s, size = _used(pids)
-        worked = cpu_s - self._cpu_s > WORKING_CPU_RATIO * min(now_s - self._looked_s, ACTIVITY_INTERVAL_S)
-        if texts != self._texts or worked or abs(size - self._bytes) > WORKING_BYTES:
-            self._happened_s = now_s
-        self._texts, self._looked_s, self._cpu_s, self._bytes = texts, now_s, cpu_s, size
+        has_worked = cpu_s - self._cpu_s > WORKING_CPU_RATIO * min(now_s - self._noted_s, ACTIVITY_INTERVAL_S)
+        if texts != self._texts or has_worked or abs(size - self._bytes) > WORKING_BYTES:
+            self._active_s = now_s
+        self._texts = texts
+        self._noted_s = now_s
+        self._cpu_s = cpu_s
+        self._bytes = size
 
 
 def _used(pids: Sequence[int]) -> tuple[float, float]:
@@ -243,10 +254,21 @@ def _used(pids: Sequence[int]) -> tuple[float, float]:
     for pid in pids:
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(pid)
-            for one in (process, *process.children(recursive=True)):
-                cpu_s += sum(one.cpu_times()[:2])
-                size += one.memory_info().rss
+            for member in (process, *process.children(recursive=True)):
+                cpu_s += sum(member.cpu_times()[:2])
+                size += member.memory_info().rss
     return cpu_s, size
+
+
+def _last_entry(log: str) -> dict[str, Any]:
+    """Return the last line of a log in JSON; empty for an empty log and for logs as text."""
+    try:
+        entry = json.loads(log.splitlines()[-1])
+    except (IndexError, ValueError):
+        return {}
+    if not isinstance(entry, dict):
+        return {}
+    return entry
 
 
 def _read_start_limit() -> float:
@@ -258,6 +280,10 @@ def _read_start_limit() -> float:
     if not 1 <= limit_s < math.inf:
         raise ConfigurationError(f"{START_LIMIT_VARIABLE} is {text!r}: it must be a number of seconds, at least 1")
     return limit_s
+
+
+def _not_serving(areas: Sequence[Area]) -> list[Area]:
+    return [area for area, health in zip(areas, _probe_all(areas), strict=True) if health != "SERVING"]
 
 
 def _probe_all(areas: Sequence[Area]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Shows how an answer comes about: its text as it is written, tool calls, steps, votes, what it cost, and warnings."""
+"""Shows an answer: its text while it is written, tool calls, steps, votes, cost and warnings."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import Client
 from pagantic_common.client.descriptions import describe_outcome, describe_step, describe_tool_call, describe_votes
-from pagantic_common.domain.terminal_text import WordWrap, plain_text
+from pagantic_common.domain.text.terminal import WordWrap, plain_text
 
 
-def tell_request_id(request: execution_pb2.SystemRequest) -> None:
-    """Say on a terminal under which id the request runs, so that it can be looked up whatever happens."""
+def note_request_id(request: execution_pb2.SystemRequest) -> None:
+    """Print the request's id on a terminal, so that it can be looked up even after a failure."""
     if sys.stderr.isatty():
         note(f"request {request.request_id}")
 
 
 def stream_answer(client: Client, request: execution_pb2.SystemRequest) -> execution_pb2.SystemResponse:
-    """Print the answer while it is written, what concerns it on stderr; returns the response."""
+    """Print the answer while it is written, and its other parts on stderr; returns the response."""
     writer = AnswerWriter()
     response = execution_pb2.SystemResponse()
     try:
@@ -44,15 +44,15 @@ def stream_answer(client: Client, request: execution_pb2.SystemRequest) -> execu
             writer.write(response.content)
     finally:
         writer.end()
-    _tell_parts(response)
+    _note_parts(response)
     if sys.stderr.isatty():
         note(describe_outcome(response))
-    _tell_warnings(response)
+    _note_warnings(response)
     return response
 
 
 def answer_quietly(client: Client, request: execution_pb2.SystemRequest) -> execution_pb2.SystemResponse:
-    """Run a request whose answer is of use only as a whole; progress and outcome go to stderr."""
+    """Run a request without printing its answer; progress and outcome go to stderr."""
     response = execution_pb2.SystemResponse()
     with showing_progress() as progress:
         for event in client.stream(request):
@@ -60,16 +60,16 @@ def answer_quietly(client: Client, request: execution_pb2.SystemRequest) -> exec
             if kind == "completed":
                 response = event.completed.response
             elif kind == "content_delta":
-                progress.tell("writing", event.content_delta.text)
+                progress.show("writing", event.content_delta.text)
             elif kind == "reasoning_delta":
-                progress.tell("reasoning", event.reasoning_delta.text)
+                progress.show("reasoning", event.reasoning_delta.text)
             else:
-                progress.tell(event.action)
+                progress.show(event.action)
     return response
 
 
 def show_response(response: execution_pb2.SystemResponse, *, as_json: bool = False) -> None:
-    """Print a response; one that failed leaves nothing on stdout and ends with its exit code."""
+    """Print a response; a failed response prints nothing on stdout and ends with its exit code."""
     if as_json:
         print_json(response)
         check_response(response)
@@ -80,22 +80,23 @@ def show_response(response: execution_pb2.SystemResponse, *, as_json: bool = Fal
         say_json(response.structured_output_json)
     else:
         _write_wrapped(response.content)
-    _tell_parts(response)
+    _note_parts(response)
     note(describe_outcome(response))
-    _tell_warnings(response)
+    _note_warnings(response)
     check_response(response)
 
 
 class AnswerWriter:
-    """Writes text that arrives in pieces to stdout; on a terminal wrapped between words.
+    """Writes text to stdout in pieces; on a terminal it is wrapped between words.
 
     Attributes:
-        text: What has been written since the last `end`.
+        text: The text since the last `end`.
     """
 
     def __init__(self) -> None:
-        width = shutil.get_terminal_size().columns
-        self._wrap = WordWrap(width) if sys.stdout.isatty() else None
+        self._wrap: WordWrap | None = None
+        if sys.stdout.isatty():
+            self._wrap = WordWrap(shutil.get_terminal_size().columns)
         self._is_at_start = True
         self.text = ""
 
@@ -105,19 +106,21 @@ class AnswerWriter:
         self._put(plain_text(text))
 
     def end_line(self) -> None:
-        """Begin a new line, unless one begins here."""
+        """Begin a new line, unless this is the start of one."""
         if self._wrap:
             self._echo(self._wrap.flush())
         if not self._is_at_start:
             self._put("\n")
 
     def end(self) -> None:
-        """Begin a new line and forget what was written."""
+        """Begin a new line and forget the text."""
         self.end_line()
         self.text = ""
 
     def _put(self, text: str) -> None:
-        self._echo(self._wrap.feed(text) if self._wrap else text)
+        if self._wrap:
+            text = self._wrap.feed(text)
+        self._echo(text)
 
     def _echo(self, text: str) -> None:
         if text:
@@ -133,10 +136,10 @@ def _write_wrapped(text: str) -> None:
 
 def _show_partial(response: execution_pb2.SystemResponse) -> None:
     if partial := response.structured_output_json or response.content:
-        note(f"what there is of the answer:\n{partial}")
+        note(f"the answer so far:\n{partial}")
 
 
-def _tell_parts(response: execution_pb2.SystemResponse) -> None:
+def _note_parts(response: execution_pb2.SystemResponse) -> None:
     for call in response.tool_calls_made:
         note(describe_tool_call(call))
     for step in response.step_results:
@@ -145,7 +148,7 @@ def _tell_parts(response: execution_pb2.SystemResponse) -> None:
         note(describe_votes(response))
 
 
-def _tell_warnings(response: execution_pb2.SystemResponse) -> None:
+def _note_warnings(response: execution_pb2.SystemResponse) -> None:
     texts = [*(warning.message for warning in response.warnings), *response.validation.warnings]
     for text in dict.fromkeys(texts):
         if text != response.error.message:  # reported as the failure

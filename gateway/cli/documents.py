@@ -1,6 +1,6 @@
-"""Commands of the context service: storing documents, listing and deleting collections.
+"""Commands of the context service: store documents, list and delete collections.
 
-The orchestrator's contract has no rpc for them: this is care of the system, not work for a model.
+The orchestrator's contract has no rpc for them, because they maintain the system and need no model.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from gateway.cli import options
 from gateway.cli.output import UsageError, note, print_json, reporting_errors, say, show
 from pagantic.context.v1 import collection_pb2
 from pagantic.context.v1 import context_service_pb2 as pb
-from pagantic.context.v1 import context_service_pb2_grpc as rpc
+from pagantic.context.v1 import context_service_pb2_grpc as pb_grpc
 from pagantic_common.client.descriptions import count_of
 from pagantic_common.client.tables import cell, list_table
+from pagantic_common.domain.defaults import MAX_MESSAGE_BYTES
 from pagantic_common.rpc.call import call_unary
 from pagantic_common.rpc.channel import open_channel
 
-MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 MAX_BATCH_BYTES = MAX_MESSAGE_BYTES - 64 * 1024
 MAX_BATCH_DOCUMENTS = 1000  # the service's default limit for one call
 
@@ -42,7 +42,7 @@ def ingest(
         typer.Argument(metavar="PATH", help="Text files, and folders of them; a path names its document."),
     ],
     *,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT_S,
+    timeout: options.Timeout = options.TIMEOUT_S,
     as_json: options.AsJson = False,
     address: Address = options.CONTEXT,
 ) -> None:
@@ -79,9 +79,10 @@ def list_collections(
         print_json(listed)
         return
     table = list_table(("name", "documents", "chunks", "created"), right={"documents", "chunks"})
-    for one in listed.collections:
-        created = one.created_at.ToDatetime().isoformat(sep=" ", timespec="minutes")
-        table.add_row(cell(one.name), str(one.document_count), str(one.chunk_count), f"{created} UTC")
+    for collection in listed.collections:
+        created = collection.created_at.ToDatetime().isoformat(sep=" ", timespec="minutes")
+        counts = (str(collection.document_count), str(collection.chunk_count))
+        table.add_row(cell(collection.name), *counts, f"{created} UTC")
     show(table)
 
 
@@ -100,7 +101,10 @@ def delete_collection(
 
 
 async def _ingest_batches(
-    stub: rpc.ContextServiceAsyncStub, collection: str, documents: Sequence[collection_pb2.Document], timeout_s: float
+    stub: pb_grpc.ContextServiceAsyncStub,
+    collection: str,
+    documents: Sequence[collection_pb2.Document],
+    timeout_s: float,
 ) -> pb.IngestResponse:
     total = pb.IngestResponse()
     for batch in _batches(documents):
@@ -114,7 +118,7 @@ async def _ingest_batches(
 
 
 def _read_documents(paths: Sequence[Path]) -> tuple[list[collection_pb2.Document], int]:
-    """Return the documents and the number of files in folders that are no text; raises UsageError."""
+    """Return the documents, and the number of files in folders without UTF-8 text; raises UsageError."""
     documents: list[collection_pb2.Document] = []
     skipped = 0
     for path in paths:
@@ -144,7 +148,9 @@ def _text_of(file: Path) -> str:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return ""
-    return "" if "\0" in text else text
+    if "\0" in text:
+        return ""
+    return text
 
 
 def _batches(documents: Sequence[collection_pb2.Document]) -> list[list[collection_pb2.Document]]:
@@ -162,10 +168,10 @@ def _batches(documents: Sequence[collection_pb2.Document]) -> list[list[collecti
     return batches
 
 
-def _call(address: str, send: Callable[[rpc.ContextServiceAsyncStub], Awaitable[ResultT]]) -> ResultT:
+def _call(address: str, send: Callable[[pb_grpc.ContextServiceAsyncStub], Awaitable[ResultT]]) -> ResultT:
     async def connect_and_send() -> ResultT:
         async with open_channel(address, max_message_bytes=MAX_MESSAGE_BYTES) as channel:
-            stub: rpc.ContextServiceAsyncStub = rpc.ContextServiceStub(channel)
+            stub: pb_grpc.ContextServiceAsyncStub = pb_grpc.ContextServiceStub(channel)
             return await send(stub)
 
     return asyncio.run(connect_and_send())

@@ -1,4 +1,4 @@
-"""What a failure means to the person or script at the command line: its exit code and the next step."""
+"""Exit codes and next steps of failures, for people and scripts at the command line."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _NEXT_OF_CODE = {
 
 
 def exit_code_of(error: PaganticError) -> int:
-    """Return the exit code that a failure's category has."""
+    """Return the exit code of a failure."""
     if error.code is ErrorCode.INFERENCE_OUTPUT_TRUNCATED:
         return EXIT_OUTPUT
     if error.failure.category is not None:
@@ -62,7 +62,7 @@ def exit_code_of(error: PaganticError) -> int:
 
 
 def next_step_of(error: PaganticError, request_id: str = "") -> str:
-    """Return what to do next, as one line."""
+    """Return the next step, as one line."""
     if error.code in _NEXT_OF_CODE:
         return _NEXT_OF_CODE[error.code]
     for cls, describe in _NEXT_OF_CLASS:
@@ -70,8 +70,11 @@ def next_step_of(error: PaganticError, request_id: str = "") -> str:
             return describe(error, request_id)
     if error.failure.category is ErrorCategory.CONFIGURATION_FAILURE:
         return "change what the message names, and try again"
-    again = "try again, or " if error.failure.retryable else ""
-    return f"{again}{_SEE.format(id=request_id)}" if request_id else "change the request as the message says"
+    if not request_id:
+        return "change the request as the message says"
+    if error.failure.retryable:
+        return f"try again, or {_SEE.format(id=request_id)}"
+    return _SEE.format(id=request_id)
 
 
 def _after_unreachable(error: PaganticError, _request_id: str) -> str:
@@ -81,7 +84,9 @@ def _after_unreachable(error: PaganticError, _request_id: str) -> str:
 
 
 def _after_overload(error: PaganticError, _request_id: str) -> str:
-    return f"try again in {error.retry_after_s:.0f} s" if error.retry_after_s else "try again later"
+    if not error.retry_after_s:
+        return "try again later"
+    return f"try again in {error.retry_after_s:.0f} s"
 
 
 def _after_not_found(_error: PaganticError, _request_id: str) -> str:
@@ -95,8 +100,9 @@ def _after_precondition(_error: PaganticError, request_id: str) -> str:
 
 
 def _after_fault(_error: PaganticError, request_id: str) -> str:
-    see = f"{_SEE.format(id=request_id)}, or " if request_id else ""
-    return f"{see}read the service's log with `pagantic logs`"
+    if not request_id:
+        return "read the service's log with `pagantic logs`"
+    return f"{_SEE.format(id=request_id)}, or read the service's log with `pagantic logs`"
 
 
 _NEXT_OF_CLASS: tuple[tuple[type[PaganticError], Callable[[PaganticError, str], str]], ...] = (

@@ -1,4 +1,4 @@
-"""Commands that list what inner services offer, for which the orchestrator's contract has no rpc."""
+"""Commands that list the tools and models of inner services, for which the orchestrator's contract has no rpc."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pagantic.common.v1 import message_pb2
 from pagantic.inference.v1 import inference_service_pb2, inference_service_pb2_grpc
 from pagantic.tools.v1 import tools_service_pb2, tools_service_pb2_grpc
 from pagantic_common.client.tables import cell, list_table
+from pagantic_common.codec.enums import name_of
+from pagantic_common.domain.defaults import MAX_MESSAGE_BYTES
 from pagantic_common.rpc.call import call_unary
 from pagantic_common.rpc.channel import open_channel
-
-MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 
 
 def tools(
@@ -36,8 +36,10 @@ def tools(
     table = list_table(("name", "safety", "available", "description"))
     for tool in listed.tools:
         definition = tool.definition
-        safety = message_pb2.ToolSafety.Name(definition.safety).removeprefix("TOOL_SAFETY_").lower()
-        available = "yes" if tool.available else f"no: {tool.unavailable_reason}"
+        safety = name_of(message_pb2.ToolSafety, definition.safety, "TOOL_SAFETY_").lower()
+        available = "yes"
+        if not tool.available:
+            available = f"no: {tool.unavailable_reason}"
         table.add_row(*map(cell, (definition.name, safety, available, definition.description)))
     show(table)
 
@@ -61,7 +63,9 @@ def models(
         return
     table = list_table(("name", "context window", "capabilities"), right={"context window"})
     for model in listed.models:
-        window = f"{model.context_window} tokens" if model.context_window else "not loaded"
+        window = "not loaded"
+        if model.context_window:
+            window = f"{model.context_window} tokens"
         table.add_row(cell(model.name), window, cell(", ".join(model.capabilities)))
     show(table)
 

@@ -1,4 +1,4 @@
-"""Commands that run the services of this machine; the supervisor is another program, started as one."""
+"""Commands that run the services of this machine. They start the supervisor as a program of its own."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import typer
 
 from gateway.cli.failures import EXIT_USAGE
 from gateway.cli.output import UsageError, reporting_errors, say
+from pagantic_common.domain.defaults import HOST
 from pagantic_common.settings import state_folder
 
 MODULE = "deploy.local"
@@ -40,7 +41,9 @@ def status(*, as_json: Annotated[bool, typer.Option("--json", help="Print JSON."
 
     The exit code is 1 when one does not serve.
     """
-    raise typer.Exit(_run("status", *(["--json"] if as_json else [])))
+    if as_json:
+        raise typer.Exit(_run("status", "--json"))
+    raise typer.Exit(_run("status"))
 
 
 def logs(
@@ -53,66 +56,82 @@ def logs(
 ) -> None:
     """Show the logs of the services of this machine."""
     with reporting_errors():
-        files = sorted((state_folder() / "logs").glob("*.log"))
-        if service:
-            names = ", ".join(file.stem for file in files) or "none"
-            files = [file for file in files if file.stem == service]
-            if not files:
-                raise UsageError(f"no service of this machine logs as {service!r}; there are: {names}")
-        if not files:
-            raise UsageError(f"there are no logs in {state_folder() / 'logs'}: nothing was started from this folder")
+        files = _find_logs(service)
         ends = {file: _show_tail(file, lines, is_named=len(files) > 1) for file in files}
         while follow:
             time.sleep(FOLLOW_S)
             ends = {file: _show_new(file, start, is_named=len(files) > 1) for file, start in ends.items()}
 
 
+def _find_logs(service: str) -> list[Path]:
+    """Return the logs of a service, or of all services for an empty name; raises UsageError without any."""
+    files = sorted((state_folder() / "logs").glob("*.log"))
+    if service:
+        names = ", ".join(file.stem for file in files) or "none"
+        files = [file for file in files if file.stem == service]
+        if not files:
+            raise UsageError(f"no service of this machine logs as {service!r}; there are: {names}")
+    if not files:
+        raise UsageError(f"there are no logs in {state_folder() / 'logs'}: nothing was started from this folder")
+    return files
+
+
 def use_remembered_addresses() -> None:
-    """Let commands find what was started from this user's state folder, unless the environment says where to look."""
+    """Set the addresses of the services that run from this user's state folder; variables that are set stay."""
     try:
         running = json.loads((state_folder() / "running.json").read_text(encoding="utf-8"))
         areas = {area["name"]: area for area in running["areas"]}
         is_alive = psutil.pid_exists(running["pid"])
     except (OSError, ValueError, KeyError, TypeError):
         return
-    for name, area in areas.items() if is_alive else ():
-        host = area["host"] if area["host"] not in _ANY_HOST else "127.0.0.1"
-        variable = "PAGANTIC_ADDRESS" if name == "orchestrator" else f"PAGANTIC_{name.upper()}_ADDRESS"
+    if not is_alive:
+        return
+    for name, area in areas.items():
+        host = area["host"]
+        if host in _ANY_HOST:
+            host = HOST
+        variable = f"PAGANTIC_{name.upper()}_ADDRESS"
+        if name == "orchestrator":
+            variable = "PAGANTIC_ADDRESS"
         os.environ.setdefault(variable, f"{host}:{area['port']}")
 
 
 def has_services() -> bool:
-    """Tell whether what the services need is installed, or the client alone."""
+    """Tell whether the services are installed, or only the client."""
     return importlib.util.find_spec("supervisor") is not None
 
 
 def read_status() -> list[dict[str, Any]]:
-    """Return what `status --json` prints; empty when it fails."""
+    """Return the output of `status --json`; empty when it fails."""
     command = [sys.executable, "-m", MODULE, "status", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     try:
-        found: list[dict[str, Any]] = json.loads(done.stdout)
+        areas: list[dict[str, Any]] = json.loads(done.stdout)
     except json.JSONDecodeError:
         return []
-    return found
+    return areas
 
 
 def _show_tail(file: Path, lines: int, *, is_named: bool) -> int:
-    """Print the last lines of a log; returns where it ends."""
+    """Print the last lines of a log; returns its size."""
     size = file.stat().st_size
     with file.open("rb") as log:
         log.seek(max(0, size - TAIL_BYTES))
         tail = log.read(TAIL_BYTES)
-    _show_lines(file, tail.splitlines()[-lines:] if lines else [], is_named=is_named)
+    if lines:
+        _show_lines(file, tail.splitlines()[-lines:], is_named=is_named)
     return size
 
 
 def _show_new(file: Path, start: int, *, is_named: bool) -> int:
-    """Print the whole lines after `start`; returns where the next begins. A rotated log is read from its start."""
-    size = file.stat().st_size if file.is_file() else 0
+    """Print the whole lines after `start`; returns the start of the next line. A rotated log is read from its start."""
+    size = 0
+    if file.is_file():
+        size = file.stat().st_size
     if size == start:
         return start
-    start = start if start < size else 0
+    if size < start:
+        start = 0
     with file.open("rb") as log:
         log.seek(start)
         new = log.read(TAIL_BYTES)
@@ -124,7 +143,9 @@ def _show_new(file: Path, start: int, *, is_named: bool) -> int:
 def _show_lines(file: Path, lines: Sequence[bytes], *, is_named: bool) -> None:
     for line in lines:
         text = line.decode(errors="replace")
-        say(f"{file.stem:<13} {text}" if is_named else text)
+        if is_named:
+            text = f"{file.stem:<13} {text}"
+        say(text)
 
 
 def _run(*arguments: str) -> int:
@@ -133,7 +154,7 @@ def _run(*arguments: str) -> int:
             "this installation has the client only: `pip install 'pagantic[server]'` brings the services", err=True
         )
         return EXIT_USAGE
-    # Ctrl-C reaches the started command too; it stops what it started, so it is waited for and not killed.
+    # Ctrl-C reaches the started command, too. It stops its services, so wait for its end instead of killing it.
     running = subprocess.Popen([sys.executable, "-m", MODULE, *arguments])
     while True:
         try:

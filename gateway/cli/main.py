@@ -1,4 +1,4 @@
-"""The `pagantic` command: its sub-commands and the last net below them."""
+"""The `pagantic` command: its sub-commands, and the report of unexpected errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from gateway.cli import chat, doctor, documents, inner, local, requests, stored, tuning
 from gateway.cli.failures import EXIT_CODES_HELP, EXIT_FAILED
 from gateway.cli.options import PlainCommand
-from pagantic_common.domain.terminal_text import plain_text
+from pagantic_common.domain.text.terminal import plain_text
 
 app = typer.Typer(
     name="pagantic",

@@ -1,4 +1,4 @@
-"""What several commands share: options, how help looks, and the texts and files that arguments name."""
+"""Options that several commands share, the form of their help, and the texts and files of their arguments."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from typer.core import TyperCommand
 from gateway.cli.output import UsageError
 from pagantic_common.client import Options
 from pagantic_common.client.hints import REASONING_MODES
+from pagantic_common.domain.defaults import REQUEST_TIMEOUT_S, local_address
 from pagantic_common.domain.ids import is_id
 from pagantic_common.domain.json_text import JsonTextError, parse_json
 
-ORCHESTRATOR = "127.0.0.1:50051"
-INFERENCE = "127.0.0.1:50052"
-CONTEXT = "127.0.0.1:50054"
-TOOLS = "127.0.0.1:50056"
-DEFAULT_TIMEOUT_S = 120.0
+ORCHESTRATOR = local_address("orchestrator")
+INFERENCE = local_address("inference")
+CONTEXT = local_address("context")
+TOOLS = local_address("tools")
+TIMEOUT_S = REQUEST_TIMEOUT_S
 
 Address = Annotated[
     str, typer.Option(metavar="HOST:PORT", envvar="PAGANTIC_ADDRESS", help="Address of the orchestrator.")
@@ -51,14 +52,14 @@ Seed = Annotated[int | None, typer.Option(metavar="N", min=0, help="Start of the
 
 
 class PlainCommand(TyperCommand):
-    """A command whose help names its arguments as manuals do, without braces and Python's types."""
+    """A command whose help names its arguments as in manuals, without braces and Python types."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the parts of the usage line."""
         return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write what there is to say of arguments and options."""
+        """Write the descriptions of arguments and options."""
         sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         for parameter in self.get_params(ctx):
             if (record := parameter.get_help_record(ctx)) is None:
@@ -74,7 +75,7 @@ class PlainCommand(TyperCommand):
 
 
 def request_id_of(given: str) -> str:
-    """Return the id that was given, or a new one; raises UsageError."""
+    """Return the given id, or a new one; raises UsageError."""
     if given and not is_id(given):
         raise UsageError(f"--request-id {given[:140]!r}: use letters, digits and . _ : - only, at most 128")
     return given or uuid.uuid4().hex[:16]
@@ -91,7 +92,7 @@ def options_of(
     stop: list[str] | None = None,
     reasoning: str = "",
 ) -> Options:
-    """Return the options of a request with what was given; raises UsageError."""
+    """Return the options of a request; raises UsageError."""
     options: Options = {"request_id": request_id, "max_tokens": max_tokens, "model": model, "context": context}
     if temperature is not None:
         options["temperature"] = temperature
@@ -107,7 +108,7 @@ def options_of(
 
 
 def read_text(argument: str) -> str:
-    """Return the argument, stdin for `-`, or the file that `@file` names; raises UsageError."""
+    """Return the argument, stdin for `-`, or the content of `@file`; raises UsageError."""
     if argument == "-":
         text = sys.stdin.read()
     elif argument.startswith("@"):

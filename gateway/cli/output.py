@@ -1,6 +1,6 @@
-"""How the command talks: answers on stdout, everything else on stderr, failures as one line and a next step.
+"""Output of the commands: answers on stdout, everything else on stderr, failures as one line with a next step.
 
-Nothing reaches a terminal from here with control sequences in it.
+No terminal control sequences of models or documents pass through here.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import raise_for_error
 from pagantic_common.client.tables import wide_console
 from pagantic_common.domain.errors import PaganticError
-from pagantic_common.domain.terminal_text import plain_json, plain_text
+from pagantic_common.domain.text.terminal import plain_json, plain_text
 from pagantic_common.rpc.status import status_code_of
 
 
 class UsageError(Exception):
-    """What was typed or the file that it names cannot be used; the message says why."""
+    """A wrong argument or file; the message gives the reason."""
 
 
 def say(text: str, *, nl: bool = True) -> None:
@@ -38,18 +38,21 @@ def say(text: str, *, nl: bool = True) -> None:
 
 
 def say_json(text: str) -> None:
-    """Write JSON that a model made."""
+    """Write a model's JSON."""
     typer.echo(plain_json(text))
 
 
 def say_wrapped(text: str, *, indent: int = 0, first: str = "") -> None:
-    """Write a line, on a terminal wrapped between words; `first` is the styled text that it begins with."""
-    lines = _wrapped(plain_text(text), sys.stdout.isatty(), indent, skip=indent if first else 0)
+    """Write a line; on a terminal it is wrapped between words. A styled `first` takes the place of its indent."""
+    skip = 0
+    if first:
+        skip = indent
+    lines = _wrapped(plain_text(text), sys.stdout.isatty(), indent, skip=skip)
     typer.echo(first + "\n".join(lines))
 
 
 def note(text: str) -> None:
-    """Write a line that is not the answer; dim and wrapped on a terminal, plain elsewhere."""
+    """Write a line beside the answer; dim and wrapped on a terminal, plain elsewhere."""
     for line in plain_text(text).split("\n"):
         typer.secho("\n".join(_wrapped(line, sys.stderr.isatty())), err=True, dim=True)
 
@@ -61,12 +64,14 @@ def show(table: RenderableType) -> None:
 
 def print_json(message: Message, *, one_line: bool = False) -> None:
     """Print a message as proto JSON with the field names of the protos."""
-    text = json_format.MessageToJson(message, preserving_proto_field_name=True, indent=None if one_line else 2)
-    typer.echo(plain_json(text))
+    indent: int | None = 2
+    if one_line:
+        indent = None
+    typer.echo(plain_json(json_format.MessageToJson(message, preserving_proto_field_name=True, indent=indent)))
 
 
 def check_response(response: execution_pb2.SystemResponse) -> None:
-    """Report the response's error, when it has one, and end with its exit code."""
+    """Report the response's error, if it has one, and end with its exit code."""
     try:
         raise_for_error(response)
     except PaganticError as error:
@@ -75,9 +80,10 @@ def check_response(response: execution_pb2.SystemResponse) -> None:
 
 
 def report(error: PaganticError, *, request_id: str = "") -> None:
-    """Write `CODE: message`, the request's id and what to do next to stderr."""
-    # A deadline that passed here and one that passed there have the same code; other statuses have only their name.
-    code = error.code.value if error.code else status_code_of(error).name
+    """Write `CODE: message`, the request's id and the next step to stderr."""
+    code = status_code_of(error).name
+    if error.code is not None:
+        code = error.code.value
     typer.secho(f"{code}: {_one_line(plain_text(str(error)))}", err=True, fg=typer.colors.RED)
     if request_id:
         typer.echo(f"request: {plain_text(request_id)}", err=True)
@@ -86,7 +92,7 @@ def report(error: PaganticError, *, request_id: str = "") -> None:
 
 @contextmanager
 def reporting_errors(request_id: str = "") -> Iterator[None]:
-    """Turn failures inside into lines on stderr and an exit code."""
+    """Report failures inside on stderr, and end with their exit code."""
     try:
         yield
     except PaganticError as error:
@@ -94,7 +100,7 @@ def reporting_errors(request_id: str = "") -> Iterator[None]:
         raise typer.Exit(exit_code_of(error)) from None
     except KeyboardInterrupt:
         if request_id:
-            note(f"\nstopped; `pagantic show {request_id}` shows what there is of the answer")
+            note(f"\nstopped; `pagantic show {request_id}` shows the answer so far")
         raise typer.Exit(EXIT_INTERRUPTED) from None
     except UsageError as error:
         typer.secho(f"USAGE: {plain_text(str(error))}", err=True, fg=typer.colors.RED)
@@ -103,23 +109,26 @@ def reporting_errors(request_id: str = "") -> Iterator[None]:
 
 @contextmanager
 def showing_progress() -> Iterator[Progress]:
-    """Show on a terminal that work is in progress; nothing elsewhere."""
+    """Show progress on a terminal; nothing elsewhere."""
     console = Console(stderr=True, highlight=False)
     with console.status("") as status:
-        yield Progress(status if console.is_terminal else None)
+        if console.is_terminal:
+            yield Progress(status)
+        else:
+            yield Progress(None)
 
 
 class Progress:
-    """A line with the work in progress, the time it has taken and how much has been written."""
+    """A line with the current work, its time and the number of written characters."""
 
     def __init__(self, status: Status | None) -> None:
         self._status = status
         self._started_s = time.monotonic()
         self._characters = 0
-        self.tell("starting")
+        self.show("starting")
 
-    def tell(self, what: str, text: str = "") -> None:
-        """Show what is done now, and count text that came."""
+    def show(self, what: str, text: str = "") -> None:
+        """Show the current work, and count the new text."""
         self._characters += len(text)
         waited_s = time.monotonic() - self._started_s
         if self._status is not None:
@@ -143,4 +152,6 @@ def _wrapped(text: str, is_terminal: bool, indent: int = 0, skip: int = 0) -> li
         break_long_words=False,
         break_on_hyphens=False,
     )
-    return [lines[0][skip:], *lines[1:]] if lines else [""]
+    if not lines:
+        return [""]
+    return [lines[0][skip:], *lines[1:]]

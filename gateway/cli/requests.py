@@ -1,4 +1,4 @@
-"""Commands that send requests whose answer counts as a whole: any request, structured output, votes, plans."""
+"""Commands for requests whose answer is shown as a whole: any request, structured output, votes, plans."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from google.protobuf import json_format
 
 from gateway.cli import options
-from gateway.cli.answers import answer_quietly, show_response, tell_request_id
+from gateway.cli.answers import answer_quietly, note_request_id, show_response
 from gateway.cli.output import UsageError, check_response, print_json, reporting_errors
 from pagantic.orchestrator.v1 import execution_pb2, plan_pb2
 from pagantic_common.client import Client, plan_request, structured_request, vote_request
@@ -27,26 +27,36 @@ def run(
     *,
     stream: Annotated[bool, typer.Option("--stream", help="Print each event as a line of JSON.")] = False,
     request_id: options.RequestId = "",
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT_S,
+    timeout: options.Timeout = options.TIMEOUT_S,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
     """Run a request of any mode and print the response as JSON."""
     with reporting_errors():
-        text = sys.stdin.read() if str(request) == "-" else options.read_file(request)
-        parsed = _decode(_parse_object(text, "request"), execution_pb2.SystemRequest(), "request")
+        parsed = _decode(_parse_object(_read(request), "request"), execution_pb2.SystemRequest(), "request")
         parsed.request_id = options.request_id_of(request_id or parsed.request_id)
     with reporting_errors(parsed.request_id), Client(address, timeout_s=timeout) as client:
-        tell_request_id(parsed)
-        response = execution_pb2.SystemResponse()
+        note_request_id(parsed)
         if stream:
-            for event in client.stream(parsed):
-                print_json(event, one_line=True)
-                if event.HasField("completed"):
-                    response = event.completed.response
+            response = _print_events(client, parsed)
         else:
             response = client.execute(parsed)
             print_json(response)
         check_response(response)
+
+
+def _read(path: Path) -> str:
+    if str(path) == "-":
+        return sys.stdin.read()
+    return options.read_file(path)
+
+
+def _print_events(client: Client, request: execution_pb2.SystemRequest) -> execution_pb2.SystemResponse:
+    response = execution_pb2.SystemResponse()
+    for event in client.stream(request):
+        print_json(event, one_line=True)
+        if event.HasField("completed"):
+            response = event.completed.response
+    return response
 
 
 def structured(
@@ -62,7 +72,7 @@ def structured(
     temperature: options.Temperature = None,
     seed: options.Seed = None,
     request_id: options.RequestId = "",
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT_S,
+    timeout: options.Timeout = options.TIMEOUT_S,
     as_json: options.AsJson = False,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
@@ -102,7 +112,7 @@ def vote(
     temperature: options.Temperature = None,
     seed: options.Seed = None,
     request_id: options.RequestId = "",
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT_S,
+    timeout: options.Timeout = options.TIMEOUT_S,
     as_json: options.AsJson = False,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
@@ -146,11 +156,11 @@ def plan(
     temperature: options.Temperature = None,
     seed: options.Seed = None,
     request_id: options.RequestId = "",
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT_S,
+    timeout: options.Timeout = options.TIMEOUT_S,
     as_json: options.AsJson = False,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
-    """Run a plan of several steps and print what the last one gave."""
+    """Run a plan of several steps and print its last result."""
     with reporting_errors():
         hints = options.options_of(
             options.request_id_of(request_id), max_tokens, temperature, seed, model=model, context=context
@@ -174,7 +184,7 @@ def _read_plan(text: str) -> plan_pb2.ExecutionPlan:
 
 def _answer(request: execution_pb2.SystemRequest, address: str, timeout_s: float, *, as_json: bool) -> None:
     with reporting_errors(request.request_id), Client(address, timeout_s=timeout_s) as client:
-        tell_request_id(request)
+        note_request_id(request)
         show_response(answer_quietly(client, request), as_json=as_json)
 
 

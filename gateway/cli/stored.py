@@ -1,4 +1,4 @@
-"""Commands for what the orchestrator keeps: executions, their timelines and responses, conversations, usage."""
+"""Commands for the orchestrator's store: executions, their timelines and responses, conversations, usage."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import typer
 from gateway.cli import options
 from gateway.cli.answers import show_response
 from gateway.cli.output import UsageError, note, print_json, reporting_errors, say, show
-from pagantic.common.v1 import message_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import Client
-from pagantic_common.client.descriptions import state_name
+from pagantic_common.client.descriptions import mode_name, role_name, state_name
 from pagantic_common.client.tables import (
     executions_table,
     sessions_table,
@@ -40,10 +39,10 @@ def timeline(
     request_id: options.StoredId,
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print each event as a line of JSON.")] = False,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT_S,
+    timeout: options.Timeout = options.TIMEOUT_S,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
-    """Show what happened in an execution.
+    """Show the events of an execution.
 
     In order, with durations and causes.
     """
@@ -54,7 +53,7 @@ def timeline(
                 print_json(event, one_line=True)
             return
         show(timeline_table(events, width=wide_console().width))
-        _tell_unfinished(client.get_execution(request_id))
+        _note_unfinished(client.get_execution(request_id))
 
 
 def executions(
@@ -63,36 +62,37 @@ def executions(
     state: Annotated[str, typer.Option(metavar="STATE", help="Only those in this state, such as COMPLETE.")] = "",
     limit: Annotated[int, typer.Option(metavar="N", min=1, help="Most executions listed.")] = 20,
     as_json: Annotated[bool, typer.Option("--json", help="Print each execution as a line of JSON.")] = False,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT_S,
+    timeout: options.Timeout = options.TIMEOUT_S,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
     """List executions, newest first."""
     with reporting_errors(), Client(address, timeout_s=timeout) as client:
-        found = client.list_executions(session_id=session, state=_state_of(state), limit=limit)
+        stored = client.list_executions(session_id=session, state=_state_of(state), limit=limit)
     if as_json:
-        for execution in found:
+        for execution in stored:
             print_json(execution, one_line=True)
     else:
-        show(executions_table(found, now_s=time.time()))
+        show(executions_table(stored, now_s=time.time()))
 
 
 def show_execution(
     request_id: options.StoredId,
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print the execution with its response as JSON.")] = False,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT_S,
+    timeout: options.Timeout = options.TIMEOUT_S,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
-    """Show an execution and the response that is stored for it."""
+    """Show an execution and its stored response."""
     with reporting_errors(request_id), Client(address, timeout_s=timeout) as client:
         execution = client.get_execution(request_id)
     if as_json:
         print_json(execution)
         return
-    mode = execution_pb2.Mode.Name(execution.mode).removeprefix("MODE_")
-    session = f", session {execution.session_id}" if execution.session_id else ""
-    note(f"{mode} request {execution.request_id}{session}: {state_name(execution.state.current)}")
-    _tell_unfinished(execution)
+    described = f"{mode_name(execution.mode)} request {execution.request_id}"
+    if execution.session_id:
+        described += f", session {execution.session_id}"
+    note(f"{described}: {state_name(execution.state.current)}")
+    _note_unfinished(execution)
     if execution.HasField("response"):
         show_response(execution.response)
 
@@ -100,7 +100,7 @@ def show_execution(
 def cancel(
     request_id: options.StoredId,
     *,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT_S,
+    timeout: options.Timeout = options.TIMEOUT_S,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
     """Cancel an execution that runs."""
@@ -113,7 +113,7 @@ def resume(
     *,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the end and print the answer.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --wait: print the whole response as JSON.")] = False,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT_S,
+    timeout: options.Timeout = options.TIMEOUT_S,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
     """Continue an interrupted execution.
@@ -135,7 +135,7 @@ def usage(
     session: Annotated[str, typer.Option(metavar="ID", help="Only that of this conversation.")] = "",
     model: Annotated[str, typer.Option(metavar="NAME", help="Only that of this model.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print each total as a line of JSON.")] = False,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT_S,
+    timeout: options.Timeout = options.TIMEOUT_S,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
     """Show tokens and cost by conversation and model."""
@@ -152,17 +152,17 @@ def usage(
 def list_sessions(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print each conversation as a line of JSON.")] = False,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT_S,
+    timeout: options.Timeout = options.TIMEOUT_S,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
     """List conversations, last used first."""
     with reporting_errors(), Client(address, timeout_s=timeout) as client:
-        found = client.list_sessions()
+        stored = client.list_sessions()
     if as_json:
-        for session in found:
+        for session in stored:
             print_json(session, one_line=True)
     else:
-        show(sessions_table(found, now_s=time.time()))
+        show(sessions_table(stored, now_s=time.time()))
 
 
 @sessions.command("show", cls=options.PlainCommand)
@@ -170,7 +170,7 @@ def show_session(
     session_id: SessionId,
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print the conversation as JSON.")] = False,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT_S,
+    timeout: options.Timeout = options.TIMEOUT_S,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
     """Show the messages of a conversation."""
@@ -180,16 +180,15 @@ def show_session(
         print_json(session)
         return
     for message in session.messages:
-        role = message_pb2.Role.Name(message.role).removeprefix("ROLE_").lower()
         calls = ", ".join(f"{call.name}({call.arguments_json})" for call in message.tool_calls)
-        say(f"{role}: {message.content or calls}")
+        say(f"{role_name(message.role)}: {message.content or calls}")
 
 
 @sessions.command("delete", cls=options.PlainCommand)
 def delete_session(
     session_id: SessionId,
     *,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT_S,
+    timeout: options.Timeout = options.TIMEOUT_S,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
     """Delete a conversation."""
@@ -207,7 +206,7 @@ def _state_of(name: str) -> execution_pb2.LifecycleState.ValueType:
     return known[name.upper()]
 
 
-def _tell_unfinished(execution: execution_pb2.Execution) -> None:
+def _note_unfinished(execution: execution_pb2.Execution) -> None:
     state = state_name(execution.state.current)
     if execution.interrupted:
         note(f"interrupted in {state}: continue it with `pagantic resume {execution.request_id} --wait`")

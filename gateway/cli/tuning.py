@@ -1,4 +1,4 @@
-"""`pagantic tune`: measures again how the engine runs best on this machine, and shows how that goes."""
+"""`pagantic tune`: measures the best engine settings on this machine again, and shows the progress."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from gateway.cli.failures import EXIT_FAILED
 from gateway.cli.local import read_status
 from gateway.cli.output import note, reporting_errors, say_wrapped
 from pagantic.inference.v1 import inference_service_pb2 as pb
-from pagantic.inference.v1 import inference_service_pb2_grpc as rpc
+from pagantic.inference.v1 import inference_service_pb2_grpc as pb_grpc
+from pagantic_common.domain.defaults import MAX_MESSAGE_BYTES
 from pagantic_common.rpc.call import call_unary
 from pagantic_common.rpc.channel import open_channel
 
 POLL_S = 0.5
 CALL_TIMEOUT_S = 10.0
-MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 
 
 def tune(
@@ -50,13 +50,15 @@ async def _measure(address: str, timeout_s: float) -> pb.DescribeEngineResponse:
     until_s = time.monotonic() + timeout_s
     last = ""
     async with open_channel(address, max_message_bytes=MAX_MESSAGE_BYTES) as channel:
-        stub: rpc.InferenceServiceAsyncStub = rpc.InferenceServiceStub(channel)
+        stub: pb_grpc.InferenceServiceAsyncStub = pb_grpc.InferenceServiceStub(channel)
         await call_unary("inference", stub.TuneEngine, pb.TuneEngineRequest(), CALL_TIMEOUT_S)
         while True:
             reply = await call_unary("inference", stub.DescribeEngine, pb.DescribeEngineRequest(), CALL_TIMEOUT_S)
             if reply.state == pb.TUNING_STATE_MEASURED or time.monotonic() > until_s:
                 return reply
-            state = "measuring" if reply.state == pb.TUNING_STATE_MEASURING else reply.note
+            state = reply.note
+            if reply.state == pb.TUNING_STATE_MEASURING:
+                state = "measuring"
             if state != last:
                 last = state
                 note(state)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from pagantic_common.client.async_client import AsyncClient, raise_for_error
+from pagantic_common.client.async_client import AsyncClient
 from pagantic_common.client.hints import Hints, Options
 from pagantic_common.client.requests import chat_request, plan_request, plan_step, structured_request, vote_request
+from pagantic_common.client.responses import raise_for_error
 from pagantic_common.client.sync_client import Client
 from pagantic_common.client.typed_output import StructuredResult
-from pagantic_common.domain.json_completion import partial_json
+from pagantic_common.domain.text.json_completion import partial_json
 
 __all__ = [
     "AsyncClient",

@@ -1,4 +1,4 @@
-"""The client for asyncio programs: one orchestrator, its errors raised as PaganticError."""
+"""The client for asyncio programs: calls one orchestrator, and raises its errors as PaganticError."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2, plan_pb2, session_pb2, usage_total_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
-from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as rpc
-from pagantic_common.client.hints import Options
-from pagantic_common.client.requests import Messages, chat_request, structured_request, vote_request
+from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as pb_grpc
+from pagantic_common.client.hints import Choice, Options
+from pagantic_common.client.requests import Messages, chat_request, structured_request, timeout_of, vote_request
+from pagantic_common.client.responses import raise_for_error
 from pagantic_common.client.typed_output import (
     OutputType,
     StructuredResult,
@@ -24,50 +25,37 @@ from pagantic_common.client.typed_output import (
     refused,
     with_refusal,
 )
-from pagantic_common.codec.errors import failure_from_proto
-from pagantic_common.codec.messages import duration_from_proto
+from pagantic_common.domain.defaults import MAX_MESSAGE_BYTES, REQUEST_TIMEOUT_S, local_address
 from pagantic_common.domain.json_text import dump_json
-from pagantic_common.domain.messages import ToolChoice
 from pagantic_common.rpc.call import call_stream, call_unary
 from pagantic_common.rpc.channel import open_channel
-from pagantic_common.rpc.status import error_of
 
-DEFAULT_ADDRESS = "127.0.0.1:50051"
-DEFAULT_TIMEOUT_S = 120.0
-MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 RESPONSE_GRACE_S = 5.0
 VALIDATION_RETRIES = 2
 _SERVICE = "orchestrator"
-
-
-def raise_for_error(response: execution_pb2.SystemResponse) -> execution_pb2.SystemResponse:
-    """Return the response, or raise the PaganticError that its error stands for."""
-    if response.HasField("error"):
-        raise error_of(failure_from_proto(response.error))
-    return response
 
 
 class AsyncClient:
     """Talks to one orchestrator. Use it as an async context manager, or close it.
 
     Args:
-        address: host:port of the orchestrator; None is PAGANTIC_ADDRESS, or else this machine's.
+        address: host:port of the orchestrator; None is PAGANTIC_ADDRESS, or the local default.
         timeout_s: Longest time for each call, seconds.
-        max_message_bytes: Largest message taken or sent.
+        max_message_bytes: Largest message to receive or send.
     """
 
     def __init__(
         self,
         address: str | None = None,
         *,
-        timeout_s: float = DEFAULT_TIMEOUT_S,
+        timeout_s: float = REQUEST_TIMEOUT_S,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
     ) -> None:
-        self.address = address or os.environ.get("PAGANTIC_ADDRESS") or DEFAULT_ADDRESS
+        self.address = address or os.environ.get("PAGANTIC_ADDRESS") or local_address(_SERVICE)
         self._timeout_s = timeout_s
         self._max_message_bytes = max_message_bytes
         self._channel: grpc.aio.Channel | None = None
-        self._made_stub: rpc.OrchestratorServiceAsyncStub | None = None
+        self._made_stub: pb_grpc.OrchestratorServiceAsyncStub | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -79,7 +67,9 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Close the connection; running calls are cancelled."""
-        channel, self._channel, self._made_stub = self._channel, None, None
+        channel = self._channel
+        self._channel = None
+        self._made_stub = None
         if channel is not None:
             await channel.close()
 
@@ -89,7 +79,7 @@ class AsyncClient:
         *,
         session_id: str = "",
         tools: Sequence[str] | None = None,
-        tool_choice: str | ToolChoice | None = None,
+        tool_choice: Choice = None,
         system: str = "",
         **options: Unpack[Options],
     ) -> execution_pb2.SystemResponse:
@@ -142,8 +132,8 @@ class AsyncClient:
             text_or_messages: The user's words, or messages of which the last is the user's.
             output_type: A pydantic model, a dataclass, `list[X]`, a union, or a TypeAdapter.
             full: Return a StructuredResult: the value with its response, usage and guarantee.
-            validation_retries: How often an answer that the type's validators refuse is asked for again, with what
-                they said. Each time is a request of its own.
+            validation_retries: How often to ask again after the type's validators refused an answer, with their
+                objections. Each time is a request of its own.
             tools: Names the model may call before it answers.
             system: System prompt.
             options: See Options.
@@ -158,15 +148,17 @@ class AsyncClient:
             except ValidationError as error:
                 violations = refusals_of(error)
                 if refusals >= validation_retries:
-                    raise refused(
-                        output.name, violations
-                    ) from None  # the traceback of the cause would hold the whole answer
+                    # The cause's traceback would hold the whole answer.
+                    raise refused(output.name, violations) from None
                 messages = with_refusal(request.messages, response.structured_output_json, violations)
                 del request.messages[:]
                 request.messages.extend(messages)
-                request.request_id = f"{first_id[:120]}.{refusals + 2}" if first_id else ""
-            else:
-                return StructuredResult(value, response, refusals) if full else value
+                if first_id:
+                    request.request_id = f"{first_id[:120]}.{refusals + 2}"
+                continue
+            if full:
+                return StructuredResult(value, response, refusals)
+            return value
         raise AssertionError("the loop returns or raises")
 
     async def vote(
@@ -195,11 +187,11 @@ class AsyncClient:
         return raise_for_error(await self.execute(request))
 
     async def execute(self, request: execution_pb2.SystemRequest) -> execution_pb2.SystemResponse:
-        """Run a request; a failure of the work is the response's error, only what kept it from running is raised."""
+        """Run a request. Raises the error of a request that did not run; a failed run is the response's error."""
         return await call_unary(_SERVICE, self._stub().Execute, request, self._time_for(request))
 
     def stream(self, request: execution_pb2.SystemRequest) -> AsyncGenerator[event_pb2.ExecutionEvent, None]:
-        """Run a request and yield what happens; the last event is `completed`. Close it when leaving early."""
+        """Run a request and yield its events; the last is `completed`. Close the generator when leaving early."""
         return call_stream(_SERVICE, self._stub().ExecuteStream, request, self._time_for(request))
 
     async def timeline(self, request_id: str) -> list[event_pb2.ExecutionEvent]:
@@ -214,7 +206,7 @@ class AsyncClient:
                 return events
 
     async def get_execution(self, request_id: str) -> execution_pb2.Execution:
-        """Tell where an execution stands; raises NotFound."""
+        """Return an execution with its current state; raises NotFound."""
         request = pb.GetExecutionRequest(request_id=request_id)
         return (await call_unary(_SERVICE, self._stub().GetExecution, request, self._timeout_s)).execution
 
@@ -224,15 +216,15 @@ class AsyncClient:
         return (await call_unary(_SERVICE, self._stub().CancelExecution, request, self._timeout_s)).state
 
     async def resume(self, request_id: str) -> execution_pb2.LifecycleState.ValueType:
-        """Have an interrupted execution taken up again; returns the state it was in.
+        """Resume an interrupted execution; returns the state from which it continues.
 
-        Raises NotFound, and PreconditionFailed for one that is not interrupted.
+        Raises NotFound, and PreconditionFailed for an execution that is not interrupted.
         """
         request = pb.ResumeExecutionRequest(request_id=request_id)
         return (await call_unary(_SERVICE, self._stub().ResumeExecution, request, self._timeout_s)).state
 
     async def get_usage(self, *, session_id: str = "", model: str = "") -> list[usage_total_pb2.UsageTotal]:
-        """Return what ended executions used and cost, by session and model; empty filters are all."""
+        """Return the usage and cost of ended executions by session and model; an empty filter matches all."""
         totals: list[usage_total_pb2.UsageTotal] = []
         token = ""
         while True:
@@ -249,28 +241,28 @@ class AsyncClient:
         state: execution_pb2.LifecycleState.ValueType = execution_pb2.LIFECYCLE_STATE_UNSPECIFIED,
         limit: int = 100,
     ) -> list[execution_pb2.Execution]:
-        """Return the newest executions without their responses, newest first; empty filters are all."""
-        found: list[execution_pb2.Execution] = []
+        """Return executions without their responses, newest first; an empty filter matches all."""
+        executions: list[execution_pb2.Execution] = []
         token = ""
-        while len(found) < limit:
+        while len(executions) < limit:
             request = pb.ListExecutionsRequest(
-                page_size=min(100, limit - len(found)), page_token=token, session_id=session_id, state=state
+                page_size=min(100, limit - len(executions)), page_token=token, session_id=session_id, state=state
             )
             page = await call_unary(_SERVICE, self._stub().ListExecutions, request, self._timeout_s)
-            found += page.executions
+            executions += page.executions
             if not (token := page.next_page_token):
                 break
-        return found
+        return executions
 
     async def create_plan(self, request: execution_pb2.SystemRequest) -> plan_pb2.ExecutionPlan:
-        """Return the plan that a PLAN request would run, checked, without running it."""
-        made = pb.CreatePlanRequest(request=request)
-        return (await call_unary(_SERVICE, self._stub().CreatePlan, made, self._timeout_s)).plan
+        """Return the checked plan of a PLAN request without running it."""
+        request_message = pb.CreatePlanRequest(request=request)
+        return (await call_unary(_SERVICE, self._stub().CreatePlan, request_message, self._timeout_s)).plan
 
     async def update_session(
         self, session_id: str, values: Mapping[str, Any], *, removed: Sequence[str] = ()
     ) -> session_pb2.Session:
-        """Keep values for a session, as JSON, and remove others; returns it without its messages."""
+        """Set values of a session, as JSON, and remove others; returns the session without its messages."""
         texts = {key: dump_json(value) for key, value in values.items()}
         request = pb.UpdateSessionRequest(session_id=session_id, state_json=texts, removed_keys=removed)
         return (await call_unary(_SERVICE, self._stub().UpdateSession, request, self._timeout_s)).session
@@ -282,14 +274,14 @@ class AsyncClient:
         while True:
             request = pb.GetSessionRequest(session_id=session_id, before_position=before)
             page = (await call_unary(_SERVICE, self._stub().GetSession, request, self._timeout_s)).session
-            if session is not None:  # older messages come before those that are known
+            if session is not None:  # this page holds older messages
                 page.messages.extend(session.messages)
             session = page
             if not (before := page.first_position):
                 return session
 
     async def list_sessions(self) -> list[session_pb2.Session]:
-        """Return all stored conversations without their messages, last used first."""
+        """Return all stored conversations without their messages, the last used first."""
         sessions: list[session_pb2.Session] = []
         token = ""
         while True:
@@ -305,13 +297,15 @@ class AsyncClient:
         await call_unary(_SERVICE, self._stub().DeleteSession, request, self._timeout_s)
 
     def _time_for(self, request: execution_pb2.SystemRequest) -> float:
-        """Return the longest time for a request's call: a little more than its own, so that its response arrives."""
-        timeout_s = duration_from_proto(request.hints.timeout)
-        return timeout_s + RESPONSE_GRACE_S if timeout_s else self._timeout_s
+        """Return the timeout of a request's call, a little more than the request's own: its response must arrive."""
+        timeout_s = timeout_of(request)
+        if not timeout_s:
+            return self._timeout_s
+        return timeout_s + RESPONSE_GRACE_S
 
-    def _stub(self) -> rpc.OrchestratorServiceAsyncStub:
-        # The channel belongs to the event loop that first uses the client, so it is not opened before.
+    def _stub(self) -> pb_grpc.OrchestratorServiceAsyncStub:
+        # The channel belongs to the event loop of the first call, so it is opened then.
         if self._made_stub is None:
             self._channel = open_channel(self.address, max_message_bytes=self._max_message_bytes)
-            self._made_stub = rpc.OrchestratorServiceStub(self._channel)
+            self._made_stub = pb_grpc.OrchestratorServiceStub(self._channel)
         return self._made_stub

@@ -1,4 +1,4 @@
-"""What a caller may say beside the text: ExecutionHints and the other parts of a request, as keywords."""
+"""A request's options as keywords: ExecutionHints and the other parts beside the messages."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from pagantic_common.codec.messages import duration_to_proto, tool_choice_to_pro
 from pagantic_common.domain.json_text import dump_json
 from pagantic_common.domain.messages import ToolChoice, ToolChoiceMode
 
+# "auto", "required", "none", the name of a tool, or a whole choice; None leaves it to the system.
+Choice = str | ToolChoice | None
 REASONING_MODES = ("auto", "on", "off")
 _PLAIN = (
     "max_tokens", "temperature", "top_p", "seed", "max_tool_rounds", "model", "top_k", "min_p", "repetition_penalty",
@@ -22,9 +24,9 @@ _PLAIN = (
 
 
 class Hints(TypedDict, total=False):
-    """ExecutionHints as keywords; what is left out is the system's default.
+    """ExecutionHints as keywords; a missing hint is the system's default.
 
-    `timeout_s` bounds the work, which then ends with what there is. `reasoning` is "auto", "on" or "off". `options` go
+    After `timeout_s` the work ends with its results so far. `reasoning` is "auto", "on" or "off". `options` are passed
     to the engine unread.
     """
 
@@ -53,7 +55,7 @@ class Options(Hints, total=False):
     """Hints, and the other parts of a request.
 
     `context` is the name of a collection or a whole policy; `rules` are CEL expressions by name, or whole rules;
-    `semantic_intent` is what a judging model looks for; `max_retries` bounds the attempts beyond the first.
+    `semantic_intent` is the aim that a judging model checks; `max_retries` bounds the attempts after the first.
     """
 
     request_id: str
@@ -64,9 +66,9 @@ class Options(Hints, total=False):
 
 
 def apply_options(
-    request: execution_pb2.SystemRequest, options: Options, tool_choice: str | ToolChoice | None = None
+    request: execution_pb2.SystemRequest, options: Options, tool_choice: Choice = None
 ) -> execution_pb2.SystemRequest:
-    """Set what `options` say in a request, and return it; raises TypeError for a keyword that does not exist."""
+    """Set the options of a request, and return it; raises TypeError for an unknown keyword."""
     _check_names(options)
     request.request_id = options.get("request_id") or ""
     request.semantic_intent = options.get("semantic_intent") or ""
@@ -84,7 +86,7 @@ def apply_options(
 
 
 def one_of(name: str, value: str, known: Iterable[str]) -> str:
-    """Return a value that is known; raises ValueError with those that are."""
+    """Return the value; raises ValueError, listing the known values, for an unknown one."""
     names = list(known)
     if value not in names:
         raise ValueError(f"{name} is {value!r}: it must be one of {', '.join(map(repr, names))}")
@@ -92,7 +94,7 @@ def one_of(name: str, value: str, known: Iterable[str]) -> str:
 
 
 def several(name: str, texts: Sequence[str]) -> Sequence[str]:
-    """Return texts; raises TypeError for one text, whose letters would be taken for several."""
+    """Return the texts; raises TypeError for a single text, whose letters would count as texts."""
     if isinstance(texts, str):
         raise TypeError(f"{name} is the text {texts!r}: it must be a list of texts")
     return texts
@@ -100,10 +102,11 @@ def several(name: str, texts: Sequence[str]) -> Sequence[str]:
 
 def _check_names(options: Options) -> None:
     known = Options.__optional_keys__
-    if unknown := sorted(options.keys() - known):
-        near = difflib.get_close_matches(unknown[0], known, n=1)
-        guess = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(known))}"
-        raise TypeError(f"unexpected keyword {unknown[0]!r}: {guess}")
+    for unknown in sorted(options.keys() - known):
+        hint = f"there are {', '.join(sorted(known))}"
+        for near in difflib.get_close_matches(unknown, known, n=1):
+            hint = f"did you mean {near!r}?"
+        raise TypeError(f"unexpected keyword {unknown!r}: {hint}")
 
 
 def _apply_hints(hints: execution_pb2.ExecutionHints, options: Options) -> None:

@@ -1,4 +1,4 @@
-"""Builds SystemRequests from what a Python caller has at hand."""
+"""Builds SystemRequests from plain Python values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any, Unpack
 from pagantic.common.v1 import message_pb2
 from pagantic.constraint.v1 import contract_pb2
 from pagantic.orchestrator.v1 import execution_pb2, plan_pb2
-from pagantic_common.client.hints import Options, apply_options, one_of, several
+from pagantic_common.client.hints import Choice, Options, apply_options, one_of, several
+from pagantic_common.codec.messages import duration_from_proto
 from pagantic_common.domain.json_text import dump_json
 from pagantic_common.domain.messages import ToolChoice, ToolChoiceMode
 
@@ -22,7 +23,7 @@ def chat_request(
     *,
     session_id: str = "",
     tools: Sequence[str] | None = None,
-    tool_choice: str | ToolChoice | None = None,
+    tool_choice: Choice = None,
     system: str = "",
     **options: Unpack[Options],
 ) -> execution_pb2.SystemRequest:
@@ -30,8 +31,8 @@ def chat_request(
 
     Args:
         text_or_messages: The user's words, or messages of which the last is the user's or a tool result.
-        session_id: Conversation to go on with; empty stores none.
-        tools: Names the model may call; None is all that are registered, an empty list is none.
+        session_id: Conversation to continue; empty stores none.
+        tools: Names the model may call; None is every registered tool, an empty list is none.
         tool_choice: "auto", "required", "none", or the name of the tool that must be called.
         system: System prompt.
         options: See Options.
@@ -71,7 +72,7 @@ def structured_request(
         mode=execution_pb2.MODE_STRUCTURED,
         messages=messages_of(text_or_messages),
         prompt=_prompt_of(system),
-        output=contract_pb2.OutputContract(schema_json=schema if isinstance(schema, str) else dump_json(schema)),
+        output=_contract_of(schema),
         tools=several("tools", tools),
     )
     return apply_options(request, options)
@@ -122,12 +123,12 @@ def plan_request(
     system: str = "",
     **options: Unpack[Options],
 ) -> execution_pb2.SystemRequest:
-    """Make a PLAN request; without steps the planner makes them.
+    """Make a PLAN request; without steps the planner makes the plan.
 
     Args:
         text_or_messages: The user's words, or messages of which the last is the user's.
-        steps: What `plan_step` makes; in order, unless one names what it depends on.
-        tools: Names that the plan may use; empty is all that are registered.
+        steps: Results of `plan_step`; they run in order unless one has `depends_on`.
+        tools: Names that the plan may use; empty is every registered tool.
         system: System prompt of the infer steps.
         options: See Options.
     """
@@ -135,9 +136,10 @@ def plan_request(
         mode=execution_pb2.MODE_PLAN,
         messages=messages_of(text_or_messages),
         prompt=_prompt_of(system),
-        plan=None if steps is None else plan_pb2.ExecutionPlan(steps=steps),
         tools=several("tools", tools),
     )
+    if steps is not None:
+        request.plan.CopyFrom(plan_pb2.ExecutionPlan(steps=steps))
     return apply_options(request, options)
 
 
@@ -154,20 +156,27 @@ def plan_step(
     Args:
         name: Unique within the plan.
         kind: "infer", "tool", "validate", "retrieve", "rerank", or a kind that the deployment registered.
-        depends_on: Names of the steps it needs; when no step names any, each takes what the one before it gave.
-        schema: JSON Schema of its output; of infer and validate steps.
-        parameters: Those of the kind, such as `prompt`, `tool`, `arguments`, `collection`.
+        depends_on: Names of the steps it needs; when no step names any, each step takes the output of the one before.
+        schema: JSON Schema of its output, for infer and validate steps.
+        parameters: The parameters of its kind, such as `prompt`, `tool`, `arguments`, `collection`.
     """
-    contract = None
+    step = plan_pb2.Step(name=name, kind=kind, depends_on=several("depends_on", depends_on))
+    if parameters:
+        step.parameters_json = dump_json(parameters)
     if schema is not None:
-        contract = contract_pb2.OutputContract(schema_json=schema if isinstance(schema, str) else dump_json(schema))
-    return plan_pb2.Step(
-        name=name,
-        kind=kind,
-        parameters_json=dump_json(parameters) if parameters else "",
-        depends_on=several("depends_on", depends_on),
-        output=contract,
-    )
+        step.output.CopyFrom(_contract_of(schema))
+    return step
+
+
+def timeout_of(request: execution_pb2.SystemRequest) -> float:
+    """Return the time that the request's hints allow, seconds; 0 without one."""
+    return duration_from_proto(request.hints.timeout)
+
+
+def _contract_of(schema: Mapping[str, Any] | bool | str) -> contract_pb2.OutputContract:
+    if not isinstance(schema, str):
+        schema = dump_json(schema)
+    return contract_pb2.OutputContract(schema_json=schema)
 
 
 def messages_of(text_or_messages: Messages) -> Sequence[message_pb2.Message]:
@@ -178,4 +187,6 @@ def messages_of(text_or_messages: Messages) -> Sequence[message_pb2.Message]:
 
 
 def _prompt_of(system: str) -> execution_pb2.SystemPrompt | None:
-    return execution_pb2.SystemPrompt(text=system) if system else None
+    if not system:
+        return None
+    return execution_pb2.SystemPrompt(text=system)

@@ -1,35 +1,44 @@
-"""The client for ordinary programs: the asyncio client on an event loop in a thread of its own."""
+"""The client for programs without asyncio: runs the asyncio client on an event loop in its own thread."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import queue
 import threading
-from collections.abc import Coroutine, Generator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextlib import aclosing
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, Unpack, overload
+from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 from pydantic import TypeAdapter
 
-from pagantic.orchestrator.v1 import event_pb2, execution_pb2, plan_pb2, session_pb2, usage_total_pb2
-from pagantic_common.client.async_client import (
-    DEFAULT_TIMEOUT_S,
-    MAX_MESSAGE_BYTES,
-    VALIDATION_RETRIES,
-    AsyncClient,
-)
+from pagantic.orchestrator.v1 import event_pb2, execution_pb2
+from pagantic_common.client.async_client import VALIDATION_RETRIES, AsyncClient
 from pagantic_common.client.hints import Options
 from pagantic_common.client.requests import Messages
 from pagantic_common.client.typed_output import StructuredResult, ValueT
+from pagantic_common.domain.defaults import MAX_MESSAGE_BYTES, REQUEST_TIMEOUT_S
 from pagantic_common.domain.errors import Unavailable
-from pagantic_common.domain.messages import ToolChoice
 
 ResultT = TypeVar("ResultT")
+ArgumentsP = ParamSpec("ArgumentsP")
+
+
+def _blocking(
+    method: Callable[Concatenate[AsyncClient, ArgumentsP], Coroutine[Any, Any, ResultT]],
+) -> Callable[Concatenate[Client, ArgumentsP], ResultT]:
+    """Return a method of Client that waits for the result of a method of AsyncClient, with the same arguments."""
+
+    @functools.wraps(method)
+    def call(client: Client, /, *arguments: ArgumentsP.args, **options: ArgumentsP.kwargs) -> ResultT:
+        return client._run(method(client._client, *arguments, **options))  # noqa: SLF001 - it is Client's own method
+
+    return call
 
 
 class Client:
-    """Talks to one orchestrator; may be shared by threads. Use it as a context manager, or close it.
+    """Talks to one orchestrator; threads may share it. Use it as a context manager, or close it.
 
     Methods and errors are those of AsyncClient.
     """
@@ -38,7 +47,7 @@ class Client:
         self,
         address: str | None = None,
         *,
-        timeout_s: float = DEFAULT_TIMEOUT_S,
+        timeout_s: float = REQUEST_TIMEOUT_S,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
     ) -> None:
         self._client = AsyncClient(address, timeout_s=timeout_s, max_message_bytes=max_message_bytes)
@@ -65,22 +74,20 @@ class Client:
         self._thread.join()
         self._loop.close()
 
-    def chat(
-        self,
-        text_or_messages: Messages,
-        *,
-        session_id: str = "",
-        tools: Sequence[str] | None = None,
-        tool_choice: str | ToolChoice | None = None,
-        system: str = "",
-        **options: Unpack[Options],
-    ) -> execution_pb2.SystemResponse:
-        """Take a chat turn; raises PaganticError when it failed. Arguments are those of `chat_request`."""
-        return self._run(
-            self._client.chat(
-                text_or_messages, session_id=session_id, tools=tools, tool_choice=tool_choice, system=system, **options
-            )
-        )
+    chat = _blocking(AsyncClient.chat)
+    vote = _blocking(AsyncClient.vote)
+    execute = _blocking(AsyncClient.execute)
+    timeline = _blocking(AsyncClient.timeline)
+    get_execution = _blocking(AsyncClient.get_execution)
+    cancel = _blocking(AsyncClient.cancel)
+    resume = _blocking(AsyncClient.resume)
+    get_usage = _blocking(AsyncClient.get_usage)
+    list_executions = _blocking(AsyncClient.list_executions)
+    create_plan = _blocking(AsyncClient.create_plan)
+    update_session = _blocking(AsyncClient.update_session)
+    get_session = _blocking(AsyncClient.get_session)
+    list_sessions = _blocking(AsyncClient.list_sessions)
+    delete_session = _blocking(AsyncClient.delete_session)
 
     @overload
     def structured(
@@ -120,7 +127,7 @@ class Client:
         **options: Unpack[Options],
     ) -> ValueT | StructuredResult[ValueT]:
         """Return a value of `output_type` made from the text; see `AsyncClient.structured`."""
-        made: ValueT | StructuredResult[ValueT] = self._run(
+        result: ValueT | StructuredResult[ValueT] = self._run(
             self._client.structured(  # type: ignore[call-overload]
                 text_or_messages,
                 output_type,
@@ -131,40 +138,10 @@ class Client:
                 **options,
             )
         )
-        return made
-
-    def vote(
-        self,
-        text_or_messages: Messages,
-        schema: Mapping[str, Any] | bool | str,
-        *,
-        n: int = 0,
-        strategy: str = "majority",
-        min_agreement: float = 0.0,
-        early_stop: bool = False,
-        system: str = "",
-        **options: Unpack[Options],
-    ) -> execution_pb2.SystemResponse:
-        """Take a vote; raises PaganticError when it failed. Arguments are those of `vote_request`."""
-        return self._run(
-            self._client.vote(
-                text_or_messages,
-                schema,
-                n=n,
-                strategy=strategy,
-                min_agreement=min_agreement,
-                early_stop=early_stop,
-                system=system,
-                **options,
-            )
-        )
-
-    def execute(self, request: execution_pb2.SystemRequest) -> execution_pb2.SystemResponse:
-        """Run a request; a failure of the work is the response's error, only what kept it from running is raised."""
-        return self._run(self._client.execute(request))
+        return result
 
     def stream(self, request: execution_pb2.SystemRequest) -> Generator[event_pb2.ExecutionEvent, None, None]:
-        """Run a request and yield what happens; the last event is `completed`. Closing it cancels the request."""
+        """Run a request and yield its events; the last is `completed`. Closing the generator cancels the request."""
         events: queue.SimpleQueue[event_pb2.ExecutionEvent | Exception | None] = queue.SimpleQueue()
 
         async def pump() -> None:
@@ -188,61 +165,6 @@ class Client:
         finally:
             pumping.cancel()
 
-    def timeline(self, request_id: str) -> list[event_pb2.ExecutionEvent]:
-        """Return the stored events of an execution, in sequence."""
-        return self._run(self._client.timeline(request_id))
-
-    def get_execution(self, request_id: str) -> execution_pb2.Execution:
-        """Tell where an execution stands; raises NotFound."""
-        return self._run(self._client.get_execution(request_id))
-
-    def cancel(self, request_id: str) -> execution_pb2.LifecycleState.ValueType:
-        """Cancel an execution and return the state it ended in; raises NotFound."""
-        return self._run(self._client.cancel(request_id))
-
-    def resume(self, request_id: str) -> execution_pb2.LifecycleState.ValueType:
-        """Have an interrupted execution taken up again; returns the state it was in.
-
-        Raises NotFound, and PreconditionFailed for one that is not interrupted.
-        """
-        return self._run(self._client.resume(request_id))
-
-    def get_usage(self, *, session_id: str = "", model: str = "") -> list[usage_total_pb2.UsageTotal]:
-        """Return what ended executions used and cost, by session and model; empty filters are all."""
-        return self._run(self._client.get_usage(session_id=session_id, model=model))
-
-    def list_executions(
-        self,
-        *,
-        session_id: str = "",
-        state: execution_pb2.LifecycleState.ValueType = execution_pb2.LIFECYCLE_STATE_UNSPECIFIED,
-        limit: int = 100,
-    ) -> list[execution_pb2.Execution]:
-        """Return the newest executions without their responses, newest first; empty filters are all."""
-        return self._run(self._client.list_executions(session_id=session_id, state=state, limit=limit))
-
-    def create_plan(self, request: execution_pb2.SystemRequest) -> plan_pb2.ExecutionPlan:
-        """Return the plan that a PLAN request would run, checked, without running it."""
-        return self._run(self._client.create_plan(request))
-
-    def update_session(
-        self, session_id: str, values: Mapping[str, Any], *, removed: Sequence[str] = ()
-    ) -> session_pb2.Session:
-        """Keep values for a session, as JSON, and remove others; returns it without its messages."""
-        return self._run(self._client.update_session(session_id, values, removed=removed))
-
-    def get_session(self, session_id: str) -> session_pb2.Session:
-        """Return a stored conversation; raises NotFound."""
-        return self._run(self._client.get_session(session_id))
-
-    def list_sessions(self) -> list[session_pb2.Session]:
-        """Return all stored conversations without their messages, last used first."""
-        return self._run(self._client.list_sessions())
-
-    def delete_session(self, session_id: str) -> None:
-        """Remove a stored conversation; raises NotFound."""
-        self._run(self._client.delete_session(session_id))
-
     def _run(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
@@ -253,7 +175,7 @@ class Client:
 
 
 async def _cancel_others() -> None:
-    """End what still runs on this loop, so that whoever reads a stream is told."""
+    """Cancel the other tasks of this loop, so that readers of streams get an error."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()

@@ -1,4 +1,4 @@
-"""Execution events as rows for people, and tables of what the system keeps."""
+"""Tables for people: the events of an execution, stored executions, conversations and usage."""
 
 from __future__ import annotations
 
@@ -12,18 +12,22 @@ from rich.table import Table
 from rich.text import Text
 
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2, session_pb2, usage_total_pb2
-from pagantic_common.client.descriptions import describe_event, error_code_name, state_name
-from pagantic_common.domain.terminal_text import plain_text
+from pagantic_common.client.descriptions import error_code_name, mode_name, state_name
+from pagantic_common.client.event_descriptions import describe_event
+from pagantic_common.domain.text.terminal import plain_text
 
-COLUMNS = ("seq", "+ms", "layer", "action", "what", "caused by", "took ms", "error")
-NARROW_COLUMNS = ("seq", "+ms", "layer: action", "what, and its cause", "took ms", "error")
+COLUMNS: tuple[str, ...] = ("seq", "+ms", "layer", "action", "what", "caused by", "took ms", "error")
+NARROW_COLUMNS: tuple[str, ...] = ("seq", "+ms", "layer: action", "what, and its cause", "took ms", "error")
+_NUMBERS = frozenset({"seq", "+ms", "took ms"})
+_WRAPPED = frozenset({"what", "what, and its cause", "error"})
+_STYLES = {"error": "red"}
 PIPE_COLUMNS = 160
 WIDE_COLUMNS = 110
 
 
 @dataclass(frozen=True, slots=True)
 class TimelineRow:
-    """One event in words; `offset_ms` counts from the first event, `duration_ms` is None for what has no length."""
+    """One event in words; `offset_ms` counts from the first event, `duration_ms` is None without a duration."""
 
     sequence: int
     offset_ms: float
@@ -37,7 +41,9 @@ class TimelineRow:
     @property
     def cells(self) -> tuple[str, ...]:
         """The row's text, in the order of COLUMNS."""
-        took = "" if self.duration_ms is None else f"{self.duration_ms:.1f}"
+        took = ""
+        if self.duration_ms is not None:
+            took = f"{self.duration_ms:.1f}"
         offset = f"{self.offset_ms:.0f}"
         return (str(self.sequence), offset, self.layer, self.action, self.what, self.caused_by, took, self.error)
 
@@ -45,64 +51,70 @@ class TimelineRow:
     def narrow_cells(self) -> tuple[str, ...]:
         """The row's text, in the order of NARROW_COLUMNS; an action without a layer is the orchestrator's."""
         sequence, offset, layer, action, what, caused_by, took, error = self.cells
-        is_told = layer in ("", "orchestrator") or action.startswith(layer)
-        cause = f"(caused by {caused_by})" if caused_by else ""
-        return (sequence, offset, action if is_told else f"{layer}: {action}", f"{what} {cause}".strip(), took, error)
+        if layer not in ("", "orchestrator") and not action.startswith(layer):
+            action = f"{layer}: {action}"
+        if caused_by:
+            what = f"{what} (caused by {caused_by})"
+        return (sequence, offset, action, what.strip(), took, error)
 
 
-def timeline_rows(events: Iterable[event_pb2.ExecutionEvent]) -> list[TimelineRow]:
+def timeline_rows(events: Sequence[event_pb2.ExecutionEvent]) -> list[TimelineRow]:
     """Return a row for each event."""
-    rows: list[TimelineRow] = []
-    started_ns: int | None = None
-    for event in events:
-        at_ns = event.timestamp.ToNanoseconds()
-        started_ns = at_ns if started_ns is None else started_ns
-        rows.append(
-            TimelineRow(
-                sequence=event.sequence,
-                offset_ms=(at_ns - started_ns) / 1e6,
-                layer=event.layer,
-                action=event.action,
-                what=describe_event(event),
-                caused_by=event.correlation.caused_by,
-                duration_ms=event.duration.ToNanoseconds() / 1e6 if event.HasField("duration") else None,
-                error=error_code_name(event.error.code) if event.HasField("error") else "",
-            )
-        )
-    return rows
+    return [_timeline_row(event, first=events[0]) for event in events]
+
+
+def _timeline_row(event: event_pb2.ExecutionEvent, *, first: event_pb2.ExecutionEvent) -> TimelineRow:
+    duration_ms: float | None = None
+    if event.HasField("duration"):
+        duration_ms = event.duration.ToNanoseconds() / 1e6
+    error = ""
+    if event.HasField("error"):
+        error = error_code_name(event.error.code)
+    return TimelineRow(
+        sequence=event.sequence,
+        offset_ms=(event.timestamp.ToNanoseconds() - first.timestamp.ToNanoseconds()) / 1e6,
+        layer=event.layer,
+        action=event.action,
+        what=describe_event(event),
+        caused_by=event.correlation.caused_by,
+        duration_ms=duration_ms,
+        error=error,
+    )
 
 
 def timeline_table(events: Sequence[event_pb2.ExecutionEvent], *, width: int = PIPE_COLUMNS) -> Table:
     """Return the timeline as a table for `width` columns.
 
-    The column of errors is left out when there is none. Where there is little room, the layer stands with the action,
-    and the cause with what happened.
+    The column of errors is left out when there is none. A narrow table joins layer and action, and what and cause.
     """
     rows = timeline_rows(events)
-    has_errors = any(row.error for row in rows)
-    is_narrow = width < WIDE_COLUMNS
-    columns = [column for column in (NARROW_COLUMNS if is_narrow else COLUMNS) if has_errors or column != "error"]
+    columns = COLUMNS
+    cells = [row.cells for row in rows]
+    if width < WIDE_COLUMNS:
+        columns = NARROW_COLUMNS
+        cells = [row.narrow_cells for row in rows]
+    if not any(row.error for row in rows):
+        columns = columns[:-1]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for column in columns:
-        justify: Literal["left", "right"] = "right" if column in {"seq", "+ms", "took ms"} else "left"
-        is_fixed = column not in {"what", NARROW_COLUMNS[3], "error"}
-        style = "red" if column == "error" else None
-        table.add_column(column, justify=justify, overflow="fold", no_wrap=is_fixed, style=style)
-    for row in rows:
-        cells = row.narrow_cells if is_narrow else row.cells
-        table.add_row(*map(cell, cells[: len(columns)]))
+        justify, is_wrapped = _justify(column, _NUMBERS), column in _WRAPPED
+        table.add_column(column, justify=justify, overflow="fold", no_wrap=not is_wrapped, style=_STYLES.get(column))
+    for texts in cells:
+        table.add_row(*map(cell, texts[: len(columns)]))
     return table
 
 
 def usage_table(totals: Sequence[usage_total_pb2.UsageTotal]) -> Table:
-    """Return a table with a row for each session and model; without a price there is no cost."""
+    """Return a table with a row for each session and model; the cost is `-` without a price."""
     table = list_table(
         ("session", "model", "requests", "prompt", "cached", "output", "USD"),
         right={"requests", "prompt", "cached", "output", "USD"},
     )
     for total in totals:
         counts = (total.requests, total.prompt_tokens, total.cached_prompt_tokens, total.output_tokens)
-        cost = f"{total.cost_usd:.4f}" if total.cost_usd else "-"
+        cost = "-"
+        if total.cost_usd:
+            cost = f"{total.cost_usd:.4f}"
         table.add_row(cell(total.session_id or "(none)"), cell(total.model), *map(str, counts), cost)
     return table
 
@@ -110,20 +122,22 @@ def usage_table(totals: Sequence[usage_total_pb2.UsageTotal]) -> Table:
 def executions_table(executions: Iterable[execution_pb2.Execution], *, now_s: float) -> Table:
     """Return a table with a row for each execution."""
     table = list_table(("request id", "mode", "state", "age", "session"), right={"age"})
-    for one in executions:
-        mode = execution_pb2.Mode.Name(one.mode).removeprefix("MODE_")
-        state = state_name(one.state.current) + (" (interrupted)" if one.interrupted else "")
-        age = describe_age(now_s - one.started_at.ToNanoseconds() / 1e9)
-        table.add_row(cell(one.request_id), mode, state, age, cell(one.session_id or "(none)"))
+    for execution in executions:
+        state = state_name(execution.state.current)
+        if execution.interrupted:
+            state += " (interrupted)"
+        age = describe_age(now_s - execution.started_at.ToNanoseconds() / 1e9)
+        session = cell(execution.session_id or "(none)")
+        table.add_row(cell(execution.request_id), mode_name(execution.mode), state, age, session)
     return table
 
 
 def sessions_table(sessions: Iterable[session_pb2.Session], *, now_s: float) -> Table:
     """Return a table with a row for each conversation."""
     table = list_table(("session", "messages", "last used"), right={"messages", "last used"})
-    for one in sessions:
-        used = f"{describe_age(now_s - one.updated_at.ToNanoseconds() / 1e9)} ago"
-        table.add_row(cell(one.session_id), str(one.message_count), used)
+    for session in sessions:
+        used = f"{describe_age(now_s - session.updated_at.ToNanoseconds() / 1e9)} ago"
+        table.add_row(cell(session.session_id), str(session.message_count), used)
     return table
 
 
@@ -139,17 +153,23 @@ def list_table(columns: Sequence[str], *, right: Container[str] = ()) -> Table:
     """Return an empty table with these columns, those in `right` aligned to the right."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for name in columns:
-        table.add_column(name, justify="right" if name in right else "left", overflow="fold")
+        table.add_column(name, justify=_justify(name, right), overflow="fold")
     return table
 
 
+def _justify(column: str, right: Container[str]) -> Literal["left", "right"]:
+    if column in right:
+        return "right"
+    return "left"
+
+
 def cell(text: str) -> Text:
-    """Return a text as it is: nothing in it is markup or steers the terminal."""
+    """Return a text without its terminal control sequences, in which nothing is markup."""
     return Text(plain_text(text))
 
 
 def wide_console(*, stderr: bool = False) -> Console:
-    """Return a console that does not cut tables down to 80 columns when it writes to a pipe or a file."""
+    """Return a console that writes wide tables to a pipe or a file, instead of cutting them at 80 columns."""
     console = Console(highlight=False, stderr=stderr)
     if not console.is_terminal:
         console.width = max(console.width, PIPE_COLUMNS)

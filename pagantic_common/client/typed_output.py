@@ -1,4 +1,4 @@
-"""Answers as values of a Python type: its schema, sent closed, and what validation says of an answer."""
+"""Answers as values of a Python type: the type's schema, and the objections of its validators."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 
 from pagantic.common.v1 import message_pb2, usage_pb2
-from pagantic.constraint.v1 import contract_pb2
 from pagantic.orchestrator.v1 import execution_pb2
+from pagantic_common.client.descriptions import guarantee_name
 from pagantic_common.domain.errors import ErrorCode, PaganticError, failure_of
 from pagantic_common.rpc.status import error_of
 
@@ -23,7 +24,7 @@ _SINGLE = ("items", "additionalProperties")  # not those under which a closed ob
 
 @dataclass(frozen=True, slots=True)
 class StructuredResult(Generic[ValueT]):
-    """An answer as a value, the response that brought it, and how often the type's validators sent it back."""
+    """An answer as a value, its response, and the number of answers that the type's validators refused before."""
 
     value: ValueT
     response: execution_pb2.SystemResponse
@@ -36,17 +37,17 @@ class StructuredResult(Generic[ValueT]):
 
     @property
     def usage(self) -> usage_pb2.TokenUsage:
-        """What the last attempt cost."""
+        """The cost of the last attempt."""
         return self.response.token_usage
 
     @property
     def guarantee(self) -> str:
         """How the answer came to satisfy its schema: ENFORCED, VALIDATED, REPAIRED or PARTIAL."""
-        return contract_pb2.Guarantee.Name(self.response.validation.guarantee).removeprefix("GUARANTEE_")
+        return guarantee_name(self.response.validation.guarantee)
 
     @property
     def warnings(self) -> list[str]:
-        """What went wrong without failing the request."""
+        """Messages of problems that did not fail the request."""
         return [warning.message for warning in self.response.warnings]
 
 
@@ -54,14 +55,15 @@ class OutputType(Generic[ValueT]):
     """A Python type as an output: a pydantic model, a dataclass, `list[X]`, a union, a literal, or a TypeAdapter."""
 
     def __init__(self, output_type: Any) -> None:
-        self._adapter: TypeAdapter[ValueT]
-        self._adapter = output_type if isinstance(output_type, TypeAdapter) else TypeAdapter(output_type)
         self.name = getattr(output_type, "__name__", str(output_type))
+        if not isinstance(output_type, TypeAdapter):
+            output_type = TypeAdapter(output_type)
+        self._adapter: TypeAdapter[ValueT] = output_type
 
     def schema(self) -> dict[str, Any]:
         """Return its JSON Schema, whose objects take no further keys unless the type allows extras."""
-        closed: dict[str, Any] = _closed(self._adapter.json_schema())
-        return closed
+        schema: dict[str, Any] = _close_objects(self._adapter.json_schema())
+        return schema
 
     def value_of(self, response: execution_pb2.SystemResponse) -> ValueT:
         """Return the answer as a value; raises ValidationError where a validator of the type refuses it."""
@@ -69,13 +71,19 @@ class OutputType(Generic[ValueT]):
 
 
 def refusals_of(error: ValidationError) -> list[str]:
-    """Return what the validators said, each with the path of its value, without the values."""
-    problems = error.errors(include_input=False, include_url=False)
-    return [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" if one["loc"] else one["msg"] for one in problems]
+    """Return the objections of the validators, each with the path of its value, without the values."""
+    return [_describe_refusal(problem) for problem in error.errors(include_input=False, include_url=False)]
+
+
+def _describe_refusal(problem: ErrorDetails) -> str:
+    path = ".".join(map(str, problem["loc"]))
+    if not path:
+        return problem["msg"]
+    return f"{path}: {problem['msg']}"
 
 
 def refused(name: str, violations: Sequence[str]) -> PaganticError:
-    """Return the error of an answer that satisfies the schema of a type, but not its validators."""
+    """Return the error for an answer that satisfies the schema of a type, but not its validators."""
     message = f"the answer satisfies the schema of {name!r} but not its validators: {'; '.join(violations)}"
     return error_of(failure_of(ErrorCode.CONSTRAINT_SCHEMA_INVALID, message, details={"violations": list(violations)}))
 
@@ -93,23 +101,24 @@ def with_refusal(
     ]
 
 
-def _closed(schema: Any) -> Any:
-    """Close every object that names its properties and says nothing of others.
+def _close_objects(schema: Any) -> Any:
+    """Close every object that declares properties but not whether it allows others.
 
-    Parts of an `allOf` stay open, for each would refuse the others' keys.
+    Parts of an `allOf` stay open, because each would refuse the others' keys.
     """
     if not isinstance(schema, dict):
         return schema
-    closed = dict(schema)
-    for name in _SCHEMAS:
-        if isinstance(closed.get(name), dict):
-            closed[name] = {key: _closed(value) for key, value in closed[name].items()}
-    for name in _LISTS:
-        if isinstance(closed.get(name), list):
-            closed[name] = [_closed(value) for value in closed[name]]
-    for name in _SINGLE:
-        if name in closed:
-            closed[name] = _closed(closed[name])
+    closed = {name: _close_member(name, value) for name, value in schema.items()}
     if "properties" in closed and "allOf" not in closed:
         closed.setdefault("additionalProperties", False)
     return closed
+
+
+def _close_member(name: str, value: Any) -> Any:
+    if name in _SCHEMAS and isinstance(value, dict):
+        return {key: _close_objects(schema) for key, schema in value.items()}
+    if name in _LISTS and isinstance(value, list):
+        return [_close_objects(schema) for schema in value]
+    if name in _SINGLE:
+        return _close_objects(value)
+    return value

@@ -2,45 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pagantic.common.v1 import error_pb2
-from pagantic_common.domain.errors import MAX_CAUSES, ErrorCode, Failure
+from pagantic_common.codec.enums import EnumCodec
+from pagantic_common.domain.errors import MAX_CAUSES, ErrorCategory, ErrorCode, Failure
 from pagantic_common.domain.json_text import JsonTextError, dump_json, parse_json
 
-_CODE_PREFIX = "ERROR_CODE_"
-_CATEGORY_PREFIX = "ERROR_CATEGORY_"
+_CODES = EnumCodec(error_pb2.ErrorCode, ErrorCode, "ERROR_CODE_", unknown=None)
+_CATEGORIES = EnumCodec(error_pb2.ErrorCategory, ErrorCategory, "ERROR_CATEGORY_", unknown=None)
 
 
 def error_code_to_proto(code: ErrorCode | None) -> error_pb2.ErrorCode.ValueType:
     """Encode a code; None is UNSPECIFIED."""
-    return error_pb2.ErrorCode.Value(_CODE_PREFIX + (code.value if code else "UNSPECIFIED"))
+    return _CODES.to_proto(code)
 
 
 def error_code_from_proto(value: int) -> ErrorCode | None:
     """Decode a code; UNSPECIFIED and codes of a newer version are None."""
-    try:
-        return ErrorCode(error_pb2.ErrorCode.Name(value).removeprefix(_CODE_PREFIX))  # type: ignore[arg-type]
-    except ValueError:
-        return None
+    return _CODES.from_proto(value)
 
 
 def failure_to_proto(failure: Failure) -> error_pb2.SystemError:
     """Encode a failure and its causes."""
-    category = failure.category.value if failure.category else "UNSPECIFIED"
     return error_pb2.SystemError(
-        code=error_code_to_proto(failure.code),
-        category=error_pb2.ErrorCategory.Value(_CATEGORY_PREFIX + category),
+        code=_CODES.to_proto(failure.code),
+        category=_CATEGORIES.to_proto(failure.category),
         retryable=failure.retryable,
         message=failure.message,
-        # Half of a surrogate pair, which a caller's JSON may hold, cannot be sent.
-        details_json=dump_json(dict(failure.details)).encode(errors="replace").decode() if failure.details else "",
+        details_json=_dump_details(failure.details),
         caused_by=[failure_to_proto(cause) for cause in failure.caused_by[:MAX_CAUSES]],
     )
 
 
+def optional_failure_to_proto(failure: Failure | None) -> error_pb2.SystemError | None:
+    """Encode a failure for a field that stays unset without one."""
+    if failure is None:
+        return None
+    return failure_to_proto(failure)
+
+
 def failure_from_proto(error: error_pb2.SystemError) -> Failure:
-    """Decode a failure and its causes; details that are no JSON object are dropped."""
+    """Decode a failure and its causes; details other than a JSON object are dropped."""
     return Failure(
         code=error_code_from_proto(error.code),
         message=error.message,
@@ -50,9 +54,18 @@ def failure_from_proto(error: error_pb2.SystemError) -> Failure:
     )
 
 
+def _dump_details(details: Mapping[str, Any]) -> str:
+    if not details:
+        return ""
+    # A caller's JSON may hold half of a surrogate pair, which cannot be sent.
+    return dump_json(dict(details)).encode(errors="replace").decode()
+
+
 def _parse_details(text: str) -> dict[str, Any]:
     try:
-        details = parse_json(text) if text else {}
+        details = parse_json(text or "{}")
     except JsonTextError:
         return {}
-    return details if isinstance(details, dict) else {}
+    if not isinstance(details, dict):
+        return {}
+    return details

@@ -5,6 +5,7 @@ from __future__ import annotations
 from google.protobuf.duration_pb2 import Duration
 
 from pagantic.common.v1 import message_pb2, usage_pb2
+from pagantic_common.codec.enums import EnumCodec
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.messages import (
     Message,
@@ -19,13 +20,9 @@ from pagantic_common.domain.messages import (
 )
 from pagantic_common.domain.usage import TokenUsage
 
-_ROLE_TO_PROTO = {role: message_pb2.Role.Value(f"ROLE_{role.name}") for role in Role}
-_ROLE_FROM_PROTO = {value: role for role, value in _ROLE_TO_PROTO.items()}
-_SAFETY_TO_PROTO = {safety: message_pb2.ToolSafety.Value(f"TOOL_SAFETY_{safety.name}") for safety in ToolSafety}
-_SAFETY_FROM_PROTO = {value: safety for safety, value in _SAFETY_TO_PROTO.items()}
-_CHOICE_TO_PROTO = {mode: message_pb2.ToolChoiceMode.Value(f"TOOL_CHOICE_MODE_{mode.name}") for mode in ToolChoiceMode}
-_CHOICE_FROM_PROTO = {value: mode for mode, value in _CHOICE_TO_PROTO.items()}
-
+_ROLES = EnumCodec(message_pb2.Role, Role, "ROLE_", unknown=None)
+_SAFETIES = EnumCodec(message_pb2.ToolSafety, ToolSafety, "TOOL_SAFETY_", unknown=ToolSafety.NONE)
+_CHOICE_MODES = EnumCodec(message_pb2.ToolChoiceMode, ToolChoiceMode, "TOOL_CHOICE_MODE_", unknown=None)
 
 MAX_DURATION_S = 31_536_000
 NANOS_PER_S = 1_000_000_000
@@ -38,8 +35,15 @@ def duration_to_proto(seconds: float) -> Duration:
     return duration
 
 
+def optional_duration_to_proto(seconds: float | None) -> Duration | None:
+    """Encode seconds for a field that stays unset for None."""
+    if seconds is None:
+        return None
+    return duration_to_proto(seconds)
+
+
 def duration_from_proto(duration: Duration, field: str = "a duration") -> float:
-    """Decode to seconds; raises InvalidRequest, naming the field, for less than none and more than a year."""
+    """Decode to seconds; raises InvalidRequest, naming the field, for a negative duration and more than a year."""
     seconds = duration.seconds + duration.nanos / 1e9
     if not 0 <= seconds <= MAX_DURATION_S or not 0 <= duration.nanos < NANOS_PER_S:
         raise InvalidRequest(f"{field} is {seconds:g} s: it must be from 0 to {MAX_DURATION_S} s, which is a year")
@@ -59,7 +63,7 @@ def tool_call_from_proto(call: message_pb2.ToolCall) -> ToolCall:
 def message_to_proto(message: Message) -> message_pb2.Message:
     """Encode a message."""
     return message_pb2.Message(
-        role=_ROLE_TO_PROTO[message.role],
+        role=_ROLES.to_proto(message.role),
         content=message.content,
         reasoning=message.reasoning,
         tool_calls=[tool_call_to_proto(call) for call in message.tool_calls],
@@ -70,12 +74,10 @@ def message_to_proto(message: Message) -> message_pb2.Message:
 
 
 def message_from_proto(message: message_pb2.Message) -> Message:
-    """Decode a message; a role that is not set or not known raises InvalidRequest."""
-    role = _ROLE_FROM_PROTO.get(message.role)
+    """Decode a message; raises InvalidRequest for an unset or unknown role."""
+    role = _ROLES.from_proto(message.role)
     if role is None:
-        known = ", ".join(f"ROLE_{role.name}" for role in Role)
-        problem = f"there is no message role {message.role}" if message.role else "a message's role is not set"
-        raise InvalidRequest(f"{problem}: use one of {known}")
+        raise _unknown_role(message.role)
     return Message(
         role=role,
         content=message.content,
@@ -87,30 +89,38 @@ def message_from_proto(message: message_pb2.Message) -> Message:
     )
 
 
+def _unknown_role(number: int) -> InvalidRequest:
+    known = ", ".join(f"ROLE_{role.name}" for role in Role)
+    if not number:
+        return InvalidRequest(f"a message's role is not set: use one of {known}")
+    return InvalidRequest(f"there is no message role {number}: use one of {known}")
+
+
 def tool_definition_to_proto(tool: ToolDefinition) -> message_pb2.ToolDefinition:
     """Encode a tool definition."""
     return message_pb2.ToolDefinition(
         name=tool.name,
         description=tool.description,
         parameters_json=tool.parameters_json,
-        safety=_SAFETY_TO_PROTO[tool.safety],
+        safety=_SAFETIES.to_proto(tool.safety),
         idempotent=tool.idempotent,
-        timeout=None if tool.timeout_s is None else duration_to_proto(tool.timeout_s),
+        timeout=optional_duration_to_proto(tool.timeout_s),
         requires=tool.requires,
     )
 
 
 def tool_definition_from_proto(tool: message_pb2.ToolDefinition) -> ToolDefinition:
-    """Decode a tool definition."""
+    """Decode a tool definition; raises InvalidRequest for a timeout out of range."""
+    timeout_s = None
+    if tool.HasField("timeout"):
+        timeout_s = duration_from_proto(tool.timeout, f"the timeout of tool {tool.name[:80]!r}")
     return ToolDefinition(
         name=tool.name,
         description=tool.description,
         parameters_json=tool.parameters_json,
-        safety=_SAFETY_FROM_PROTO.get(tool.safety, ToolSafety.NONE),
+        safety=_SAFETIES.from_proto(tool.safety),
         idempotent=tool.idempotent,
-        timeout_s=duration_from_proto(tool.timeout, f"the timeout of tool {tool.name[:80]!r}")
-        if tool.HasField("timeout")
-        else None,
+        timeout_s=timeout_s,
         requires=tuple(tool.requires),
     )
 
@@ -126,17 +136,15 @@ def tool_choice_to_proto(choice: ToolChoice) -> message_pb2.ToolChoice:
     """Encode a tool choice."""
     if choice.tool_name:
         return message_pb2.ToolChoice(tool_name=choice.tool_name)
-    return message_pb2.ToolChoice(mode=_CHOICE_TO_PROTO[choice.mode])
+    return message_pb2.ToolChoice(mode=_CHOICE_MODES.to_proto(choice.mode))
 
 
 def tool_choice_from_proto(choice: message_pb2.ToolChoice) -> ToolChoice:
-    """Decode a tool choice; unset is AUTO, a mode that is not known raises InvalidRequest."""
-    if choice.mode and choice.mode not in _CHOICE_FROM_PROTO:
+    """Decode a tool choice; an unset mode is AUTO. Raises InvalidRequest for an unknown mode."""
+    mode = _CHOICE_MODES.from_proto(choice.mode)
+    if choice.mode and mode is None:
         raise InvalidRequest(f"there is no tool choice mode {choice.mode}")
-    return ToolChoice(
-        mode=_CHOICE_FROM_PROTO.get(choice.mode, ToolChoiceMode.AUTO),
-        tool_name=choice.tool_name,
-    )
+    return ToolChoice(mode=mode or ToolChoiceMode.AUTO, tool_name=choice.tool_name)
 
 
 def model_info_to_proto(model: ModelInfo) -> message_pb2.ModelInfo:
@@ -156,6 +164,13 @@ def usage_to_proto(usage: TokenUsage) -> usage_pb2.TokenUsage:
         decode_seconds=usage.decode_seconds,
         tokens_per_second=usage.tokens_per_second,
     )
+
+
+def optional_usage_to_proto(usage: TokenUsage) -> usage_pb2.TokenUsage | None:
+    """Encode usage for a field that stays unset when nothing was used."""
+    if usage == TokenUsage():
+        return None
+    return usage_to_proto(usage)
 
 
 def usage_from_proto(usage: usage_pb2.TokenUsage) -> TokenUsage:

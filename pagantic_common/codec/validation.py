@@ -1,31 +1,39 @@
-"""What the constraint pipeline finds <-> the domain."""
+"""Results of the constraint pipeline <-> the domain."""
 
 from __future__ import annotations
 
 from pagantic.constraint.v1 import contract_pb2
+from pagantic_common.codec.enums import EnumCodec
 from pagantic_common.codec.errors import error_code_from_proto, error_code_to_proto
 from pagantic_common.codec.messages import duration_from_proto, duration_to_proto
 from pagantic_common.domain.validation import Guarantee, Stage, StageOutcome, StageReport, Violation
 
+_STAGES = EnumCodec(contract_pb2.Stage, Stage, "STAGE_", unknown=None)
+_OUTCOMES = EnumCodec(contract_pb2.StageOutcome, StageOutcome, "STAGE_OUTCOME_", unknown=None)
+_GUARANTEES = EnumCodec(contract_pb2.Guarantee, Guarantee, "GUARANTEE_", unknown=Guarantee.UNSPECIFIED)
+
 
 def stage_to_proto(stage: Stage) -> contract_pb2.Stage.ValueType:
     """Encode a stage."""
-    return contract_pb2.Stage.Value(f"STAGE_{stage.value}")
+    return _STAGES.to_proto(stage)
 
 
-def stage_from_proto(stage: contract_pb2.Stage.ValueType) -> Stage:
-    """Decode a stage."""
-    return Stage(contract_pb2.Stage.Name(stage).removeprefix("STAGE_"))
+def stage_from_proto(number: int) -> Stage:
+    """Decode a stage; raises ValueError for one of a newer version."""
+    stage = _STAGES.from_proto(number)
+    if stage is None:
+        raise ValueError(f"there is no stage {number}")
+    return stage
 
 
 def guarantee_to_proto(guarantee: Guarantee) -> contract_pb2.Guarantee.ValueType:
     """Encode a guarantee."""
-    return contract_pb2.Guarantee.Value(f"GUARANTEE_{guarantee.value}")
+    return _GUARANTEES.to_proto(guarantee)
 
 
-def guarantee_from_proto(guarantee: contract_pb2.Guarantee.ValueType) -> Guarantee:
-    """Decode a guarantee."""
-    return Guarantee(contract_pb2.Guarantee.Name(guarantee).removeprefix("GUARANTEE_"))
+def guarantee_from_proto(number: int) -> Guarantee:
+    """Decode a guarantee; one of a newer version is UNSPECIFIED."""
+    return _GUARANTEES.from_proto(number)
 
 
 def violation_to_proto(violation: Violation) -> contract_pb2.Violation:
@@ -44,7 +52,7 @@ def stage_report_to_proto(report: StageReport) -> contract_pb2.StageReport:
     """Encode a stage report."""
     return contract_pb2.StageReport(
         stage=stage_to_proto(report.stage),
-        outcome=contract_pb2.StageOutcome.Value(f"STAGE_OUTCOME_{report.outcome.value}"),
+        outcome=_OUTCOMES.to_proto(report.outcome),
         reasons=report.reasons,
         violations=[violation_to_proto(violation) for violation in report.violations],
         duration=duration_to_proto(report.duration_s),
@@ -52,10 +60,13 @@ def stage_report_to_proto(report: StageReport) -> contract_pb2.StageReport:
 
 
 def stage_report_from_proto(report: contract_pb2.StageReport) -> StageReport:
-    """Decode a stage report."""
+    """Decode a stage report; raises ValueError for a stage or outcome of a newer version."""
+    outcome = _OUTCOMES.from_proto(report.outcome)
+    if outcome is None:
+        raise ValueError(f"there is no stage outcome {report.outcome}")
     return StageReport(
         stage=stage_from_proto(report.stage),
-        outcome=StageOutcome(contract_pb2.StageOutcome.Name(report.outcome).removeprefix("STAGE_OUTCOME_")),
+        outcome=outcome,
         reasons=tuple(report.reasons),
         violations=tuple(violation_from_proto(violation) for violation in report.violations),
         duration_s=duration_from_proto(report.duration),

@@ -13,7 +13,7 @@ from pagantic_common.domain.json_text import JsonTextError, parse_json
 MAX_CHUNKS: Final = 1000
 MAX_CHUNK_CHARS: Final = 100_000
 MAX_METADATA_BYTES: Final = 16 * 1024
-MAX_CHUNK_METADATA_BYTES: Final = 20 * 1024  # a document's, and what rerankers add
+MAX_CHUNK_METADATA_BYTES: Final = 20 * 1024  # the document's metadata and the additions of rerankers
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Chunk:
 
 
 def check_chunks(chunks: Sequence[Chunk]) -> None:
-    """Raise InvalidRequest, naming the place, unless the chunks that a caller sends can be worked with."""
+    """Raise InvalidRequest, naming the field, for a caller's chunks that break a limit."""
     if len(chunks) > MAX_CHUNKS:
         raise InvalidRequest(f"chunks has {len(chunks)} entries, at most {MAX_CHUNKS} are allowed")
     for position, chunk in enumerate(chunks):
@@ -43,13 +43,13 @@ def check_chunks(chunks: Sequence[Chunk]) -> None:
 
 
 def check_min_score(field: str, min_score: float | None) -> None:
-    """Raise InvalidRequest, naming the field, for what nothing compares with."""
+    """Raise InvalidRequest, naming the field, for NaN and infinity."""
     if min_score is not None and not math.isfinite(min_score):
         raise InvalidRequest(f"{field} is {min_score}: it must be a number")
 
 
 def parse_metadata(where: str, metadata_json: str, max_bytes: int = MAX_METADATA_BYTES) -> dict[str, Any]:
-    """Return metadata, empty for an empty text; raises InvalidRequest for what is large or no JSON object."""
+    """Parse metadata; an empty text is empty metadata. Raises InvalidRequest above `max_bytes` or without an object."""
     size = len(metadata_json.encode())
     if size > max_bytes:
         raise InvalidRequest(f"{where}.metadata_json has {size} bytes, at most {max_bytes} are allowed")

@@ -7,13 +7,13 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Where time comes from."""
+    """A source of time."""
 
     def now(self) -> datetime:
         """Wall time, UTC, for timestamps."""
 
     def monotonic_s(self) -> float:
-        """Seconds that never go back, for durations and deadlines."""
+        """Seconds that never decrease, for durations and deadlines."""
 
     async def sleep(self, seconds: float) -> None:
         """Wait."""

@@ -1,4 +1,4 @@
-"""What ties everything that happens for one request together."""
+"""The ids that tie all the work for one request together."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class CorrelationContext:
-    """Ids of a request, its conversation, its trace and what caused the work at hand."""
+    """Ids of the request, its conversation, its trace, and the cause of the current work."""
 
     request_id: str = ""
     session_id: str = ""

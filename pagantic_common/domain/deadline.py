@@ -15,11 +15,19 @@ class Deadline:
     @classmethod
     def after(cls, now_s: float, timeout_s: float | None) -> Deadline:
         """Return the deadline `timeout_s` seconds after `now_s`; None means there is none."""
-        return cls() if timeout_s is None else cls(now_s + timeout_s)
+        if timeout_s is None:
+            return cls()
+        return cls(now_s + timeout_s)
 
     def remaining_s(self, now_s: float) -> float | None:
         """Seconds left, at least 0; None when there is no deadline."""
-        return None if math.isinf(self.at_s) else max(0.0, self.at_s - now_s)
+        if math.isinf(self.at_s):
+            return None
+        return max(0.0, self.at_s - now_s)
+
+    def limit(self, timeout_s: float, now_s: float) -> float:
+        """Return the shorter of `timeout_s` and the remaining seconds, at least 0."""
+        return min(timeout_s, max(0.0, self.at_s - now_s))
 
     def has_passed(self, now_s: float) -> bool:
         """Tell whether no time is left."""

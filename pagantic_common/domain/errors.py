@@ -11,7 +11,7 @@ MAX_CAUSES = 5
 
 
 class ErrorCategory(StrEnum):
-    """Which part of the system a failure belongs to."""
+    """The parts of the system that failures belong to."""
 
     INFERENCE_FAILURE = "INFERENCE_FAILURE"
     TOOL_FAILURE = "TOOL_FAILURE"
@@ -23,7 +23,7 @@ class ErrorCategory(StrEnum):
 
 
 class ErrorCode(StrEnum):
-    """What went wrong; the names are stable."""
+    """The reasons of failures; the names are stable."""
 
     INFERENCE_ENGINE_ERROR = "INFERENCE_ENGINE_ERROR"
     INFERENCE_MODEL_UNAVAILABLE = "INFERENCE_MODEL_UNAVAILABLE"
@@ -66,7 +66,7 @@ class ErrorCode(StrEnum):
 
     @property
     def is_retryable(self) -> bool:
-        """Whether the same request may succeed later; for tool codes, whether it may when the tool is idempotent."""
+        """Whether the same request may succeed later; a tool's failure only when the tool is idempotent, too."""
         return self not in _NEVER_RETRYABLE
 
 
@@ -105,7 +105,7 @@ _NEVER_RETRYABLE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A failure as a value: the contract's SystemError, a name that Python uses for an exception of its own.
+    """A failure as a value. It is called SystemError in the contract, which is a built-in exception in Python.
 
     `code` is None only for failures outside the taxonomy, such as an unknown session.
     """
@@ -119,7 +119,9 @@ class Failure:
     @property
     def category(self) -> ErrorCategory | None:
         """The category that the code belongs to."""
-        return None if self.code is None else self.code.category
+        if self.code is None:
+            return None
+        return self.code.category
 
     def because_of(self, cause: Failure) -> Failure:
         """Return this failure with `cause` and its causes as the chain, nearest first, at most five."""
@@ -142,14 +144,14 @@ def failure_of(
 
 
 class PaganticError(Exception):
-    """Base of all errors that cross a service's edge. The class says what the caller does next, the code what happened.
+    """Base of all errors that cross a service's edge. The class tells the caller's next step, the code the reason.
 
     Args:
         message: Lower case, identifiers by `!r`, limits with units, no prompts, no secrets.
         code: The taxonomy's code; None takes the class's default.
         failure: A whole failure, instead of the other arguments.
         details: Particulars, JSON-able.
-        retry_after_s: When to come back, seconds from now.
+        retry_after_s: Time until a retry makes sense, seconds.
     """
 
     default_code: ClassVar[ErrorCode | None] = None
@@ -186,27 +188,27 @@ class InvalidRequest(PaganticError):
 
 
 class NotFound(PaganticError):
-    """What the request names is not there."""
+    """The request names something that does not exist."""
 
 
 class PreconditionFailed(PaganticError):
-    """The system is not in the state that the request needs; change that first."""
+    """The request needs another state of the system; change that first."""
 
 
 class Conflict(PaganticError):
-    """What the request would make is there already and differs."""
+    """The request would create something that exists already and differs."""
 
 
 class Aborted(PaganticError):
-    """Another piece of work stands in the way; send it again when that has ended."""
+    """Other work stands in the way; send the request again when that has ended."""
 
 
 class PermissionDenied(PaganticError):
-    """Policy forbids it."""
+    """A policy forbids the request."""
 
 
 class Overloaded(PaganticError):
-    """Too much at once; come back after `retry_after_s`."""
+    """The service has too much to do; try again after `retry_after_s`."""
 
 
 class Unavailable(PaganticError):
@@ -220,13 +222,13 @@ class DeadlineExceeded(PaganticError):
 
 
 class Cancelled(PaganticError):
-    """The caller cancelled or went away."""
+    """The caller cancelled the call or disconnected."""
 
     default_code = ErrorCode.CANCELLED_SIGNAL
 
 
 class Unsupported(PaganticError):
-    """This service does not do that."""
+    """The service does not support the request."""
 
 
 class Internal(PaganticError):

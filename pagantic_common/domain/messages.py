@@ -11,7 +11,7 @@ from pagantic_common.domain.ids import is_id
 
 
 class Role(StrEnum):
-    """Who speaks."""
+    """The author of a message."""
 
     SYSTEM = "system"
     USER = "user"
@@ -42,7 +42,7 @@ class Message:
 
 
 class ToolSafety(StrEnum):
-    """What a tool may touch."""
+    """The side effects that a tool may have."""
 
     NONE = "none"
     READ = "read"
@@ -52,7 +52,7 @@ class ToolSafety(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ToolDefinition:
-    """What a tool is called, does and takes; `timeout_s` None means the tool service's default."""
+    """A tool's name, purpose and parameters; `timeout_s` None means the tool service's default."""
 
     name: str
     description: str
@@ -65,7 +65,7 @@ class ToolDefinition:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What a tool gave back for one call."""
+    """The result of one tool call."""
 
     call_id: str
     name: str
@@ -74,7 +74,7 @@ class ToolResult:
 
 
 class ToolChoiceMode(StrEnum):
-    """How freely the model may call tools."""
+    """The model's freedom to call tools."""
 
     AUTO = "auto"
     REQUIRED = "required"
@@ -113,12 +113,9 @@ _OPTIONAL_FIELDS = ("reasoning", "tool_calls", "tool_call_id", "name", "cut")
 
 
 def check_message(message: Message, position: int) -> None:
-    """Raise InvalidRequest when the message carries what its role does not, or lacks what it needs."""
-    allowed = _FIELDS_OF_ROLE[message.role]
+    """Raise InvalidRequest when the message has a field that its role forbids, or lacks one that its role needs."""
     where = f"messages[{position}] ({message.role})"
-    for name in _OPTIONAL_FIELDS:
-        if getattr(message, name) and name not in allowed:
-            raise InvalidRequest(f"{where} must not carry {name}")
+    _check_fields(message, where)
     if message.role is Role.TOOL:
         if not is_id(message.tool_call_id) or not message.name:
             raise InvalidRequest(f"{where} needs tool_call_id and name")
@@ -127,6 +124,13 @@ def check_message(message: Message, position: int) -> None:
     for call in message.tool_calls:
         if not is_id(call.id) or not call.name:
             raise InvalidRequest(f"{where} has a tool call without a valid id and name")
+
+
+def _check_fields(message: Message, where: str) -> None:
+    allowed = _FIELDS_OF_ROLE[message.role]
+    for name in _OPTIONAL_FIELDS:
+        if getattr(message, name) and name not in allowed:
+            raise InvalidRequest(f"{where} must not carry {name}")
 
 
 def check_turn(messages: Sequence[Message]) -> None:

@@ -1,4 +1,4 @@
-"""What inferences cost."""
+"""The cost of inferences, in tokens and seconds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ class TokenUsage:
     @property
     def tokens_per_second(self) -> float:
         """Output tokens per second of decoding; 0 when nothing was decoded."""
-        return self.output_tokens / self.decode_seconds if self.decode_seconds > 0 else 0.0
+        if self.decode_seconds <= 0:
+            return 0.0
+        return self.output_tokens / self.decode_seconds
 
     def __add__(self, other: TokenUsage) -> TokenUsage:
         """Sum counts and seconds; take the larger context."""

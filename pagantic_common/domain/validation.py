@@ -1,4 +1,4 @@
-"""What the constraint pipeline finds of an output: stages, violations, and the guarantee that they allow."""
+"""Results of the constraint pipeline: stages, violations, and the guarantee for an output."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Stage(StrEnum):
 
 
 class StageOutcome(StrEnum):
-    """How a stage ended."""
+    """The outcomes of a stage."""
 
     PASSED = "PASSED"
     REPAIRED = "REPAIRED"
@@ -30,7 +30,7 @@ class StageOutcome(StrEnum):
 
 
 class Guarantee(StrEnum):
-    """How an output came to satisfy its schema."""
+    """The guarantee that an output satisfies its schema, by the way it was reached."""
 
     UNSPECIFIED = "UNSPECIFIED"
     ENFORCED = "ENFORCED"
@@ -50,7 +50,7 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class StageReport:
-    """What one stage found."""
+    """The result of one stage."""
 
     stage: Stage
     outcome: StageOutcome
@@ -61,7 +61,7 @@ class StageReport:
 
 @dataclass(frozen=True, slots=True)
 class Enforcement:
-    """What the pipeline made of an output; `judge_usage` is what its semantic stage cost."""
+    """The pipeline's result for an output; `judge_usage` is the cost of the semantic stage."""
 
     valid: bool
     output: str

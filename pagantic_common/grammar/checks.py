@@ -1,4 +1,4 @@
-"""What follows from a grammar's rules taken together, and where in the text it is said."""
+"""Finds problems that concern several rules of a grammar, with their places in the text."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Mapping
 from pagantic_common.grammar.problems import Problem, place_of
 from pagantic_common.grammar.tree import Node, finite_rules, left_refs_of, nullable_rules, refs_of
 
-MAX_SHOWN_RULES = 20  # of a cycle
+MAX_SHOWN_RULES = 20  # in the message about a cycle
 
 
 def problem_at(text: str, offset: int, message: str) -> Problem:
-    """Make a problem with the place of an offset."""
+    """Make a problem whose place is that of an offset in the text."""
     line, column = place_of(text, offset)
     return Problem(message, line, column)
 
 
 def find_problems(text: str, rules: Mapping[str, Node], starts: Mapping[str, int]) -> list[Problem]:
-    """Return a missing root, undefined rules, else left recursion."""
+    """Return a missing root and undefined rules; left recursion when there are none of these."""
     problems = []
     if "root" not in rules:
         problems.append(Problem("there is no rule named exactly 'root'"))
@@ -34,12 +34,25 @@ def find_problems(text: str, rules: Mapping[str, Node], starts: Mapping[str, int
 
 
 def _find_left_cycle(rules: Mapping[str, Node]) -> list[str]:
-    """Return rules each of which can stand leftmost in the next, the last in the first; empty when there are none.
-
-    Rules that nothing has leftmost are taken away until none is left (Kahn); what stays has a predecessor that stays.
-    """
+    """Return rules of which each has the next one leftmost, and the last the first; empty when there is no cycle."""
     nullable = nullable_rules(rules)
     lefts = {name: left_refs_of(node, nullable)[0] for name, node in rules.items()}
+    _remove_unreferenced(lefts)
+    if not lefts:
+        return []
+    # Each remaining rule stands leftmost in another remaining rule: walking backwards from any of them meets a cycle.
+    before = {target: name for name, targets in lefts.items() for target in targets}
+    name = next(name for name in rules if name in lefts)
+    path: dict[str, None] = {}
+    while name not in path:
+        path[name] = None
+        name = before[name]
+    visited = list(path)
+    return visited[visited.index(name) :][::-1]
+
+
+def _remove_unreferenced(lefts: dict[str, set[str]]) -> None:
+    """Remove the rules that stand leftmost in no other, again and again until there are none (Kahn)."""
     incoming = dict.fromkeys(lefts, 0)
     for targets in lefts.values():
         for target in targets:
@@ -50,18 +63,10 @@ def _find_left_cycle(rules: Mapping[str, Node]) -> list[str]:
             incoming[target] -= 1
             if not incoming[target]:
                 free.append(target)
-    before = {target: name for name, targets in lefts.items() for target in targets}
-    name = next((name for name in rules if name in lefts), None)
-    seen: dict[str, None] = {}
-    while name is not None and name not in seen:
-        seen[name] = None
-        name = before[name]
-    path = list(seen)
-    return path[path.index(name) :][::-1] if name is not None else []
 
 
 def find_warnings(text: str, rules: Mapping[str, Node], starts: Mapping[str, int]) -> list[Problem]:
-    """Return rules that root cannot reach or that never end; the grammar has no problems."""
+    """Return the rules that root cannot reach, and those that never end. Call it for a grammar without problems."""
     reached = {"root"}
     waiting = ["root"]
     while waiting:

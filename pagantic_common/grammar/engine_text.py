@@ -1,7 +1,7 @@
-"""Schemas, GBNF and regular expressions -> the text that the decoding engine (llguidance) takes.
+"""Schemas, GBNF and regular expressions -> the text that the decoding engine (llguidance) reads.
 
-Between the tokens of a schema's JSON only `": "` and `", "` are allowed: small models left free emit white space
-without end, and fixed separators are forced tokens, which cost no decoding.
+A schema's JSON has `": "` and `", "` as its only separators. Small models would emit white space without end, and fixed
+separators are forced tokens, which need no decoding.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
@@ -40,9 +40,9 @@ ITEM_SEPARATOR = ", "
 KEY_SEPARATOR = ": "
 MAX_REASON_CHARS = 400
 STACK_BYTES = 256 * 1024 * 1024  # for threads that compile: the engine recurses along chains of thousands of rules
-# What one mask may cost, so that a step waits for it tens of milliseconds at most, and what its lexer may grow to. The
-# schemas of the JSON Schema Test Suite decode as under the engine's own limits, which are several times as wide. For
-# building a lexer the engine has no limit: that is bounded where it is done.
+# Limits on the cost of one mask and on the size of its lexer: a decoding step waits tens of milliseconds at most. Under
+# the engine's own limits, which are several times as wide, the schemas of the JSON Schema Test Suite decode the same.
+# The engine has no limit for building a lexer, so its callers bound that.
 LIMITS = LLParserLimits(
     initial_lexer_fuel=200_000,
     step_lexer_fuel=50_000,
@@ -50,8 +50,8 @@ LIMITS = LLParserLimits(
     max_lexer_states=20_000,
     verbose_errors=False,  # they quote the output
 )
-# A text of bounded length takes about four states for each character, of 700 bytes each: 24,000 characters can be
-# decoded. A state of a pattern may take several times as much.
+# A text of bounded length needs about four states of 700 bytes for each character, so 24,000 characters can be decoded.
+# A state of a pattern may be several times as large.
 LIMITS_WITHOUT_PATTERN = LLParserLimits(
     initial_lexer_fuel=200_000,
     step_lexer_fuel=50_000,
@@ -68,19 +68,13 @@ _LIMIT = re.compile(  # in the engine's own words
 
 
 def engine_text_of_schema(schema_json: str, *, lenient: bool = False) -> str:
-    """Compile a JSON Schema; lenient leaves out what the engine does not know, or would round, instead of refusing it.
+    """Compile a JSON Schema.
 
-    Raises GrammarError when the text is not a JSON object or boolean, or cannot be enforced, GrammarTooComplexError
-    when it is nested too deeply; call check_engine_text for the rest.
+    `lenient` leaves out keywords that the engine does not know and numbers that it would round, instead of refusing
+    them. Raises GrammarError when the text is not a JSON object or boolean, or cannot be enforced, and
+    GrammarTooComplexError when it is nested too deeply. Call check_engine_text to find other problems.
     """
-    try:
-        schema = parse_json(schema_json, is_rewritable=True)
-    except JsonTextError as error:
-        raise GrammarError(Problem(f"the schema is not JSON: {error}")) from None
-    if isinstance(schema, bool):
-        schema = {} if schema else {"allOf": [False]}
-    if not isinstance(schema, dict):
-        raise GrammarError(Problem("the schema is neither an object nor a boolean"))
+    schema = _read_schema(schema_json)
     options: JsonCompileOptions = {
         "whitespace_flexible": False,
         "item_separator": ITEM_SEPARATOR,
@@ -108,22 +102,22 @@ def engine_text_of_gbnf(text: str) -> str:
 
 
 def engine_text_of_regex(pattern: str) -> str:
-    """Compile a regular expression that the whole output matches; check_engine_text says whether it is one."""
+    """Compile a regular expression for the whole output; call check_engine_text to find out whether it is valid."""
     text: str = LLMatcher.grammar_from_regex(pattern)
     return text
 
 
 def engine_text_of_values(values: list[str]) -> str:
-    """Compile a closed list of outputs."""
+    """Compile a list of allowed outputs; raises GrammarError when it is empty."""
     if not values:
         raise GrammarError(Problem("the list of values is empty"))
     return _of_lark("start: " + " | ".join(json.dumps(value) for value in values) + "\n")
 
 
 def check_engine_text(text: str) -> list[str]:
-    """Have the engine build the text and look for a first character; returns its warnings.
+    """Have the engine build the text and compute the first mask; returns the engine's warnings.
 
-    Raises GrammarError with its reason, GrammarTooComplexError when that is one of its limits.
+    Raises GrammarError with the engine's reason, and GrammarTooComplexError when the text exceeds one of its limits.
     """
     is_error, messages = LLMatcher.validate_grammar_with_warnings(text, byte_tokenizer(), limits=LIMITS)
     if is_error:
@@ -133,37 +127,56 @@ def check_engine_text(text: str) -> list[str]:
 
 
 def start_matcher(text: str, tokenizer: LLTokenizer) -> LLMatcher:
-    """Return a matcher that can give its first mask. Raises GrammarError and GrammarTooComplexError.
+    """Return a matcher that can compute its first mask. Raises GrammarError and GrammarTooComplexError.
 
-    Some grammars take minutes and gigabytes: call it where both are bounded, or for text that was built there before.
+    Some grammars take minutes and gigabytes. Call it in a bounded process, or with text that was built in one before.
     """
-    limits = LIMITS if has_pattern(text) else LIMITS_WITHOUT_PATTERN
+    limits = LIMITS_WITHOUT_PATTERN
+    if has_pattern(text):
+        limits = LIMITS
     matcher = LLMatcher(tokenizer, text, log_level=0, limits=limits)
     if not matcher.is_error():
         matcher.compute_bitmask()
     if matcher.is_error():
         reason = matcher.get_error().split("<state>", 1)[0].strip()
-        raise _refusal("it derives nothing" if reason.startswith(_NOTHING) else reason)
+        if reason.startswith(_NOTHING):
+            raise _refusal("it derives nothing")
+        raise _refusal(reason)
     return matcher
 
 
 def has_pattern(text: str) -> bool:
-    """Tell whether an engine's text may have patterns besides those that the keywords of a schema make."""
+    """Tell whether an engine's text may have patterns other than those of a schema's keywords."""
     return _PATTERN.search(text) is not None
+
+
+def _read_schema(schema_json: str) -> dict[str, Any]:
+    try:
+        schema = parse_json(schema_json, is_rewritable=True)
+    except JsonTextError as error:
+        raise GrammarError(Problem(f"the schema is not JSON: {error}")) from None
+    if schema is True:
+        return {}
+    if schema is False:
+        return {"allOf": [False]}
+    if not isinstance(schema, dict):
+        raise GrammarError(Problem("the schema is neither an object nor a boolean"))
+    return schema
 
 
 def _refusal(reason: str) -> GrammarError:
     reason = reason.split("<backtrace>", 1)[0].strip()
-    # What it quotes of the source stands in quotes, on later lines, or behind "regex parse error".
-    said = _QUOTED.sub("", reason.split("\n", 1)[0])
-    is_limit = _LIMIT.search(said) and not said.startswith("regex parse error")
-    kind = GrammarTooComplexError if is_limit else GrammarError
-    return kind(Problem(reason[:MAX_REASON_CHARS] or "the engine refuses it"))
+    problem = Problem(reason[:MAX_REASON_CHARS] or "the engine refuses it")
+    # The engine quotes the source in quotes, on later lines, or after "regex parse error". Only its own words count.
+    own_words = _QUOTED.sub("", reason.split("\n", 1)[0])
+    if _LIMIT.search(own_words) and not own_words.startswith("regex parse error"):
+        return GrammarTooComplexError(problem)
+    return GrammarError(problem)
 
 
 @lru_cache(maxsize=1)
 def byte_tokenizer() -> LLTokenizer:
-    """Return a tokenizer whose tokens are bytes: for checking text where there is no model."""
+    """Return a tokenizer whose tokens are bytes, to check text without a model."""
     return LLTokenizer("byte")
 
 

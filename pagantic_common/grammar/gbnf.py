@@ -1,8 +1,7 @@
 """GBNF, the grammar format of llama.cpp: text -> Grammar.
 
-Theory of operation: one pass over the text with a stack of open groups, so nesting costs no Python frames; what follows
-from the tree (undefined rules, left recursion) is checked afterwards. Depth is bounded because the tree is walked
-recursively later.
+Theory of operation: one pass over the text with a stack of open groups, so nesting costs no Python frames. Undefined
+rules and left recursion are found afterwards, in the tree. Depth is bounded because later walks of the tree recurse.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from pagantic_common.grammar.tree import (
     Sequence,
 )
 
-MAX_DEPTH = 60  # groups and stacked repetitions inside one rule
+MAX_DEPTH = 60  # nested groups and repetitions in one rule
 MAX_REPETITIONS = 2000
 MAX_PROBLEMS = 20
 _WORD = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
@@ -38,8 +37,8 @@ _SURROGATES = range(0xD800, 0xE000)
 def parse_gbnf(text: str) -> Grammar:
     """Parse GBNF; raises GrammarError naming every problem found.
 
-    A syntax error ends the search; undefined rules, a missing root and left recursion are all reported. A rule
-    defined twice keeps its last definition, as in llama.cpp, and is warned of.
+    A syntax error is reported alone; undefined rules, a missing root and left recursion are all reported. A rule with
+    two definitions keeps the last, as in llama.cpp, and gets a warning.
     """
     parser = _Parser(text)
     try:
@@ -60,7 +59,7 @@ class _SyntaxProblem(Exception):
 
 @dataclass(slots=True)
 class _Group:
-    """An open group: finished options, and the items of the option being read with the depth of each."""
+    """An open group: its finished options, and the items of the current option with the depth of each."""
 
     start: int
     options: list[Node] = field(default_factory=list)
@@ -69,13 +68,21 @@ class _Group:
     depth: int = 0
 
     def end_option(self) -> None:
-        self.options.append(self.items[0] if len(self.items) == 1 else Sequence(tuple(self.items)))
+        self.options.append(_join(Sequence, self.items))
         self.depth = max(self.depth, *self.depths, 0)
-        self.items, self.depths = [], []
+        self.items = []
+        self.depths = []
 
     def close(self) -> Node:
         self.end_option()
-        return self.options[0] if len(self.options) == 1 else Choice(tuple(self.options))
+        return _join(Choice, self.options)
+
+
+def _join(kind: type[Sequence | Choice], nodes: list[Node]) -> Node:
+    """Return a node of this kind; a single node stands for itself."""
+    if len(nodes) == 1:
+        return nodes[0]
+    return kind(tuple(nodes))
 
 
 class _Parser:
@@ -87,18 +94,23 @@ class _Parser:
         self.warnings: list[Problem] = []
 
     def fail(self, message: str, offset: int | None = None) -> _SyntaxProblem:
-        return _SyntaxProblem(self.at if offset is None else offset, message)
+        if offset is None:
+            offset = self.at
+        return _SyntaxProblem(offset, message)
 
     def peek(self) -> str:
         return self.text[self.at : self.at + 1]
 
     def skip_space(self, *, newlines: bool) -> None:
-        text, at, size = self.text, self.at, len(self.text)
+        text = self.text
+        at = self.at
+        size = len(text)
         while at < size:
             char = text[at]
             if char == "#":
-                end = text.find("\n", at)
-                at = size if end < 0 else end
+                at = text.find("\n", at)
+                if at < 0:
+                    at = size
             elif char in " \t" or (newlines and char in "\r\n"):
                 at += 1
             else:
@@ -111,8 +123,7 @@ class _Parser:
             start = self.at
             name = self.read_word()
             if not name:
-                hint = "; to go on over lines, end the line with '|' or use a group" if self.peek() == "|" else ""
-                raise self.fail(f"a rule name was expected, not {self.peek()!r}{hint}")
+                raise self.missing_name()
             self.skip_space(newlines=False)
             if not self.text.startswith("::=", self.at):
                 raise self.fail(f"'::=' was expected after {name!r}")
@@ -124,6 +135,12 @@ class _Parser:
             self.starts[name] = start
             self.skip_space(newlines=True)
 
+    def missing_name(self) -> _SyntaxProblem:
+        if self.peek() == "|":
+            hint = "to continue a rule on the next line, end the line with '|' or use a group"
+            return self.fail(f"a rule name was expected, not '|'; {hint}")
+        return self.fail(f"a rule name was expected, not {self.peek()!r}")
+
     def read_word(self) -> str:
         start = self.at
         while self.peek() in _WORD:
@@ -131,7 +148,7 @@ class _Parser:
         return self.text[start : self.at]
 
     def parse_body(self) -> Node:
-        """Read alternatives up to the newline, outside of groups, that ends the rule."""
+        """Read alternatives up to the newline that ends the rule; newlines inside groups do not."""
         stack = [_Group(self.at)]
         while True:
             char = self.peek()
@@ -155,7 +172,8 @@ class _Parser:
             self.skip_space(newlines=len(stack) > 1)
 
     def parse_item(self, stack: list[_Group], char: str) -> None:
-        group, start = stack[-1], self.at
+        group = stack[-1]
+        start = self.at
         node: Node
         depth = 0
         if char == ")":
@@ -167,8 +185,8 @@ class _Parser:
         elif char in "*+?{":
             if not group.items:
                 raise self.fail(f"{char!r} follows nothing that it could repeat")
-            least, most = self.parse_limits(char)
-            node, depth = Repeat(group.items.pop(), least, most), group.depths.pop() + 1
+            min_count, max_count = self.parse_limits(char)
+            node, depth = Repeat(group.items.pop(), min_count, max_count), group.depths.pop() + 1
         else:
             node = self.parse_plain(char)
         if depth > MAX_DEPTH:
@@ -196,18 +214,20 @@ class _Parser:
         self.at += 1
         if char != "{":
             return _LIMITS[char]
-        least = self.read_count()
-        most: int | None = least
+        min_count = self.read_count()
+        max_count: int | None = min_count
         if self.peek() == ",":
             self.at += 1
             self.skip_space(newlines=False)
-            most = None if self.peek() == "}" else self.read_count()
+            max_count = None
+            if self.peek() != "}":
+                max_count = self.read_count()
         if self.peek() != "}":
             raise self.fail("'}' was expected")
         self.at += 1
-        if most is not None and most < least:
-            raise self.fail(f"the repetition's limits are reversed: {least} and {most}", start)
-        return least, most
+        if max_count is not None and max_count < min_count:
+            raise self.fail(f"the repetition's limits are reversed: {min_count} and {max_count}", start)
+        return min_count, max_count
 
     def read_count(self) -> int:
         self.skip_space(newlines=False)
@@ -266,9 +286,11 @@ class _Parser:
         self.at += 1
         if kind in _ESCAPES:
             return ord(_ESCAPES[kind])
+        if not kind:
+            raise self.fail("the text ends inside an escape", start)
         length = _HEX_LENGTH.get(kind)
         if length is None:
-            raise self.fail(f"unknown escape of {kind!r}" if kind else "the text ends inside an escape", start)
+            raise self.fail(f"unknown escape of {kind!r}", start)
         digits = self.text[self.at : self.at + length]
         if len(digits) < length or not _HEX.issuperset(digits):
             raise self.fail(f"the escape of {kind!r} needs {length} hexadecimal digits", start)

@@ -1,4 +1,4 @@
-"""JSON Schema: which draft a schema is of, and the schema as the decoding engine reads it."""
+"""JSON Schema: finds a schema's draft, and rewrites the schema for the decoding engine."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from enum import StrEnum
 from typing import Any
 
 MAX_SHOWN_CHARS = 200
-MAX_EXACT_INTEGER = 2**53  # a double holds no larger one exactly
+MAX_EXACT_INTEGER = 2**53  # doubles are exact up to here
 
 Schema = dict[str, Any] | bool
 
 
 class Dialect(StrEnum):
-    """The drafts, by the `$schema` that the engine knows them by, oldest first."""
+    """The drafts by their `$schema`, oldest first."""
 
     DRAFT_4 = "http://json-schema.org/draft-04/schema"
     DRAFT_6 = "http://json-schema.org/draft-06/schema"
@@ -22,8 +22,15 @@ class Dialect(StrEnum):
 
     @property
     def ignores_beside_ref(self) -> bool:
-        """Whether `$ref` is alone: what stands beside it means nothing."""
+        """Whether keywords beside a `$ref` mean nothing."""
         return self in _BEFORE_2019_09
+
+    @property
+    def engine_name(self) -> str:
+        """The `$schema` by which the engine knows the draft."""
+        if self in _BEFORE_2019_09:
+            return f"{self}#"
+        return str(self)
 
 
 _BEFORE_2019_09 = frozenset({Dialect.DRAFT_4, Dialect.DRAFT_6, Dialect.DRAFT_7})
@@ -34,11 +41,13 @@ _KNOWN = "drafts 4, 6, 7, 2019-09 and 2020-12 are known by their addresses on js
 def find_dialect(name: object) -> Dialect | None:
     """Return the draft that a `$schema` names, with or without a trailing `#`, http or https; None for another."""
     scheme, _, address = str(name).strip().removesuffix("#").partition("://")
-    return _DIALECTS.get(address) if scheme in ("http", "https") else None
+    if scheme not in ("http", "https"):
+        return None
+    return _DIALECTS.get(address)
 
 
 def read_dialect(schema: Schema) -> tuple[Dialect, str]:
-    """Return the schema's draft and a warning, which is empty unless `$schema` names a draft that is not known."""
+    """Return the schema's draft, and a warning when `$schema` names an unknown draft; else the warning is empty."""
     if not isinstance(schema, dict) or "$schema" not in schema:
         return Dialect.DRAFT_2020_12, ""
     name = schema["$schema"]
@@ -61,7 +70,7 @@ _NEW_IN_2019_09 = frozenset(
     {"dependentRequired", "dependentSchemas", "maxContains", "minContains", "unevaluatedItems", "unevaluatedProperties"}
 )
 _NEW_IN_2020_12 = frozenset({"prefixItems"})
-# Keywords of later drafts, which mean nothing yet.
+# For each draft, the keywords of later drafts, which mean nothing in it.
 _LATER: dict[Dialect, frozenset[str]] = {
     Dialect.DRAFT_4: _NEW_IN_6 | _NEW_IN_7 | _NEW_IN_2019_09 | _NEW_IN_2020_12,
     Dialect.DRAFT_6: _NEW_IN_7 | _NEW_IN_2019_09 | _NEW_IN_2020_12,
@@ -72,10 +81,10 @@ _LATER: dict[Dialect, frozenset[str]] = {
 
 
 def schema_for_engine(schema: Schema, *, keeps_rounded: bool = True) -> Schema:
-    """Return the schema as the engine must read it: without the keywords that mean nothing in the schema's draft.
+    """Return the schema without the keywords that mean nothing in its draft.
 
-    The engine reads every keyword of every draft, and refuses a `$schema` that it does not know. Places stay as they
-    are, so that references hold. Keywords whose numbers it would round are kept or left out.
+    The engine reads every keyword of every draft, and refuses an unknown `$schema`. Paths in the schema do not change,
+    so references hold. Keywords whose numbers the engine would round are kept or left out, by `keeps_rounded`.
     """
     dialect, _ = read_dialect(schema)
     rewritten: Schema = _Rewriting(dialect, keeps_rounded=keeps_rounded).rewrite(schema)
@@ -83,12 +92,12 @@ def schema_for_engine(schema: Schema, *, keeps_rounded: bool = True) -> Schema:
 
 
 def is_rounded(key: str, value: Any) -> bool:
-    """Tell whether the engine, which reads numbers as doubles, would enforce another number than the keyword says."""
+    """Tell whether the engine would round the keyword's number: it reads numbers as doubles."""
     return key in _WITH_NUMBERS and _find_large_integer(value) is not None
 
 
 def find_rounded_value(schema: Any) -> int | None:
-    """Return an integer of a `const` or `enum` that the engine would round, so that no output were valid."""
+    """Return an integer of a `const` or `enum` that the engine would round: no output could be valid."""
     waiting = [schema]
     while waiting:
         value = waiting.pop()
@@ -97,8 +106,8 @@ def find_rounded_value(schema: Any) -> int | None:
         if not isinstance(value, dict):
             continue
         for key, item in value.items():
-            if key in _VALUES and (found := _find_large_integer(item)) is not None:
-                return found
+            if key in _VALUES and (rounded := _find_large_integer(item)) is not None:
+                return rounded
             if key in SCHEMAS_BY_NAME and isinstance(item, dict):
                 waiting += item.values()
             elif key not in NO_SCHEMAS:
@@ -126,28 +135,30 @@ class _Rewriting:
         self.keeps_rounded = keeps_rounded
 
     def rewrite(self, value: Any, *, is_schema: bool = True) -> Any:
-        """Rewrite a schema, or a value at a place that is not known to hold one but may be referred to."""
+        """Rewrite a schema, or a value at another place, where a `$ref` may refer to a schema."""
         if isinstance(value, list):
             return [self.rewrite(item, is_schema=is_schema) for item in value]
         if not isinstance(value, dict):
             return value
         is_alone = self.dialect.ignores_beside_ref and isinstance(value.get("$ref"), str)
-        rewritten: dict[str, Any] = {}
-        for key, item in value.items():
-            if (is_alone and key not in _KEPT_BESIDE_REF) or (is_schema and key in self.later):
-                continue
-            if is_schema and not self.keeps_rounded and is_rounded(key, item):
-                continue
-            if key == "$schema" and isinstance(item, str):
-                if known := find_dialect(item):
-                    rewritten[key] = f"{known}#" if known in _BEFORE_2019_09 else str(known)
-            else:
-                rewritten[key] = self._rewrite_member(key, item)
-        return rewritten
+        return {
+            key: self._rewrite_member(key, item)
+            for key, item in value.items()
+            if not (is_alone and key not in _KEPT_BESIDE_REF) and not self._is_left_out(key, item, is_schema=is_schema)
+        }
+
+    def _is_left_out(self, key: str, item: Any, *, is_schema: bool) -> bool:
+        if key == "$schema" and isinstance(item, str):
+            return find_dialect(item) is None
+        if not is_schema:
+            return False
+        return key in self.later or (not self.keeps_rounded and is_rounded(key, item))
 
     def _rewrite_member(self, key: str, item: Any) -> Any:
         if key in NO_SCHEMAS:
             return item
+        if key == "$schema" and (dialect := find_dialect(item)):
+            return dialect.engine_name
         if key in SCHEMAS_BY_NAME and isinstance(item, dict):
             return {name: self.rewrite(schema) for name, schema in item.items()}
         return self.rewrite(item, is_schema=key in _HOLDS_SCHEMAS)
@@ -175,5 +186,7 @@ _HOLDS_SCHEMAS = frozenset(
 
 
 def shorten(text: str) -> str:
-    """Return the text, cut where it is long."""
-    return text if len(text) <= MAX_SHOWN_CHARS else text[:MAX_SHOWN_CHARS] + "…"
+    """Return the text, cut after 200 characters."""
+    if len(text) <= MAX_SHOWN_CHARS:
+        return text
+    return text[:MAX_SHOWN_CHARS] + "…"

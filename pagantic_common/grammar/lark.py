@@ -1,7 +1,7 @@
 """Grammar -> the Lark dialect of llguidance.
 
-Everything becomes rules over terminals of one character: the engine's lexer takes the longest match of a terminal, so
-`[a-z]+ "z"` as one terminal each would refuse `az`; as rules its parser keeps every reading.
+Every terminal is a single character, and the rest are rules. The engine's lexer takes the longest match of a terminal:
+with `[a-z]+` as one terminal, `[a-z]+ "z"` would refuse `az`. Its parser keeps every reading of a rule.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import json
 from pagantic_common.grammar.tree import CharSet, Choice, Grammar, Literal, Node, Repeat, RuleRef, Sequence
 
 _EMPTY = '""'
+_SIGNS: dict[tuple[int, int | None], str] = {(0, None): "*", (1, None): "+", (0, 1): "?"}
 
 
 def to_lark(grammar: Grammar) -> str:
-    """Return Lark text whose `start` derives exactly what `root` does."""
+    """Return Lark text whose `start` derives the same texts as `root`."""
     names = {name: f"r{number}" for number, name in enumerate(grammar.rules)}
     lines = [f"start: {names['root']}"]
     lines += [f"{names[name]}: {_emit(node, names)}" for name, node in grammar.rules.items()]
@@ -24,31 +25,49 @@ def to_lark(grammar: Grammar) -> str:
 def _emit(node: Node, names: dict[str, str]) -> str:
     match node:
         case Literal(text=text):
-            parts = [json.dumps(char) for char in text]
-            return _EMPTY if not parts else parts[0] if len(parts) == 1 else f"({' '.join(parts)})"
+            return _emit_literal(text)
         case CharSet():
             return _emit_set(node)
         case RuleRef(name=name):
             return names[name]
-        case Repeat(item=item, least=least, most=most):
-            return _emit_repeat(_emit(item, names), least, most)
+        case Repeat(item=item, min_count=min_count, max_count=max_count):
+            return _emit_repeat(_emit(item, names), min_count, max_count)
         case Sequence(items=items):
-            return f"({' '.join(_emit(item, names) for item in items)})" if items else _EMPTY
+            return _emit_sequence([_emit(item, names) for item in items])
         case Choice(options=options):
             return f"({' | '.join(_emit(option, names) for option in options)})"
 
 
-def _emit_repeat(item: str, least: int, most: int | None) -> str:
-    if most == 0 or item == _EMPTY:
+def _emit_literal(text: str) -> str:
+    if len(text) == 1:
+        return json.dumps(text)
+    return _emit_sequence([json.dumps(char) for char in text])
+
+
+def _emit_sequence(parts: list[str]) -> str:
+    if not parts:
         return _EMPTY
-    limits = {(0, None): "*", (1, None): "+", (0, 1): "?"}.get((least, most))
-    if limits is None:
-        limits = f"{{{least},{'' if most is None else most}}}"
-    return f"({item}{limits})"
+    return f"({' '.join(parts)})"
+
+
+def _emit_repeat(item: str, min_count: int, max_count: int | None) -> str:
+    if max_count == 0 or item == _EMPTY:
+        return _EMPTY
+    return f"({item}{_emit_limits(min_count, max_count)})"
+
+
+def _emit_limits(min_count: int, max_count: int | None) -> str:
+    if (min_count, max_count) in _SIGNS:
+        return _SIGNS[min_count, max_count]
+    if max_count is None:
+        return f"{{{min_count},}}"
+    return f"{{{min_count},{max_count}}}"
 
 
 def _emit_set(node: CharSet) -> str:
     if not node.ranges:  # any character
         return r"/[\x{0}-\x{10FFFF}]/"
     body = "".join(rf"\x{{{low:X}}}-\x{{{high:X}}}" for low, high in node.ranges)
-    return f"/[{'^' if node.negated else ''}{body}]/"
+    if node.negated:
+        return f"/[^{body}]/"
+    return f"/[{body}]/"

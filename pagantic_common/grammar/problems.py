@@ -1,4 +1,4 @@
-"""What can be wrong with a grammar."""
+"""Problems of grammars, and the errors that carry them."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something wrong, and where: line and column from 1, in characters; 0 when it has no place."""
+    """A problem and its place: line and column count characters from 1; 0 when it has no place."""
 
     message: str
     line: int = 0
     column: int = 0
 
     def __str__(self) -> str:
-        return f"line {self.line} column {self.column}: {self.message}" if self.line else self.message
+        if not self.line:
+            return self.message
+        return f"line {self.line} column {self.column}: {self.message}"
 
 
 class GrammarError(ValueError):
-    """The grammar, regular expression or schema cannot be compiled; `problems` says all that is wrong."""
+    """The grammar, regular expression or schema cannot be compiled; `problems` names every reason."""
 
     def __init__(self, *problems: Problem) -> None:
         super().__init__("; ".join(str(problem) for problem in problems))
@@ -26,7 +28,7 @@ class GrammarError(ValueError):
 
 
 class GrammarTooComplexError(GrammarError):
-    """The engine could compile it, but for its limits."""
+    """The grammar, regular expression or schema exceeds a limit of the engine."""
 
 
 def place_of(text: str, offset: int) -> tuple[int, int]:

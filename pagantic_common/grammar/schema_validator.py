@@ -1,4 +1,4 @@
-"""The validator of a schema, by its draft. Patterns match in linear time; references stay local."""
+"""Builds the validator of a schema, by its draft. Patterns match in linear time; remote references are refused."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _VALIDATORS: dict[Dialect, type[Validator]] = {
 
 
 class SchemaError(ValueError):
-    """The schema is not one of its draft, or has a remote `$ref`; the message continues "the schema …".
+    """The schema breaks the rules of its draft, or has a remote `$ref`. The message continues "the schema …".
 
-    `pattern` is the pattern of the schema that is at fault, if one is.
+    `pattern` is the invalid pattern, when a pattern is the reason.
     """
 
     def __init__(self, message: str, pattern: str | None = None) -> None:
@@ -73,7 +73,9 @@ def _without_unknown_dialect(schema: Schema) -> Schema:
 
 def _error_of(error: jsonschema_rs.ValidationError) -> SchemaError:
     where = "".join(f"/{part}" for part in error.instance_path)
-    at = f" at {where!r}" if where else ""
+    at = ""
+    if where:
+        at = f" at {where!r}"
     if error.kind.name != "format" or not isinstance(error.instance, str):
         return SchemaError(f"is not valid{at}: {shorten(error.message)}")
     pattern = error.instance
@@ -86,7 +88,7 @@ def _error_of(error: jsonschema_rs.ValidationError) -> SchemaError:
 
 
 def _needs_backtracking(pattern: str) -> bool:
-    """Whether this is a regular expression, only one that does not match in linear time."""
+    """Tell whether this is a valid regular expression that needs backtracking to match."""
     if not _BACKTRACKING.search(pattern):
         return False
     try:

@@ -1,4 +1,4 @@
-"""A grammar as a tree, and what follows from its shape."""
+"""A grammar as a tree, and the properties of its rules: nullable, finite, leftmost references."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_CODE_POINT = 0x10FFFF
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """Exactly this text; may be empty."""
+    """A fixed text; may be empty."""
 
     text: str
 
@@ -27,7 +27,7 @@ class CharSet:
 
 @dataclass(frozen=True, slots=True)
 class RuleRef:
-    """What another rule derives; `offset` is where the text names it."""
+    """A reference to a rule; `offset` is its place in the grammar's text."""
 
     name: str
     offset: int
@@ -35,16 +35,16 @@ class RuleRef:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """`least` to `most` times the item; None is without end."""
+    """The item repeated `min_count` to `max_count` times; None means without limit."""
 
     item: Node
-    least: int
-    most: int | None
+    min_count: int
+    max_count: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Sequence:
-    """The items one after the other; none is the empty text."""
+    """The items one after the other; without items it is the empty text."""
 
     items: tuple[Node, ...]
 
@@ -61,14 +61,14 @@ Node = Literal | CharSet | RuleRef | Repeat | Sequence | Choice
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """Rules by name, `root` among them, every named rule defined; and warnings."""
+    """Rules by name, among them `root`, and warnings. Every referenced rule is defined."""
 
     rules: Mapping[str, Node]
     warnings: tuple[Problem, ...] = ()
 
 
 def refs_of(node: Node) -> Iterator[RuleRef]:
-    """Yield every rule that the node names, left to right."""
+    """Yield the node's references to rules, left to right."""
     match node:
         case RuleRef():
             yield node
@@ -90,8 +90,8 @@ def nullable_rules(rules: Mapping[str, Node]) -> frozenset[str]:
                 return not text
             case RuleRef(name=name):
                 return name in known
-            case Repeat(item=item, least=least):
-                return least == 0 or is_empty(item, known)
+            case Repeat(item=item, min_count=min_count):
+                return min_count == 0 or is_empty(item, known)
             case Sequence(items=items):
                 return all(is_empty(item, known) for item in items)
             case Choice(options=options):
@@ -103,14 +103,14 @@ def nullable_rules(rules: Mapping[str, Node]) -> frozenset[str]:
 
 
 def finite_rules(rules: Mapping[str, Node]) -> frozenset[str]:
-    """Return the rules that derive some text; the others go on for ever."""
+    """Return the rules that derive a finite text; the others never end."""
 
     def is_finite(node: Node, known: set[str]) -> bool:
         match node:
             case RuleRef(name=name):
                 return name in known
-            case Repeat(item=item, least=least):
-                return least == 0 or is_finite(item, known)
+            case Repeat(item=item, min_count=min_count):
+                return min_count == 0 or is_finite(item, known)
             case Sequence(items=items):
                 return all(is_finite(item, known) for item in items)
             case Choice(options=options):
@@ -122,7 +122,7 @@ def finite_rules(rules: Mapping[str, Node]) -> frozenset[str]:
 
 
 def _least_fixpoint(rules: Mapping[str, Node], holds: Callable[[Node, set[str]], bool]) -> frozenset[str]:
-    """Work each rule again only when a rule that it names has come to hold: linear in the references."""
+    """Return the rules that `holds`. Examines a rule again only after a rule that it references began to hold."""
     users: dict[str, set[str]] = {}
     for name, node in rules.items():
         for ref in refs_of(node):
@@ -142,19 +142,29 @@ def left_refs_of(node: Node, nullable: frozenset[str]) -> tuple[set[str], bool]:
     match node:
         case RuleRef(name=name):
             return {name}, name in nullable
-        case Repeat(item=item, least=least, most=most):
+        case Repeat(item=item, min_count=min_count, max_count=max_count):
+            if max_count == 0:
+                return set(), True
             names, is_empty = left_refs_of(item, nullable)
-            return (set() if most == 0 else names), is_empty or least == 0
+            return names, is_empty or min_count == 0
         case Sequence(items=items):
-            names = set()
-            for item in items:
-                more, is_empty = left_refs_of(item, nullable)
-                names |= more
-                if not is_empty:
-                    return names, False
-            return names, True
+            return _left_refs_of_sequence(items, nullable)
         case Choice(options=options):
-            found = [left_refs_of(option, nullable) for option in options]
-            return set().union(*(names for names, _ in found)), any(is_empty for _, is_empty in found)
+            return _left_refs_of_choice(options, nullable)
         case _:
             return set(), node == Literal("")
+
+
+def _left_refs_of_choice(options: tuple[Node, ...], nullable: frozenset[str]) -> tuple[set[str], bool]:
+    lefts = [left_refs_of(option, nullable) for option in options]
+    return set().union(*(names for names, _ in lefts)), any(is_empty for _, is_empty in lefts)
+
+
+def _left_refs_of_sequence(items: tuple[Node, ...], nullable: frozenset[str]) -> tuple[set[str], bool]:
+    names: set[str] = set()
+    for item in items:
+        more, is_empty = left_refs_of(item, nullable)
+        names |= more
+        if not is_empty:
+            return names, False
+    return names, True

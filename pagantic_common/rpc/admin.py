@@ -1,4 +1,4 @@
-"""The admin port: health and channelz, apart from callers, so that no caller can keep a probe from its answer."""
+"""The admin port: health and channelz on a port of their own, so that no caller can block a probe."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_ADMIN_MESSAGE_BYTES = 64 * 1024
 
 
 class PortInUse(Exception):
-    """The address cannot be listened on; `setting` is what its port is set by."""
+    """The server cannot listen on the address; `setting` is the setting of its port."""
 
     def __init__(self, message: str, setting: str) -> None:
         super().__init__(message)
@@ -23,7 +23,7 @@ class PortInUse(Exception):
 
 
 async def start_admin_server(settings: ServiceSettings, health: Health) -> grpc.aio.Server | None:
-    """Start the admin server; None where no port is set. Raises PortInUse."""
+    """Start the admin server; returns None when no port is set. Raises PortInUse."""
     if not settings.admin_port:
         return None
     server = grpc.aio.server(
@@ -43,7 +43,7 @@ async def start_admin_server(settings: ServiceSettings, health: Health) -> grpc.
 
 
 def listen(server: grpc.aio.Server, address: str, setting: str) -> int:
-    """Listen on an address, whose port the setting gives, and return its port; raises PortInUse."""
+    """Listen on an address and return its port; raises PortInUse, naming the port's setting."""
     try:
         return server.add_insecure_port(address)
     except RuntimeError:

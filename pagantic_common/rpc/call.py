@@ -1,7 +1,7 @@
-"""How a service calls another: what is left of the deadline, the correlation, and errors as they were raised.
+"""Calls of other services: pass on the remaining deadline and the correlation, and restore the errors.
 
-Plain functions around a stub's method: an aio interceptor costs a task per call and layer, and a streaming one hides
-the call that must be cancelled.
+These are plain functions around a stub's method. An aio interceptor costs a task per call and layer, and a streaming
+one hides the call that must be cancelled.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ResponseT = TypeVar("ResponseT")
 
 
 def outgoing_metadata() -> tuple[tuple[str, str | bytes], ...]:
-    """Return the correlation of the work at hand as metadata."""
+    """Return the correlation of the current work as metadata."""
     correlation = current_scope()
     pairs: list[tuple[str, str | bytes]] = [
         (REQUEST_ID_KEY, correlation.request_id),
@@ -35,19 +35,21 @@ def outgoing_metadata() -> tuple[tuple[str, str | bytes], ...]:
 
 
 def remaining_timeout_s(service: str, timeout_s: float | None) -> float | None:
-    """Return the nearer of `timeout_s` and what is left of the deadline; raises DeadlineExceeded when nothing is."""
+    """Return the shorter of `timeout_s` and the time to the deadline; raises DeadlineExceeded after the deadline."""
     left_s = current_deadline().remaining_s(time.monotonic())
-    if left_s is not None and left_s <= 0:
+    if left_s is None:
+        return timeout_s
+    if left_s <= 0:
         raise DeadlineExceeded(f"the deadline passed before the {service} service was called")
-    if left_s is None or timeout_s is None:
-        return timeout_s if left_s is None else left_s
+    if timeout_s is None:
+        return left_s
     return min(left_s, timeout_s)
 
 
 async def call_unary(
     service: str, method: grpc.aio.UnaryUnaryMultiCallable[Any, ResponseT], request: Any, timeout_s: float | None = None
 ) -> ResponseT:
-    """Make a unary call; raises the PaganticError that the service raised. Cancelling the task cancels the call."""
+    """Make a unary call; raises the service's PaganticError. Cancelling the task cancels the call."""
     timeout = remaining_timeout_s(service, timeout_s)
     try:
         return await method(request, timeout=timeout, metadata=outgoing_metadata())

@@ -17,8 +17,8 @@ MAX_RECONNECT_S = 1.0
 class CancelUnary(grpc.aio.UnaryUnaryClientInterceptor):
     """Passes a cancellation on to the call.
 
-    The tracing interceptor waits for a unary call inside the task that cancelling ends, and leaves the call itself
-    running: without this, nothing that a service waits for would ever be cancelled.
+    The tracing interceptor waits for a unary call in its own task. Cancelling that task leaves the call running, so
+    without this interceptor no call to another service would ever be cancelled.
     """
 
     async def intercept_unary_unary(
@@ -27,7 +27,7 @@ class CancelUnary(grpc.aio.UnaryUnaryClientInterceptor):
         client_call_details: grpc.aio.ClientCallDetails,
         request: Any,
     ) -> Any:
-        """Wait for the call here, inside the tracing interceptor, and cancel it when the wait is."""
+        """Wait for the call here, inside the tracing interceptor, and cancel the call with the wait."""
         call = await continuation(client_call_details, request)
         try:
             await call.code()
@@ -38,19 +38,19 @@ class CancelUnary(grpc.aio.UnaryUnaryClientInterceptor):
 
 
 def channel_options(max_message_bytes: int) -> list[tuple[str, Any]]:
-    """Return the options that every channel has; reconnects are quick, so that a service that comes back is used."""
+    """Return the options of every channel; reconnects are quick, so that a restarted service is used soon."""
     return [
         ("grpc.service_config", service_config()),
-        ("grpc.per_rpc_retry_buffer_size", max_message_bytes),  # a request is tried again whatever its size
+        ("grpc.per_rpc_retry_buffer_size", max_message_bytes),  # requests of any size can be retried
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.max_send_message_length", max_message_bytes),
-        # A connection of its own: a server bounds the streams of one, and with several services in one process a call
-        # would wait for the stream that it holds itself.
+        # Each channel has its own connection. A server bounds the streams of a connection: with several services in one
+        # process, a call could wait for a stream that it holds itself.
         ("grpc.use_local_subchannel_pool", 1),
-        ("grpc.enable_http_proxy", 0),  # the services are neighbours; a proxy is for what is outside
+        ("grpc.enable_http_proxy", 0),  # the services are neighbours; proxies are for the outside
         ("grpc.keepalive_time_ms", 60_000),
         ("grpc.initial_reconnect_backoff_ms", 100),
-        # In spite of its name, the time of one attempt to connect: a busy peer needs a moment for its first frame.
+        # In spite of its name, this is the time of one attempt to connect: a busy peer sends its first frame late.
         ("grpc.min_reconnect_backoff_ms", 2_000),
         ("grpc.max_reconnect_backoff_ms", round(MAX_RECONNECT_S * 1000)),
         ("grpc.dns_min_time_between_resolutions_ms", 2_000),
@@ -62,7 +62,7 @@ def open_channel(address: str, *, max_message_bytes: int) -> grpc.aio.Channel:
     options = channel_options(max_message_bytes)
     if not is_recording():
         return grpc.aio.insecure_channel(address, options=options)
-    # Imported here: a client without a collector is installed without it.
+    # Imported here: clients without a collector do not install it.
     from opentelemetry.instrumentation.grpc import aio_client_interceptors  # noqa: PLC0415
 
     return grpc.aio.insecure_channel(address, options=options, interceptors=[*aio_client_interceptors(), CancelUnary()])

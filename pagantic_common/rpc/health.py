@@ -1,7 +1,7 @@
 """gRPC's health service for a server whose watchers may be slow, hostile or gone.
 
-The one that grpcio-health-checking has writes to each watcher while it holds the lock that a change needs: one watcher
-that does not read keeps every change from everybody, and the server from stopping.
+The service of grpcio-health-checking writes to each watcher under the lock that every change needs. A single watcher
+that does not read would block every change, and keep the server from stopping.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from pagantic_common.telemetry.names import READINESS
+
 SERVING: int = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING: int = health_pb2.HealthCheckResponse.NOT_SERVING
 SERVICE_UNKNOWN: int = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
@@ -22,7 +24,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
-    """Says of each name whether it serves."""
+    """Holds the status of each name."""
 
     def __init__(self) -> None:
         self._statuses: dict[str, int] = {}
@@ -30,7 +32,7 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         self._is_stopping = False
 
     def status_of(self, name: str) -> int | None:
-        """Return the status of a name; None when it is not known."""
+        """Return the status of a name; None for an unknown name."""
         return self._statuses.get(name)
 
     def set(self, name: str, status: int) -> None:
@@ -38,31 +40,38 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         if not self._is_stopping:
             self._set(name, status)
 
+    def set_ready(self, *, is_ready: bool) -> None:
+        """Set the status of `readiness`."""
+        status = NOT_SERVING
+        if is_ready:
+            status = SERVING
+        self.set(READINESS, status)
+
     def stop(self) -> None:
-        """Say of every name, for good, that it does not serve."""
+        """Set every name to NOT_SERVING for good."""
         self._is_stopping = True
         for name in self._statuses:
             self._set(name, NOT_SERVING)
 
     async def Check(self, request: health_pb2.HealthCheckRequest, context: Context) -> Any:  # noqa: N802 - gRPC's name
-        """Answer with a name's status; NOT_FOUND for one that is not known."""
+        """Answer with a name's status; NOT_FOUND for an unknown name."""
         status = self._statuses.get(request.service)
         if status is None:
             await _refuse(request, context)
         return health_pb2.HealthCheckResponse(status=status)
 
     async def Watch(self, request: health_pb2.HealthCheckRequest, context: Context) -> AsyncIterator[Any]:  # noqa: N802
-        """Send a name's status, and again at each change; NOT_FOUND for a long name, which the stream would hold."""
+        """Send a name's status now and at each change; NOT_FOUND for a long name, which would stay in memory."""
         if len(request.service) > MAX_NAME_CHARS:
             await _refuse(request, context)
-        told: int | None = None
+        sent: int | None = None
         while True:
             changed = self._changed
             status = self._statuses.get(request.service, SERVICE_UNKNOWN)
-            if status == told:
+            if status == sent:
                 await changed.wait()
                 continue
-            told = status
+            sent = status
             yield health_pb2.HealthCheckResponse(status=status)
 
     def _set(self, name: str, status: int) -> None:

@@ -1,9 +1,9 @@
-"""A service that another calls: waits for one that starts or restarts, and does not call one that is gone.
+"""A called service: calls wait while it starts or restarts, and are refused while it is gone.
 
-What is tried again at once is gRPC's to decide (`service_config`). This is about longer: a call is made when a
-connection says that the service serves, and waits for that within its caller's deadline and its peer's patience. A call
-that was made and not answered is made again after such a wait only where it changes nothing. Once a wait was in vain,
-later calls wait only as long as a reconnect takes, until the service is back.
+gRPC itself decides about immediate retries (`service_config`); this module decides about longer waits. A call is made
+once a connection reports the service as serving. It waits for that within the caller's deadline and the peer's
+patience. A call without an answer is repeated after such a wait only if it changes nothing. After a wait without
+success, later calls wait only as long as a reconnect takes, until the service is back.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import grpc
 
-from pagantic_common.domain.breaker import Breaker
+from pagantic_common.domain.calls.breaker import Breaker
 from pagantic_common.domain.errors import Cancelled, DeadlineExceeded, PaganticError
 from pagantic_common.rpc.call import call_stream, call_unary
 from pagantic_common.rpc.channel import MAX_RECONNECT_S
@@ -38,12 +38,12 @@ refused_calls = make_counter(RPC_REFUSED_CALLS, "Calls that were not made, becau
 
 
 class Peer:
-    """One called service, however many methods and replicas it has.
+    """One called service with all its methods and replicas.
 
     Args:
-        name: For messages.
-        channel: Whose connections say whether the service serves.
-        patience_s: How long a call waits for the service, all waits of it together; 0 waits for nothing.
+        name: Name of the service, for messages.
+        channel: The channel to the service; its connections report whether the service serves.
+        patience_s: Longest time that one call waits for the service, in all its waits together; 0 never waits.
         now_s: Monotonic time.
     """
 
@@ -60,17 +60,17 @@ class Peer:
         self._patience_s = patience_s
         self._breaker = Breaker()
         self._is_logged_open = False
-        self._is_given_up = False
+        self._is_unreachable = False
         self._now_s = now_s
 
     async def call_unary(
         self, method: grpc.aio.UnaryUnaryMultiCallable[Any, ResponseT], request: Any, timeout_s: float | None = None
     ) -> ResponseT:
-        """Make a unary call as `rpc.call.call_unary` does; raises Unreachable when the service cannot be waited for.
+        """Make a unary call as `rpc.call.call_unary` does; raises Unreachable when the wait is too long.
 
-        `timeout_s` counts from when the call is made; the caller's deadline counts all the time.
+        `timeout_s` counts from the start of the call; the caller's deadline includes the wait.
         """
-        patience = _Patience(self._patience_s, attempts=MAX_ATTEMPTS if is_retried(method) else 1)
+        patience = self._patience_for(method)
         while True:
             await self._admit(patience)
             try:
@@ -86,35 +86,46 @@ class Peer:
     async def call_stream(
         self, method: grpc.aio.UnaryStreamMultiCallable[Any, ResponseT], request: Any, timeout_s: float | None = None
     ) -> AsyncGenerator[ResponseT, None]:
-        """Make a streaming call as `rpc.call.call_stream` does; its first message is the answer that counts."""
-        patience = _Patience(self._patience_s, attempts=MAX_ATTEMPTS if is_retried(method) else 1)
-        is_answered = False
+        """Make a streaming call as `rpc.call.call_stream` does; its first message counts as the answer."""
+        first, others = await self._open_stream(method, request, timeout_s)
+        async with aclosing(others):
+            for response in first:
+                yield response
+            async for response in others:
+                yield response
+
+    async def _open_stream(
+        self, method: grpc.aio.UnaryStreamMultiCallable[Any, ResponseT], request: Any, timeout_s: float | None
+    ) -> tuple[list[ResponseT], AsyncGenerator[ResponseT, None]]:
+        """Return the first message of a stream, which may have none, and the rest of the stream."""
+        patience = self._patience_for(method)
         while True:
             await self._admit(patience)
+            responses = call_stream(self.name, method, request, timeout_s)
             try:
-                async with aclosing(call_stream(self.name, method, request, timeout_s)) as responses:
-                    async for response in responses:
-                        if not is_answered:
-                            is_answered = True
-                            self._note(None)
-                        yield response
+                first = [await anext(responses)]
+            except StopAsyncIteration:
+                first = []
             except PaganticError as error:
-                if is_answered:
-                    raise
                 self._note(error)
                 if not patience.allows_another(error):
                     raise
-            else:
-                if not is_answered:
-                    self._note(None)
-                return
+                continue
+            self._note(None)
+            return first, responses
+
+    def _patience_for(self, method: object) -> _Patience:
+        attempts = 1
+        if is_retried(method) and self._patience_s:
+            attempts = MAX_ATTEMPTS
+        return _Patience(self._patience_s, attempts=attempts)
 
     async def _admit(self, patience: _Patience) -> None:
-        """Return when a call may be made; raises Unreachable when that is not within the patience."""
+        """Return when a call may be made; raises Unreachable when the wait exceeds the patience."""
         while True:
             state = self._channel.get_state(try_to_connect=True)
             if state is grpc.ChannelConnectivity.READY:
-                self._is_given_up = False
+                self._is_unreachable = False
             elif self._patience_s:
                 await self._wait_for_change(state, patience)
                 continue
@@ -128,10 +139,10 @@ class Peer:
                 await asyncio.sleep(min(wait_s, patience.deadline_s()))
 
     async def _wait_for_change(self, state: grpc.ChannelConnectivity, patience: _Patience) -> None:
-        if self._is_given_up:
+        if self._is_unreachable:
             patience.limit(RECONNECT_S)
         if patience.left_s <= 0:
-            self._is_given_up = True
+            self._is_unreachable = True
             self._refuse(f"no connection within {patience.spent_s:.1f} s", UNREACHABLE_RETRY_AFTER_S)
         with patience.waiting(self.name), contextlib.suppress(TimeoutError):
             async with asyncio.timeout(min(patience.left_s, patience.deadline_s())):
@@ -144,7 +155,7 @@ class Peer:
     def _note(self, error: PaganticError | None) -> None:
         if isinstance(error, Unreachable):
             self._breaker.note_failure(self._now_s())
-        elif not isinstance(error, DeadlineExceeded | Cancelled):  # which tell of the caller
+        elif not isinstance(error, DeadlineExceeded | Cancelled):  # these say nothing about the service
             self._breaker.note_answer()
         self._log_change(str(error))
 
@@ -157,26 +168,26 @@ class Peer:
 
 
 class _Patience:
-    """How long one call may still wait, and how often it may be made."""
+    """The time that one call may still wait, and the attempts that it has left."""
 
     def __init__(self, patience_s: float, *, attempts: int) -> None:
         self._bound_s = patience_s
-        self._attempts_left = attempts if patience_s else 1
+        self._attempts_left = attempts
         self.spent_s = 0.0
 
     @property
     def left_s(self) -> float:
-        """What is left of it."""
+        """The remaining time."""
         return self._bound_s - self.spent_s
 
     def limit(self, bound_s: float) -> None:
-        """Lower it, unless the call waits already."""
+        """Lower the bound, unless the call has waited already."""
         if not self.spent_s:
             self._bound_s = min(self._bound_s, bound_s)
 
     @contextlib.contextmanager
     def waiting(self, service: str) -> Iterator[None]:
-        """Count the time inside; raises DeadlineExceeded when the caller's deadline has passed before or after it."""
+        """Count the time inside; raises DeadlineExceeded when the caller's deadline passed before or during it."""
         started_s = time.monotonic()
         self._check_deadline(service)
         yield
@@ -188,11 +199,13 @@ class _Patience:
             raise DeadlineExceeded(f"the deadline passed while the {service} service could not be reached")
 
     def deadline_s(self) -> float:
-        """Return what is left of the caller's deadline."""
+        """Return the time to the caller's deadline; infinity without one."""
         left_s = current_deadline().remaining_s(time.monotonic())
-        return math.inf if left_s is None else left_s
+        if left_s is None:
+            return math.inf
+        return left_s
 
     def allows_another(self, error: PaganticError) -> bool:
-        """Tell whether a call that ended so may be made once more: nothing answered it, and it changes nothing."""
+        """Tell whether a call with this error may be repeated: nothing answered it, and it has attempts left."""
         self._attempts_left -= 1
         return isinstance(error, Unreachable) and self._attempts_left > 0 and self.left_s > 0

@@ -1,6 +1,6 @@
 """Server reflection that keeps the comments of the proto files, so that `grpcurl describe` reads as documentation.
 
-The descriptors inside generated Python code have no comments; the descriptor set beside it has them.
+The descriptors in generated Python code have no comments; they come from the descriptor set beside that code.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def _commented_files() -> dict[str, descriptor_pb2.FileDescriptorProto]:
 
 
 class _CommentedFile:
-    """A file descriptor as reflection reads one: name, dependencies, CopyToProto."""
+    """A file descriptor for reflection: it has a name, dependencies and CopyToProto."""
 
     def __init__(self, plain: Any) -> None:
         self.name: str = plain.name

@@ -1,7 +1,7 @@
-"""One way to start a server: health, bounds, tracing, a graceful drain on SIGTERM, an exit when a service is broken.
+"""Runs a service's server: health, limits, tracing, a graceful drain on SIGTERM, an exit when a service is broken.
 
-Health has two names besides those of the services: `liveness` says that this process works, whatever it depends on, and
-so do the empty name and each service's; `readiness` says that a request that comes now would be answered.
+`liveness` reports that this process works, whatever it depends on; so do the empty name and each service's name.
+`readiness` reports that the service can answer a request now.
 """
 
 from __future__ import annotations
@@ -14,22 +14,23 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
-from typing import Any, NoReturn, TextIO
+from functools import partial
+from typing import Any, Generic, NoReturn, TextIO, TypeVar
 
 import grpc
 from grpc_health.v1 import health_pb2_grpc
 from opentelemetry.instrumentation.grpc import aio_server_interceptor, filters
 
-from pagantic_common.domain.call_limits import CallLimits
+from pagantic_common.domain.calls.limits import CallLimits
 from pagantic_common.domain.errors import PaganticError
 from pagantic_common.rpc.admin import PortInUse, listen, start_admin_server
-from pagantic_common.rpc.health import NOT_SERVING, SERVING, Health
+from pagantic_common.rpc.health import SERVING, Health
 from pagantic_common.rpc.reflection import add_reflection
 from pagantic_common.rpc.server_call import CallInterceptor
-from pagantic_common.settings import EXIT_CONFIG, ServiceSettings
+from pagantic_common.settings import EXIT_CONFIG, ServiceSettings, load_settings
 from pagantic_common.telemetry.logging import get_logger, set_up_logging
 from pagantic_common.telemetry.metrics import add_gauge, set_up_metrics, shut_down_metrics
-from pagantic_common.telemetry.names import LIVENESS, READINESS, RPC_MAX_CALLS, RPC_RUNNING_CALLS
+from pagantic_common.telemetry.names import LIVENESS, RPC_MAX_CALLS, RPC_RUNNING_CALLS
 from pagantic_common.telemetry.tracing import is_recording, set_up_tracing, shut_down_tracing
 
 HEALTH_SERVICE = "grpc.health.v1.Health"
@@ -41,15 +42,15 @@ BROKEN_DRAIN_S = 2.0
 
 _CONNECTION_OPTIONS = (
     ("grpc.so_reuseport", 0),
-    # Callers ping a silent call each minute; the default would take that for an attack after four.
+    # Callers ping a silent call each minute; by default gRPC treats that as an attack after four pings.
     ("grpc.http2.min_ping_interval_without_data_ms", 30_000),
     ("grpc.keepalive_permit_without_calls", 1),
-    # A caller that vanished without a word is noticed, and its calls end.
+    # The calls of a caller that vanished end after these times.
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.max_connection_idle_ms", 600_000),
-    # Callers look up their peers again when a connection ends: so replicas that were added get calls.
-    # Calls that run go on for as long as they take: an execution may last for days, and each call is counted.
+    # Callers resolve names again when a connection ends, so that new replicas get calls. Running calls are not cut:
+    # an execution may last for days.
     ("grpc.max_connection_age_ms", 120_000),
 )
 
@@ -58,13 +59,13 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """A servicer to add: its full service name and what adds it to a server.
+    """A servicer to add: its full service name, and the function that adds it to a server.
 
-    `begin_drain` is told that no new call comes. `drain` ends what still runs shortly before the drain's time is up, so
-    that callers get an answer, not a cut line.
-    `wait_until_broken` returns the reason when the service can serve no more; the process ends then, with status 70.
-    `why_not_ready` returns what the service still waits for, empty when it is ready; without it a service that listens
-    is ready.
+    The server calls `begin_drain` when no new calls will come, and `drain` shortly before the drain's time ends: it
+    ends running work, so that callers get an answer instead of a broken connection.
+    `wait_until_broken` returns the reason when the service can serve no more; then the process ends with status 70.
+    `why_not_ready` returns the reason why the service is not ready, or an empty text; a service without it is ready
+    once it listens.
     """
 
     service_name: str
@@ -78,8 +79,25 @@ class Registration:
 OpenApp = Callable[[], AbstractAsyncContextManager[Sequence[Registration]]]
 
 
+SettingsT = TypeVar("SettingsT", bound=ServiceSettings)
+
+
+@dataclass(frozen=True, slots=True)
+class Program(Generic[SettingsT]):
+    """A service as a program: its area, its settings, and the function that opens its app."""
+
+    area: str
+    settings: type[SettingsT]
+    open_app: Callable[[SettingsT], AbstractAsyncContextManager[Sequence[Registration]]]
+
+    def run(self) -> None:
+        """Run the service with the settings of the environment, until SIGTERM or SIGINT."""
+        settings = load_settings(self.settings)
+        run_service(self.area, settings, partial(self.open_app, settings))
+
+
 class StartFailed(Exception):
-    """A service of a process that has several cannot start."""
+    """One of several services of a process cannot start."""
 
     def __init__(self, area: str, error: PaganticError) -> None:
         super().__init__(str(error))
@@ -90,13 +108,15 @@ class StartFailed(Exception):
 async def start_server(
     settings: ServiceSettings, registrations: Sequence[Registration]
 ) -> tuple[grpc.aio.Server, Health, int]:
-    """Start a server with everything that each has; returns it, its health and its port. Raises PortInUse."""
-    tracing = [aio_server_interceptor(filter_=filters.negate(filters.health_check()))] if is_recording() else []
+    """Start a server with health, limits and interceptors; returns it, its health and its port. Raises PortInUse."""
     limits = CallLimits(settings.max_concurrent_rpcs, settings.max_calls_per_host, settings.max_concurrent_bytes)
+    interceptors: list[grpc.aio.ServerInterceptor] = [CallInterceptor(limits)]
+    if is_recording():
+        interceptors.insert(0, aio_server_interceptor(filter_=filters.negate(filters.health_check())))
     add_gauge(RPC_RUNNING_CALLS, "calls that run", lambda: limits.running)
     add_gauge(RPC_MAX_CALLS, "most calls that may run", lambda: settings.max_concurrent_rpcs)
     server = grpc.aio.server(
-        interceptors=[*tracing, CallInterceptor(limits)],
+        interceptors=interceptors,
         options=[
             *_CONNECTION_OPTIONS,
             ("grpc.max_concurrent_streams", settings.max_streams_per_connection),
@@ -114,30 +134,36 @@ async def start_server(
     port = listen(server, f"{settings.host}:{settings.port}", "PORT")
     for name in ("", LIVENESS, *names):
         health.set(name, SERVING)
-    is_ready = all(registration.why_not_ready is None for registration in registrations)
-    health.set(READINESS, SERVING if is_ready else NOT_SERVING)
+    health.set_ready(is_ready=all(registration.why_not_ready is None for registration in registrations))
     await server.start()
     return server, health, port
 
 
 async def _watch_readiness(registrations: Sequence[Registration], health: Health) -> None:
-    """Keep the readiness what the services say."""
-    checks = [one.why_not_ready for one in registrations if one.why_not_ready is not None]
-    told: str | None = None if checks else ""
+    """Set the readiness from the services' checks, again and again; without checks it stays as it is."""
+    checks = [service.why_not_ready for service in registrations if service.why_not_ready is not None]
+    last_reason: str | None = None
     while True:
         reason = "; ".join(filter(None, [await _reason_of(check) for check in checks]))
-        if reason != told:
-            told = reason
-            log.info("waiting" if reason else "ready", **({"reason": reason} if reason else {}))
-            health.set(READINESS, NOT_SERVING if reason else SERVING)
+        if checks and reason != last_reason:
+            last_reason = reason
+            _report_readiness(reason, health)
         await asyncio.sleep(READINESS_INTERVAL_S)
+
+
+def _report_readiness(reason: str, health: Health) -> None:
+    health.set_ready(is_ready=not reason)
+    if reason:
+        log.info("waiting", reason=reason)
+    else:
+        log.info("ready")
 
 
 async def _reason_of(check: Callable[[], Awaitable[str]]) -> str:
     try:
         return await check()
-    except Exception as error:  # noqa: BLE001 - a check that fails says no more than that
-        return f"what it waits for cannot be told: {error!r}"
+    except Exception as error:  # noqa: BLE001 - any failure means that the service is not ready
+        return f"the readiness check failed: {error!r}"
 
 
 async def _serve(area: str, settings: ServiceSettings, open_app: OpenApp, on_listening: Callable[[], None]) -> None:
@@ -158,11 +184,11 @@ async def _serve(area: str, settings: ServiceSettings, open_app: OpenApp, on_lis
         if reason := await _wait_for_end(stop, registrations, health):
             await _give_up(area, reason, server, health)
         log.info("draining", drain_s=settings.drain_s)
-        for one in registrations:
-            if one.begin_drain is not None:
-                one.begin_drain()
+        for service in registrations:
+            if service.begin_drain is not None:
+                service.begin_drain()
         health.stop()
-        if settings.drain_s <= DRAIN_RESERVE_S:  # the server would cut the lines before the last words
+        if settings.drain_s <= DRAIN_RESERVE_S:  # later the server would cut the connections before the answers
             await _drain(registrations)
         stopping = asyncio.create_task(server.stop(grace=settings.drain_s))
         _, still_running = await asyncio.wait([stopping], timeout=max(0.0, settings.drain_s - DRAIN_RESERVE_S))
@@ -175,27 +201,29 @@ async def _serve(area: str, settings: ServiceSettings, open_app: OpenApp, on_lis
 
 
 async def _wait_for_end(stop: asyncio.Event, registrations: Sequence[Registration], health: Health) -> str:
-    """Wait until the process is told to stop, and return ""; or until a service is broken, and return why."""
+    """Wait for the signal to stop, and return ""; or for a broken service, and return the reason."""
     stopping = asyncio.create_task(stop.wait())
     readiness = asyncio.create_task(_watch_readiness(registrations, health))
-    watching = [asyncio.ensure_future(one.wait_until_broken()) for one in registrations if one.wait_until_broken]
+    waits = [service.wait_until_broken for service in registrations if service.wait_until_broken is not None]
+    watching = [asyncio.ensure_future(wait()) for wait in waits]
     ending: list[asyncio.Future[Any]] = [stopping, *watching]
     try:
         await asyncio.wait([*ending, readiness], return_when=asyncio.FIRST_COMPLETED)
         if stopping.done():
             return ""
         ended = next(task for task in (*watching, readiness) if task.done())
-        failed = ended.exception()
-        return f"watching it failed: {failed!r}" if failed is not None else str(ended.result())
+        if error := ended.exception():
+            return f"watching it failed: {error!r}"
+        return str(ended.result())
     finally:
         for task in (*ending, readiness):
             task.cancel()
 
 
 async def _give_up(area: str, reason: str, server: grpc.aio.Server, health: Health) -> NoReturn:
-    """End the process of a service that can serve no more; its supervisor starts another.
+    """End the process of a broken service; its supervisor starts another.
 
-    It leaves nothing to Python: a thread that hangs would keep the interpreter from ending.
+    The process exits without Python's own shutdown, which would wait for a thread that hangs.
     """
     log.critical("broken: the process ends", area=area, reason=reason, exit_status=EXIT_BROKEN)
     health.stop()
@@ -208,15 +236,15 @@ async def _give_up(area: str, reason: str, server: grpc.aio.Server, health: Heal
 
 
 async def _drain(registrations: Sequence[Registration]) -> None:
-    drains = (one.drain() for one in registrations if one.drain is not None)
+    drains = (service.drain() for service in registrations if service.drain is not None)
     for outcome in await asyncio.gather(*drains, return_exceptions=True):
         if isinstance(outcome, Exception):
             log.error("a service could not end what it runs", exc_info=outcome)
 
 
 def _tune_gc() -> None:
-    """Look for reference cycles more rarely: calls make few, and by default a quarter of the time goes to looking."""
-    gc.freeze()  # what was loaded stays
+    """Collect reference cycles less often: calls make few, and the default takes a quarter of the time."""
+    gc.freeze()  # loaded modules stay
     gc.set_threshold(20_000, 20, 20)
 
 
@@ -228,9 +256,9 @@ def run_service(
     on_listening: Callable[[], None] = lambda: None,
     log_to: TextIO | None = None,
 ) -> None:
-    """Run a service until SIGTERM or SIGINT. What keeps it from starting is told on stderr, with a non-zero exit.
+    """Run a service until SIGTERM or SIGINT. If it cannot start, print the reason on stderr and exit with an error.
 
-    The app is opened before the port: a service that listens can answer.
+    The app is opened before the port, so that a service that listens can answer.
     """
     set_up_logging(area, level=settings.log_level, log_format=settings.log_format, stream=log_to)
     set_up_tracing(area, settings.otlp_endpoint)
@@ -242,7 +270,7 @@ def run_service(
     except StartFailed as failed:
         _exit_for(failed.area, failed.error)
     except PortInUse as error:
-        hint = f"set PAGANTIC_{area.upper()}_{error.setting}, or stop what listens there"
+        hint = f"set PAGANTIC_{area.upper()}_{error.setting}, or stop the process that listens there"
         print(f"the {area} service cannot start: {error}; {hint}", file=sys.stderr)  # noqa: T201
         sys.exit(EXIT_START_FAILED)
     finally:
@@ -251,8 +279,10 @@ def run_service(
 
 
 def _exit_for(area: str, error: PaganticError) -> NoReturn:
-    code = error.code.value + ": " if error.code else ""
-    print(f"the {area} service cannot start: {code}{error}", file=sys.stderr)  # noqa: T201
+    reason = str(error)
+    if error.code is not None:
+        reason = f"{error.code.value}: {error}"
+    print(f"the {area} service cannot start: {reason}", file=sys.stderr)  # noqa: T201
     sys.exit(EXIT_CONFIG)
 
 

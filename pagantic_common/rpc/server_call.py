@@ -1,38 +1,27 @@
-"""What surrounds every call that a server takes: its correlation, its deadline, and its errors as statuses."""
+"""Surrounds every call of a server: bounds calls, sets their scope, and turns their errors into statuses."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import grpc
 from google.protobuf import message
 
-from pagantic_common.domain.call_limits import CallLimits
-from pagantic_common.domain.correlation import CorrelationContext
-from pagantic_common.domain.deadline import Deadline
+from pagantic_common.domain.calls.limits import CallLimits
 from pagantic_common.domain.errors import ErrorCode, Internal, InvalidRequest, Overloaded, PaganticError, Unavailable
-from pagantic_common.domain.ids import require_id
+from pagantic_common.rpc.caller_scope import caller_scope
 from pagantic_common.rpc.status import DETAILS_KEY, details_of, status_code_of, status_message
 from pagantic_common.telemetry.logging import get_logger, report_bug
 from pagantic_common.telemetry.metrics import DURATION_BOUNDS_S, make_counter, make_histogram
-from pagantic_common.telemetry.names import (
-    CAUSED_BY_KEY,
-    REQUEST_ID_KEY,
-    RPC_CALL_DURATION,
-    RPC_RETRIED_CALLS,
-    SESSION_ID_KEY,
-    STEP_NAME_KEY,
-)
-from pagantic_common.telemetry.scope import work_scope
-from pagantic_common.telemetry.tracing import TRACEPARENT_KEY, call_scope, span_id_of
+from pagantic_common.telemetry.names import RPC_CALL_DURATION, RPC_RETRIED_CALLS
 
-# gRPC's own: when a caller's retry is due, negative is never; and how often a call was made before.
+# gRPC's own metadata: the time until the caller's retry, negative for no retry; and the number of earlier attempts.
 RETRY_PUSHBACK_KEY = "grpc-retry-pushback-ms"
 PREVIOUS_ATTEMPTS_KEY = "grpc-previous-rpc-attempts"
 
@@ -43,18 +32,19 @@ call_duration = make_histogram(
     unit="s",
     bounds=DURATION_BOUNDS_S,
 )
-retried_calls = make_counter(RPC_RETRIED_CALLS, "Calls taken that were made before and not answered")
+retried_calls = make_counter(RPC_RETRIED_CALLS, "Calls that are retries of calls without an answer")
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Trailing = tuple[tuple[str, str | bytes], ...]
+_NO_RETRY: Trailing = ((RETRY_PUSHBACK_KEY, "-1"),)
 
 
 class Malformed:
-    """Stands for a request that is not of its method's type."""
+    """Stands for a request that cannot be decoded."""
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):
-    """Wraps every unary-request method of the server that is ours, and bounds all of them."""
+    """Wraps our methods, which all take a single request, and bounds the calls of every method."""
 
     def __init__(self, limits: CallLimits) -> None:
         self._limits = limits
@@ -85,7 +75,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         async def unary(request: Any, context: Context) -> Any:
             end = _End(method)
             try:
-                with self._call_scope(request, context):
+                async with self._call_scope(request, context):
                     reply = await behavior(request, context)
             except grpc.aio.AbortError:
                 raise
@@ -105,11 +95,10 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         async def stream(request: Any, context: Context) -> AsyncIterator[Any]:
             end = _End(method)
             try:
-                with self._call_scope(request, context):
-                    # Closed here, not by the garbage collector: a caller that is gone stops the work at once.
-                    async with aclosing(behavior(request, context)) as responses:
-                        async for response in responses:
-                            yield response
+                # Closed here, not by the garbage collector: the work stops at once when the caller is gone.
+                async with self._call_scope(request, context), aclosing(behavior(request, context)) as responses:
+                    async for response in responses:
+                        yield response
             except grpc.aio.AbortError:
                 raise
             except (asyncio.CancelledError, Exception) as error:  # noqa: BLE001 - the edge of the process
@@ -121,24 +110,32 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
         return stream
 
-    @contextmanager
-    def _call_scope(self, request: Any, context: Context) -> Iterator[None]:
+    @asynccontextmanager
+    async def _call_scope(self, request: Any, context: Context) -> AsyncIterator[None]:
         peer = context.peer()
-        size = 0 if isinstance(request, Malformed) else request.ByteSize()
+        is_malformed = isinstance(request, Malformed)
+        size = 0
+        if not is_malformed:
+            size = request.ByteSize()
         self._limits.begin_call(peer, size)
         try:
-            with _correlated(context):
-                if isinstance(request, Malformed):
+            metadata = dict(context.invocation_metadata() or ())
+            if PREVIOUS_ATTEMPTS_KEY in metadata:
+                retried_calls.add(1)
+            with caller_scope(metadata, context.time_remaining()):
+                if is_malformed:
                     raise InvalidRequest("the message cannot be read: it is cut, of another type, or not UTF-8")
                 yield
         finally:
             self._limits.end_call(peer, size)
 
     def _bound_side_stream(self, handler: Any) -> Any:
-        """Bound the streams of gRPC's own services; single answers, as health checks are, pass."""
+        """Bound the streams of gRPC's own services; their unary methods, such as health checks, are not bounded."""
         if not handler.response_streaming:
             return handler
-        behavior = handler.stream_stream if handler.request_streaming else handler.unary_stream
+        behavior, make_handler = handler.unary_stream, grpc.unary_stream_rpc_method_handler
+        if handler.request_streaming:
+            behavior, make_handler = handler.stream_stream, grpc.stream_stream_rpc_method_handler
 
         async def stream(request: Any, context: Context) -> AsyncIterator[Any]:
             peer = context.peer()
@@ -153,10 +150,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             finally:
                 self._limits.end_side_stream(peer)
 
-        kind = (
-            grpc.stream_stream_rpc_method_handler if handler.request_streaming else grpc.unary_stream_rpc_method_handler
-        )
-        return kind(
+        return make_handler(
             stream,
             request_deserializer=handler.request_deserializer,
             response_serializer=handler.response_serializer,
@@ -164,7 +158,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
 
 def _tolerant(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
-    """Return a deserializer that leaves it to the call to refuse what cannot be read: gRPC would log a traceback."""
+    """Return a deserializer that gives Malformed instead of an error, for which gRPC would log a traceback."""
 
     def read(data: bytes) -> Any:
         try:
@@ -177,23 +171,22 @@ def _tolerant(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
 
 @dataclass(slots=True)
 class _End:
-    """How a call ended; one that nothing else is known of was cancelled."""
+    """The end of a call; its status is CANCELLED unless another is set."""
 
     method: str
     status: str = "CANCELLED"
     started_s: float = field(default_factory=time.monotonic)
 
     def record(self) -> None:
-        """Count the call with how long it took."""
+        """Count the call and its duration."""
         took_s = time.monotonic() - self.started_s
         call_duration.record(took_s, {"grpc.method": self.method, "grpc.status": self.status})
 
 
-def _told(error: BaseException) -> PaganticError:
-    """Return what a caller is told of an error; raises a cancellation that the caller asked for.
+def _error_for_caller(error: BaseException) -> PaganticError:
+    """Return the error that the caller gets; raises the caller's own cancellation.
 
-    gRPC sends no status at all for a handler that ends as cancelled: a caller that is still there would wait until its
-    deadline.
+    gRPC sends no status for a cancelled handler, so a caller that did not cancel would wait until its deadline.
     """
     if isinstance(error, PaganticError):
         return error
@@ -201,42 +194,12 @@ def _told(error: BaseException) -> PaganticError:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise error
-        return Unavailable("the work was given up inside the service: send the request again", retry_after_s=0.1)
+        return Unavailable("the service cancelled its own work: send the request again", retry_after_s=0.1)
     return Internal(report_bug(log, error))
 
 
-@contextmanager
-def _correlated(context: Context) -> Iterator[None]:
-    metadata = dict(context.invocation_metadata() or ())
-    if PREVIOUS_ATTEMPTS_KEY in metadata:
-        retried_calls.add(1)
-    traceparent = str(metadata.get(TRACEPARENT_KEY, ""))
-    correlation = CorrelationContext(
-        parent_span_id=span_id_of(traceparent),
-        request_id=_read_id(metadata, REQUEST_ID_KEY),
-        session_id=_read_id(metadata, SESSION_ID_KEY),
-        step_name=_read_text(metadata, STEP_NAME_KEY),
-        caused_by=_read_text(metadata, CAUSED_BY_KEY),
-    )
-    deadline = Deadline.after(time.monotonic(), context.time_remaining())
-    with call_scope(traceparent), work_scope(correlation=correlation, deadline=deadline):
-        yield
-
-
-def _read_id(metadata: dict[str, Any], key: str) -> str:
-    value = metadata.get(key, "")
-    return require_id(f"metadata {key}", value) if value else ""
-
-
-def _read_text(metadata: dict[str, Any], key: str) -> str:
-    try:
-        return bytes(metadata.get(key, b"")).decode()
-    except UnicodeDecodeError:
-        raise InvalidRequest(f"metadata {key} is not UTF-8") from None
-
-
 async def _abort(context: Context, raised: BaseException, end: _End) -> NoReturn:
-    error = _told(raised)
+    error = _error_for_caller(raised)
     if raised is error and error.code in (ErrorCode.INFERENCE_ENGINE_ERROR, None) and isinstance(error, Internal):
         log.error("call failed", code=error.code, message=str(error))
     trailing: Trailing = ((DETAILS_KEY, details_of(error)), *_pushback(context, error))
@@ -247,19 +210,20 @@ async def _abort(context: Context, raised: BaseException, end: _End) -> NoReturn
 
 
 def _pushback(context: Context, error: PaganticError) -> Trailing:
-    """Tell the caller's gRPC when a retry is due; nothing where its own backoff is right.
+    """Tell the caller's gRPC when to retry; nothing where its own backoff is right.
 
-    A wait that would pass the deadline is not begun. What is unavailable for a time that it names is not awaited:
-    mostly a service further on, which was tried again already, and retries at each hop multiply.
+    There is no retry after the deadline. There is none either for an Unavailable with a time to wait: mostly it comes
+    from another service, which was retried already, and retries at each hop multiply.
     """
     wait_s = error.retry_after_s
-    if isinstance(error, Unavailable):
-        return () if wait_s is None else ((RETRY_PUSHBACK_KEY, "-1"),)
+    if isinstance(error, Unavailable) and wait_s is not None:
+        return _NO_RETRY
     if not isinstance(error, Overloaded):
         return ()
-    if wait_s is not None:
-        wait_s *= random.uniform(1.0, 1.25)  # noqa: S311 - so that not all who were refused come back at once
+    if wait_s is None:
+        return _NO_RETRY
+    wait_s *= random.uniform(1.0, 1.25)  # noqa: S311 - so that refused callers do not all return at once
     left_s = context.time_remaining()
-    if wait_s is None or (left_s is not None and left_s <= wait_s):
-        return ((RETRY_PUSHBACK_KEY, "-1"),)
+    if left_s is not None and left_s <= wait_s:
+        return _NO_RETRY
     return ((RETRY_PUSHBACK_KEY, str(round(wait_s * 1000))),)

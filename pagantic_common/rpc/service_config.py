@@ -1,8 +1,8 @@
-"""Which calls gRPC itself tries again, and how: the service config of every channel.
+"""The service config of every channel: which calls gRPC itself retries, and how.
 
-A call is tried again only before its first response, never beyond its deadline, and only while few calls fail: each
-failed attempt takes a token from the channel's budget, each call that succeeds gives a part of one back, and with half
-of the tokens gone nothing is tried again. A server tells by `grpc-retry-pushback-ms` when to come back, or not to.
+A call is retried only before its first response, within its deadline, and while few calls fail: each failed attempt
+takes a token from the channel's budget, each success returns a part of one, and without half of the tokens there are no
+retries. With `grpc-retry-pushback-ms` a server sets the time of a retry, or forbids it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ MAX_ATTEMPTS = 3
 BUDGET_TOKENS = 10
 TOKENS_PER_SUCCESS = 0.2
 
-# Calls that change nothing. One that is not named is made once: a tool must never run twice, nor a request.
+# Calls that change nothing. Other calls are made only once: no tool and no request must run twice.
 RETRIED_METHODS = {
     "pagantic.inference.v1.InferenceService": (
         "Infer",
@@ -59,15 +59,15 @@ _RETRY_POLICY = {
 
 
 def is_retried(method: object) -> bool:
-    """Tell whether a stub's method is one that may be made again."""
-    return getattr(method, "_method", b"") in _RETRIED_PATHS  # gRPC gives a method's path no public name
+    """Tell whether calls of a stub's method may be retried."""
+    return getattr(method, "_method", b"") in _RETRIED_PATHS  # gRPC has no public name for a method's path
 
 
 def service_config() -> str:
     """Return the service config as JSON."""
     names = [{"service": service, "method": name} for service, methods in RETRIED_METHODS.items() for name in methods]
     config: dict[str, Any] = {
-        # Health checking works only under round_robin, which also spreads calls over the pods of a headless Service.
+        # Health checking works only with round_robin, which also spreads calls over the pods of a headless Service.
         "loadBalancingConfig": [{"round_robin": {}}],
         "healthCheckConfig": {"serviceName": ""},
         "methodConfig": [{"name": names, "retryPolicy": _RETRY_POLICY}],

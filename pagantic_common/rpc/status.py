@@ -18,8 +18,8 @@ from pagantic_common.domain.errors import ErrorCategory, ErrorCode, Failure, Pag
 from pagantic_common.telemetry.names import ERROR_DOMAIN
 
 DETAILS_KEY = "grpc-status-details-bin"
-# gRPC refuses headers above 8 KiB in all. Base64 adds a third to the details, which have the message twice; beside them
-# it travels once more, with each byte that is not ASCII as three.
+# gRPC refuses headers above 8 KiB in all. The details hold the message twice, and base64 adds a third to them. The
+# message also travels beside them, with three bytes for each byte that is not ASCII.
 MAX_STATUS_BYTES = 3072
 MAX_MESSAGE_BYTES = 900
 MAX_CAUSE_BYTES = 200
@@ -52,7 +52,7 @@ _LOST = re.compile(r"(?i)socket closed|stream removed|cancelling all calls|conne
 
 
 class Unreachable(errors.Unavailable):
-    """Nothing answered: the status is the transport's own, not one that a service of ours gave."""
+    """Nothing answered: the status comes from the transport, not from a service."""
 
 
 class MessageTooLarge(errors.InvalidRequest):
@@ -90,11 +90,12 @@ _REQUEST_CATEGORIES = frozenset(
 
 
 def error_of(failure: Failure) -> PaganticError:
-    """Return the exception that stands for a failure; a code that is not known is nobody's fault but the service's."""
+    """Return the exception for a failure; it is Internal when the code is unknown."""
     if failure.code in _CLASS_OF_CODE:
         return _CLASS_OF_CODE[failure.code](failure=failure)
-    is_of_request = failure.category in _REQUEST_CATEGORIES
-    return errors.InvalidRequest(failure=failure) if is_of_request else errors.Internal(failure=failure)
+    if failure.category in _REQUEST_CATEGORIES:
+        return errors.InvalidRequest(failure=failure)
+    return errors.Internal(failure=failure)
 
 
 def status_code_of(error: PaganticError) -> grpc.StatusCode:
@@ -104,7 +105,7 @@ def status_code_of(error: PaganticError) -> grpc.StatusCode:
 
 
 def status_message(error: PaganticError) -> str:
-    """Return the status' message: at most 900 bytes as they travel; the details have more of it."""
+    """Return the status' message, which has at most 900 bytes in transit; the details have more of it."""
     text = str(error).encode(errors="replace").decode()  # half of a surrogate pair cannot be sent
     while len(urllib.parse.quote(text, safe=string.printable)) > MAX_HEADER_BYTES:
         text = cut_text(text, max(len(CUT.encode()), len(text.encode()) * 2 // 3))
@@ -112,7 +113,7 @@ def status_message(error: PaganticError) -> str:
 
 
 def cut_text(text: str, max_bytes: int) -> str:
-    """Return the text in at most `max_bytes` of UTF-8, which is more than the words that say that it was cut."""
+    """Return the text in at most `max_bytes` of UTF-8, with a mark where it was cut; the mark must fit."""
     encoded = text.encode(errors="replace")
     if len(encoded) <= max_bytes:
         return encoded.decode()
@@ -120,8 +121,10 @@ def cut_text(text: str, max_bytes: int) -> str:
 
 
 def details_of(error: PaganticError) -> bytes:
-    """Encode the error as `google.rpc.Status` of at most 3 KiB; what was cut says so."""
-    causes = tuple(replace(one, message=cut_text(one.message, MAX_MESSAGE_BYTES)) for one in error.failure.caused_by)
+    """Encode the error as `google.rpc.Status` of at most 3 KiB; cut texts are marked."""
+    causes = tuple(
+        replace(cause, message=cut_text(cause.message, MAX_MESSAGE_BYTES)) for cause in error.failure.caused_by
+    )
     failure = replace(error.failure, message=cut_text(error.failure.message, MAX_MESSAGE_BYTES), caused_by=causes)
     encoded = _encode(error, failure)
     if len(encoded) > MAX_STATUS_BYTES:
@@ -136,42 +139,55 @@ def details_of(error: PaganticError) -> bytes:
 
 
 def restore_error(service: str, error: grpc.aio.AioRpcError) -> PaganticError:
-    """Return the exception that the called service raised; Unreachable, naming `service`, when none did."""
-    cls = _CLASS_OF_STATUS.get(error.code(), errors.Internal)
+    """Return the exception that the called service raised; without one, the transport's own, naming `service`."""
     failure, retry_after_s = _decode(error)
     if failure is None:
-        text = error.details() or "no details"
-        if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE in text:
-            return MessageTooLarge(f"a message to or from the {service} service is too large: {_sizes_of(text)}")
-        if error.code() is grpc.StatusCode.UNAVAILABLE:
-            message = f"the {service} service cannot be reached: {_plain_reason(text)}"
-            return Unreachable(message, retry_after_s=UNREACHABLE_RETRY_AFTER_S)
-        if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-            return cls(f"the {service} service did not answer within the time given")
-        return cls(text if cls is not errors.Internal else f"the {service} service failed: {text}")
-    return cls(failure=failure, retry_after_s=retry_after_s)
+        return _transport_error(service, error.code(), error.details() or "no details")
+    return _class_of(error.code())(failure=failure, retry_after_s=retry_after_s)
+
+
+def _class_of(status: grpc.StatusCode) -> type[PaganticError]:
+    return _CLASS_OF_STATUS.get(status, errors.Internal)
+
+
+def _transport_error(service: str, status: grpc.StatusCode, text: str) -> PaganticError:
+    if status is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE in text:
+        return MessageTooLarge(f"a message to or from the {service} service is too large: {_sizes_of(text)}")
+    if status is grpc.StatusCode.UNAVAILABLE:
+        message = f"the {service} service cannot be reached: {_plain_reason(text)}"
+        return Unreachable(message, retry_after_s=UNREACHABLE_RETRY_AFTER_S)
+    if status is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return errors.DeadlineExceeded(f"the {service} service did not answer within the time given")
+    cls = _class_of(status)
+    if cls is errors.Internal:
+        return cls(f"the {service} service failed: {text}")
+    return cls(text)
 
 
 def _plain_reason(text: str) -> str:
-    """Return why nothing answers, without gRPC's own words where they are known."""
-    if found := _FAILED_ADDRESS.search(text):
-        address = urllib.parse.unquote(found[1])
+    """Return in plain words why nothing answers; gRPC's own text where it is not known."""
+    if match := _FAILED_ADDRESS.search(text):
+        address = urllib.parse.unquote(match[1])
         return f"nothing answers at {address}"
     if "DNS" in text or "name resolution" in text.lower():
         return "its host name is not known"
-    return "the connection was lost" if _LOST.search(text) else text
+    if _LOST.search(text):
+        return "the connection was lost"
+    return text
 
 
 def _sizes_of(text: str) -> str:
-    """Return what gRPC says of a message's size and its limit, without its own words."""
+    """Return the size of a message and its limit, read from gRPC's text."""
     sizes = re.findall(r"\d+", text)
-    return (
-        f"{sizes[0]} bytes, at most {sizes[1]} are taken" if len(sizes) > 1 else "send less, or raise MAX_MESSAGE_BYTES"
-    )
+    if len(sizes) <= 1:
+        return "send less, or raise MAX_MESSAGE_BYTES"
+    return f"{sizes[0]} bytes, at most {sizes[1]} are taken"
 
 
 def _encode(error: PaganticError, failure: Failure) -> bytes:
-    reason = failure.code.value if failure.code else status_code_of(error).name
+    reason = status_code_of(error).name
+    if failure.code is not None:
+        reason = failure.code.value
     details: list[message.Message] = [error_details_pb2.ErrorInfo(reason=reason, domain=ERROR_DOMAIN)]
     details.append(failure_to_proto(failure))
     if error.retry_after_s is not None:

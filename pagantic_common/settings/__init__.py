@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from pydantic import Field, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -21,6 +22,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
+from pagantic_common.domain.defaults import HOST, MAX_MESSAGE_BYTES
 from pagantic_common.settings.names import AREAS, PREFIX, area_prefix, find_unknown
 
 EXIT_CONFIG = 78  # EX_CONFIG of sysexits.h
@@ -29,14 +31,14 @@ SettingsT = TypeVar("SettingsT", bound=BaseSettings)
 
 
 class LogFormat(StrEnum):
-    """How log lines look."""
+    """The format of log lines."""
 
     JSON = "json"
     TEXT = "text"
 
 
 class _SharedEnvironment(EnvSettingsSource):
-    """Reads what is set once for every service, PAGANTIC_<NAME>."""
+    """Reads the variables that all services share, PAGANTIC_<NAME>."""
 
     def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
         """Return the value of a shared setting; None for others."""
@@ -46,16 +48,16 @@ class _SharedEnvironment(EnvSettingsSource):
 
 
 class ServiceSettings(BaseSettings):
-    """What every service has. Each is read from the environment as PAGANTIC_<AREA>_<NAME>.
+    """The settings of every service, read from the environment as PAGANTIC_<AREA>_<NAME>.
 
-    What services can share is read as PAGANTIC_<NAME> where the area's own is not set.
+    Settings that services can share are also read as PAGANTIC_<NAME>; the area's own variable comes first.
     """
 
     model_config = SettingsConfigDict(frozen=True, extra="ignore")
 
-    host: str = Field("127.0.0.1", description="address to listen on; 0.0.0.0 in a container")
+    host: str = Field(HOST, description="address to listen on; 0.0.0.0 in a container")
     port: int = Field(ge=0, le=65535, description="port to listen on; 0 takes a free one")
-    max_message_bytes: int = Field(4 * 1024 * 1024, ge=1024, description="largest message taken or sent")
+    max_message_bytes: int = Field(MAX_MESSAGE_BYTES, ge=1024, description="largest message taken or sent")
     max_concurrent_rpcs: int = Field(1024, ge=1, description="calls beyond this are RESOURCE_EXHAUSTED")
     max_concurrent_bytes: int = Field(
         64 * 1024 * 1024, ge=1024, description="bytes of the requests of running calls; more is RESOURCE_EXHAUSTED"
@@ -81,7 +83,7 @@ class ServiceSettings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Put what is set for every service behind what is set for this one."""
+        """Read the variables of this service before those that all services share."""
         shared = _SharedEnvironment(settings_cls, env_prefix=PREFIX)
         return init_settings, env_settings, shared, dotenv_settings, file_secret_settings
 
@@ -98,7 +100,9 @@ class ServiceSettings(BaseSettings):
     @property
     def serves_reflection(self) -> bool:
         """Whether the service's port describes its contracts to tools such as grpcurl."""
-        return self.is_local if self.reflection is None else self.reflection
+        if self.reflection is None:
+            return self.is_local
+        return self.reflection
 
     @property
     def is_local(self) -> bool:
@@ -107,7 +111,7 @@ class ServiceSettings(BaseSettings):
 
 
 class CallerSettings(ServiceSettings):
-    """What every service has that calls others."""
+    """The settings of every service that calls others."""
 
     connect_patience_s: float = Field(
         10.0,
@@ -118,7 +122,7 @@ class CallerSettings(ServiceSettings):
     )
 
 
-# What all services may have in common; two that listen on one port would not.
+# Services can share every setting but the ports: two services cannot listen on one port.
 SHARED_SETTINGS = frozenset(CallerSettings.model_fields) - {"port", "metrics_port", "admin_port"}
 
 
@@ -131,14 +135,14 @@ def is_loopback(host: str) -> bool:
 
 
 def known_names(cls: type[BaseSettings]) -> frozenset[str]:
-    """Return the names of the variables that these settings are read from."""
+    """Return the names of the variables that hold these settings."""
     prefix = cls.model_config.get("env_prefix", "")
     own = {f"{prefix}{name}".upper() for name in cls.model_fields}
     return frozenset(own | {f"{PREFIX}{name}".upper() for name in SHARED_SETTINGS})
 
 
 def state_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder for state, wherever one stands: PAGANTIC_STATE, or pagantic in the user's state home."""
+    """Return the folder for state: PAGANTIC_STATE, or `pagantic` in the user's state home. It is absolute."""
     if given := environment.get("PAGANTIC_STATE"):
         return Path(given).expanduser().absolute()
     home = environment.get("XDG_STATE_HOME")
@@ -146,7 +150,7 @@ def state_folder(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def home_folder() -> Path:
-    """Return the user's home; the current folder for a user that has none, as in some containers."""
+    """Return the user's home; the current folder for a user without one, as in some containers."""
     try:
         return Path.home()
     except RuntimeError:
@@ -154,27 +158,49 @@ def home_folder() -> Path:
 
 
 def load_settings(cls: type[SettingsT]) -> SettingsT:
-    """Read settings from the environment; on a wrong value or name say so on stderr and exit with 78."""
+    """Read settings from the environment; print wrong values and unknown names on stderr and exit with 78."""
     prefix = cls.model_config.get("env_prefix", "")
-    areas = [area for area in AREAS if area_prefix(area) == prefix]
     try:
-        if not (unknown := find_unknown(os.environ, known_names(cls), areas) if areas else []):
+        problems = _unknown_variables(cls, prefix)
+        if not problems:
             return cls()
-        for line in unknown:
-            print(f"configuration error: {line}", file=sys.stderr)  # noqa: T201
     except ValidationError as error:
-        problems: dict[str, list[str]] = {}
-        for problem in error.errors():
-            name = _variable_of(prefix, str(problem["loc"][0]).upper() if problem["loc"] else "")
-            given = f", not {problem['input']!r}" if _may_show(problem["input"]) else ""
-            problems.setdefault(name, []).append(f"{problem['msg'].lower()}{given}")
-        for variable, reasons in problems.items():
-            print(f"configuration error: {variable}: {' or '.join(reasons)}", file=sys.stderr)  # noqa: T201
+        problems = _wrong_values(error, prefix)
     except SettingsError as error:
-        field = re.search(r'field "(\w+)"', str(error))
-        name = f"{prefix}{field[1].upper()}" if field else prefix
-        print(f"configuration error: {name}: it must be JSON", file=sys.stderr)  # noqa: T201
+        problems = [_describe_unreadable(error, prefix)]
+    for problem in problems:
+        print(f"configuration error: {problem}", file=sys.stderr)  # noqa: T201
     sys.exit(EXIT_CONFIG)
+
+
+def _unknown_variables(cls: type[BaseSettings], prefix: str) -> list[str]:
+    areas = [area for area in AREAS if area_prefix(area) == prefix]
+    if not areas:
+        return []
+    return find_unknown(os.environ, known_names(cls), areas)
+
+
+def _wrong_values(error: ValidationError, prefix: str) -> list[str]:
+    """Return a line for each variable with a wrong value, with every reason."""
+    reasons: dict[str, list[str]] = {}
+    for problem in error.errors():
+        field = "".join(str(part) for part in problem["loc"][:1])
+        reasons.setdefault(_variable_of(prefix, field.upper()), []).append(_reason_of(problem))
+    return [f"{variable}: {' or '.join(several)}" for variable, several in reasons.items()]
+
+
+def _reason_of(problem: ErrorDetails) -> str:
+    reason = problem["msg"].lower()
+    if _may_show(problem["input"]):
+        return f"{reason}, not {problem['input']!r}"
+    return reason
+
+
+def _describe_unreadable(error: SettingsError, prefix: str) -> str:
+    field = re.search(r'field "(\w+)"', str(error))
+    if field is None:
+        return f"{prefix}: it must be JSON"
+    return f"{prefix}{field[1].upper()}: it must be JSON"
 
 
 def _may_show(value: object) -> bool:
@@ -183,6 +209,8 @@ def _may_show(value: object) -> bool:
 
 
 def _variable_of(prefix: str, name: str) -> str:
-    """Return the variable that a setting was read from: the service's own, or that of all services."""
-    is_shared = f"{prefix}{name}" not in os.environ and f"{PREFIX}{name}" in os.environ
-    return f"{PREFIX}{name}" if is_shared else f"{prefix}{name}"
+    """Return the variable of a setting: the service's own, or the shared one when only that is set."""
+    own, shared = f"{prefix}{name}", f"{PREFIX}{name}"
+    if own not in os.environ and shared in os.environ:
+        return shared
+    return own

@@ -1,13 +1,15 @@
-"""Which environment variables exist, and what a misspelt one was meant to be."""
+"""The names of environment variables, and suggestions for misspelt ones."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
 
+from pagantic_common.domain.defaults import PORTS
+
 PREFIX = "PAGANTIC_"
-AREAS = ("orchestrator", "inference", "constraint", "context", "rerank", "tools")
-# What commands, the supervisor, the build and the tests read beside the services' settings.
+AREAS = tuple(PORTS)
+# Variables of commands, the supervisor, the build and the tests.
 TOOL_NAMES = frozenset(
     {
         "PAGANTIC_ADDRESS",
@@ -23,17 +25,17 @@ TOOL_PREFIXES = ("PAGANTIC_TEST_", "PAGANTIC_ENGINE_")
 
 
 def area_prefix(area: str) -> str:
-    """Return what the names of an area's settings begin with."""
+    """Return the prefix of the variables of an area."""
     return f"{PREFIX}{area.upper()}_"
 
 
 def find_unknown(environment: Mapping[str, str], known: Iterable[str], areas: Iterable[str]) -> list[str]:
-    """Return a line for each variable that nothing reads, with the nearest that exists.
+    """Return a line for each unknown variable, with the nearest known name.
 
     Args:
-        environment: All variables; those that do not begin with PAGANTIC_ are passed over.
-        known: Names of the settings of `areas`, and of those that every service shares.
-        areas: Whose variables are judged; those of other areas are theirs to judge.
+        environment: All variables; only those that begin with PAGANTIC_ are checked.
+        known: Names of the settings of `areas` and of the shared settings.
+        areas: The areas whose variables are checked; other areas check their own.
     """
     names = TOOL_NAMES | set(known)
     judged = tuple(map(area_prefix, areas))
@@ -43,13 +45,15 @@ def find_unknown(environment: Mapping[str, str], known: Iterable[str], areas: It
         name = variable.upper()
         if not name.startswith(PREFIX) or name in names or name.startswith((*TOOL_PREFIXES, *others)):
             continue
-        near = _nearest(name, names)
-        problems.append(f"{variable}: no such setting{f'; did you mean {near}?' if near else ''}")
+        problem = f"{variable}: no such setting"
+        if near := _nearest(name, names):
+            problem += f"; did you mean {near}?"
+        problems.append(problem)
     return problems
 
 
 def _nearest(name: str, names: Iterable[str]) -> str:
-    """Return what was meant: the names where only an area was left out, or the name that is spelt most alike."""
+    """Return the names that lack only an area, or the name with the most similar spelling; empty for none."""
     tail = name.removeprefix(PREFIX.rstrip("_"))
     if without_area := sorted(other for other in names if other.endswith(tail)):
         return " or ".join(without_area)

@@ -1,4 +1,4 @@
-"""The clock of the machine."""
+"""The machine's clock."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from datetime import UTC, datetime
 
 
 class SystemClock:
-    """Clock of the machine; implements `pagantic_common.domain.clock.Clock`."""
+    """Implements `pagantic_common.domain.clock.Clock` with the machine's clock."""
 
     def now(self) -> datetime:
         """Wall time, UTC."""
         return datetime.now(UTC)
 
     def monotonic_s(self) -> float:
-        """Seconds that never go back."""
+        """Seconds that never decrease."""
         return time.monotonic()
 
     async def sleep(self, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Structured logs on stderr, one line per event, with the correlation of the work at hand. Never logs prompts."""
+"""Structured logs on stderr, one line per event, with the correlation of the current work. Never logs prompts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _add_correlation(_logger: Any, _name: str, event: MutableMapping[str, Any]) 
 
 
 def set_up_logging(area: str, *, level: str, log_format: LogFormat, stream: TextIO | None = None) -> None:
-    """Send structlog's and the standard library's records to a stream, stderr by default, in one form."""
+    """Send the records of structlog and of the standard library to a stream in one form; the default is stderr."""
 
     def add_service(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         event["service"] = area
@@ -35,9 +35,9 @@ def set_up_logging(area: str, *, level: str, log_format: LogFormat, stream: Text
         add_service,
         _add_correlation,
     ]
-    renderer: structlog.typing.Processor = (
-        structlog.processors.JSONRenderer() if log_format is LogFormat.JSON else structlog.dev.ConsoleRenderer()
-    )
+    renderer: structlog.typing.Processor = structlog.dev.ConsoleRenderer()
+    if log_format is LogFormat.JSON:
+        renderer = structlog.processors.JSONRenderer()
     formatter = structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=shared,
         processors=[
@@ -60,13 +60,13 @@ def set_up_logging(area: str, *, level: str, log_format: LogFormat, stream: Text
 
 
 def get_logger(name: str) -> structlog.stdlib.BoundLogger:
-    """Return a logger; events are lower-case phrases, particulars are keywords."""
+    """Return a logger. Events are lower-case phrases; their details are keywords."""
     logger: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(name)
     return logger
 
 
 def report_bug(log: structlog.stdlib.BoundLogger, error: BaseException, **where: str) -> str:
-    """Log an error that the program did not expect, with an id, and return what callers are told of it."""
+    """Log an unexpected error under a new id, and return the message for callers."""
     error_id = uuid.uuid4().hex[:12]
     log.error("unexpected error", error_id=error_id, exc_info=error, **where)
     return f"internal error {error_id}: the service's log has the particulars"

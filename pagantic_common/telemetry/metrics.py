@@ -12,17 +12,17 @@ from opentelemetry.sdk.resources import Resource
 
 Read = Callable[[], float]
 
-# From a cached answer to the longest execution, as buckets.
+# Buckets from a cached answer to the longest execution.
 DURATION_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 
 def set_up_metrics(area: str, otlp_endpoint: str, *, host: str, port: int) -> None:
-    """Install the process's meter provider; with an empty endpoint and port 0 nothing is counted.
+    """Install the process's meter provider; with an empty endpoint and port 0 there is none.
 
     Raises OSError when the port cannot be listened on.
     """
     readers: list[MetricReader] = []
-    # Imported where they are used: exporters take a while to load and most installations have no collector.
+    # Imported here: exporters take a while to load, and most installations have no collector.
     if otlp_endpoint:
         from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter  # noqa: PLC0415
         from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader  # noqa: PLC0415
@@ -40,28 +40,28 @@ def set_up_metrics(area: str, otlp_endpoint: str, *, host: str, port: int) -> No
 
 
 def add_gauge(name: str, description: str, read: Read) -> None:
-    """Report what `read` gives whenever metrics are read."""
+    """Report the value of `read` whenever metrics are read."""
     metrics.get_meter("pagantic").create_observable_gauge(name, [_observed(read)], description=description)
 
 
 def add_counter(name: str, description: str, read: Read) -> None:
-    """Report what `read` gives, which never falls, whenever metrics are read."""
+    """Report the value of `read`, which never falls, whenever metrics are read."""
     metrics.get_meter("pagantic").create_observable_counter(name, [_observed(read)], description=description)
 
 
 def make_counter(name: str, description: str) -> metrics.Counter:
-    """Make a counter to add to; it counts from when metrics are set up."""
+    """Make a counter; it counts once metrics are set up."""
     return metrics.get_meter("pagantic").create_counter(name, description=description)
 
 
 def make_histogram(name: str, description: str, *, unit: str, bounds: Sequence[float]) -> metrics.Histogram:
-    """Make a histogram with these upper bounds of its buckets; it counts from when metrics are set up."""
+    """Make a histogram with buckets up to these bounds; it counts once metrics are set up."""
     meter = metrics.get_meter("pagantic")
     return meter.create_histogram(name, unit, description, explicit_bucket_boundaries_advisory=bounds)
 
 
 def shut_down_metrics() -> None:
-    """Send what has not been sent yet."""
+    """Send the values that have not been sent yet."""
     provider = metrics.get_meter_provider()
     if isinstance(provider, MeterProvider):
         provider.shutdown()

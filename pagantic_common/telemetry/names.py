@@ -1,4 +1,4 @@
-"""Metadata keys, health names, the domain of errors, metrics: what both ends of a call or a dashboard must agree on."""
+"""Names that both ends of a call, or a dashboard, must agree on: metadata keys, health names, error domain, metrics."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ INFERENCE_PREEMPTIONS: Final = "pagantic_inference_preemptions"
 
 ORCHESTRATOR_RUNNING_EXECUTIONS: Final = "pagantic_orchestrator_running_executions"
 ORCHESTRATOR_MAX_EXECUTIONS: Final = "pagantic_orchestrator_max_executions"
-# A histogram by mode and error code, "" for none.
+# A histogram by mode and error code; the code is empty for executions that succeeded.
 ORCHESTRATOR_EXECUTION_DURATION: Final = "pagantic_orchestrator_execution_duration"
 ORCHESTRATOR_JOURNAL_WRITE_DURATION: Final = "pagantic_orchestrator_journal_write_duration"
 ORCHESTRATOR_JOURNAL_FAILED_WRITES: Final = "pagantic_orchestrator_journal_failed_writes"

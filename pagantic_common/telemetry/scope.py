@@ -1,4 +1,4 @@
-"""What the work at hand belongs to: its correlation and its deadline. Set once per call, read anywhere below it."""
+"""The correlation and the deadline of the current work. Set once per call, read anywhere below it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ _deadline: ContextVar[Deadline] = ContextVar("deadline", default=Deadline())  # 
 
 
 def current_scope() -> CorrelationContext:
-    """Return the correlation that was set for the work at hand."""
+    """Return the correlation of the current work, without span ids."""
     return _correlation.get()
 
 
 def current_correlation() -> CorrelationContext:
-    """Return the correlation of the work at hand, with the ids of the current span."""
-    correlation, span = _correlation.get(), trace.get_current_span().get_span_context()
+    """Return the correlation of the current work, with the ids of the current span."""
+    correlation = _correlation.get()
+    span = trace.get_current_span().get_span_context()
     if not span.is_valid:
         return correlation
     return replace(
@@ -34,11 +35,13 @@ def current_correlation() -> CorrelationContext:
 def current_span_id() -> str:
     """Return the id of the current span, 16 hex digits; empty when there is none."""
     span = trace.get_current_span().get_span_context()
-    return trace.format_span_id(span.span_id) if span.is_valid else ""
+    if not span.is_valid:
+        return ""
+    return trace.format_span_id(span.span_id)
 
 
 def current_deadline() -> Deadline:
-    """Return the deadline of the work at hand."""
+    """Return the deadline of the current work."""
     return _deadline.get()
 
 
@@ -46,16 +49,20 @@ def current_deadline() -> Deadline:
 def work_scope(
     *, correlation: CorrelationContext | None = None, deadline: Deadline | None = None, is_detached: bool = False
 ) -> Iterator[None]:
-    """Set correlation and deadline for the work inside; a deadline only ever gets nearer.
+    """Set correlation and deadline for the work inside; without one, that of the work outside stays.
 
-    Detached work serves more than the call that began it, so that call's deadline is not its own.
+    The deadline of the work outside also bounds the work inside, unless that is detached: detached work serves more
+    callers than the one that began it.
     """
-    correlation_token = _correlation.set(correlation if correlation is not None else _correlation.get())
-    deadline_token = _deadline.set(min(deadline or Deadline(), Deadline() if is_detached else _deadline.get()))
+    bound = _deadline.get()
+    if is_detached:
+        bound = Deadline()
+    correlation_token = _correlation.set(correlation or _correlation.get())
+    deadline_token = _deadline.set(min(deadline or Deadline(), bound))
     try:
         yield
     finally:
-        # An async generator may be finalized in another context, where its tokens mean nothing.
+        # An async generator may be finalized in another context, where its tokens are invalid.
         try:
             _deadline.reset(deadline_token)
             _correlation.reset(correlation_token)

@@ -1,4 +1,4 @@
-"""Distributed traces. With a collector every call has recorded spans; without one ids travel, and that is all."""
+"""Distributed traces. With a collector every call records spans; without one only the ids travel."""
 
 from __future__ import annotations
 
@@ -33,30 +33,42 @@ def set_up_tracing(area: str, otlp_endpoint: str) -> None:
 
 
 def is_recording() -> bool:
-    """Tell whether spans are recorded; making them for every call costs a third of a millisecond of processor time."""
+    """Tell whether spans are recorded. Recording costs a third of a millisecond of processor time per call."""
     return isinstance(trace.get_tracer_provider(), TracerProvider)
 
 
 @contextmanager
 def call_scope(traceparent: str) -> Iterator[None]:
-    """Make the work inside a span of the caller's trace or a new one; where spans are recorded it is one already."""
+    """Give the work inside a span in the caller's trace, or in a new trace; recorded calls have one already."""
     if is_recording():
         yield
         return
-    found = _propagator.extract({TRACEPARENT_KEY: traceparent}) if traceparent else None
-    caller = trace.get_current_span(found).get_span_context()
-    with _inside(caller.trace_id if caller.is_valid else _ids.generate_trace_id(), caller.trace_flags, is_remote=False):
+    caller = _caller_of(traceparent)
+    trace_id = caller.trace_id
+    if not caller.is_valid:
+        trace_id = _ids.generate_trace_id()
+    with _inside(trace_id, caller.trace_flags, is_remote=False):
         yield
+
+
+def _caller_of(traceparent: str) -> trace.SpanContext:
+    """Return the span of a W3C header; the current span without a header."""
+    if not traceparent:
+        return trace.get_current_span().get_span_context()
+    caller_context = _propagator.extract({TRACEPARENT_KEY: traceparent})
+    return trace.get_current_span(caller_context).get_span_context()
 
 
 def span_id_of(traceparent: str) -> str:
     """Return the span id of a W3C header, 16 hex digits; empty for none."""
     parts = traceparent.split("-")
-    return parts[2] if len(parts) == TRACEPARENT_PARTS and len(parts[2]) == SPAN_ID_DIGITS else ""
+    if len(parts) != TRACEPARENT_PARTS or len(parts[2]) != SPAN_ID_DIGITS:
+        return ""
+    return parts[2]
 
 
 def current_traceparent() -> str:
-    """Return the W3C header of the current span; empty when there is none, or recorded calls carry it themselves."""
+    """Return the W3C header of the current span; empty without a span. Recorded calls carry the header themselves."""
     carrier: dict[str, str] = {}
     if not is_recording():
         _propagator.inject(carrier)
@@ -65,7 +77,7 @@ def current_traceparent() -> str:
 
 @contextmanager
 def trace_scope(trace_id: str) -> Iterator[None]:
-    """Make the work inside part of the trace of this id (32 hex digits); an empty one changes nothing."""
+    """Make the work inside part of the trace with this id, 32 hex digits; an empty id changes nothing."""
     if not trace_id:
         yield
         return
@@ -80,14 +92,14 @@ def _inside(trace_id: int, flags: trace.TraceFlags, *, is_remote: bool) -> Itera
     try:
         yield
     finally:
-        # An async generator may be finalized in another context, where its token means nothing; `context.detach` would
-        # log that as an error with a traceback.
+        # An async generator may be finalized in another context, where its token is invalid. `context.detach` would log
+        # an error with a traceback.
         with suppress(ValueError):
             token.var.reset(token)
 
 
 def shut_down_tracing() -> None:
-    """Send what has not been sent yet."""
+    """Send the spans that have not been sent yet."""
     provider = trace.get_tracer_provider()
     if isinstance(provider, TracerProvider):
         provider.shutdown()

@@ -1,1 +1,1 @@
-"""Test doubles and harnesses that every service's tests share."""
+"""Test doubles and harnesses that the tests of all services share."""

@@ -1,4 +1,4 @@
-"""A clock that moves only when it is told to."""
+"""A clock that only tests move."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class FakeClock:
         return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self.monotonic_s())
 
     def monotonic_s(self) -> float:
-        """Seconds since it was made."""
+        """Seconds since the clock was made."""
         self._elapsed_s += self._step_s
         return self._elapsed_s
 
     def advance(self, seconds: float) -> None:
-        """Move on."""
+        """Move the clock forward."""
         self._elapsed_s += seconds
 
     async def sleep(self, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""A text embedder whose vectors are those of a text's bytes, averaged: texts of the same bytes are near each other."""
+"""A text embedder that averages a vector for each byte, so that texts of the same bytes have near vectors."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Vectors = NDArray[np.float32]
 
 
 class ScriptedEmbedder:
-    """One token per byte, between two special ones. Refuses a batch that a real one could not compute.
+    """Makes one token per byte, between two special tokens. Refuses a batch that a real embedder could not compute.
 
     Args:
         has_special: Whether texts get the special tokens.
-        longest_token_bytes: What it says that a token has at most; in truth each has one.
-        on_embed: Sees the texts of every batch before it is computed; what it raises is raised.
+        longest_token_bytes: The length that it declares for its longest token; the real length is 1.
+        on_embed: Called with the texts of every batch before it is computed; its errors are raised.
     """
 
     def __init__(
@@ -49,7 +49,9 @@ class ScriptedEmbedder:
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:  # noqa: ARG002 - none spelt
         """Return the bytes of the text, between the special tokens if asked."""
         tokens = list(text.encode())
-        return [BEGIN_TOKEN, *tokens, END_TOKEN] if add_special and self._has_special else tokens
+        if add_special and self._has_special:
+            return [BEGIN_TOKEN, *tokens, END_TOKEN]
+        return tokens
 
     def detokenize(self, tokens: Sequence[int], *, with_special: bool) -> bytes:  # noqa: ARG002 - they have no text
         """Return the bytes of tokens."""
@@ -60,11 +62,13 @@ class ScriptedEmbedder:
         if self._on_embed is not None:
             self._on_embed(texts)
         sizes = [len(tokens) for tokens in texts]
-        limit = self.model.context_window if len(texts) == 1 else self.max_batch_tokens
+        limit = self.max_batch_tokens
+        if len(texts) == 1:
+            limit = self.model.context_window
         if not (0 < len(texts) <= self.max_batch_texts and all(sizes) and sum(sizes) <= limit):
             raise AssertionError(f"a batch of {len(texts)} texts with {sizes} tokens")
         self.batches.append(tuple(tuple(tokens) for tokens in texts))
         return np.stack([self._table[list(tokens)].mean(axis=0) for tokens in texts])
 
     def close(self) -> None:
-        """Forget nothing: there is nothing to free."""
+        """Do nothing: there is nothing to free."""

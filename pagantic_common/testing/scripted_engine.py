@@ -1,4 +1,4 @@
-"""A text engine that says what it is told: one token per byte, logits that a function of the tokens so far gives."""
+"""A scripted text engine: one token per byte, and logits from a function of the tokens so far."""
 
 from __future__ import annotations
 
@@ -26,37 +26,39 @@ class ByteVocabulary:
 
     def piece(self, token: int) -> bytes:
         """Bytes of a token."""
-        return b"" if token == END_TOKEN else bytes([token])
+        if token == END_TOKEN:
+            return b""
+        return bytes([token])
 
 
 def logits_of_script(script: str) -> Callable[[Sequence[int]], Logits]:
-    """Return logits that make `script` certain after any prompt, and the end after it."""
-    said: list[int] = [*script.encode(), END_TOKEN]
+    """Return logits that make `script` and then the end certain after any prompt."""
+    output: list[int] = [*script.encode(), END_TOKEN]
 
     def logits(tokens: Sequence[int]) -> Logits:
-        sizes = range(min(len(said), len(tokens)), -1, -1)
-        size = next(size for size in sizes if list(tokens[len(tokens) - size :]) == said[:size])
+        sizes = range(min(len(output), len(tokens)), -1, -1)
+        size = next(size for size in sizes if list(tokens[len(tokens) - size :]) == output[:size])
         row = np.zeros(VOCABULARY_SIZE, dtype=np.float32)
-        row[said[min(size, len(said) - 1)]] = CERTAIN
+        row[output[min(size, len(output) - 1)]] = CERTAIN
         return row
 
     return logits
 
 
 def random_logits(tokens: Sequence[int], *, spread: float = 3.0) -> Logits:
-    """Return logits that are random, and the same whenever the tokens are."""
+    """Return random logits, which are the same for the same tokens."""
     row = np.random.default_rng(list(tokens)).normal(0, spread, VOCABULARY_SIZE)
     return row.astype(np.float32)
 
 
 class ScriptedEngine:
-    """Keeps its sequences like a real engine, so that a wrong position, or a cell too many, is an error here too.
+    """Keeps its sequences like a real engine: a wrong position or too many cells are errors here, too.
 
     Args:
-        script: What it says after any prompt.
-        logits_of: Logits after given tokens, instead of a script.
-        longest_token_bytes: What it says that a token has at most; in truth each has one.
-        on_decode: Sees the slices of every batch before it is decoded; what it raises is raised.
+        script: The output after any prompt.
+        logits_of: Returns the logits after given tokens, instead of a script.
+        longest_token_bytes: The length that it declares for its longest token; the real length is 1.
+        on_decode: Called with the slices of every batch before it is decoded; its errors are raised.
     """
 
     def __init__(
@@ -92,27 +94,29 @@ class ScriptedEngine:
         return b"".join(self.vocabulary.piece(token) for token in tokens if 0 <= token < VOCABULARY_SIZE)
 
     def decode(self, slices: Sequence[Any]) -> Logits:
-        """Append each slice to its sequence and return the rows of logits that they ask for, in order."""
+        """Append each slice to its sequence and return the requested rows of logits, in order."""
         if self._on_decode is not None:
             self._on_decode(slices)
-        if not 0 < sum(len(part.tokens) for part in slices) <= self.max_batch_tokens:
-            raise AssertionError(f"a batch of {sum(len(part.tokens) for part in slices)} tokens")
-        rows = []
-        for part in slices:
-            sequence = self._sequences[part.sequence_id]
-            if part.position != len(sequence):
-                raise AssertionError(f"decode at {part.position}, but the sequence has {len(sequence)} tokens")
-            sequence.extend((token, object()) for token in part.tokens)
-            tokens = [token for token, _ in sequence]
-            rows += [self._logits_of(tokens[: len(tokens) - back]) for back in range(part.logit_rows - 1, -1, -1)]
+        batch_tokens = sum(len(part.tokens) for part in slices)
+        if not 0 < batch_tokens <= self.max_batch_tokens:
+            raise AssertionError(f"a batch of {batch_tokens} tokens")
+        rows = [row for part in slices for row in self._append(part)]
         if self.kv_used_tokens > self.kv_capacity_tokens:
             raise AssertionError(f"{self.kv_used_tokens} cells are used, there are {self.kv_capacity_tokens}")
         self.batches.append(tuple(tuple(part.tokens) for part in slices))
-        return np.stack(rows) if rows else np.empty((0, VOCABULARY_SIZE), dtype=np.float32)
+        return np.array(rows, dtype=np.float32).reshape(len(rows), VOCABULARY_SIZE)
+
+    def _append(self, part: Any) -> list[Logits]:
+        sequence = self._sequences[part.sequence_id]
+        if part.position != len(sequence):
+            raise AssertionError(f"decode at {part.position}, but the sequence has {len(sequence)} tokens")
+        sequence.extend((token, object()) for token in part.tokens)
+        tokens = [token for token, _ in sequence]
+        return [self._logits_of(tokens[: len(tokens) - back]) for back in range(part.logit_rows - 1, -1, -1)]
 
     @property
     def kv_used_tokens(self) -> int:
-        """Cells in use; those that sequences share count once."""
+        """Number of used cells; shared cells count once."""
         return len({cell for sequence in self._sequences for _, cell in sequence})
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
@@ -123,25 +127,25 @@ class ScriptedEngine:
         self._sequences[target] = [*shared, *before[length:]]
 
     def park(self, sequence_id: int, key: int) -> None:
-        """Copy what a sequence holds out of the cache."""
+        """Copy the tokens of a sequence out of the cache."""
         if key in self.parked:
             raise AssertionError(f"{key} is parked already")
         self.parked[key] = [token for token, _ in self._sequences[sequence_id]]
 
     def unpark(self, key: int, sequence_id: int, length: int) -> None:
-        """Give a sequence, which is empty, the first `length` tokens of what was parked."""
+        """Give an empty sequence the first `length` of the parked tokens."""
         if self._sequences[sequence_id]:
             raise AssertionError(f"sequence {sequence_id} is not empty")
         self._sequences[sequence_id] = [(token, object()) for token in self.parked[key][:length]]
 
     def drop(self, key: int) -> None:
-        """Forget what was parked."""
+        """Forget parked tokens."""
         del self.parked[key]
 
     def truncate(self, sequence_id: int, length: int) -> None:
-        """Forget everything of a sequence from position `length` on."""
+        """Forget the tokens of a sequence from position `length` on."""
         del self._sequences[sequence_id][length:]
 
     def close(self) -> None:
-        """Forget everything."""
+        """Forget every sequence."""
         self._sequences = [[] for _ in range(self.max_sequences)]

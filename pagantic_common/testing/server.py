@@ -1,4 +1,4 @@
-"""A real server with everything that each has, on a free port, inside a test."""
+"""A real server with health, limits and interceptors, on a free port, inside a test."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 import grpc
 
+from pagantic_common.domain.defaults import HOST, MAX_MESSAGE_BYTES
 from pagantic_common.rpc.channel import open_channel
 from pagantic_common.rpc.server import Registration, start_server
 from pagantic_common.settings import ServiceSettings
@@ -14,12 +15,12 @@ from pagantic_common.settings import ServiceSettings
 
 @asynccontextmanager
 async def serving(
-    registrations: Sequence[Registration], *, max_message_bytes: int = 4 * 1024 * 1024
+    registrations: Sequence[Registration], *, max_message_bytes: int = MAX_MESSAGE_BYTES
 ) -> AsyncIterator[tuple[grpc.aio.Channel, str]]:
-    """Serve, and give a channel to it and its address."""
+    """Serve, and yield a channel to the server and its address."""
     settings = ServiceSettings(port=0, max_message_bytes=max_message_bytes)
     server, _health, port = await start_server(settings, registrations)
-    address = f"127.0.0.1:{port}"
+    address = f"{HOST}:{port}"
     try:
         async with open_channel(address, max_message_bytes=2 * max_message_bytes) as channel:
             yield channel, address

@@ -1,1 +1,1 @@
-"""Work on what callers send, in processes that are bounded in time and memory and can be ended."""
+"""Runs work on callers' sources in processes that are bounded in time and memory and can be killed."""

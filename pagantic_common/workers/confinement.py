@@ -1,7 +1,7 @@
-"""Takes from this process what no work needs, so that a fault of a library gives hostile input little.
+"""Takes rights from this process that no work needs, so that hostile input gains little from a library's bug.
 
-No new privileges, no writing to files, and on Linux (x86-64, ARM64) no sockets, no other programs, no signals and no
-look into other processes: a seccomp filter answers EPERM. Elsewhere as much of it as there is.
+The process gets no new privileges and cannot write to files. On Linux (x86-64, ARM64) a seccomp filter also answers
+EPERM to sockets, other programs, signals and access to other processes.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ class _Program(ctypes.Structure):
 
 
 def confine() -> None:
-    """Confine this thread and those that it starts. Nothing gives back what this takes."""
+    """Confine this thread and the threads that it starts. This cannot be undone."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # writing to a file is an error, not the end
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stderr.fileno())  # libraries would write what is no log there
+    os.dup2(nowhere, sys.stderr.fileno())  # libraries would write there, and stderr is for logs
     os.close(nowhere)
     if sys.platform == "linux":
         _confine_calls()

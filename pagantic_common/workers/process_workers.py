@@ -1,6 +1,6 @@
 """Workers that are processes, so that no schema, grammar, rule or text can hurt the service.
 
-Work that takes too long is killed with its process, work that takes too much memory kills it; another takes its place.
+A process is killed when its work takes too long, and dies when its work takes too much memory; a new one replaces it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ProcessWorkers:
         await self._stop()
 
     async def run(self, work: Callable[..., ResultT], *arguments: object) -> ResultT:
-        """Run in a worker. A caller that gives up leaves the work to its end, which its limits bring soon."""
+        """Run in a worker. When the caller is cancelled, the work still runs to its end, within its limits."""
         worker = await self._next_worker()
         call = asyncio.get_running_loop().run_in_executor(self._threads, worker.call, (work, arguments))
         self._running.add(call)
@@ -72,14 +72,14 @@ class ProcessWorkers:
         finally:
             self._waiting -= 1
         if self._stopping.is_set():
-            self._idle.put_nowait(worker)  # and so on to all that wait
+            self._idle.put_nowait(worker)  # wakes the next waiting call
             raise _stops()
         return worker
 
     def _give_back(self, worker: WorkerProcess, call: asyncio.Future[Any]) -> None:
-        """Let the worker be used again, with a new process where it has none; if that fails, the next call tries."""
+        """Make the worker available again, with a new process if it has none; if that fails, the next call tries."""
         self._running.discard(call)
-        error = call.exception()  # it is the caller's, who may have gone
+        error = call.exception()  # the caller, who may be gone, gets it
         if isinstance(error, Unavailable):
             log.error("a worker is not available", reason=str(error))
         elif not worker.is_alive and not self._stopping.is_set():
@@ -91,10 +91,10 @@ class ProcessWorkers:
         self._idle.put_nowait(worker)
 
     async def _stop(self) -> None:
-        """Let what runs end within its time, and end the processes."""
+        """Let running work end within its time, and end the processes."""
         self._stopping.set()
         if not self._idle.empty():
-            self._idle.put_nowait(self._idle.get_nowait())  # wakes whoever waits
+            self._idle.put_nowait(self._idle.get_nowait())  # wakes a waiting call
         while self._running:
             await asyncio.wait(self._running)
         await asyncio.to_thread(self._end_processes)

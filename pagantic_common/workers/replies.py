@@ -1,6 +1,6 @@
-"""What a worker process answers, as JSON: a process that runs hostile sources must not hand its service code to run.
+"""Replies of a worker process, as JSON: a process that runs hostile sources must not send its service code to run.
 
-The reply says nothing of types: the service reads a result as what the work is declared to return.
+A reply names no types: the service reads a result as the declared return type of the work.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _ERRORS: dict[str, type[PaganticError]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
-    """An error, by the name of its class."""
+class _SentError:
+    """An error with the name of its class."""
 
     kind: str
     failure: Failure
     retry_after_s: float | None
 
 
-_TOLD = TypeAdapter(_Told)
+_SENT_ERROR = TypeAdapter(_SentError)
 
 
 class ReplyTooLarge(Exception):
@@ -41,12 +41,12 @@ class ReplyTooLarge(Exception):
 
 
 class WorkFailed(RuntimeError):
-    """The work raised what is no PaganticError, or answered what it is not declared to return."""
+    """The work raised an error other than a PaganticError, or its reply does not fit its declared return type."""
 
 
 @cache
 def _adapter(function: Callable[..., Any]) -> TypeAdapter[Any]:
-    """Return what writes and reads the results of a function; values of JSON where it declares nothing."""
+    """Return the adapter for the return type of a function; for any JSON value where it declares none."""
     try:
         hints = get_type_hints(function)
     except TypeError:  # written in C
@@ -59,43 +59,52 @@ def _adapter_of(work: Callable[..., Any]) -> TypeAdapter[Any]:
 
 
 def pack_result(work: Callable[..., Any], value: object) -> bytes:
-    """Return the reply that gives a result; one that says so where it cannot be written or is too large."""
+    """Return the reply with a result, or with an error when the result cannot be written or is too large."""
     try:
         result = _adapter_of(work).dump_json(value)
     except ValueError as error:
         return pack_error(RuntimeError(f"the result cannot be sent: {error}"))
-    return _RESULT + result if len(result) <= MAX_REPLY_BYTES else _TOO_LARGE
+    if len(result) > MAX_REPLY_BYTES:
+        return _TOO_LARGE
+    return _RESULT + result
 
 
 def pack_error(error: BaseException) -> bytes:
-    """Return the reply that gives an error."""
+    """Return the reply with an error."""
     if isinstance(error, PaganticError):
         try:
-            return _ERROR + _TOLD.dump_json(_Told(type(error).__name__, error.failure, error.retry_after_s))
+            return _ERROR + _SENT_ERROR.dump_json(_SentError(type(error).__name__, error.failure, error.retry_after_s))
         except ValueError as refusal:
             return pack_error(RuntimeError(f"the error cannot be sent: {refusal}"))
-    told = "".join(traceback.format_exception(error))[-_MAX_TRACEBACK_CHARS:]
-    return _UNEXPECTED + told.encode(errors="replace")
+    text = "".join(traceback.format_exception(error))[-_MAX_TRACEBACK_CHARS:]
+    return _UNEXPECTED + text.encode(errors="replace")
 
 
 def unpack(work: Callable[..., Any], reply: bytes) -> Any:
-    """Return the result of `work` that a reply gives, or raise the error that it gives.
+    """Return the result of `work` in a reply, or raise the error in it.
 
-    Raises ReplyTooLarge, and WorkFailed for an error that is none of ours or a reply that is none.
+    Raises ReplyTooLarge, and WorkFailed for an unexpected error or an unreadable reply.
     """
     kind, body = reply[:1], reply[1:]
-    try:
-        if kind == _RESULT:
-            return _adapter_of(work).validate_json(body)
-        error = _error_of(_TOLD.validate_json(body)) if kind == _ERROR else None
-    except (ValueError, KeyError):
-        raise WorkFailed("a worker process gave a reply that cannot be read") from None
-    if error is not None:
-        raise error
     if kind == _TOO_LARGE:
         raise ReplyTooLarge
-    raise WorkFailed(f"in a worker process:\n{body.decode(errors='replace')}")
+    if kind == _ERROR:
+        raise _read_error(body)
+    if kind != _RESULT:
+        raise WorkFailed(f"in a worker process:\n{body.decode(errors='replace')}")
+    try:
+        return _adapter_of(work).validate_json(body)
+    except ValueError:
+        raise _unreadable() from None
 
 
-def _error_of(told: _Told) -> PaganticError:
-    return _ERRORS[told.kind](failure=told.failure, retry_after_s=told.retry_after_s)
+def _read_error(body: bytes) -> PaganticError:
+    try:
+        sent = _SENT_ERROR.validate_json(body)
+        return _ERRORS[sent.kind](failure=sent.failure, retry_after_s=sent.retry_after_s)
+    except (ValueError, KeyError):
+        raise _unreadable() from None
+
+
+def _unreadable() -> WorkFailed:
+    return WorkFailed("a worker process gave a reply that cannot be read")

@@ -1,4 +1,4 @@
-"""Workers that are threads of this process: for programs that trust their own schemas, and for tests."""
+"""Workers that are threads of this process, for tests and for programs that trust their schemas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results of costly work, kept by key within a bound of bytes. Knows nothing of what the work is."""
+"""A cache of the results of costly work, by key, bounded in bytes. Knows nothing about the work itself."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class _Refusal:
 
 
 class WorkCache(Generic[ResultT]):
-    """Has work done once for equal keys at the same time, and keeps what came of it. Used from one event loop.
+    """Does work once for simultaneous calls with equal keys, and keeps its result. Used from one event loop.
 
-    A refusal (InvalidRequest) is remembered for a minute: hostile work that is sent again must not cost again.
+    A refusal (InvalidRequest) is kept for a minute, so that hostile work costs only once.
 
     Args:
-        max_bytes: Most that the kept results take together; the least recently used go first.
-        size_of: What a result takes, in bytes.
-        monotonic_s: The time.
+        max_bytes: Most bytes of the kept results together; the least recently used results are dropped first.
+        size_of: Returns the size of a result, in bytes.
+        monotonic_s: Returns the time.
     """
 
     def __init__(self, *, max_bytes: int, size_of: Callable[[ResultT], int], monotonic_s: Callable[[], float]) -> None:
@@ -49,7 +49,7 @@ class WorkCache(Generic[ResultT]):
         self.used_bytes = 0
 
     async def get(self, key: str, work: Callable[[], Awaitable[ResultT]]) -> tuple[ResultT, bool]:
-        """Return the result for a key and whether it was kept; raises what `work` raises."""
+        """Return the result for a key, and whether it came from the cache; raises the errors of `work`."""
         if key in self._done:
             self._done.move_to_end(key)
             return self._done[key], True
@@ -63,15 +63,15 @@ class WorkCache(Generic[ResultT]):
         try:
             return await asyncio.shield(running.task), False
         finally:
-            # A caller that goes away must not take the work from the others, and the last one takes it along: who
-            # comes after that begins anew, and never waits for work that is being cancelled.
+            # Work goes on while it has a caller. With its last caller it is cancelled and forgotten, so that a later
+            # caller starts new work instead of waiting for work that is being cancelled.
             running.callers -= 1
             if not running.callers:
                 self._forget(key, running.task)
                 running.task.cancel()
 
     def drop(self, key: str, result: ResultT) -> None:
-        """Forget a result that nobody should get any more, unless another has taken its place."""
+        """Forget this result of a key; a newer result stays."""
         if self._done.get(key) is result:
             self.used_bytes -= self._size_of(self._done.pop(key))
 
@@ -103,7 +103,7 @@ class WorkCache(Generic[ResultT]):
         if key in self._done:
             self.used_bytes -= self._size_of(self._done.pop(key))
         size = self._size_of(result)
-        if size > self._max_bytes:  # it would push out all others, and have no room itself
+        if size > self._max_bytes:  # it would push out all others and still not fit
             return
         self._done[key] = result
         self.used_bytes += size

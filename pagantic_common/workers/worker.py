@@ -1,7 +1,7 @@
 """A process that works for ProcessWorkers: `python -m pagantic_common.workers.worker FD MEMORY_MIB TIME_S MODULE`.
 
-It lives on one end of a socket: takes a function and its arguments, pickled, gives what came of them as JSON, and ends
-with the socket. Work that outlives its time although nobody kills the process ends it by a signal.
+It reads functions with their arguments from a socket, pickled, writes their results as JSON, and ends with the socket.
+A timer signal ends the process if its work takes too long and nobody kills it.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _GRACE_S = 1.0
 
 
 def limit_memory(mib: int) -> None:
-    """Let this process take so much more than it has now."""
+    """Let this process take `mib` more than it has now."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
-    except OSError:  # not Linux: time is bounded, memory is not
+    except OSError:  # not Linux: only time is bounded
         return
     limit = pages * resource.getpagesize() + mib * _MIB
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
@@ -45,7 +45,7 @@ def serve(connection: Connection, time_s: float) -> None:
         try:
             reply = pack_result(work, work(*arguments))
         except MemoryError:
-            os._exit(1)  # what is left of the memory is not worth keeping
+            os._exit(1)  # the rest of the memory is not worth keeping
         except BaseException as error:  # noqa: BLE001 - the caller raises it; a panic of Rust is no Exception
             reply = pack_error(error)
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -53,14 +53,14 @@ def serve(connection: Connection, time_s: float) -> None:
 
 
 def main() -> None:
-    """Serve the socket that was inherited."""
+    """Serve the inherited socket."""
     file_descriptor, memory_mib, time_s = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
-    for number in (signal.SIGINT, signal.SIGTERM):  # are for the service, which ends its work and closes the socket
+    for number in (signal.SIGINT, signal.SIGTERM):  # for the service: it ends its work and closes the socket
         signal.signal(number, signal.SIG_IGN)
     connection = Connection(file_descriptor)
     importlib.import_module(sys.argv[4])  # before the process is bounded
     confine()
-    threading.stack_size(STACK_BYTES)  # which the main thread cannot have
+    threading.stack_size(STACK_BYTES)  # the main thread cannot have such a stack
     thread = threading.Thread(target=serve, args=(connection, time_s), daemon=True)
     limit_memory(memory_mib + STACK_BYTES // _MIB)
     thread.start()

@@ -24,7 +24,7 @@ log = get_logger(__name__)
 MODULE = "pagantic_common.workers.worker"
 START_TIMEOUT_S = 60.0
 RETRY_AFTER_S = 1.0
-# All that a worker gets of the environment: where Python finds modules. The rest may hold secrets.
+# A worker gets only these variables, by which Python finds modules. Others may hold secrets.
 ENVIRONMENT = ("PYTHONHOME", "PYTHONPATH", "PYTHONSAFEPATH", "PYTHONDONTWRITEBYTECODE", "LD_LIBRARY_PATH")
 STARVED_RATIO = 0.5  # below this share of the processor, work was starved and not slow
 
@@ -33,9 +33,9 @@ Job = tuple[Callable[..., Any], tuple[object, ...]]
 
 @dataclass(frozen=True, slots=True)
 class WorkerLimits:
-    """How many processes there are, what one piece of work may take, and how much work may wait.
+    """Number of processes, time and memory of one piece of work, and the most work that may wait.
 
-    `module` is imported before memory is bounded: what the work needs.
+    A process imports `module`, with everything that the work needs, before its memory is bounded.
     """
 
     processes: int
@@ -46,11 +46,11 @@ class WorkerLimits:
 
 
 class _WorkerGoneError(Exception):
-    """The process died while it worked."""
+    """The process died during its work."""
 
 
 class WorkerProcess:
-    """A process that does one piece of work at a time. Its methods block, and are called by one thread at a time."""
+    """A process that does one piece of work at a time. Its methods block; only one thread may call them at a time."""
 
     def __init__(self, limits: WorkerLimits) -> None:
         self._limits = limits
@@ -59,11 +59,11 @@ class WorkerProcess:
 
     @property
     def is_alive(self) -> bool:
-        """Whether there is a process that runs."""
+        """Whether the process runs."""
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start a process in place of the one before, if there was one. Raises Unavailable."""
+        """Start a process, and end the previous one. Raises Unavailable."""
         self.stop()
         try:
             self._spawn()
@@ -93,7 +93,7 @@ class WorkerProcess:
         return cast("Connection", self._connection)
 
     def kill(self) -> None:
-        """End the process; whoever waits for it learns of it. May be called from any thread."""
+        """End the process; a waiting `call` raises. May be called from any thread."""
         process = self._process
         if process is not None:
             process.kill()
@@ -108,13 +108,13 @@ class WorkerProcess:
         self._process = self._connection = None
 
     def call(self, job: Job) -> Any:
-        """Do a piece of work, once more where its process died: that may not have been its fault.
+        """Do a piece of work, and do it again if its process died: the work may not be the cause.
 
-        Raises what the work raises, InvalidRequest (CONSTRAINT_TOO_COMPLEX) for work that takes too much, and
-        Unavailable when that cannot be told because the process got no processor, or when none can be started.
+        Raises the work's errors, InvalidRequest (CONSTRAINT_TOO_COMPLEX) for work that takes too much, and Unavailable
+        when the process got too little of the processor to judge its work, or cannot be started.
         """
         for attempt in (1, 2):
-            if not self.is_alive:  # one that died while it was idle is nobody's fault
+            if not self.is_alive:  # it died while it was idle
                 self.start()
             try:
                 return unpack(job[0], self._ask(job))
@@ -127,8 +127,9 @@ class WorkerProcess:
 
     def _ask(self, job: Job) -> bytes:
         time_s = self._limits.time_s
-        used_before_s, started_s = self._cpu_s(), time.monotonic()
-        # A process that is stopped takes nothing from the socket, so that neither sending nor receiving would end.
+        used_before_s = self._cpu_s()
+        started_s = time.monotonic()
+        # The alarm also covers sending: a stopped process reads nothing from the socket.
         used_s: list[float] = []
         alarm = threading.Timer(time_s, self._kill_slow, (used_s,))
         alarm.start()
@@ -139,7 +140,7 @@ class WorkerProcess:
             if not used_s:
                 raise _WorkerGoneError from None
             took_s = time.monotonic() - started_s
-            self.stop()  # waits for the process, so that it is not taken for a living one
+            self.stop()  # waits for the process, so that it does not count as alive
             if used_s[0] - used_before_s < STARVED_RATIO * min(took_s, time_s):
                 raise Unavailable(
                     "the work got too little of the processor to be done in time", retry_after_s=RETRY_AFTER_S
@@ -153,12 +154,13 @@ class WorkerProcess:
         self.kill()
 
     def _cpu_s(self) -> float:
-        process = self._process
+        if self._process is None:
+            return 0.0
         try:
-            times = psutil.Process(process.pid).cpu_times() if process is not None else None
+            times = psutil.Process(self._process.pid).cpu_times()
         except psutil.Error:
-            times = None
-        return times.user + times.system if times else 0.0
+            return 0.0
+        return float(times.user + times.system)
 
 
 def _too_complex(what: str) -> InvalidRequest:

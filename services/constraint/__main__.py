@@ -8,15 +8,13 @@ from functools import partial
 
 from pagantic.constraint.v1 import constraint_service_pb2_grpc as pb_grpc
 from pagantic_common.rpc.channel import open_channel
-from pagantic_common.rpc.server import Registration, run_service
-from pagantic_common.settings import load_settings
+from pagantic_common.rpc.server import Program, Registration
 from pagantic_common.telemetry.clock import SystemClock
 from pagantic_common.workers.process_workers import ProcessWorkers
 from pagantic_common.workers.worker_process import WorkerLimits
 from services.constraint.adapters.grammar_folder import GrammarFolder
 from services.constraint.adapters.inference_judge import InferenceJudge
 from services.constraint.app.constraints import Constraints
-from services.constraint.core.model import Limits
 from services.constraint.core.work import Work
 from services.constraint.servicer import ConstraintServicer
 from services.constraint.settings import ConstraintSettings
@@ -28,17 +26,16 @@ SERVICE_NAME = "pagantic.constraint.v1.ConstraintService"
 @asynccontextmanager
 async def open_app(settings: ConstraintSettings) -> AsyncIterator[Sequence[Registration]]:
     """Wire the service; raises InvalidRequest for a grammars folder that cannot be used."""
-    limits = Limits(settings.max_schema_bytes, settings.max_schema_depth, settings.max_output_bytes)
+    grammars = GrammarFolder(settings.grammars_folder)
     worker_limits = WorkerLimits(
         settings.workers, settings.max_work_s, settings.max_work_mib, settings.queue_capacity, Work.__module__
     )
-    grammars = GrammarFolder(settings.grammars_folder)
     async with (
         ProcessWorkers(worker_limits) as workers,
         open_channel(settings.inference_address, max_message_bytes=settings.max_message_bytes) as channel,
     ):
         constraints = Constraints(
-            Work(limits, settings.repair_strategies),
+            Work(settings.limits, settings.repair_strategies),
             workers,
             cache_bytes=settings.compile_cache_mib * MIB,
             grammars=grammars,
@@ -49,11 +46,7 @@ async def open_app(settings: ConstraintSettings) -> AsyncIterator[Sequence[Regis
         yield [Registration(SERVICE_NAME, partial(pb_grpc.add_ConstraintServiceServicer_to_server, servicer))]
 
 
-def main() -> None:
-    """Run until told to stop."""
-    settings = load_settings(ConstraintSettings)
-    run_service("constraint", settings, partial(open_app, settings))
-
+PROGRAM = Program("constraint", ConstraintSettings, open_app)
 
 if __name__ == "__main__":
-    main()
+    PROGRAM.run()

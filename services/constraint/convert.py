@@ -1,27 +1,25 @@
-"""pagantic.constraint.v1 <-> domain."""
+"""Constraint messages <-> the domain."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
-from pagantic.constraint.v1 import constraint_service_pb2 as rpc
+from pagantic.constraint.v1 import constraint_service_pb2 as pb
 from pagantic.constraint.v1 import contract_pb2
-from pagantic_common.codec.errors import failure_to_proto
-from pagantic_common.codec.messages import usage_to_proto
+from pagantic_common.codec.errors import optional_failure_to_proto
+from pagantic_common.codec.messages import optional_usage_to_proto, usage_to_proto
 from pagantic_common.codec.validation import guarantee_to_proto, stage_report_to_proto
-from pagantic_common.domain.errors import InvalidRequest
-from pagantic_common.domain.json_text import dump_json
-from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement
 from pagantic_common.grammar.problems import Problem
 from services.constraint.core.compilation import Compiled, Source, SourceKind
+from services.constraint.core.grammars import GrammarReport
 from services.constraint.core.judgement import Verdict
 from services.constraint.core.model import Contract, Rule
-from services.constraint.core.work import GrammarReport
 
 
-def source_from_proto(request: rpc.CompileRequest) -> Source | None:
-    """Decode what to compile; None for a named grammar. Raises InvalidRequest when nothing is given."""
+def source_from_proto(request: pb.CompileRequest) -> Source | None:
+    """Decode a source; None when none is given."""
     match request.WhichOneof("source"):
         case "schema_json":
             return Source(SourceKind.SCHEMA, request.schema_json)
@@ -30,20 +28,21 @@ def source_from_proto(request: rpc.CompileRequest) -> Source | None:
         case "regex":
             return Source(SourceKind.REGEX, request.regex)
         case "enum_list":
-            return Source(SourceKind.VALUES, dump_json(list(request.enum_list.values)))
+            return Source.of_values(request.enum_list.values)
         case "grammar_name":
-            return None
+            return Source(SourceKind.NAMED_GRAMMAR, request.grammar_name)
         case _:
-            raise InvalidRequest("no source is given: one of schema_json, grammar, grammar_name, regex, enum_list")
+            return None
 
 
-def compiled_to_proto(compiled: Compiled, *, cached: bool) -> rpc.CompileResponse:
+def compiled_to_proto(compiled: Compiled, *, cached: bool) -> pb.CompileResponse:
     """Encode a compiled source."""
-    return rpc.CompileResponse(
+    return pb.CompileResponse(
         hash=compiled.hash,
         engine_text=compiled.engine_text,
         unsupported=[
-            contract_pb2.UnsupportedKeyword(keyword=found.keyword, path=found.path) for found in compiled.unsupported
+            contract_pb2.UnsupportedKeyword(keyword=unsupported.keyword, path=unsupported.path)
+            for unsupported in compiled.unsupported
         ],
         cached=cached,
         warnings=compiled.warnings,
@@ -51,21 +50,32 @@ def compiled_to_proto(compiled: Compiled, *, cached: bool) -> rpc.CompileRespons
 
 
 def contract_from_proto(contract: contract_pb2.OutputContract) -> Contract:
-    """Decode a contract; unset switches are on. Raises InvalidRequest for a number that no enum has."""
-    if contract.schema_in_prompt not in contract_pb2.SchemaInPrompt.values():
-        raise InvalidRequest(f"contract.schema_in_prompt {contract.schema_in_prompt} is not known")
-    source = contract.WhichOneof("grammar_source")
-    return Contract(
+    """Decode a contract; unset switches are on."""
+    decoded = Contract(
         schema_json=contract.schema_json,
-        grammar=contract.grammar if source == "grammar" else None,
-        grammar_name=contract.grammar_name if source == "grammar_name" else None,
-        decoder_constraint=contract.decoder_constraint if contract.HasField("decoder_constraint") else True,
-        repair_allowed=contract.repair_allowed if contract.HasField("repair_allowed") else True,
+        decoder_constraint=not contract.HasField("decoder_constraint") or contract.decoder_constraint,
+        repair_allowed=not contract.HasField("repair_allowed") or contract.repair_allowed,
     )
+    if contract.schema_in_prompt not in contract_pb2.SchemaInPrompt.values():
+        decoded = replace(decoded, unknown=f"schema_in_prompt {contract.schema_in_prompt}")
+    match contract.WhichOneof("grammar_source"):
+        case "grammar":
+            return replace(decoded, grammar=contract.grammar)
+        case "grammar_name":
+            return replace(decoded, grammar_name=contract.grammar_name)
+        case _:
+            return decoded
+
+
+def text_from_proto(request: pb.ValidateGrammarRequest) -> str | None:
+    """Decode the text to match; None when there is none."""
+    if not request.HasField("text"):
+        return None
+    return request.text
 
 
 def rules_from_proto(rules: Iterable[contract_pb2.Rule]) -> tuple[Rule, ...]:
-    """Decode rules; raises InvalidRequest naming one without a condition."""
+    """Decode rules; a rule without a condition has neither expression nor kind."""
     return tuple(_rule_from_proto(rule) for rule in rules)
 
 
@@ -76,27 +86,27 @@ def _rule_from_proto(rule: contract_pb2.Rule) -> Rule:
         case "builtin":
             return Rule(rule.name, kind=rule.builtin.kind, parameters_json=rule.builtin.parameters_json)
         case _:
-            raise InvalidRequest(f"rule {rule.name!r}: no condition is given, neither expression nor builtin")
+            return Rule(rule.name)
 
 
-def enforcement_to_proto(found: Enforcement) -> rpc.EnforceResponse:
-    """Encode what the pipeline found."""
-    return rpc.EnforceResponse(
-        valid=found.valid,
-        output=found.output,
-        structured_output_json=found.structured_output_json,
-        stages=[stage_report_to_proto(report) for report in found.stages],
-        guarantee=guarantee_to_proto(found.guarantee),
-        error=failure_to_proto(found.failure) if found.failure else None,
-        semantic_score=found.semantic_score,
-        warnings=found.warnings,
-        judge_usage=usage_to_proto(found.judge_usage) if found.judge_usage != TokenUsage() else None,
+def enforcement_to_proto(enforcement: Enforcement) -> pb.EnforceResponse:
+    """Encode the result of the pipeline."""
+    return pb.EnforceResponse(
+        valid=enforcement.valid,
+        output=enforcement.output,
+        structured_output_json=enforcement.structured_output_json,
+        stages=[stage_report_to_proto(report) for report in enforcement.stages],
+        guarantee=guarantee_to_proto(enforcement.guarantee),
+        error=optional_failure_to_proto(enforcement.failure),
+        semantic_score=enforcement.semantic_score,
+        warnings=enforcement.warnings,
+        judge_usage=optional_usage_to_proto(enforcement.judge_usage),
     )
 
 
-def verdict_to_proto(verdict: Verdict) -> rpc.ValidateSemanticsResponse:
+def verdict_to_proto(verdict: Verdict) -> pb.ValidateSemanticsResponse:
     """Encode a judge's verdict."""
-    return rpc.ValidateSemanticsResponse(
+    return pb.ValidateSemanticsResponse(
         valid=verdict.valid,
         reason=verdict.reason,
         confidence=verdict.confidence,
@@ -104,9 +114,9 @@ def verdict_to_proto(verdict: Verdict) -> rpc.ValidateSemanticsResponse:
     )
 
 
-def grammar_report_to_proto(report: GrammarReport) -> rpc.ValidateGrammarResponse:
-    """Encode what was found of a grammar."""
-    return rpc.ValidateGrammarResponse(
+def grammar_report_to_proto(report: GrammarReport) -> pb.ValidateGrammarResponse:
+    """Encode the report on a grammar."""
+    return pb.ValidateGrammarResponse(
         valid=not report.problems,
         problems=_problems_to_proto(report.problems),
         warnings=_problems_to_proto(report.warnings),
@@ -114,5 +124,7 @@ def grammar_report_to_proto(report: GrammarReport) -> rpc.ValidateGrammarRespons
     )
 
 
-def _problems_to_proto(problems: Iterable[Problem]) -> list[rpc.GrammarProblem]:
-    return [rpc.GrammarProblem(line=found.line, column=found.column, message=found.message) for found in problems]
+def _problems_to_proto(problems: Iterable[Problem]) -> list[pb.GrammarProblem]:
+    return [
+        pb.GrammarProblem(line=problem.line, column=problem.column, message=problem.message) for problem in problems
+    ]

@@ -1,4 +1,4 @@
-"""What the use-cases need of the world."""
+"""The ports of the use-cases."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ ResultT = TypeVar("ResultT")
 
 
 class Workers(Protocol):
-    """Where work on callers' sources and outputs is done."""
+    """Do the work on callers' sources and outputs."""
 
     async def run(self, work: Callable[..., ResultT], *arguments: object) -> ResultT:
-        """Return what `work` returns and raise what it raises; all of it are values that can be pickled.
+        """Return the result of `work` and raise its errors; arguments, results and errors can be pickled.
 
-        Raises InvalidRequest (CONSTRAINT_TOO_COMPLEX) when the work takes too much time or memory, Overloaded when too
-        much other work waits.
+        Raises InvalidRequest (CONSTRAINT_TOO_COMPLEX) for work that takes too much time or memory, and Overloaded when
+        too much other work waits.
         """
 
 
@@ -29,7 +29,7 @@ class NamedGrammars(Protocol):
 
 
 class Judge(Protocol):
-    """A model that tells whether an output meets an intent."""
+    """A model that decides whether an output meets an intent."""
 
     async def judge(self, output: str, intent: str, model: str) -> Verdict:
-        """Ask; an empty model is the default one. Trouble in asking raises, and is never a verdict."""
+        """Ask the model; an empty name is the default model. Raises when there is no verdict."""

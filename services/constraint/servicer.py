@@ -6,7 +6,7 @@ from typing import Any
 
 import grpc
 
-from pagantic.constraint.v1 import constraint_service_pb2 as rpc
+from pagantic.constraint.v1 import constraint_service_pb2 as pb
 from pagantic.constraint.v1 import constraint_service_pb2_grpc
 from pagantic_common.codec.validation import violation_to_proto
 from services.constraint import convert
@@ -16,76 +16,68 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class ConstraintServicer(constraint_service_pb2_grpc.ConstraintServiceServicer):
-    """The rpcs over the use-cases."""
+    """Serves compilation, the pipeline and its single stages."""
 
     def __init__(self, constraints: Constraints) -> None:
         self._constraints = constraints
 
-    async def Compile(self, request: rpc.CompileRequest, context: Context) -> rpc.CompileResponse:
-        """Compile a source."""
-        source = convert.source_from_proto(request)
-        if source is None:
-            compiled, cached = await self._constraints.compile_named(request.grammar_name)
-        else:
-            compiled, cached = await self._constraints.compile(source)
+    async def Compile(self, request: pb.CompileRequest, context: Context) -> pb.CompileResponse:
+        compiled, cached = await self._constraints.compile(convert.source_from_proto(request))
         return convert.compiled_to_proto(compiled, cached=cached)
 
-    async def Enforce(self, request: rpc.EnforceRequest, context: Context) -> rpc.EnforceResponse:
-        """Run the pipeline."""
-        found = await self._constraints.enforce(
+    async def Enforce(self, request: pb.EnforceRequest, context: Context) -> pb.EnforceResponse:
+
+        enforcement = await self._constraints.enforce(
             request.output,
             convert.contract_from_proto(request.contract),
             convert.rules_from_proto(request.rules),
             request.semantic_intent,
-            decoder_enforced=request.decoder_enforced,
+            is_decoder_enforced=request.decoder_enforced,
             judge_model=request.judge_model,
         )
-        return convert.enforcement_to_proto(found)
+        return convert.enforcement_to_proto(enforcement)
 
-    async def ValidateGrammar(
-        self, request: rpc.ValidateGrammarRequest, context: Context
-    ) -> rpc.ValidateGrammarResponse:
-        """Check a grammar."""
-        text = request.text if request.HasField("text") else None
+    async def ValidateGrammar(self, request: pb.ValidateGrammarRequest, context: Context) -> pb.ValidateGrammarResponse:
+        text = convert.text_from_proto(request)
         return convert.grammar_report_to_proto(await self._constraints.check_grammar(request.grammar, text))
 
-    async def ValidateJson(self, request: rpc.ValidateJsonRequest, context: Context) -> rpc.ValidateJsonResponse:
-        """Check JSON."""
+    async def ValidateJson(self, request: pb.ValidateJsonRequest, context: Context) -> pb.ValidateJsonResponse:
+
         message = await self._constraints.check_json(request.text)
-        return rpc.ValidateJsonResponse(valid=not message, message=message)
+        return pb.ValidateJsonResponse(valid=not message, message=message)
 
-    async def RepairJson(self, request: rpc.RepairJsonRequest, context: Context) -> rpc.RepairJsonResponse:
-        """Repair JSON."""
+    async def RepairJson(self, request: pb.RepairJsonRequest, context: Context) -> pb.RepairJsonResponse:
+
         result = await self._constraints.repair(request.text)
-        return rpc.RepairJsonResponse(text=result.text, valid=result.valid, level=result.level, repairs=result.repairs)
+        return pb.RepairJsonResponse(text=result.text, valid=result.valid, level=result.level, repairs=result.repairs)
 
-    async def NormalizeEnums(self, request: rpc.NormalizeEnumsRequest, context: Context) -> rpc.NormalizeEnumsResponse:
-        """Normalize enums."""
+    async def NormalizeEnums(self, request: pb.NormalizeEnumsRequest, context: Context) -> pb.NormalizeEnumsResponse:
+
         text, changed = await self._constraints.normalize(request.document_json, request.schema_json)
-        return rpc.NormalizeEnumsResponse(document_json=text, changed_paths=changed)
+        return pb.NormalizeEnumsResponse(document_json=text, changed_paths=changed)
 
-    async def ValidateSchema(self, request: rpc.ValidateSchemaRequest, context: Context) -> rpc.ValidateSchemaResponse:
-        """Check a document."""
-        found = await self._constraints.check_schema(
+    async def ValidateSchema(self, request: pb.ValidateSchemaRequest, context: Context) -> pb.ValidateSchemaResponse:
+
+        report = await self._constraints.check_schema(
             request.document_json, request.schema_json, ignore_formats=request.ignore_formats
         )
-        return rpc.ValidateSchemaResponse(
-            valid=not found.violations, violations=map(violation_to_proto, found.violations), warnings=found.warnings
+        return pb.ValidateSchemaResponse(
+            valid=not report.violations, violations=map(violation_to_proto, report.violations), warnings=report.warnings
         )
 
-    async def CompileRules(self, request: rpc.CompileRulesRequest, context: Context) -> rpc.CompileRulesResponse:
-        """Check rules alone."""
-        await self._constraints.compile_rules(convert.rules_from_proto(request.rules), request.schema_json)
-        return rpc.CompileRulesResponse()
+    async def CompileRules(self, request: pb.CompileRulesRequest, context: Context) -> pb.CompileRulesResponse:
 
-    async def ValidateRules(self, request: rpc.ValidateRulesRequest, context: Context) -> rpc.ValidateRulesResponse:
-        """Check rules."""
+        await self._constraints.compile_rules(convert.rules_from_proto(request.rules), request.schema_json)
+        return pb.CompileRulesResponse()
+
+    async def ValidateRules(self, request: pb.ValidateRulesRequest, context: Context) -> pb.ValidateRulesResponse:
+
         violations = await self._constraints.check_rules(request.output, convert.rules_from_proto(request.rules))
-        return rpc.ValidateRulesResponse(valid=not violations, violations=map(violation_to_proto, violations))
+        return pb.ValidateRulesResponse(valid=not violations, violations=map(violation_to_proto, violations))
 
     async def ValidateSemantics(
-        self, request: rpc.ValidateSemanticsRequest, context: Context
-    ) -> rpc.ValidateSemanticsResponse:
-        """Ask the judge."""
+        self, request: pb.ValidateSemanticsRequest, context: Context
+    ) -> pb.ValidateSemanticsResponse:
+
         verdict = await self._constraints.check_semantics(request.output, request.intent, request.judge_model)
         return convert.verdict_to_proto(verdict)

@@ -8,7 +8,9 @@ from pathlib import Path
 from pydantic import Field, ImportString
 from pydantic_settings import SettingsConfigDict
 
+from pagantic_common.domain.defaults import PORTS, local_address
 from pagantic_common.settings import CallerSettings
+from services.constraint.core.model import Limits
 
 
 class ConstraintSettings(CallerSettings):
@@ -16,7 +18,7 @@ class ConstraintSettings(CallerSettings):
 
     model_config = SettingsConfigDict(env_prefix="PAGANTIC_CONSTRAINT_", frozen=True, extra="ignore")
 
-    port: int = Field(50053, ge=0, le=65535, description="port to listen on; 0 takes a free one")
+    port: int = Field(PORTS["constraint"], ge=0, le=65535, description="port to listen on; 0 takes a free one")
     max_schema_bytes: int = Field(256 * 1024, ge=1, description="largest schema, grammar, pattern or list of values")
     max_schema_depth: int = Field(64, ge=1, le=200, description="deepest nesting of a schema")
     max_output_bytes: int = Field(1024 * 1024, ge=1, description="largest output or document looked at")
@@ -31,7 +33,9 @@ class ConstraintSettings(CallerSettings):
     workers: int = Field(2, ge=1, le=256, description="processes that do such work")
     queue_capacity: int = Field(256, ge=1, description="pieces of work that wait for a process; more are refused")
     compile_cache_mib: int = Field(64, ge=1, description="memory for compiled sources that are kept, in MiB")
-    inference_address: str = Field("127.0.0.1:50052", min_length=1, description="host:port of the inference service")
+    inference_address: str = Field(
+        local_address("inference"), min_length=1, description="host:port of the inference service"
+    )
     judge_timeout_s: float = Field(
         60.0, gt=0, allow_inf_nan=False, description="time for one verdict of the semantic stage"
     )
@@ -39,3 +43,8 @@ class ConstraintSettings(CallerSettings):
     repair_strategies: tuple[ImportString[Callable[..., str]], ...] = Field(
         (), description='JSON list of "module.function" that try to repair what JSON repair does not'
     )
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of sources and outputs."""
+        return Limits(self.max_schema_bytes, self.max_schema_depth, self.max_output_bytes)

@@ -8,15 +8,13 @@ from functools import partial
 
 from pagantic.context.v1 import context_service_pb2_grpc as pb_grpc
 from pagantic_common.rpc.channel import open_channel
-from pagantic_common.rpc.server import Registration, run_service
-from pagantic_common.settings import load_settings
+from pagantic_common.rpc.server import Program, Registration
 from pagantic_common.telemetry.clock import SystemClock
 from services.context.adapters.inference_token_counter import InferenceTokenCounter
 from services.context.adapters.sqlite_store import SqliteStore
 from services.context.app.building import ContextBuilding
 from services.context.app.library import Library
 from services.context.app.retrieval import Retrieval
-from services.context.core.document import IngestBounds
 from services.context.servicer import ContextServicer
 from services.context.settings import ContextSettings
 
@@ -29,8 +27,7 @@ async def open_app(settings: ContextSettings) -> AsyncIterator[Sequence[Registra
         SqliteStore(path, SystemClock(), settings.max_chunks_per_collection, settings.max_collections)
     ) as store:
         async with open_channel(settings.inference_address, max_message_bytes=settings.max_message_bytes) as channel:
-            bounds = IngestBounds(settings.max_documents_per_ingest, settings.max_document_chars)
-            library = Library(store, bounds, settings.chunk_chars, settings.overlap_chars)
+            library = Library(store, settings.ingest_bounds, settings.chunk_chars, settings.overlap_chars)
             retrieval = Retrieval(store, settings.max_index_bytes)
             counter = InferenceTokenCounter(channel, settings.inference_timeout_s, settings.connect_patience_s)
             building = ContextBuilding(retrieval, counter, settings.default_max_tokens)
@@ -39,11 +36,7 @@ async def open_app(settings: ContextSettings) -> AsyncIterator[Sequence[Registra
             yield [Registration("pagantic.context.v1.ContextService", add_to, why_not_ready=store.why_not_ready)]
 
 
-def main() -> None:
-    """Run until told to stop."""
-    settings = load_settings(ContextSettings)
-    run_service("context", settings, partial(open_app, settings))
-
+PROGRAM = Program("context", ContextSettings, open_app)
 
 if __name__ == "__main__":
-    main()
+    PROGRAM.run()

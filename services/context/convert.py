@@ -6,19 +6,13 @@ from pagantic.common.v1 import message_pb2
 from pagantic.context.v1 import collection_pb2, policy_pb2
 from pagantic.context.v1 import context_service_pb2 as pb
 from pagantic_common.codec.chunks import chunk_to_proto
-from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.codec.enums import EnumCodec
 from services.context.app.building import BuiltContext
-from services.context.app.retrieval import RetrievalPolicy, Retriever
 from services.context.core.document import Collection, Document
+from services.context.core.policy import RetrievalPolicy, Retriever
 from services.context.ports import IngestResult
 
-_RETRIEVER_FROM_PROTO: dict[int, Retriever] = {
-    policy_pb2.RETRIEVER_UNSPECIFIED: Retriever.BM25,
-    policy_pb2.RETRIEVER_BM25: Retriever.BM25,
-    policy_pb2.RETRIEVER_KEYWORD: Retriever.KEYWORD,
-    policy_pb2.RETRIEVER_VECTOR: Retriever.VECTOR,
-    policy_pb2.RETRIEVER_HYBRID: Retriever.HYBRID,
-}
+_RETRIEVERS = EnumCodec(policy_pb2.Retriever, Retriever, "RETRIEVER_", unknown=None)
 
 
 def document_from_proto(document: collection_pb2.Document) -> Document:
@@ -36,7 +30,7 @@ def collection_to_proto(collection: Collection) -> collection_pb2.Collection:
 
 
 def ingest_result_to_proto(result: IngestResult) -> pb.IngestResponse:
-    """Encode what an ingest did."""
+    """Encode the result of an ingest."""
     return pb.IngestResponse(
         collection=collection_to_proto(result.collection),
         added=result.added,
@@ -46,25 +40,26 @@ def ingest_result_to_proto(result: IngestResult) -> pb.IngestResponse:
 
 
 def policy_from_proto(policy: policy_pb2.ContextPolicy) -> RetrievalPolicy:
-    """Decode a policy; a retriever that is not known raises InvalidRequest."""
-    retriever = _RETRIEVER_FROM_PROTO.get(policy.retriever)
-    if retriever is None:
-        raise InvalidRequest(f"policy.retriever {policy.retriever} is not known")
+    """Decode a policy; an unset retriever is BM25, one of a newer version is None."""
+    min_score: float | None = None
+    if policy.HasField("min_score"):
+        min_score = policy.min_score
     return RetrievalPolicy(
         collection=policy.collection,
-        retriever=retriever,
+        retriever=_RETRIEVERS.from_proto(policy.retriever or policy_pb2.RETRIEVER_BM25),
         max_chunks=policy.max_chunks,
-        min_score=policy.min_score if policy.HasField("min_score") else None,
+        min_score=min_score,
         max_tokens=policy.max_tokens,
     )
 
 
 def built_context_to_proto(context: BuiltContext) -> pb.BuildContextResponse:
     """Encode a context; without text there is no message."""
-    message = message_pb2.Message(role=message_pb2.ROLE_SYSTEM, content=context.text) if context.text else None
-    return pb.BuildContextResponse(
-        message=message,
+    response = pb.BuildContextResponse(
         chunks=[chunk_to_proto(chunk) for chunk in context.chunks],
         token_count=context.token_count,
         coverage=context.coverage,
     )
+    if context.text:
+        response.message.CopyFrom(message_pb2.Message(role=message_pb2.ROLE_SYSTEM, content=context.text))
+    return response

@@ -1,4 +1,4 @@
-"""What the app needs from outside."""
+"""The ports of the app."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from services.context.core.document import Collection, Document
 
 @dataclass(frozen=True, slots=True)
 class IngestResult:
-    """What an ingest did, and the collection after it."""
+    """The numbers of documents of an ingest, and the collection after it."""
 
     collection: Collection
     added: int
@@ -20,12 +20,12 @@ class IngestResult:
     unchanged: int
 
 
-# Differs whenever a collection's chunks may differ, also after it was deleted and made anew.
+# Changes whenever a collection's chunks may have changed, also when the collection is deleted and created again.
 Version = tuple[int, int]
 
 
 class DocumentStore(Protocol):
-    """Keeps collections durably. A change is on disk when its method returns; a failed one changed nothing."""
+    """Stores collections durably. A change is on disk when its method returns; a failed change leaves no trace."""
 
     async def create_collection(self, name: str) -> Collection:
         """Make an empty collection; raises Conflict when the name is taken."""
@@ -37,10 +37,10 @@ class DocumentStore(Protocol):
         """Remove a collection with its documents; raises NotFound."""
 
     async def ingest(self, name: str, documents: Sequence[tuple[Document, Sequence[str]]]) -> IngestResult:
-        """Store documents with their chunks, all or none; makes the collection when it is not there."""
+        """Store documents with their chunks, all or none; creates a missing collection."""
 
     async def delete_documents(self, name: str, sources: Sequence[str]) -> int:
-        """Remove documents and return how many there were; raises NotFound for the collection."""
+        """Remove documents and return their number; raises NotFound for the collection."""
 
     async def version_of(self, name: str) -> Version:
         """Return the collection's version; raises NotFound."""
@@ -50,7 +50,7 @@ class DocumentStore(Protocol):
 
 
 class TokenCounter(Protocol):
-    """Counts tokens as a model does."""
+    """Counts tokens with a model's tokenizer."""
 
     async def count(self, model: str, texts: Sequence[str]) -> list[int]:
-        """Return the tokens of each text; an empty model is the default one."""
+        """Return the number of tokens of each text; an empty name is the default model."""

@@ -39,7 +39,7 @@ class ContextServicer(pb_grpc.ContextServiceServicer):
 
     async def ListCollections(self, request: pb.ListCollectionsRequest, context: Context) -> pb.ListCollectionsResponse:
         collections = await self._library.list_collections()
-        return pb.ListCollectionsResponse(collections=[collection_to_proto(one) for one in collections])
+        return pb.ListCollectionsResponse(collections=[collection_to_proto(collection) for collection in collections])
 
     async def DeleteCollection(
         self, request: pb.DeleteCollectionRequest, context: Context

@@ -20,15 +20,22 @@ SWITCH_INTERVAL_S = 0.001  # the engine's thread must not wait 5 ms for the inte
 
 @asynccontextmanager
 async def open_app(settings: InferenceSettings) -> AsyncIterator[Sequence[Registration]]:
-    """Load the default model and give what the server needs."""
-    model = Path(settings.model_path) if settings.model_path else find_default_model()
-    # llama.cpp's OpenMP reads how long to spin when the library loads, so it is loaded after that is set.
-    spin_count = DEFAULT_SPIN_COUNT if settings.spin_count == AUTO else settings.spin_count
+    """Load the default model and yield the registrations of the server."""
+    # llama.cpp's OpenMP reads how long to spin when the library loads, so the wiring is imported afterwards.
+    spin_count = settings.spin_count
+    if spin_count == AUTO:
+        spin_count = DEFAULT_SPIN_COUNT
     os.environ["GOMP_SPINCOUNT"] = str(spin_count)
-    from services.inference import wiring  # noqa: PLC0415
+    from services.inference.wiring import service  # noqa: PLC0415
 
-    async with wiring.open_app(settings, model) as registrations:
+    async with service.open_app(settings, _default_model(settings)) as registrations:
         yield registrations
+
+
+def _default_model(settings: InferenceSettings) -> Path:
+    if settings.model_path:
+        return Path(settings.model_path)
+    return find_default_model()
 
 
 def main() -> None:

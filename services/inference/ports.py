@@ -1,4 +1,4 @@
-"""What the app needs from an engine."""
+"""The roles that the app needs: engine, embedder, tokenizer, template, constraints, measurements."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from services.inference.core.tuning import Round, Tuning
 
 
 class KvCacheFullError(Exception):
-    """The cache has no room for a batch, and nothing of it was computed."""
+    """The cache has no room for a batch; nothing of the batch was computed."""
 
 
 class MeasuringFailed(Exception):
-    """How the engine runs best could not be measured; the message says why."""
+    """The engine could not be measured; the message says why."""
 
 
 class Prober(Protocol):
     """Measures how the engine runs, beside the engine that serves."""
 
     async def why_not(self) -> str:
-        """Return why measuring would be in vain now; empty when it would not."""
+        """Return why measuring is not possible now; empty if it is."""
 
     def rounds(self) -> AsyncGenerator[Round, None]:
-        """Yield rounds until closed, which ends the measuring at once. Raises MeasuringFailed."""
+        """Yield rounds until the generator is closed, which ends the measuring at once. Raises MeasuringFailed."""
 
 
 class TuningStore(Protocol):
-    """Keeps what was measured for the next start."""
+    """Keeps measured settings for the next start."""
 
     def save(self, tuning: Tuning | None) -> str:
-        """Keep a tuning, or that there is none; returns why that cannot be, empty when it was kept."""
+        """Keep a tuning, or None for a machine without one; returns the problem if that fails, else an empty text."""
 
 
 class Tokenizer(Protocol):
-    """Text to a model's tokens and back; may be called from any thread."""
+    """Text to a model's tokens and back; callable from any thread."""
 
     @property
     def longest_token_bytes(self) -> int:
-        """Most bytes of text that become one token."""
+        """Most bytes of text in one token."""
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         """Split text into token ids."""
@@ -56,7 +56,7 @@ class Tokenizer(Protocol):
 class TextEngine(Tokenizer, Protocol):
     """A loaded model and the sequences of its KV cache.
 
-    Only one thread calls `decode` and what changes sequences; the tokenizer may be called from any.
+    One thread alone decodes and changes sequences; the tokenizer is callable from any thread.
     """
 
     @property
@@ -84,29 +84,35 @@ class TextEngine(Tokenizer, Protocol):
         """Sequence ids are below this."""
 
     def decode(self, slices: Sequence[Slice]) -> Logits:
-        """Append each slice to its sequence and return the rows of logits that they ask for, in order.
+        """Append each slice to its sequence and return the wanted rows of logits, in order.
 
         The rows, of shape (rows, vocabulary), are the caller's until the next `decode`. Raises KvCacheFullError, and
-        Internal (INFERENCE_ENGINE_ERROR) when the engine fails; the sequences are then as before.
+        Internal (INFERENCE_ENGINE_ERROR) when the engine fails; the sequences are then unchanged.
         """
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
         """Let `target`, which is empty or holds the same tokens, share the first `length` tokens of `source`."""
 
     def truncate(self, sequence_id: int, length: int) -> None:
-        """Forget everything of a sequence from position `length` on."""
+        """Forget the tokens of a sequence from position `length` on."""
 
     def park(self, sequence_id: int, key: int) -> None:
-        """Copy what a sequence holds to host memory, under a new key."""
+        """Copy the cells of a sequence to host memory, under a new key."""
 
     def unpark(self, key: int, sequence_id: int, length: int) -> None:
-        """Give a sequence, which is empty, the first `length` tokens of what was parked; all of it needs room.
+        """Copy the first `length` parked tokens into an empty sequence; the cache needs room for all parked tokens.
 
         Raises Internal (INFERENCE_ENGINE_ERROR) when the engine fails.
         """
 
     def drop(self, key: int) -> None:
-        """Forget what was parked."""
+        """Forget the parked cells of a key."""
+
+    def retune(self, *, threads: int, flash_attention: bool, batch_tokens: int) -> None:
+        """Run with these options from now on; the cache is empty afterwards. Only while nothing is decoded.
+
+        Raises PreconditionFailed when memory is short, and then runs as before.
+        """
 
     def close(self) -> None:
         """Free the model. Nothing may be called afterwards."""
@@ -121,7 +127,7 @@ class TextEmbedder(Tokenizer, Protocol):
 
     @property
     def max_batch_tokens(self) -> int:
-        """Most tokens of several texts in one `embed`; one text alone may have the context window."""
+        """Most tokens of several texts in one `embed`; a single text may fill the context window."""
 
     @property
     def max_batch_texts(self) -> int:
@@ -138,7 +144,7 @@ class TextEmbedder(Tokenizer, Protocol):
 
 
 class ChatTemplate(Protocol):
-    """The model's own way to write a conversation."""
+    """The model's own format of a conversation."""
 
     @property
     def source(self) -> str:
@@ -151,9 +157,9 @@ class ChatTemplate(Protocol):
     def render(
         self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]], *, thinks: bool | None = None
     ) -> str:
-        """Render a conversation up to where the assistant speaks; raises InvalidRequest when the template refuses.
+        """Render a conversation up to the assistant's turn; raises InvalidRequest when the template refuses it.
 
-        `thinks` asks a template that can for reasoning, or for none; None leaves it to the template.
+        `thinks` switches reasoning on or off in a template that supports it; None leaves the choice to the template.
         """
 
 
@@ -163,6 +169,9 @@ class ConstraintCompiler(Protocol):
     async def start(self, constraint: Constraint) -> Matcher:
         """Return a fresh matcher.
 
-        Raises InvalidRequest (CONSTRAINT_GRAMMAR_INVALID, CONSTRAINT_TOO_COMPLEX) with the reason why there is none,
-        Overloaded and Unavailable when it cannot be built now.
+        Raises InvalidRequest (CONSTRAINT_GRAMMAR_INVALID, CONSTRAINT_TOO_COMPLEX) for a constraint that cannot be
+        enforced, Overloaded and Unavailable when it cannot be built now.
         """
+
+    def close(self) -> None:
+        """Finish the current build and end the thread."""

@@ -1,4 +1,4 @@
-"""InferenceService over the app: decode, call, encode."""
+"""InferenceService over the app: decode, check, call, encode."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ import grpc
 from pagantic.inference.v1 import inference_service_pb2 as pb
 from pagantic.inference.v1 import inference_service_pb2_grpc as rpc
 from pagantic_common.codec.messages import model_info_to_proto
-from pagantic_common.domain.errors import NotFound, PreconditionFailed
 from services.inference.app.models import Models
 from services.inference.app.scoring import score_continuations
 from services.inference.app.tuning import Tuner
-from services.inference.convert import (
-    chat_prompt_from_proto,
+from services.inference.convert.request import counted_chat_from_proto, prompt_from_proto, request_from_proto
+from services.inference.convert.response import (
     embed_response_to_proto,
     event_to_proto,
-    prompt_from_proto,
-    request_from_proto,
+    load_to_proto,
     score_response_to_proto,
     tuner_to_proto,
 )
+from services.inference.core.request_check import check_prompt, check_request
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -31,9 +30,9 @@ SERVICE_NAME = pb.DESCRIPTOR.services_by_name["InferenceService"].full_name
 
 
 class InferenceServicer(rpc.InferenceServiceServicer):
-    """See the service's proto for what each rpc promises."""
+    """The rpcs of the service; its proto documents each."""
 
-    def __init__(self, models: Models, tuner: Tuner | None = None, *, max_priority: int = 0) -> None:
+    def __init__(self, models: Models, tuner: Tuner, *, max_priority: int = 0) -> None:
         self._models = models
         self._tuner = tuner
         self._max_priority = max_priority
@@ -43,7 +42,8 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         rpc.add_InferenceServiceServicer_to_server(self, server)
 
     async def Infer(self, request: pb.InferRequest, context: Context) -> AsyncIterator[pb.InferResponse]:
-        decoded = request_from_proto(request, max_priority=self._max_priority)
+        decoded = request_from_proto(request)
+        check_request(decoded, max_priority=self._max_priority)
         async with self._models.use(request.model) as served, aclosing(served.generates().infer(decoded)) as events:
             async for event in events:
                 yield event_to_proto(event)
@@ -51,11 +51,8 @@ class InferenceServicer(rpc.InferenceServiceServicer):
     async def CancelCandidates(
         self, request: pb.CancelCandidatesRequest, context: Context
     ) -> pb.CancelCandidatesResponse:
-        for served in self._models.loaded:
-            if served.generation is not None and served.generation.runs(request.inference_id):
-                served.generation.cancel_candidates(request.inference_id, request.candidate_indexes)
-                return pb.CancelCandidatesResponse()
-        raise NotFound(f"no inference {request.inference_id!r} runs here: it ended, or another replica has it")
+        self._models.cancel_candidates(request.inference_id, request.candidate_indexes)
+        return pb.CancelCandidatesResponse()
 
     async def Embed(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:
         async with self._models.use(self._models.embedding_alias(request.model)) as served:
@@ -64,27 +61,29 @@ class InferenceServicer(rpc.InferenceServiceServicer):
 
     async def Score(self, request: pb.ScoreRequest, context: Context) -> pb.ScoreResponse:
         prompt = prompt_from_proto(request)
+        check_prompt(prompt)
         async with self._models.use(request.model) as served:
             scores, usage = await score_continuations(served.generates(), prompt, request.continuations)
         return score_response_to_proto(scores, usage)
 
     async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
         async with self._models.use(request.model) as served:
-            tokens = await served.preparation.tokenize(
+            tokens = await served.workload.preparation.tokenize(
                 request.text, add_special=request.add_special, parse_special=request.parse_special
             )
         return pb.TokenizeResponse(tokens=tokens)
 
     async def Detokenize(self, request: pb.DetokenizeRequest, context: Context) -> pb.DetokenizeResponse:
         async with self._models.use(request.model) as served:
-            data = await served.preparation.detokenize(request.tokens, with_special=request.with_special)
+            data = await served.workload.preparation.detokenize(request.tokens, with_special=request.with_special)
         return pb.DetokenizeResponse(text=data.decode("utf-8", "replace"))
 
     async def CountTokens(self, request: pb.CountTokensRequest, context: Context) -> pb.CountTokensResponse:
-        chat = chat_prompt_from_proto(request.chat) if request.HasField("chat") else None
+        chat = counted_chat_from_proto(request)
+        if chat is not None:
+            check_prompt(chat)
         async with self._models.use(request.model) as served:
-            counts = await served.preparation.count(request.texts)
-            chat_tokens = len(await served.generates().prompt_tokens(chat)) if chat is not None else 0
+            counts, chat_tokens = await served.count_tokens(request.texts, chat)
         return pb.CountTokensResponse(
             text_tokens=counts, chat_tokens=chat_tokens, context_window=served.info.context_window
         )
@@ -93,23 +92,12 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         return pb.ListModelsResponse(models=[model_info_to_proto(info) for info in self._models.infos])
 
     async def GetLoad(self, request: pb.GetLoadRequest, context: Context) -> pb.GetLoadResponse:
-        load = self._models.load()
-        return pb.GetLoadResponse(
-            queued_requests=load.queued_requests,
-            queue_capacity=load.queue_capacity,
-            running_sequences=load.running_sequences,
-            sequence_capacity=load.sequence_capacity,
-            kv_used_tokens=load.kv_used_tokens,
-            kv_capacity_tokens=load.kv_capacity_tokens,
-            output_tokens_total=load.output_tokens_total,
-        )
+        return load_to_proto(self._models.load())
 
     async def DescribeEngine(self, request: pb.DescribeEngineRequest, context: Context) -> pb.DescribeEngineResponse:
         loaded = [served.info.name for served in self._models.loaded]
         return tuner_to_proto(self._tuner, loaded)
 
     async def TuneEngine(self, request: pb.TuneEngineRequest, context: Context) -> pb.TuneEngineResponse:
-        if self._tuner is None:
-            raise PreconditionFailed("nothing is measured here")
-        self._tuner.ask()
+        self._tuner.measure_again()
         return pb.TuneEngineResponse()

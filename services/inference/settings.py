@@ -11,11 +11,11 @@ from pydantic_settings import SettingsConfigDict
 from pagantic_common.settings import ServiceSettings
 
 AUTO: Literal["auto"] = "auto"
-ExpandedPath = Annotated[str, AfterValidator(os.path.expanduser)]  # quoting and .env files keep a shell from it
+ExpandedPath = Annotated[str, AfterValidator(os.path.expanduser)]  # a shell expands no ~ in quotes or .env files
 
 
 class InferenceSettings(ServiceSettings):
-    """What can be set."""
+    """The settings of the inference service."""
 
     model_config = SettingsConfigDict(frozen=True, extra="ignore", env_prefix="PAGANTIC_INFERENCE_")
 
@@ -26,25 +26,23 @@ class InferenceSettings(ServiceSettings):
         default_factory=dict, description="more models, a JSON object of alias to GGUF file; loaded when first used"
     )
     memory_limit_mib: int = Field(
-        0, ge=0, description="what loaded models may take together, the least recently used one goes; 0 is no limit"
+        0, ge=0, description="memory of all loaded models; the least recently used one is unloaded; 0 is no limit"
     )
     min_residence_s: float = Field(
         5.0,
         ge=0,
         le=3600,
         allow_inf_nan=False,
-        description="how long a loaded model stays before another replaces it",
+        description="least time that a model stays loaded",
     )
     context_tokens: int = Field(4096, ge=64, description="context window; at most what the model was trained on")
     kv_tokens: int = Field(0, ge=0, description="cells of the KV cache; 0 is twice the context window")
-    max_idle_tokens: int = Field(
-        0, ge=0, description="KV cells kept for prompts that may come again; they slow every step"
-    )
-    parked_mib: int = Field(512, ge=0, description="host memory for KV cells of prompts that may come again")
+    max_idle_tokens: int = Field(0, ge=0, description="KV cells kept for repeated prompts; they slow every step")
+    parked_mib: int = Field(512, ge=0, description="host memory for the KV cells of repeated prompts")
     max_running: int = Field(16, ge=1, le=128, description="requests and candidates decoded at the same time")
     drafting: bool = Field(True, description="guess tokens that repeat the prompt, while that pays (prompt lookup)")
     tuning: bool = Field(
-        True, description="measure in idle moments what is best where a setting says auto, and remember it"
+        True, description="measure the best value of each auto setting in idle moments, and remember it"
     )
     threads: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(AUTO, description="threads that decode")
     spin_count: Annotated[int, Field(ge=0)] | Literal["auto"] = Field(
@@ -54,19 +52,21 @@ class InferenceSettings(ServiceSettings):
         AUTO, description="on a CPU it helps many short sequences and slows long ones"
     )
     step_tokens: Annotated[int, Field(ge=8)] | Literal["auto"] = Field(
-        AUTO, description="tokens decoded between two looks at cancellation and new requests"
+        AUTO, description="tokens of one step; cancellation and new requests take effect between steps"
     )
     gpu_layers: int = Field(0, ge=-1, description="layers kept on the GPU; -1 is all")
     queue_capacity: int = Field(64, ge=0, description="requests that may wait; one more is INFERENCE_OVERLOADED")
     max_priority: int = Field(0, ge=0, le=10, description="highest priority of a request; callers may lower theirs")
     max_candidates: int = Field(64, ge=1, description="most candidates of one request")
-    constraint_workers: int = Field(1, ge=1, le=64, description="processes that try whether a constraint can be built")
+    constraint_workers: int = Field(1, ge=1, le=64, description="processes that try constraints first")
     max_constraint_s: float = Field(
         1.5, ge=0.05, le=600, allow_inf_nan=False, description="longest time that building a constraint takes"
     )
-    constraint_cache_mib: int = Field(512, ge=64, description="memory for constraints that are kept, in MiB")
+    constraint_cache_mib: int = Field(512, ge=64, description="memory for cached constraints, in MiB")
     stream_interval_ms: int = Field(
-        50, ge=0, description="text of shorter intervals is sent in one message; the first of an answer is never held"
+        50,
+        ge=0,
+        description="least time between two messages of a stream; the first text of an answer is never held back",
     )
     step_timeout_s: float = Field(
         120.0, gt=0, description="a step that takes longer fails the service's health and ends its streams"

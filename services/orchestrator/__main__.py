@@ -31,7 +31,7 @@ from services.orchestrator.adapters.readiness import Readiness
 from services.orchestrator.app.executions import Executions
 from services.orchestrator.app.history import PAGE_BYTES, History
 from services.orchestrator.app.presence import Presence
-from services.orchestrator.app.running.environment import Limits
+from services.orchestrator.app.running.environment import Limits, make_environment
 from services.orchestrator.app.services import Services
 from services.orchestrator.core.conversation.memory import MemoryPolicy
 from services.orchestrator.core.model.plan import PlanPolicy
@@ -60,7 +60,7 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
         _report(journal)
         channels = [await stack.enter_async_context(opened) for opened in _channels(settings)]
         services = _services(settings, channels, journal, prompts, custom_steps)
-        executions = Executions(services, journal, SystemClock(), _limits(settings, custom_steps))
+        executions = Executions(make_environment(services, journal, SystemClock(), _limits(settings, custom_steps)))
         stack.push_async_callback(executions.close)
         add_gauge(ORCHESTRATOR_RUNNING_EXECUTIONS, "executions that run", lambda: executions.registry.count)
         add_gauge(ORCHESTRATOR_MAX_EXECUTIONS, "most executions that may run", lambda: settings.max_running)
@@ -115,7 +115,7 @@ def _services(
     inference, constraint, context, rerank, tools = channels
     patience_s = settings.connect_patience_s
     return Services(
-        inference=GrpcInference(inference, patience_s),
+        inference=GrpcInference(inference, patience_s, settings.busy_patience_s),
         constraint=GrpcConstraint(constraint, patience_s),
         tools=GrpcTools(tools, patience_s),
         context=GrpcContext(context, rerank, patience_s),

@@ -14,13 +14,13 @@ from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as rpc
 from pagantic_common.domain.ids import require_id
 from services.orchestrator.app.executions import Executions
 from services.orchestrator.app.history import History
+from services.orchestrator.app.running.submission import Submission
 from services.orchestrator.convert.event import event_to_proto
 from services.orchestrator.convert.lifecycle import state_from_proto, state_to_proto
 from services.orchestrator.convert.plan import plan_to_proto
 from services.orchestrator.convert.record import record_to_proto, session_to_proto, usage_total_to_proto
 from services.orchestrator.convert.request import fingerprint_of, request_from_proto
 from services.orchestrator.convert.response import response_to_proto
-from services.orchestrator.core.model.request import Request
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -38,21 +38,20 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         """Add this servicer to a server."""
         rpc.add_OrchestratorServiceServicer_to_server(self, server)
 
-    def _decode(self, request: execution_pb2.SystemRequest) -> tuple[Request, int]:
-        """Return a request that is not too large, and its size in bytes."""
+    def _decode(self, request: execution_pb2.SystemRequest) -> Submission:
+        """Return a request that is not too large; one without an id is given one."""
         size_bytes = request.ByteSize()
         self._executions.check_size(request.request_id, size_bytes, len(request.messages))
-        return request_from_proto(request, request.request_id or self._executions.new_request_id()), size_bytes
+        decoded = request_from_proto(request, request.request_id or self._executions.new_request_id())
+        return Submission(decoded, fingerprint_of(request), size_bytes, has_new_id=not request.request_id)
 
     async def Execute(self, request: execution_pb2.SystemRequest, context: Context) -> execution_pb2.SystemResponse:
-        decoded, size_bytes = self._decode(request)
-        return response_to_proto(await self._executions.execute(decoded, fingerprint_of(request), size_bytes))
+        return response_to_proto(await self._executions.execute(self._decode(request)))
 
     async def ExecuteStream(
         self, request: execution_pb2.SystemRequest, context: Context
     ) -> AsyncIterator[event_pb2.ExecutionEvent]:
-        decoded, size_bytes = self._decode(request)
-        async with aclosing(self._executions.stream(decoded, fingerprint_of(request), size_bytes)) as events:
+        async with aclosing(self._executions.stream(self._decode(request))) as events:
             async for event in events:
                 yield event_to_proto(event)
 
@@ -84,8 +83,8 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         return pb.ResumeExecutionResponse(state=state_to_proto(state))
 
     async def CreatePlan(self, request: pb.CreatePlanRequest, context: Context) -> pb.CreatePlanResponse:
-        asked, size_bytes = self._decode(request.request)
-        plan = await self._executions.create_plan(asked, size_bytes)
+        asked = self._decode(request.request)
+        plan = await self._executions.create_plan(asked.request, asked.size_bytes)
         return pb.CreatePlanResponse(plan=plan_to_proto(plan))
 
     async def GetSession(self, request: pb.GetSessionRequest, context: Context) -> pb.GetSessionResponse:

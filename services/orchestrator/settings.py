@@ -48,6 +48,12 @@ class OrchestratorSettings(CallerSettings):
     session_retention_s: float = Field(
         0.0, ge=0, allow_inf_nan=False, description="how long a conversation is kept that nobody uses; 0 is for ever"
     )
+    busy_patience_s: float = Field(
+        30.0,
+        ge=0,
+        le=3600,
+        description="how long an inference waits for room in the inference service's queue, within its deadline",
+    )
     prompt_folder: Path | None = Field(
         None, description="folder of prompt templates, <name>.txt or <name>.md; empty is none"
     )

@@ -7,8 +7,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from pagantic.rerank.v1 import rerank_service_pb2_grpc as pb_grpc
-from pagantic_common.rpc.server import Registration, run_service
-from pagantic_common.settings import load_settings
+from pagantic_common.rpc.server import Program, Registration
 from services.rerank.servicer import RerankServicer
 from services.rerank.settings import RerankSettings
 
@@ -20,11 +19,7 @@ async def open_app(_settings: RerankSettings) -> AsyncIterator[Sequence[Registra
     yield [Registration("pagantic.rerank.v1.RerankService", add_to)]
 
 
-def main() -> None:
-    """Run until told to stop."""
-    settings = load_settings(RerankSettings)
-    run_service("rerank", settings, partial(open_app, settings))
-
+PROGRAM = Program("rerank", RerankSettings, open_app)
 
 if __name__ == "__main__":
-    main()
+    PROGRAM.run()

@@ -7,12 +7,10 @@ from services.rerank.core.chunk import RerankPolicy, Scorer
 
 
 def policy_from_proto(request: pb.RerankRequest) -> RerankPolicy:
-    """Decode how to score and what to keep."""
-    return RerankPolicy(
-        scorer=request.scorer,
-        min_score=request.min_score if request.HasField("min_score") else None,
-        top_k=request.top_k,
-    )
+    """Decode a policy."""
+    if not request.HasField("min_score"):
+        return RerankPolicy(scorer=request.scorer, top_k=request.top_k)
+    return RerankPolicy(scorer=request.scorer, min_score=request.min_score, top_k=request.top_k)
 
 
 def scorer_to_proto(scorer: Scorer) -> pb.Scorer:

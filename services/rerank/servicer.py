@@ -21,7 +21,7 @@ class RerankServicer(pb_grpc.RerankServiceServicer):
 
     async def Rerank(self, request: pb.RerankRequest, context: Context) -> pb.RerankResponse:
         chunks = [chunk_from_proto(chunk) for chunk in request.chunks]
-        # A full request may take long enough to hold up the others.
+        # A thread, because a full request takes long enough to delay others.
         reranked = await asyncio.to_thread(rerank, request.query, chunks, policy_from_proto(request))
         return pb.RerankResponse(chunks=[chunk_to_proto(chunk) for chunk in reranked])
 

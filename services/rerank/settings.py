@@ -5,12 +5,13 @@ from __future__ import annotations
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
+from pagantic_common.domain.defaults import PORTS
 from pagantic_common.settings import ServiceSettings
 
 
 class RerankSettings(ServiceSettings):
-    """What the rerank service can be told."""
+    """The settings of the rerank service."""
 
     model_config = SettingsConfigDict(env_prefix="PAGANTIC_RERANK_", frozen=True, extra="ignore")
 
-    port: int = Field(50055, ge=0, le=65535, description="port to listen on; 0 takes a free one")
+    port: int = Field(PORTS["rerank"], ge=0, le=65535, description="port to listen on; 0 takes a free one")

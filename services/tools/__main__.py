@@ -7,12 +7,11 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from pagantic.tools.v1 import tools_service_pb2_grpc as pb_grpc
-from pagantic_common.rpc.server import Registration, run_service
-from pagantic_common.settings import load_settings
+from pagantic_common.rpc.server import Program, Registration
 from pagantic_common.telemetry.clock import SystemClock
 from services.tools.adapters.builtin_tools import builtin_tools
 from services.tools.app.execution import ExecutionLimits, ToolExecutor
-from services.tools.core.registry import ToolRegistry
+from services.tools.app.registry import ToolRegistry
 from services.tools.servicer import ToolServicer
 from services.tools.settings import ToolsSettings
 
@@ -32,11 +31,7 @@ async def open_app(settings: ToolsSettings) -> AsyncIterator[Sequence[Registrati
     yield [Registration("pagantic.tools.v1.ToolService", partial(pb_grpc.add_ToolServiceServicer_to_server, servicer))]
 
 
-def main() -> None:
-    """Run until told to stop."""
-    settings = load_settings(ToolsSettings)
-    run_service("tools", settings, partial(open_app, settings))
-
+PROGRAM = Program("tools", ToolsSettings, open_app)
 
 if __name__ == "__main__":
-    main()
+    PROGRAM.run()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pagantic.tools.v1 import tools_service_pb2 as pb
-from pagantic_common.codec.errors import failure_to_proto
+from pagantic_common.codec.errors import optional_failure_to_proto
 from pagantic_common.codec.messages import (
     duration_to_proto,
     tool_definition_to_proto,
@@ -18,7 +18,7 @@ NANOS_PER_S = 10**9
 
 
 def timeout_from_proto(request: pb.ExecuteToolRequest) -> float | None:
-    """Decode the timeout in seconds; unset or zero is None. Raises InvalidRequest for one out of range."""
+    """Decode the timeout in seconds; unset and zero are None. Raises InvalidRequest for a timeout out of range."""
     timeout = request.timeout
     if not (0 <= timeout.seconds <= MAX_TIMEOUT_S and 0 <= timeout.nanos < NANOS_PER_S):
         raise InvalidRequest(
@@ -36,10 +36,10 @@ def registered_tool_to_proto(tool: Tool) -> pb.RegisteredTool:
 
 
 def outcome_to_proto(outcome: Outcome) -> pb.ExecuteToolResponse:
-    """Encode what a call gave."""
+    """Encode the outcome of a call."""
     return pb.ExecuteToolResponse(
         result=tool_result_to_proto(outcome.result),
-        error=failure_to_proto(outcome.failure) if outcome.failure else None,
+        error=optional_failure_to_proto(outcome.failure),
         duration=duration_to_proto(outcome.duration_s),
         attempts=outcome.attempts,
     )

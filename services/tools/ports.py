@@ -1,4 +1,4 @@
-"""What the app needs from outside."""
+"""The ports of the app."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pagantic_common.domain.messages import ToolDefinition
 
 
 class Tool(Protocol):
-    """Something that the model can call."""
+    """A tool that the model can call."""
 
     @property
     def definition(self) -> ToolDefinition:
-        """What it is called, does and takes."""
+        """Its name, purpose and parameters."""
 
     @property
     def unavailable_reason(self) -> str:
-        """Why it cannot be called now; empty when it can."""
+        """The reason why it cannot be called now; empty when it can."""
 
     async def run(self, arguments: Mapping[str, Any]) -> str:
-        """Return the result for arguments that satisfy the schema; raises ToolFailed. Stops when cancelled."""
+        """Return the result for arguments that satisfy the schema; raises ToolFailed. Can be cancelled."""

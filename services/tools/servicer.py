@@ -15,9 +15,8 @@ from pagantic_common.domain.errors import InvalidRequest, Unsupported
 from pagantic_common.domain.ids import require_id
 from pagantic_common.telemetry.scope import current_deadline
 from services.tools.app.execution import ToolExecutor
+from services.tools.app.registry import ToolRegistry
 from services.tools.convert import outcome_to_proto, registered_tool_to_proto, timeout_from_proto
-from services.tools.core.registry import ToolRegistry
-from services.tools.ports import Tool
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -25,7 +24,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class ToolServicer(pb_grpc.ToolServiceServicer):
     """Serves the registry and the executor."""
 
-    def __init__(self, registry: ToolRegistry[Tool], executor: ToolExecutor, clock: Clock) -> None:
+    def __init__(self, registry: ToolRegistry, executor: ToolExecutor, clock: Clock) -> None:
         self._registry = registry
         self._executor = executor
         self._clock = clock

@@ -5,15 +5,16 @@ from __future__ import annotations
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
+from pagantic_common.domain.defaults import PORTS
 from pagantic_common.settings import ServiceSettings
 
 
 class ToolsSettings(ServiceSettings):
-    """What the tools service can be told."""
+    """The settings of the tools service."""
 
     model_config = SettingsConfigDict(env_prefix="PAGANTIC_TOOLS_", frozen=True, extra="ignore")
 
-    port: int = Field(50056, ge=0, le=65535, description="port to listen on; 0 takes a free one")
+    port: int = Field(PORTS["tools"], ge=0, le=65535, description="port to listen on; 0 takes a free one")
     default_timeout_s: float = Field(30.0, gt=0, le=3600, description="time for one run of a tool that names none")
     max_retries: int = Field(2, ge=0, le=10, description="further runs of an idempotent tool that failed")
     retry_backoff_s: float = Field(0.05, ge=0, le=60, description="wait before the first retry; doubles each time")

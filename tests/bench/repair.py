@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from services.constraint.core.json_repair import is_json, repair_json
+from services.constraint.core.repair.json_repair import is_json, repair_json
 
 # Sdists with tests that name input and expected value; the module of a language whose tests do so as well.
 SDISTS = ("json-repair==0.30.0", "laga==0.1.6", "json-healer-lite==0.1.0", "jsonmend==0.1.4")

@@ -115,6 +115,22 @@ async def test_an_id_is_admitted_once_also_when_several_come_together(journal):
         await journal.timeline("never")
 
 
+async def test_an_execution_of_a_new_id_is_stored_with_what_is_written_next(journal):
+    begun = asyncio.ensure_future(journal.admit_new(record(), admitted()))
+    await asyncio.gather(begun, journal.write(happened(record(), 1)))
+    assert await journal.entries("r") == [admitted()]
+    assert await sequences(journal, "r") == [1]
+
+
+async def test_nothing_is_written_to_another_execution_when_a_new_id_is_not_new(journal):
+    await admit(journal)
+    works = [journal.admit_new(record(fingerprint="g"), admitted()), journal.write(happened(record(), 1))]
+    works.append(journal.write(happened(record(), 2), can_wait=True))
+    for error in await asyncio.gather(*works, return_exceptions=True):
+        assert isinstance(error, Conflict)
+    assert await sequences(journal, "r") == []
+
+
 async def test_a_write_that_fails_is_undone_alone(journal):
     names = [f"r{number}" for number in range(20)]
     assert await asyncio.gather(*(admit(journal, name) for name in names)) == [None] * 20

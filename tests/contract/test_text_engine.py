@@ -130,7 +130,7 @@ def test_control_texts_are_found_so_that_messages_cannot_forge_them(real_engine)
 
 
 def compiler_of(engine):
-    return LlguidanceCompiler(engine.vocab, ThreadWorkers(), cache_bytes=1 << 26, clock=FakeClock())
+    return LlguidanceCompiler(engine.vocab, ThreadWorkers(), cache_bytes=1 << 26, monotonic_s=FakeClock().monotonic_s)
 
 
 async def test_masks_allow_only_what_the_schema_derives(real_engine):

@@ -127,4 +127,3 @@ async def test_the_real_engine_changes_between_requests_and_answers_as_before():
     await asyncio.wrap_future(generation.loop.when_idle(lambda: engine.retune(**back)))
     assert await text() == before
     await generation.close()
-    engine.close()

@@ -1,7 +1,8 @@
-"""What README says can be pasted, in its order."""
+"""The commands and examples of the pages can be pasted, in their order."""
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import sys
@@ -11,11 +12,13 @@ from pagantic_common.domain.errors import ErrorCode
 from tests.e2e.conftest import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+COMMAND_LINE = (ROOT / "deploy" / "docs" / "command-line.md").read_text(encoding="utf-8")
+ERRORS = (ROOT / "deploy" / "docs" / "errors.md").read_text(encoding="utf-8")
 
 
 def commands():
     """The commands of the first block of examples, but for those that start, stop or converse."""
-    (block,) = re.findall(r"```\n(source \.venv/bin/activate\n.*?)```", README, flags=re.DOTALL)
+    (block,) = re.findall(r"```\n(source \.venv/bin/activate\n.*?)```", COMMAND_LINE, flags=re.DOTALL)
     lines = [shlex.split(line, comments=True) for line in block.replace("\\\n", " ").splitlines()[1:]]
     assert all(line[0] == "pagantic" for line in lines)
     return [line for line in lines if line[1:] not in (["up"], ["down"], ["chat"])]
@@ -34,12 +37,20 @@ def test_the_python_example_reads_its_text(system):
     assert system.run(sys.executable, "-c", code).stdout == "Ana 34 Lisbon\n"
 
 
+def test_the_request_of_the_readme_gets_an_answer(system):
+    (call,) = re.findall(r"^(grpcurl -plaintext -d .*?)\n```", README, flags=re.DOTALL | re.MULTILINE)
+    command = shlex.split(call)
+    shown = system.run(*[part.replace("localhost:50051", system.address("orchestrator")) for part in command]).stdout
+    answer = json.loads(json.loads(shown)["structuredOutputJson"])
+    assert answer["color"] in {"red", "green", "blue"}
+
+
 def test_the_table_of_codes_names_every_code_in_full():
-    assert all(code.value in README for code in ErrorCode)
+    assert all(re.search(rf"\b{code.value}\b", ERRORS) for code in ErrorCode)
 
 
 def test_the_table_of_exit_codes_is_whole():
     exit_codes = {
         value for name, value in vars(failures).items() if name.startswith("EXIT_") and isinstance(value, int)
     }
-    assert exit_codes <= {int(code) for code in re.findall(r"^\| (\d+) \|", README, flags=re.MULTILINE)}
+    assert exit_codes <= {int(code) for code in re.findall(r"^\| (\d+) \|", COMMAND_LINE, flags=re.MULTILINE)}

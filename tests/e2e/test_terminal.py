@@ -108,7 +108,7 @@ def test_ctrl_c_stops_an_answer_and_what_was_said_stays(system, chat):
     terminal.wait_for(r"(\w+\W+){5}")
     time.sleep(0.5)
     terminal.type("\x03")
-    terminal.wait_for("stopped; what was said stays in the conversation, marked as cut")
+    terminal.wait_for("stopped; the text so far stays in the conversation, marked as cut")
     terminal.wait_for("> ")
     terminal.type("\x04")
     assert terminal.end() == 0

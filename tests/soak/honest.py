@@ -16,7 +16,8 @@ from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as rpc
 from tests.support.live_requests import CONTEXT, FIND, TELL, schema_of
 
 DEADLINE_S = 60.0
-AGAIN_AFTER_S = 0.5
+AGAIN_AFTER_S = 0.5  # the first time; twice as long each time after, and by chance up to twice that
+MOST_AGAIN_AFTER_S = 16.0
 CUT = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNKNOWN)
 SCHEMA = json.dumps(schema_of(sad={"type": "boolean"}, kind={"enum": ["sea", "land"]}))
 TEXTS = ["Say a word about the sea.", "What is 17 * 23?", "Name a colour.", "Is the sea wide?"]
@@ -64,9 +65,13 @@ def make_request(mode, random):
 
 
 async def send(stub, mode, request):
-    """Send a request, again under its id where it was cut or refused for now, and tell how it ended."""
-    started_s, refusals = time.monotonic(), []
+    """Send a request, again under its id where it was cut or refused for now, and tell how it ended.
+
+    Waits grow, as those of a well-behaved client do: callers that ask again at once keep an overloaded service so.
+    """
+    started_s, refusals, waits = time.monotonic(), [], Random(request.request_id)  # noqa: S311
     while True:
+        wait_s = min(MOST_AGAIN_AFTER_S, AGAIN_AFTER_S * 2 ** len(refusals)) * waits.uniform(1.0, 2.0)
         left_s = DEADLINE_S - (time.monotonic() - started_s)
         try:
             response = await stub.Execute(request, timeout=max(left_s, 0.1))
@@ -74,10 +79,10 @@ async def send(stub, mode, request):
             text, may_help = f"{error}: {response.error.message}" if error else "", response.error.retryable
         except grpc.aio.AioRpcError as refused:
             text, may_help = f"{refused.code().name}: {refused.details()}", refused.code() in CUT
-        if not may_help or left_s <= AGAIN_AFTER_S:
+        if not may_help or left_s <= wait_s:
             return Outcome(mode, started_s, time.monotonic() - started_s, text, tuple(refusals))
         refusals.append(text.partition(":")[0])
-        await asyncio.sleep(AGAIN_AFTER_S)
+        await asyncio.sleep(wait_s)
 
 
 async def capacity_of(address, clients, seconds, seed):

@@ -11,7 +11,7 @@ from pagantic_common.grammar.engine_text import engine_text_of_gbnf
 from pagantic_common.grammar.gbnf import parse_gbnf
 from pagantic_common.grammar.tree import CharSet, Choice, Literal, Repeat, RuleRef, Sequence
 from services.constraint.core.compilation import Source, SourceKind, compile_source
-from services.constraint.core.grammar_match import derives
+from services.constraint.core.grammars import derives
 from services.constraint.core.model import Limits
 
 GRAMMARS = ("arithmetic", "c", "chess", "english", "japanese", "json", "json_arr", "list")
@@ -40,8 +40,8 @@ class Walk:
         match node:
             case RuleRef(name=name):
                 return costs[name]
-            case Repeat(item=item, least=least):
-                return least * self.cost_of(item, costs) if least else 0
+            case Repeat(item=item, min_count=min_count):
+                return min_count * self.cost_of(item, costs) if min_count else 0
             case Sequence(items=items):
                 return sum(self.cost_of(item, costs) for item in items)
             case Choice(options=options):
@@ -57,9 +57,9 @@ class Walk:
                 return chr(self.pick(node))
             case RuleRef(name=name):
                 parts = [self.rules[name]]
-            case Repeat(item=item, least=least, most=most):
-                top = least + (0 if depth > DEEP else 3)
-                parts = [item] * random.randint(least, top if most is None else min(most, top))
+            case Repeat(item=item, min_count=min_count, max_count=max_count):
+                top = min_count + (0 if depth > DEEP else 3)
+                parts = [item] * random.randint(min_count, top if max_count is None else min(max_count, top))
             case Sequence(items=items):
                 parts = items
             case Choice(options=options):

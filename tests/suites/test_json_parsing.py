@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from services.constraint.core.json_repair import is_json, repair_json
+from services.constraint.core.repair.json_repair import is_json, repair_json
 
 HANGS_S = 2.0
 

@@ -12,7 +12,7 @@ from pagantic.constraint.v1 import constraint_service_pb2 as rpc
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.rpc.call import call_unary
 from services.constraint.core.compilation import Source, SourceKind, compile_source
-from services.constraint.core.grammar_match import derives
+from services.constraint.core.grammars import derives
 from services.constraint.core.model import Limits
 from tests.support.constraint_app import running
 

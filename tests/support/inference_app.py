@@ -3,12 +3,17 @@
 import asyncio
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
+from pagantic_common.rpc.server import Registration
 from pagantic_common.telemetry.clock import SystemClock
 from services.inference.adapters.jinja_chat_template import JinjaChatTemplate
 from services.inference.app.engine_loop import EngineLoop
 from services.inference.app.generation import Generation
 from services.inference.app.models import ServedModel
+from services.inference.app.prepared_request import RequestPreparer
+from services.inference.app.tuning import Tuner
 from services.inference.core.scheduling.batching import Limits
+from services.inference.core.tuning import untuned
+from services.inference.servicer import SERVICE_NAME, InferenceServicer
 
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant: "
 
@@ -17,8 +22,11 @@ class NoConstraints:
     async def start(self, _constraint):
         raise InvalidRequest("the scripted engine has no masks", code=ErrorCode.CONSTRAINT_GRAMMAR_INVALID)
 
+    def close(self):
+        pass
 
-def generation_over(engine, *, queue_capacity=4, max_running=8):
+
+def generation_over(engine, *, queue_capacity=4, max_running=8, template=TEMPLATE, constraints=None):
     loop = EngineLoop(
         engine,
         limits=Limits(engine.max_batch_tokens, max_running, queue_capacity),
@@ -27,19 +35,36 @@ def generation_over(engine, *, queue_capacity=4, max_running=8):
         clock=SystemClock(),
         post=asyncio.get_running_loop().call_soon_threadsafe,
     )
+    chat_template = JinjaChatTemplate(template, bos_token="", eos_token="")
     return Generation(
         loop=loop,
-        template=JinjaChatTemplate(TEMPLATE, bos_token="", eos_token=""),
-        constraints=NoConstraints(),
+        requests=RequestPreparer(engine, chat_template, may_draft=True, new_seed=lambda: 7),
+        constraints=constraints or NoConstraints(),
         clock=SystemClock(),
         max_candidates=8,
-        may_draft=True,
-        new_seed=lambda: 7,
     )
 
 
 async def served(generation):
-    return ServedModel(generation.engine.model, generation.engine, generation.close, generation)
+    return ServedModel(generation.engine.model, generation)
+
+
+def registration_of(models, tuner=None):
+    """Return the service over models; without a tuner nothing is measured."""
+    return Registration(SERVICE_NAME, InferenceServicer(models, tuner or resting_tuner()).add_to)
+
+
+def resting_tuner():
+    return Tuner(
+        untuned(1),
+        given={},
+        prober=None,
+        store=None,
+        in_use=asyncio.Event(),
+        apply=None,
+        clock=SystemClock(),
+        note="the engine is scripted",
+    )
 
 
 def computed(engine):

@@ -17,7 +17,7 @@ from services.orchestrator.adapters.journal.sql_journal import SqlJournal
 from services.orchestrator.app.executions import Executions
 from services.orchestrator.app.history import History
 from services.orchestrator.app.presence import Presence
-from services.orchestrator.app.running.environment import Limits
+from services.orchestrator.app.running.environment import Limits, make_environment
 from services.orchestrator.servicer import SERVICE_NAME, OrchestratorServicer
 from tests.support.scripted_services import scripted_services
 
@@ -34,7 +34,8 @@ async def orchestrator(
     journal = journal or SqlJournal(url or journal_url(path), owner=owner)
     await journal.open()
     limits = Limits(max_running=max_running, **limits)
-    executions = Executions(services or scripted_services(), journal, SystemClock(), limits)
+    environment = make_environment(services or scripted_services(), journal, SystemClock(), limits)
+    executions = Executions(environment)
     loop = Presence(executions, journal, SystemClock(), owner, **(presence or {"resumes_plans": False}))
     if presence is not None:
         loop.start()
@@ -44,7 +45,7 @@ async def orchestrator(
             _,
         ):
             stub = rpc.OrchestratorServiceStub(channel)
-            stub.executions, stub.journal, stub.turns = executions, journal, executions.environment.turns
+            stub.executions, stub.journal, stub.turns = executions, journal, environment.turns
             yield stub
     finally:
         await loop.stop()

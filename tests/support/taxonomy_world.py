@@ -112,7 +112,9 @@ class World:
             step_timeout_s=1,
             step_tokens=4096,
         )
-        self.narrow_orchestrator = orchestrator("narrow-orchestrator", inference_address=self.narrow.address)
+        self.narrow_orchestrator = orchestrator(
+            "narrow-orchestrator", inference_address=self.narrow.address, busy_patience_s=0
+        )
         judge = f"127.0.0.1:{self.judge_port}"
         self.odd_constraint = process("constraint", "constraint", inference_address=judge, judge_timeout_s=1)
         self.odd_tools = process("tools", "tools")

@@ -1,1 +1,1 @@
-"""Where the constraint service meets files and the engine."""
+"""Adapters of the constraint service for files and the inference service."""

@@ -10,7 +10,7 @@ from pagantic_common.grammar.problems import GrammarError
 
 
 class GrammarFolder:
-    """Implements NamedGrammars. Raises InvalidRequest for a folder that is not there or a file that is no grammar."""
+    """Implements NamedGrammars. Raises InvalidRequest for a missing folder and for a file that is not a grammar."""
 
     def __init__(self, folder: Path | None) -> None:
         self._texts: dict[str, str] = {}

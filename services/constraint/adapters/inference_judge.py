@@ -1,4 +1,4 @@
-"""The judge, asked through the inference service."""
+"""Asks the judging model through the inference service."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ RETRY_AFTER_S = 1.0
 
 
 class InferenceJudge:
-    """Implements Judge; raises what the inference service raises, Unavailable when it cannot be reached.
+    """Implements Judge; raises the errors of the inference service, and Unavailable when it cannot be reached.
 
-    It decodes without randomness and under the schema of a verdict, so an answer that ends is always one.
+    The model decodes without randomness and under the schema of a verdict, so a complete answer is always a verdict.
     """
 
     def __init__(self, channel: grpc.aio.Channel, timeout_s: float, patience_s: float) -> None:
@@ -39,7 +39,7 @@ class InferenceJudge:
         self._engine_text = engine_text_of_schema(VERDICT_SCHEMA)
 
     async def judge(self, output: str, intent: str, model: str) -> Verdict:
-        """Ask; an empty model is the default one."""
+        """Ask the model; an empty name is the default model."""
         request = pb.InferRequest(
             model=model,
             chat=generation_pb2.ChatPrompt(messages=map(message_to_proto, judge_messages(output, intent))),
@@ -55,7 +55,7 @@ class InferenceJudge:
             if error.code is not None:
                 raise
             raise Unavailable(
-                f"the judge cannot be asked: {error}; PAGANTIC_CONSTRAINT_INFERENCE_ADDRESS says where it is",
+                f"the judge cannot be asked: {error}; PAGANTIC_CONSTRAINT_INFERENCE_ADDRESS is its address",
                 code=ErrorCode.INFERENCE_MODEL_UNAVAILABLE,
                 retry_after_s=RETRY_AFTER_S,
             ) from None

@@ -1,4 +1,4 @@
-"""Sources -> engine text, and what of a schema the engine cannot enforce."""
+"""Sources -> engine text, and the keywords of a schema that the engine cannot enforce."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import hashlib
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
+from pagantic_common.domain.json_text import dump_json
 from pagantic_common.grammar.engine_text import (
     GrammarError,
     GrammarTooComplexError,
@@ -23,7 +24,7 @@ from pagantic_common.grammar.engine_text import (
 )
 from pagantic_common.grammar.json_schema import NO_SCHEMAS, SCHEMAS_BY_NAME, Schema, is_rounded, schema_for_engine
 from services.constraint.core.model import Limits
-from services.constraint.core.schema import bound_source, open_schema, warnings_of
+from services.constraint.core.schema import open_schema, warnings_of
 
 MAX_UNSUPPORTED = 200
 _MAX_REASON_CHARS = 100
@@ -34,20 +35,26 @@ _UNKNOWN_FORMAT = re.compile(r"Unknown format: (.*)")
 
 
 class SourceKind(StrEnum):
-    """What a source is."""
+    """The kinds of sources."""
 
     SCHEMA = "schema"
     GRAMMAR = "grammar"
+    NAMED_GRAMMAR = "named grammar"
     REGEX = "regex"
     VALUES = "values"
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What to compile; values are a JSON array of strings."""
+    """A source to compile; values are a JSON array of strings, and a named grammar is its name."""
 
     kind: SourceKind
     text: str
+
+    @classmethod
+    def of_values(cls, values: Sequence[str]) -> Source:
+        """Return a source of these values."""
+        return cls(SourceKind.VALUES, dump_json(list(values)))
 
     @property
     def hash(self) -> str:
@@ -57,7 +64,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Unsupported:
-    """A keyword of a schema that decoding does not enforce, and where, as a JSON pointer."""
+    """A keyword that decoding does not enforce, and its place in the schema, as a JSON pointer."""
 
     keyword: str
     path: str
@@ -74,8 +81,8 @@ class Compiled:
 
     @property
     def size_bytes(self) -> int:
-        """About what it takes in memory; a character of engine text is a byte, but for those beyond Latin-1."""
-        listed = sum(len(found.keyword) + len(found.path) + _ENTRY_BYTES for found in self.unsupported)
+        """Estimated size in memory."""
+        listed = sum(len(keyword.keyword) + len(keyword.path) + _ENTRY_BYTES for keyword in self.unsupported)
         return _ENTRY_BYTES + sys.getsizeof(self.engine_text) + listed + sum(map(sys.getsizeof, self.warnings))
 
 
@@ -83,7 +90,7 @@ def compile_source(source: Source, limits: Limits) -> Compiled:
     """Compile; raises InvalidRequest with CONFIG_INVALID, CONSTRAINT_GRAMMAR_INVALID or CONSTRAINT_TOO_COMPLEX."""
     if source.kind is SourceKind.SCHEMA:
         return _compile_schema(source, limits)
-    bound_source(source.text, limits, source.kind.value)
+    limits.check_source(source.text, source.kind.value)
     try:
         engine_text = _engine_text(source)
         check_engine_text(engine_text)
@@ -124,16 +131,18 @@ def _compile_schema(source: Source, limits: Limits) -> Compiled:
             reason = str(error).removeprefix(_UNSATISFIABLE).lstrip(" :")
             raise InvalidRequest(f"no JSON satisfies the schema{reason and f': {reason}'}") from None
         return _compile_type(source, schema, str(error))
-    found = _rounded(schema)
-    found += [place for objection in objections for place in _places_of(objection, schema_for_engine(schema))]
-    return Compiled(source.hash, engine_text, tuple(dict.fromkeys(found))[:MAX_UNSUPPORTED], warnings)
+    unsupported = _rounded(schema)
+    unsupported += [place for objection in objections for place in _places_of(objection, schema_for_engine(schema))]
+    return Compiled(source.hash, engine_text, tuple(dict.fromkeys(unsupported))[:MAX_UNSUPPORTED], warnings)
 
 
 def _compile_type(source: Source, schema: Schema, reason: str) -> Compiled:
-    """Compile of a schema only its type: the engine cannot express it, and all the rest is checked after decoding."""
+    """Compile only the type of a schema that the engine cannot express; the rest is checked after decoding."""
     warnings = warnings_of(schema)
     schema = schema_for_engine(schema)
-    kept = {"type": schema["type"]} if isinstance(schema, dict) and "type" in schema else {}
+    kept: dict[str, Any] = {}
+    if isinstance(schema, dict) and "type" in schema:
+        kept = {"type": schema["type"]}
     engine_text = engine_text_of_schema(json.dumps(kept))
     check_engine_text(engine_text)
     unsupported = Unsupported(" ".join(reason.split())[:_MAX_REASON_CHARS], "")
@@ -141,18 +150,18 @@ def _compile_type(source: Source, schema: Schema, reason: str) -> Compiled:
 
 
 def _places_of(warning: str, schema: Schema) -> list[Unsupported]:
-    """Find what a warning of the engine is about; one that is not understood stands for the whole schema."""
+    """Find the keywords that an engine's warning concerns; an unknown warning concerns the whole schema."""
     if match := _UNIMPLEMENTED.match(warning):
         keys = set(json.loads(match.group(1)))
-        found = _find(schema, lambda key, _: key in keys)
+        unsupported = _find(schema, lambda key, _: key in keys)
     elif match := _UNKNOWN_FORMAT.match(warning):
         name = match.group(1)
-        found = _find(schema, lambda key, value: key == "format" and value == name)
+        unsupported = _find(schema, lambda key, value: key == "format" and value == name)
     elif warning.startswith("oneOf"):
-        found = _find(schema, lambda key, _: key == "oneOf")
+        unsupported = _find(schema, lambda key, _: key == "oneOf")
     else:
-        found = []
-    return found or [Unsupported(warning[:_MAX_REASON_CHARS], "")]
+        unsupported = []
+    return unsupported or [Unsupported(warning[:_MAX_REASON_CHARS], "")]
 
 
 def _rounded(schema: Schema) -> list[Unsupported]:

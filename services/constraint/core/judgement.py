@@ -1,18 +1,21 @@
-"""What a model is asked when it judges an output, and what its answer means."""
+"""The semantic stage: the question to the judging model, its verdict, and the stage's report."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from pagantic_common.domain.errors import ErrorCode, Internal
+from pagantic_common.domain.errors import ErrorCode, Internal, InvalidRequest
 from pagantic_common.domain.json_text import JsonTextError, parse_json
 from pagantic_common.domain.messages import Message, Role
 from pagantic_common.domain.usage import TokenUsage
+from pagantic_common.domain.validation import Enforcement, Stage, Violation
+from services.constraint.core.reports import failed, failure_of_report, passed
 
-PROMPT_VERSION = 1  # raised with every change of what the judge reads
+PROMPT_VERSION = 1  # raised with every change of the prompt
+MAX_INTENT_CHARS = 4000
 MAX_REASON_CHARS = 160
-MAX_VERDICT_TOKENS = 4 * MAX_REASON_CHARS  # enough in scripts of several tokens per character
+MAX_VERDICT_TOKENS = 4 * MAX_REASON_CHARS  # enough for scripts of several tokens per character
 _STEPS = tuple(step / 10 for step in range(11))
 
 VERDICT_SCHEMA = json.dumps(
@@ -36,7 +39,7 @@ Answer as JSON: "reason" in one short sentence, "valid" true or false, "confiden
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether the output meets the intent, why, and how sure the judge is, in [0, 1]; and what asking it cost."""
+    """The judge's decision with its reason, its confidence in [0, 1], and the cost of asking."""
 
     valid: bool
     reason: str
@@ -45,8 +48,43 @@ class Verdict:
 
     @property
     def score(self) -> float:
-        """How sure it is that the output meets the intent, in [0, 1]."""
-        return self.confidence if self.valid else 1.0 - self.confidence
+        """Confidence that the output meets the intent, in [0, 1]."""
+        if self.valid:
+            return self.confidence
+        return 1.0 - self.confidence
+
+
+def check_intent(intent: str) -> None:
+    """Raise InvalidRequest for an intent that is too long."""
+    if len(intent) > MAX_INTENT_CHARS:
+        raise InvalidRequest(f"the intent has {len(intent)} characters, at most {MAX_INTENT_CHARS} are taken")
+
+
+def require_intent(intent: str) -> None:
+    """Raise InvalidRequest for an intent that is empty or too long."""
+    check_intent(intent)
+    if not intent:
+        raise InvalidRequest("intent is empty: say what the output should achieve")
+
+
+def with_verdict(enforcement: Enforcement, verdict: Verdict, duration_s: float) -> Enforcement:
+    """Return the enforcement of a valid output with the judge's verdict as its last stage."""
+    reason = f"{verdict.reason} (confidence {verdict.confidence:g}, judge prompt {PROMPT_VERSION})"
+    message = f"the output does not meet its intent: {reason}"
+    report = failed(Stage.SEMANTIC, Violation(ErrorCode.VALIDATION_SEMANTIC_FAILED, message))
+    failure = None
+    if verdict.valid:
+        report = passed(Stage.SEMANTIC, reason)
+    else:
+        failure = failure_of_report(report)
+    return replace(
+        enforcement,
+        valid=verdict.valid,
+        stages=(*enforcement.stages[:-1], replace(report, duration_s=duration_s)),
+        failure=failure,
+        semantic_score=verdict.score,
+        judge_usage=verdict.usage,
+    )
 
 
 def judge_messages(output: str, intent: str) -> tuple[Message, ...]:
@@ -56,14 +94,14 @@ def judge_messages(output: str, intent: str) -> tuple[Message, ...]:
 
 
 def verdict_of(answer: str) -> Verdict:
-    """Read the judge's answer; raises Internal (INFERENCE_MALFORMED_RESPONSE) for one that is no verdict."""
+    """Read the judge's answer; raises Internal (INFERENCE_MALFORMED_RESPONSE) for an answer that is not a verdict."""
     try:
-        found = parse_json(answer)
+        fields = parse_json(answer)
     except JsonTextError:
-        found = None
-    if not isinstance(found, dict):
+        fields = None
+    if not isinstance(fields, dict):
         raise _malformed()
-    valid, reason, confidence = found.get("valid"), found.get("reason"), found.get("confidence")
+    valid, reason, confidence = fields.get("valid"), fields.get("reason"), fields.get("confidence")
     if not isinstance(valid, bool) or not isinstance(reason, str) or isinstance(confidence, bool):
         raise _malformed()
     if not isinstance(confidence, int | float) or not 0 <= confidence <= 1:
@@ -72,4 +110,4 @@ def verdict_of(answer: str) -> Verdict:
 
 
 def _malformed() -> Internal:
-    return Internal("the judge's answer is no verdict", code=ErrorCode.INFERENCE_MALFORMED_RESPONSE)
+    return Internal("the judge's answer is not a verdict", code=ErrorCode.INFERENCE_MALFORMED_RESPONSE)

@@ -1,43 +1,75 @@
-"""What the pipeline takes and gives, as values."""
+"""Values of the pipeline: rules, contracts, limits."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.domain.validation import Violation
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A condition on an output: a CEL expression, or a built-in kind with parameters."""
+    """A condition on an output: a CEL expression, or a built-in kind with parameters. A valid rule has one of them."""
 
     name: str
     expression: str | None = None
-    kind: str = ""
+    kind: str | None = None
     parameters_json: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """What an output must look like; at most one of grammar and grammar_name is set."""
+    """The required form of an output; at most one of grammar and grammar_name is set.
+
+    `unknown` names a field whose value this version does not know, with the value; empty when there is none.
+    """
 
     schema_json: str = ""
     grammar: str | None = None
     grammar_name: str | None = None
     decoder_constraint: bool = True
     repair_allowed: bool = True
+    unknown: str = ""
+
+    @property
+    def has_grammar(self) -> bool:
+        """Whether the contract names or holds a grammar."""
+        return self.grammar is not None or self.grammar_name is not None
+
+    def check(self) -> None:
+        """Raise InvalidRequest for a value of a newer version."""
+        if self.unknown:
+            raise InvalidRequest(f"contract.{self.unknown} is not known")
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What is refused before it can hurt the process."""
+    """Sizes above which sources and outputs are refused, before they can hurt the process."""
 
     max_schema_bytes: int
     max_schema_depth: int
     max_output_bytes: int
 
+    def check_source(self, text: str, kind: str) -> None:
+        """Raise InvalidRequest (CONSTRAINT_TOO_COMPLEX) for a schema or grammar that is too large."""
+        _check_size(text, self.max_schema_bytes, kind)
 
-# (output, violations) -> the repaired output, or the same one. It must be importable by name, as it runs in a worker
-# process; what it returns is validated like any output.
+    def check_output(self, text: str) -> None:
+        """Raise InvalidRequest (CONSTRAINT_TOO_COMPLEX) for an output or document that is too large."""
+        _check_size(text, self.max_output_bytes, "output")
+
+
+def _check_size(text: str, max_bytes: int, kind: str) -> None:
+    size = len(text.encode())
+    if size > max_bytes:
+        raise InvalidRequest(
+            f"the {kind} is too large: {size} bytes, at most {max_bytes} are taken",
+            code=ErrorCode.CONSTRAINT_TOO_COMPLEX,
+        )
+
+
+# (output, violations) -> a repaired output, or the same one. It must be importable by name, because it runs in a worker
+# process; its result is validated like any output.
 RepairStrategy = Callable[[str, Sequence[Violation]], str]

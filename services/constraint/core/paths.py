@@ -1,4 +1,4 @@
-"""Places in a JSON document, as people write them: `a.b[0]`."""
+"""Paths in a JSON document, as people write them: `a.b[0]`."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ def format_path(parts: Iterable[str | int]) -> str:
             text += f"[{part}]"
         elif not part or not _QUOTED.isdisjoint(part):
             text += f"[{json.dumps(part, ensure_ascii=False)}]"
+        elif text:
+            text += f".{part}"
         else:
-            text += f".{part}" if text else part
+            text = part
     return printable(text)
 
 
 def resolve_reference(root: Any, reference: str) -> Any:
-    """Return what a JSON pointer into the root names, `#` and `#/…`; None for anything else."""
+    """Return the value of a reference into the root, `#` or `#/…`; None for other references and missing values."""
     if reference != "#" and not reference.startswith("#/"):
         return None
     value = root
@@ -42,10 +44,12 @@ def resolve_reference(root: Any, reference: str) -> Any:
 
 
 def shortened(text: str) -> str:
-    """Return the text, its middle left out when it is long: names and paths may be as long as a document."""
-    return text if len(text) <= MAX_CHARS else f"{text[: MAX_CHARS // 2]}…{text[-MAX_CHARS // 2 :]}"
+    """Return the text without the middle when it is long: names and paths may be as long as a document."""
+    if len(text) <= MAX_CHARS:
+        return text
+    return f"{text[: MAX_CHARS // 2]}…{text[-MAX_CHARS // 2 :]}"
 
 
 def printable(text: str) -> str:
-    """Shorten the text and replace lone surrogates, which JSON's escapes can make and no text can carry."""
+    """Shorten the text, and replace lone surrogates: JSON's escapes can make them, but UTF-8 cannot encode them."""
     return shortened(text).encode(errors="replace").decode()

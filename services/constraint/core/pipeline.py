@@ -1,233 +1,209 @@
-"""The stages on a finished output, in order, and what they guarantee together.
+"""Runs the stages on a finished output, in order, and derives the guarantee.
 
-1. A stage that fails ends the pipeline: the later ones are skipped and say so.
-2. ENFORCED needs a decoder that was constrained by all of the schema, an unchanged output and a passed schema stage.
-3. An explicit schema that allows anything still asks for JSON.
+1. A failed stage ends the pipeline: the later stages are skipped and say so.
+2. ENFORCED needs a decoder that was constrained by the whole schema, an unchanged output and a passed schema stage.
+3. An explicit schema that allows anything still requires JSON.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
-from pagantic_common.domain.errors import ErrorCode, Failure, failure_of
-from pagantic_common.domain.json_text import JsonTextError, parse_json
+from pagantic_common.domain.errors import ErrorCode
+from pagantic_common.domain.json_text import JsonTextError
 from pagantic_common.domain.validation import Enforcement, Guarantee, Stage, StageOutcome, StageReport, Violation
+from pagantic_common.grammar.json_schema import Schema
 from pagantic_common.grammar.schema_validator import Validator
-from services.constraint.core.enums import normalize_enums
-from services.constraint.core.json_repair import is_json, repair_json
-from services.constraint.core.judgement import PROMPT_VERSION, Verdict
+from services.constraint.core.grammars import derives
 from services.constraint.core.model import Contract, RepairStrategy
-from services.constraint.core.paths import printable
-from services.constraint.core.repeated_keys import without_repeated_keys
-from services.constraint.core.rules import CompiledRules
+from services.constraint.core.repair.enums import normalize_enums
+from services.constraint.core.repair.json_repair import find_json_problem, is_json, repair_document
+from services.constraint.core.reports import failed, failure_of_report, passed, repaired, skipped
+from services.constraint.core.rules.compiled import CompiledRules
 from services.constraint.core.schema import find_violations
 
-MAX_DETAILED_VIOLATIONS = 50
 MAX_REASONS = 100
 NO_INTENT = "the request has no semantic_intent"
 _AFTER_FAILURE = "an earlier stage failed"
 _NO_SCHEMA = "the contract has no schema"
 
 
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """The compiled parts of a request: rules, schema, and the grammar as engine text; a missing part is empty."""
+
+    rules: CompiledRules
+    schema: Schema | None = None
+    validator: Validator | None = None
+    engine_text: str = ""
+
+
 class Pipeline:
-    """One output's way through the stages."""
+    """Takes one output through the stages."""
 
     def __init__(
         self,
         output: str,
         contract: Contract,
+        checks: Checks,
         *,
-        decoder_enforced: bool,
-        validator: Validator | None,
-        schema: dict[str, object] | bool | None,
-        rules: CompiledRules,
-        matches_grammar: Callable[[str], bool] | None,
+        is_decoder_enforced: bool,
         monotonic_s: Callable[[], float],
         repairs: Sequence[RepairStrategy] = (),
     ) -> None:
         self.output = output
         self.contract = contract
-        self.decoder_enforced = decoder_enforced
-        self.validator = validator
-        self.schema = schema
-        self.rules = rules
-        self.matches_grammar = matches_grammar
+        self.checks = checks
+        self.is_decoder_enforced = is_decoder_enforced
         self.monotonic_s = monotonic_s
-        self.repairs = repairs if contract.repair_allowed else ()
+        self.repairs = repairs
         self.is_changed = False
 
     def run(self) -> Enforcement:
         """Run the stages on the output."""
+        reports = tuple(self._run_stages())
+        failures = [report for report in reports if report.outcome is StageOutcome.FAILED]
+        structured = ""
+        if self.checks.schema is not None and is_json(self.output):
+            structured = self.output
+        enforcement = Enforcement(not failures, self.output, structured, reports, self._guarantee(failures))
+        if failures:
+            return replace(enforcement, failure=failure_of_report(failures[0]))
+        return enforcement
+
+    def _run_stages(self) -> Iterator[StageReport]:
         steps: dict[Stage, Callable[[], StageReport]] = {
             Stage.DECODER_CONSTRAINT: self._check_grammar,
             Stage.JSON_REPAIR: self._repair,
             Stage.ENUM_NORMALIZATION: self._normalize,
             Stage.SCHEMA_VALIDATION: self._validate,
             Stage.RULES: self._check_rules,
-            Stage.SEMANTIC: lambda: _skip(Stage.SEMANTIC, NO_INTENT),
+            Stage.SEMANTIC: partial(skipped, Stage.SEMANTIC, NO_INTENT),
         }
-        reports: list[StageReport] = []
-        failed: StageReport | None = None
+        has_failed = False
         for stage, step in steps.items():
-            start = self.monotonic_s()
-            report = _skip(stage, _AFTER_FAILURE) if failed else step()
-            if report.outcome is StageOutcome.FAILED:
-                failed = report
-            reports.append(replace(report, duration_s=self.monotonic_s() - start))
-        structured = self.output if self.schema is not None and is_json(self.output) else ""
-        guarantee = self._guarantee(failed)
-        failure = _failure_of(failed) if failed else None
-        return Enforcement(failed is None, self.output, structured, tuple(reports), guarantee, failure)
+            if has_failed:
+                step = partial(skipped, stage, _AFTER_FAILURE)  # noqa: PLW2901 - the stage does not run
+            start_s = self.monotonic_s()
+            report = step()
+            has_failed = has_failed or report.outcome is StageOutcome.FAILED
+            yield replace(report, duration_s=self.monotonic_s() - start_s)
 
-    def _guarantee(self, failed: StageReport | None) -> Guarantee:
-        if self.schema is None:
+    def _guarantee(self, failures: Sequence[StageReport]) -> Guarantee:
+        if self.checks.schema is None:
             return Guarantee.UNSPECIFIED
-        if failed is not None and failed.stage is not Stage.RULES:
+        if any(report.stage is not Stage.RULES for report in failures):
             return Guarantee.PARTIAL
         if self.is_changed:
             return Guarantee.REPAIRED
-        is_by_grammar = self.contract.grammar is not None or self.contract.grammar_name is not None
-        is_enforced = self.decoder_enforced and self.contract.decoder_constraint and not is_by_grammar
-        return Guarantee.ENFORCED if is_enforced else Guarantee.VALIDATED
+        if self.is_decoder_enforced and self.contract.decoder_constraint and not self.contract.has_grammar:
+            return Guarantee.ENFORCED
+        return Guarantee.VALIDATED
 
     def _check_grammar(self) -> StageReport:
         stage = Stage.DECODER_CONSTRAINT
         if not self.contract.decoder_constraint:
-            return _skip(stage, "the contract does not constrain the decoder")
-        if self.matches_grammar is not None:
-            if self.matches_grammar(self.output):
-                return StageReport(stage, StageOutcome.PASSED, ("the grammar derives the output",))
+            return skipped(stage, "the contract does not constrain the decoder")
+        if self.checks.engine_text:
+            if derives(self.checks.engine_text, self.output):
+                return passed(stage, "the grammar derives the output")
             text = "the grammar does not derive the output"
-            return _fail(stage, Violation(ErrorCode.CONSTRAINT_GRAMMAR_REJECTED, text))
-        if self.schema is None:
-            return _skip(stage, "the contract has neither grammar nor schema")
-        if self.decoder_enforced:
-            return StageReport(
-                stage, StageOutcome.PASSED, ("the decoder enforced the schema; it is checked again below",)
-            )
-        return _skip(stage, "the output was not decoded under all of this schema: the stages below check it")
+            return failed(stage, Violation(ErrorCode.CONSTRAINT_GRAMMAR_REJECTED, text))
+        if self.checks.schema is None:
+            return skipped(stage, "the contract has neither grammar nor schema")
+        if self.is_decoder_enforced:
+            return passed(stage, "the decoder enforced the schema; it is checked again below")
+        return skipped(stage, "the output was not decoded under all of this schema: the stages below check it")
 
     def _repair(self) -> StageReport:
         stage = Stage.JSON_REPAIR
-        if self.schema is None:
-            return _skip(stage, _NO_SCHEMA)
+        if self.checks.schema is None:
+            return skipped(stage, _NO_SCHEMA)
         if not self.contract.repair_allowed:
-            return _skip(stage, "the contract does not allow repair")
-        result = repair_json(self.output)
+            return skipped(stage, "the contract does not allow repair")
+        result = repair_document(self.output)
         if not result.valid:
-            violation = _not_json(self.output)
-            mended = self._mend((violation,), lambda text: not is_json(text))
-            return mended or _fail(stage, violation, "no repair makes JSON of the output")
-        text, keys = without_repeated_keys(result.text)
-        if result.level == 0 and not keys:
-            return StageReport(stage, StageOutcome.PASSED)
-        self.output, self.is_changed = text, True
-        repeated = [f'the key "{printable(key)}" was written more than once: the last value counts' for key in keys]
-        return StageReport(stage, StageOutcome.REPAIRED, (*result.repairs, *repeated)[:MAX_REASONS])
+            violation = _not_json(find_json_problem(self.output))
+            if strategy := self._apply_strategy((violation,), is_json):
+                return repaired(stage, strategy)
+            return failed(stage, violation, reasons=("no repair makes JSON of the output",))
+        if result.text == self.output:
+            return passed(stage)
+        self._change(result.text)
+        return repaired(stage, *result.repairs[:MAX_REASONS])
 
-    def _mend(self, violations: Sequence[Violation], is_wrong: Callable[[str], bool]) -> StageReport | None:
-        """Let the registered strategies try, in order; None when what each gives is wrong still."""
+    def _change(self, text: str) -> None:
+        self.output = text
+        self.is_changed = True
+
+    def _apply_strategy(self, violations: Sequence[Violation], is_right: Callable[[str], bool]) -> str:
+        """Try the registered strategies, in order; returns a reason that names the first that helps, or nothing."""
+        if not self.contract.repair_allowed:
+            return ""
         for strategy in self.repairs:
             name = getattr(strategy, "__name__", "a strategy")
             try:
                 text = strategy(self.output, violations)
-            except Exception:  # noqa: BLE001, S112 - one that fails did not help
+            except Exception:  # noqa: BLE001, S112 - a strategy that fails did not help
                 continue
-            if isinstance(text, str) and not is_wrong(text):
-                self.output, self.is_changed = text, True
-                return StageReport(Stage.JSON_REPAIR, StageOutcome.REPAIRED, (f"repaired by {name}",))
-        return None
+            if isinstance(text, str) and is_right(text):
+                self._change(text)
+                return f"repaired by {name}"
+        return ""
 
     def _normalize(self) -> StageReport:
         stage = Stage.ENUM_NORMALIZATION
-        if self.schema is None:
-            return _skip(stage, _NO_SCHEMA)
+        if self.checks.schema is None:
+            return skipped(stage, _NO_SCHEMA)
         before = self._violations(self.output)
         if not before:
-            return StageReport(stage, StageOutcome.PASSED)
-        text, changed = normalize_enums(self.output, self.schema)
-        # Which branch of an anyOf applies is not known: a change is accepted only if it adds no violation.
+            return passed(stage)
+        text, changed = normalize_enums(self.output, self.checks.schema)
+        # It is not known which branch of an anyOf applies, so a change must not add a violation.
         if not changed or self._violations(text) - before:
-            return StageReport(stage, StageOutcome.PASSED)
-        self.output, self.is_changed = text, True
+            return passed(stage)
+        self._change(text)
         reasons = [f'field "{path}" took its declared form' for path in changed[:MAX_REASONS]]
         if len(changed) > MAX_REASONS:
             reasons.append(f"and {len(changed) - MAX_REASONS} more")
-        return StageReport(stage, StageOutcome.REPAIRED, tuple(reasons))
+        return repaired(stage, *reasons)
 
     def _violations(self, text: str) -> set[Violation]:
+        if self.checks.validator is None:
+            return set()
         try:
-            return set(find_violations(text, self.validator)) if self.validator is not None else set()
+            return set(find_violations(text, self.checks.validator))
         except JsonTextError as error:
-            return {Violation(ErrorCode.CONSTRAINT_JSON_INVALID, str(error))}
+            return {_not_json(str(error))}
+
+    def _satisfies_schema(self, text: str) -> bool:
+        return not self._violations(text)
 
     def _validate(self) -> StageReport:
         stage = Stage.SCHEMA_VALIDATION
-        if self.schema is None or self.validator is None:
-            return _skip(stage, _NO_SCHEMA)
-        validator = self.validator
+        if self.checks.validator is None:
+            return skipped(stage, _NO_SCHEMA)
         try:
-            violations = find_violations(self.output, validator)
+            violations = find_violations(self.output, self.checks.validator)
         except JsonTextError as error:
-            return _fail(stage, Violation(ErrorCode.CONSTRAINT_JSON_INVALID, f"the output is not JSON: {error}"))
+            return failed(stage, _not_json(str(error)))
         if violations:
-            mended = self._mend(violations, lambda text: bool(self._violations(text)))
-            failed = StageReport(stage, StageOutcome.FAILED, (), tuple(violations))
-            return replace(mended, stage=stage) if mended else failed
-        if self.schema in ({}, True):
-            return _skip(stage, "the schema allows anything")
-        return StageReport(stage, StageOutcome.PASSED)
+            if strategy := self._apply_strategy(violations, self._satisfies_schema):
+                return repaired(stage, strategy)
+            return failed(stage, *violations)
+        if self.checks.schema in ({}, True):
+            return skipped(stage, "the schema allows anything")
+        return passed(stage)
 
     def _check_rules(self) -> StageReport:
-        if not self.rules.checks:
-            return _skip(Stage.RULES, "no rules were given")
-        violations = self.rules.check(self.output)
-        outcome = StageOutcome.FAILED if violations else StageOutcome.PASSED
-        return StageReport(Stage.RULES, outcome, (), tuple(violations))
+        if not self.checks.rules.checks:
+            return skipped(Stage.RULES, "no rules were given")
+        if violations := self.checks.rules.check(self.output):
+            return failed(Stage.RULES, *violations)
+        return passed(Stage.RULES)
 
 
-def with_verdict(found: Enforcement, verdict: Verdict, duration_s: float) -> Enforcement:
-    """Return what the pipeline found of a valid output with the judge's verdict as its last stage."""
-    outcome = StageOutcome.PASSED if verdict.valid else StageOutcome.FAILED
-    said = f"{verdict.reason} (confidence {verdict.confidence:g}, judge prompt {PROMPT_VERSION})"
-    violations = (Violation(ErrorCode.VALIDATION_SEMANTIC_FAILED, f"the output does not meet its intent: {said}"),)
-    report = StageReport(
-        Stage.SEMANTIC, outcome, (said,) if verdict.valid else (), () if verdict.valid else violations, duration_s
-    )
-    return replace(
-        found,
-        valid=verdict.valid,
-        stages=(*found.stages[:-1], report),
-        failure=None if verdict.valid else _failure_of(report),
-        semantic_score=verdict.score,
-        judge_usage=verdict.usage,
-    )
-
-
-def _skip(stage: Stage, reason: str) -> StageReport:
-    return StageReport(stage, StageOutcome.SKIPPED, (reason,))
-
-
-def _fail(stage: Stage, violation: Violation, *reasons: str) -> StageReport:
-    return StageReport(stage, StageOutcome.FAILED, reasons, (violation,))
-
-
-def _not_json(text: str) -> Violation:
-    try:
-        parse_json(text)
-    except JsonTextError as error:
-        return Violation(ErrorCode.CONSTRAINT_JSON_INVALID, f"the output is not JSON: {error}")
-    return Violation(ErrorCode.CONSTRAINT_JSON_INVALID, "the output is not JSON")
-
-
-def _failure_of(report: StageReport) -> Failure:
-    """Return the failure that stands for the stage; violations of several codes are one of the schema."""
-    codes = {violation.code for violation in report.violations}
-    code = (codes.pop() if len(codes) == 1 else None) or ErrorCode.CONSTRAINT_SCHEMA_INVALID
-    listed = [{"path": found.path, "message": found.message} for found in report.violations[:MAX_DETAILED_VIOLATIONS]]
-    count = len(report.violations)
-    more = f" (and {count - 1} more)" if count > 1 else ""
-    return failure_of(
-        code, report.violations[0].message + more, details={"violations": listed, "violation_count": count}
-    )
+def _not_json(problem: str) -> Violation:
+    return Violation(ErrorCode.CONSTRAINT_JSON_INVALID, f"the output is not JSON: {problem}")

@@ -1,11 +1,12 @@
-"""JSON Schema: is a text a schema, and what of a document does not satisfy it."""
+"""JSON Schema: parses schemas within limits, and finds the violations of a document."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
 from itertools import islice
@@ -14,7 +15,7 @@ from typing import Any
 import jsonschema_rs
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
-from pagantic_common.domain.json_text import JsonTextError, dump_json, parse_json
+from pagantic_common.domain.json_text import JsonTextError, parse_json
 from pagantic_common.domain.validation import Violation
 from pagantic_common.grammar.engine_text import (
     GrammarError,
@@ -23,28 +24,37 @@ from pagantic_common.grammar.engine_text import (
     engine_text_of_regex,
 )
 from pagantic_common.grammar.json_schema import Schema, read_dialect, shorten
+from pagantic_common.grammar.schema_problems import describe_problem, missing_field, unexpected_fields
 from pagantic_common.grammar.schema_validator import SchemaError, Validator, build_validator
 from services.constraint.core.model import Limits
 from services.constraint.core.paths import format_path, printable
 
 MAX_VIOLATIONS = 1000
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[{]|[\]}]', re.DOTALL)
-_OPEN_SCHEMAS = 64  # of which a process keeps the validators
+_OPEN_SCHEMAS = 64  # validators that a process keeps
 
 
-def bound_source(text: str, limits: Limits, what: str) -> None:
-    """Refuse a schema or grammar that is too large; raises InvalidRequest (CONSTRAINT_TOO_COMPLEX)."""
-    size = len(text.encode())
-    if size > limits.max_schema_bytes:
-        raise InvalidRequest(
-            f"the {what} is too large: {size} bytes, at most {limits.max_schema_bytes} are taken",
-            code=ErrorCode.CONSTRAINT_TOO_COMPLEX,
-        )
+@dataclass(frozen=True, slots=True)
+class SchemaReport:
+    """The violations of a document, and the warnings about its schema."""
+
+    violations: tuple[Violation, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def check_document(document: str, schema_json: str, limits: Limits, *, ignore_formats: bool) -> SchemaReport:
+    """Check a document against a schema; raises InvalidRequest for a wrong schema."""
+    schema, validator = open_schema(schema_json, limits, ignore_formats)
+    try:
+        violations = find_violations(document, validator)
+    except JsonTextError as error:
+        violations = [Violation(ErrorCode.CONSTRAINT_JSON_INVALID, f"the document is not JSON: {error}")]
+    return SchemaReport(tuple(violations), warnings_of(schema))
 
 
 def parse_schema(schema_json: str, limits: Limits) -> Schema:
-    """Parse a schema within limits; raises InvalidRequest naming why it is none."""
-    bound_source(schema_json, limits, "schema")
+    """Parse a schema within limits; raises InvalidRequest with the reason for a wrong one."""
+    limits.check_source(schema_json, "schema")
     depth = depth_of(schema_json)
     if depth > limits.max_schema_depth:
         raise InvalidRequest(
@@ -61,7 +71,7 @@ def parse_schema(schema_json: str, limits: Limits) -> Schema:
 
 
 def depth_of(text: str) -> int:
-    """Return how deep brackets nest in a text that should be JSON."""
+    """Return the nesting depth of the brackets in a text that should be JSON."""
     depth = deepest = 0
     for match in _BRACKETS.finditer(text):
         first = match.group()[0]
@@ -75,13 +85,13 @@ def depth_of(text: str) -> int:
 
 @lru_cache(maxsize=_OPEN_SCHEMAS)
 def open_schema(schema_json: str, limits: Limits, ignore_formats: bool = False) -> tuple[Schema, Validator]:
-    """Return a schema and its validator; raises what parse_schema and validator_of raise."""
+    """Return a schema and its validator; raises the errors of parse_schema and validator_of."""
     schema = parse_schema(schema_json, limits)
     return schema, validator_of(schema, ignore_formats=ignore_formats)
 
 
 def validator_of(schema: Schema, *, ignore_formats: bool = False) -> Validator:
-    """Make a validator; raises InvalidRequest when the schema is not one of its draft or has a remote $ref."""
+    """Make a validator; raises InvalidRequest when the schema breaks the rules of its draft or has a remote $ref."""
     try:
         return build_validator(schema, ignore_formats=ignore_formats)
     except SchemaError as error:
@@ -94,13 +104,15 @@ def validator_of(schema: Schema, *, ignore_formats: bool = False) -> Validator:
 
 
 def warnings_of(schema: Schema) -> tuple[str, ...]:
-    """Return what whoever gave the schema should know although it is one."""
+    """Return the warnings about a valid schema."""
     _, warning = read_dialect(schema)
-    return (warning,) if warning else ()
+    if not warning:
+        return ()
+    return (warning,)
 
 
 def _is_too_large(pattern: str) -> bool:
-    """Tell patterns that are none from those beyond the validator's limit of size, of which it says the same."""
+    """Tell whether a refused pattern is valid but too large: the validator gives the same error for both."""
     try:
         check_engine_text(engine_text_of_regex(pattern))
     except GrammarTooComplexError:
@@ -111,9 +123,9 @@ def _is_too_large(pattern: str) -> bool:
 
 
 def parse_exactly(text: str) -> Any:
-    """Parse strict JSON with fractions as Decimal, so that nothing is rounded before it is checked.
+    """Parse strict JSON with fractions as Decimal, so that nothing is rounded before the check.
 
-    A key that is given twice is refused: which of the values counts is up to the reader.
+    A repeated key is refused, because readers disagree on the value that counts.
     """
     parse_json(text)
     try:
@@ -123,16 +135,16 @@ def parse_exactly(text: str) -> Any:
 
 
 def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         counts = Counter(name for name, _ in pairs)
         twice = next(name for name, count in counts.items() if count > 1)
         raise JsonTextError(f'an object has the key "{printable(twice)}" more than once')
-    return found
+    return members
 
 
 def find_violations(document_json: str, validator: Validator) -> list[Violation]:
-    """Return every violation, in document order, at most MAX_VIOLATIONS; raises JsonTextError when it is not JSON."""
+    """Return violations in document order, at most MAX_VIOLATIONS; raises JsonTextError for a text that is not JSON."""
     document = parse_exactly(document_json)
     try:
         errors = list(islice(validator.iter_errors(document), MAX_VIOLATIONS))
@@ -148,14 +160,15 @@ def find_violations(document_json: str, validator: Validator) -> list[Violation]
 
 
 class _DocumentOrder:
-    """Ranks paths by where they stand in the text."""
+    """Ranks paths by their place in the text."""
 
     def __init__(self, document: Any) -> None:
         self.document = document
         self.ranks: dict[int, dict[str, int]] = {}
 
     def key_of(self, path: list[str | int]) -> tuple[int, ...]:
-        value, key = self.document, []
+        value = self.document
+        key = []
         for part in path:
             if isinstance(part, int) and isinstance(value, list):
                 key.append(part)
@@ -172,71 +185,25 @@ class _DocumentOrder:
 
 
 def _violations_of(error: jsonschema_rs.ValidationError, document: Any) -> Iterator[Violation]:
-    kind, details, path = error.kind.name, error.kind.as_dict(), format_path(error.instance_path)
-    where = f' at "{path}"' if path else ""
-    if kind == "required":
-        text = f'missing required field "{printable(details["property"])}"{where}'
+    path = format_path(error.instance_path)
+    where = ""
+    if path:
+        where = f' at "{path}"'
+    if (missing := missing_field(error)) is not None:
+        text = f'missing required field "{printable(missing)}"{where}'
         yield Violation(ErrorCode.CONSTRAINT_SCHEMA_INVALID, text, path)
-    elif kind in ("additionalProperties", "unevaluatedProperties") or _is_closed_object(error):
-        names = details.get("unexpected")
-        for name in _value_at(document, error.instance_path) if names is None else names:
+    elif unexpected := unexpected_fields(error, document):
+        for name in unexpected:
             yield Violation(ErrorCode.CONSTRAINT_SCHEMA_INVALID, f'unexpected field "{printable(name)}"{where}', path)
     else:
-        is_enum = kind == "enum"
-        code = ErrorCode.CONSTRAINT_ENUM_UNRECOGNIZED if is_enum else ErrorCode.CONSTRAINT_SCHEMA_INVALID
-        field = f'field "{path}": ' if path else ""
-        yield Violation(code, field + _message_of(kind, details, error.message), path)
+        yield _wrong_value(error, path)
 
 
-def _is_closed_object(error: jsonschema_rs.ValidationError) -> bool:
-    """Whether an object may have no fields at all: the library reports that as one false schema at the object."""
-    return error.kind.name == "falseSchema" and error.schema_path[-1:] == ["additionalProperties"]
-
-
-def _value_at(document: Any, path: list[str | int]) -> Any:
-    for part in path:
-        document = document[part]
-    return document
-
-
-_LIMIT_TEXTS = {
-    "minimum": "must be at least {}",
-    "maximum": "must be at most {}",
-    "exclusiveMinimum": "must be greater than {}",
-    "exclusiveMaximum": "must be less than {}",
-    "minLength": "must have at least {} characters",
-    "maxLength": "must have at most {} characters",
-    "minItems": "must have at least {} items",
-    "maxItems": "must have at most {} items",
-    "minProperties": "must have at least {} fields",
-    "maxProperties": "must have at most {} fields",
-}
-_FIXED_TEXTS = {
-    "additionalItems": "has items beyond those that the schema describes",
-    "anyOf": "matches none of the alternatives",
-    "contains": "has no item of the kind that is required",
-    "falseSchema": "is not allowed",
-    "not": "must not match what the schema excludes",
-    "oneOf": "must match exactly one of the alternatives",
-    "uniqueItems": "must have no equal items",
-}
-_DETAIL_TEXTS: dict[str, Callable[[dict[str, Any]], str]] = {
-    "type": lambda details: f"expected type {' or '.join(details['types'])}",
-    "enum": lambda details: f"must be one of [{shorten(' '.join(_show(option) for option in details['options']))}]",
-    "const": lambda details: f"must be {_show(details['expected_value'])}",
-    "format": lambda details: f"must be a valid {details['format']}",
-    "pattern": lambda details: f"must match the pattern {details['pattern']}",
-    "multipleOf": lambda details: f"must be a multiple of {details['multiple_of']}",
-}
-
-
-def _message_of(kind: str, details: dict[str, Any], message: str) -> str:
-    if kind in _LIMIT_TEXTS:
-        return _LIMIT_TEXTS[kind].format(details["limit"])
-    if kind in _DETAIL_TEXTS:
-        return shorten(_DETAIL_TEXTS[kind](details))
-    return _FIXED_TEXTS.get(kind) or f"{kind}: {shorten(message)}"
-
-
-def _show(value: Any) -> str:
-    return value if isinstance(value, str) else dump_json(value)
+def _wrong_value(error: jsonschema_rs.ValidationError, path: str) -> Violation:
+    code = ErrorCode.CONSTRAINT_SCHEMA_INVALID
+    if error.kind.name == "enum":
+        code = ErrorCode.CONSTRAINT_ENUM_UNRECOGNIZED
+    message = describe_problem(error)
+    if path:
+        message = f'field "{path}": {message}'
+    return Violation(code, message, path)

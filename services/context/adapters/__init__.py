@@ -1,1 +1,1 @@
-"""The store on disk and the client of the inference service."""
+"""Adapters of the context service for its store and the inference service."""

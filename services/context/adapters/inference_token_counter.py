@@ -12,7 +12,7 @@ from pagantic_common.rpc.peer import Peer
 
 
 class InferenceTokenCounter:
-    """Implements TokenCounter; raises what the inference service raises, Unavailable when it cannot be reached."""
+    """Implements TokenCounter; raises the inference service's errors, and Unavailable when it cannot be reached."""
 
     def __init__(self, channel: grpc.aio.Channel, timeout_s: float, patience_s: float) -> None:
         self._stub: pb_grpc.InferenceServiceAsyncStub = pb_grpc.InferenceServiceStub(channel)
@@ -20,7 +20,7 @@ class InferenceTokenCounter:
         self._timeout_s = timeout_s
 
     async def count(self, model: str, texts: Sequence[str]) -> list[int]:
-        """Return the tokens of each text."""
+        """Return the number of tokens of each text."""
         request = pb.CountTokensRequest(model=model, texts=texts)
         reply = await self._peer.call_unary(self._stub.CountTokens, request, self._timeout_s)
         return list(reply.text_tokens)

@@ -1,4 +1,4 @@
-"""Collections in one SQLite file. A commit waits for the disk (WAL, synchronous=FULL); uses take turns."""
+"""Collections in one SQLite file. A commit waits for the disk (WAL, synchronous=FULL); one thread uses it at a time."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class SqliteStore:
     """Implements DocumentStore; methods run in threads.
 
     Args:
-        path: The file; made with its folder when it is not there. InvalidRequest when it cannot be used.
-        clock: For created_at.
-        max_chunks: Most chunks of one collection; an ingest beyond it is PreconditionFailed.
-        max_collections: Most collections; another is PreconditionFailed.
+        path: The file, which is created with its folder if missing. Raises InvalidRequest when it cannot be used.
+        clock: The time of creation of collections.
+        max_chunks: Most chunks of one collection; a larger ingest raises PreconditionFailed.
+        max_collections: Most collections; creating another raises PreconditionFailed.
     """
 
     def __init__(self, path: Path, clock: Clock, max_chunks: int, max_collections: int = 1000) -> None:
@@ -67,20 +67,22 @@ class SqliteStore:
             raise InvalidRequest(f"the store in the data folder cannot be used: {error}") from None
 
     def close(self) -> None:
-        """Close the file, after the use in progress."""
+        """Close the file after the current use."""
         with self._lock:
             self._db.close()
 
     async def why_not_ready(self) -> str:
-        """Return what keeps the store from being used, empty when it can be; looks only where the last use failed.
+        """Return the reason why the store cannot be used; empty when it can. Tries the store if its last use failed.
 
-        A full volume keeps nobody from reading: an Ingest is told of it, and the service stays ready.
+        On a full volume the service stays ready, because reading works; an Ingest gets the error.
         """
         if not self._problem:
             return ""
         with suppress(Unavailable):
             await asyncio.to_thread(self._try_writing)
-        return self._problem and f"the store cannot be used: {self._problem}"
+        if not self._problem:
+            return ""
+        return f"the store cannot be used: {self._problem}"
 
     async def create_collection(self, name: str) -> Collection:
         """Make an empty collection; raises Conflict when the name is taken."""
@@ -95,11 +97,11 @@ class SqliteStore:
         await asyncio.to_thread(self._delete_collection, name)
 
     async def ingest(self, name: str, documents: Sequence[tuple[Document, Sequence[str]]]) -> IngestResult:
-        """Store documents with their chunks, all or none; makes the collection when it is not there."""
+        """Store documents with their chunks, all or none; creates a missing collection."""
         return await asyncio.to_thread(self._ingest, name, documents)
 
     async def delete_documents(self, name: str, sources: Sequence[str]) -> int:
-        """Remove documents and return how many there were; raises NotFound for the collection."""
+        """Remove documents and return their number; raises NotFound for the collection."""
         return await asyncio.to_thread(self._delete_documents, name, sources)
 
     async def version_of(self, name: str) -> Version:
@@ -114,13 +116,8 @@ class SqliteStore:
     def _transaction(self, begin: str = "BEGIN IMMEDIATE") -> Iterator[sqlite3.Connection]:
         with self._lock:
             try:
-                self._db.execute(begin)
-                try:
+                with _committing(self._db, begin):
                     yield self._db
-                    self._db.execute("COMMIT")
-                finally:
-                    if self._db.in_transaction:
-                        self._db.execute("ROLLBACK")
                 self._problem = ""
             except sqlite3.DatabaseError as error:  # the disk is full, the file damaged, or held by another process
                 self._problem = str(error)
@@ -133,7 +130,7 @@ class SqliteStore:
     def _create_collection(self, name: str) -> Collection:
         with self._transaction() as db:
             if self._insert_collection(db, name) is None:
-                raise Conflict(f"a collection named {name!r} is there already")
+                raise Conflict(f"a collection named {name!r} exists already")
             return _read_collection(db, name)
 
     def _insert_collection(self, db: sqlite3.Connection, name: str) -> int | None:
@@ -205,13 +202,25 @@ class SqliteStore:
         )
         with self._transaction("BEGIN") as db:
             version = _find(db, name)
-            # Read once for each document: a row has a copy of its own of every text.
+            # Metadata is read once for each document, because every row holds its own copy of a text.
             documents = {row[0]: row[1:] for row in db.execute(of_documents, (version[0],))}
             rows = db.execute(of_chunks, (version[0],)).fetchall()
         return version, [
             Chunk(str(position), content, source=documents[key][0], metadata_json=documents[key][1])
             for key, position, content in rows
         ]
+
+
+@contextmanager
+def _committing(db: sqlite3.Connection, begin: str) -> Iterator[None]:
+    """Begin a transaction, and commit it; an error inside rolls it back."""
+    db.execute(begin)
+    try:
+        yield
+        db.execute("COMMIT")
+    finally:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
 
 
 def _prepare(db: sqlite3.Connection) -> None:

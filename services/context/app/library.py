@@ -1,4 +1,4 @@
-"""Takes documents in and out of collections."""
+"""Adds documents to collections, and removes them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Library:
         return result
 
     async def delete_documents(self, name: str, sources: Sequence[str]) -> int:
-        """Remove documents and return how many there were."""
+        """Remove documents and return their number."""
         check_collection_name("collection", name)
         return await self._store.delete_documents(name, sources)
 

@@ -1,4 +1,4 @@
-"""Chunks, which of them are kept, and how they are laid out."""
+"""Selects chunks, and lays them out as text."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ from typing import Final
 from pagantic_common.domain.chunks import MAX_CHUNKS, Chunk
 
 MAX_REPLY_BYTES: Final = 3 * 1024 * 1024
-CHUNK_OVERHEAD_BYTES: Final = 1024  # source, id and the like
+CHUNK_OVERHEAD_BYTES: Final = 1024  # source, id and other fields
 HEADING: Final = "Relevant context:"
 
 
 def select_chunks(
     chunks: Iterable[Chunk], min_score: float | None, max_chunks: int, max_bytes: int = MAX_REPLY_BYTES
 ) -> list[Chunk]:
-    """Return chunks best first, ties in their order, without duplicates and without those below `min_score`.
+    """Return chunks best first, ties in their order, without duplicates and without chunks below `min_score`.
 
-    Of chunks with the same content, or the same source and id, the best is kept. `max_chunks` of 0 or less is as many
-    as a reply may have: 1000, and no more than `max_bytes` of them.
+    Of chunks with the same content, or the same source and id, only the best is kept. A reply has at most 1000 chunks
+    and `max_bytes`; `max_chunks` above 0 lowers the number.
     """
-    most = min(max_chunks, MAX_CHUNKS) if max_chunks > 0 else MAX_CHUNKS
+    max_kept = MAX_CHUNKS
+    if max_chunks > 0:
+        max_kept = min(max_chunks, MAX_CHUNKS)
     left_bytes = max_bytes
     kept: list[Chunk] = []
     seen: set[object] = set()
@@ -35,7 +37,7 @@ def select_chunks(
                 break
             kept.append(chunk)
         seen |= keys
-        if len(kept) == most:
+        if len(kept) == max_kept:
             break
     return kept
 
@@ -46,5 +48,5 @@ def lay_out(chunks: Sequence[Chunk]) -> str:
 
 
 def line_of(number: int, chunk: Chunk) -> str:
-    """Return one chunk as it stands in the message."""
+    """Return the line of one chunk in the message."""
     return f"[{number}] ({chunk.source}): {chunk.content}"

@@ -1,4 +1,4 @@
-"""Documents, collections, and what they must be like."""
+"""Documents and collections, and checks of them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Document:
 
     @property
     def digest(self) -> str:
-        """What tells whether the document changed: content and metadata."""
+        """A hash of content and metadata, which tells whether the document changed."""
         return hashlib.sha256(f"{len(self.metadata_json)}:{self.metadata_json}{self.content}".encode()).hexdigest()
 
 
@@ -42,7 +42,7 @@ class Collection:
 
 @dataclass(frozen=True, slots=True)
 class IngestBounds:
-    """How much one Ingest may bring."""
+    """Limits of one Ingest."""
 
     max_documents: int
     max_document_chars: int
@@ -64,7 +64,7 @@ def check_documents(documents: Sequence[Document], bounds: IngestBounds) -> None
         if not document.source or len(document.source) > _MAX_SOURCE_CHARS or not document.source.isprintable():
             raise InvalidRequest(f"{where}.source must be 1 to {_MAX_SOURCE_CHARS} printable characters")
         if document.source in sources:
-            raise InvalidRequest(f"{where}.source {document.source[:80]!r} is there twice")
+            raise InvalidRequest(f"{where}.source {document.source[:80]!r} is given twice")
         sources.add(document.source)
         if not document.content.strip():
             raise InvalidRequest(f"{where}.content is empty")
@@ -72,4 +72,4 @@ def check_documents(documents: Sequence[Document], bounds: IngestBounds) -> None
             actual, limit = len(document.content), bounds.max_document_chars
             raise InvalidRequest(f"{where}.content has {actual} characters, at most {limit} are allowed")
         metadata = parse_metadata(where, document.metadata_json)
-        parse_metadata(where, dump_json(metadata))  # as rerankers write it, where 1e9 is 1000000000.0
+        parse_metadata(where, dump_json(metadata))  # rerankers write it anew: 1e9 becomes 1000000000.0

@@ -1,4 +1,4 @@
-"""Builds a constraint in a worker process, before the service does: whether that can be done, and what it takes."""
+"""Builds a constraint in a worker process, to find out whether the service can build it, and with how much memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _HEAP_FIELDS = [
     "fordblks",
     "keepcost",
 ]
-MAX_MEMORY_BYTES = 32 * 1024 * 1024  # one constraint in the service, while it is used
+MAX_MEMORY_BYTES = 32 * 1024 * 1024  # of one constraint in the service
 
 _TO_ENGINE_TEXT: dict[ConstraintKind, Callable[[str], str]] = {
     ConstraintKind.SCHEMA: engine_text_of_schema,
@@ -42,17 +42,17 @@ _TO_ENGINE_TEXT: dict[ConstraintKind, Callable[[str], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A constraint that can be built: the engine's text, and the memory that it took here."""
+    """A constraint that was built: the engine's text and its memory."""
 
     engine_text: str
     memory_bytes: int
 
 
 def try_constraint(kind: ConstraintKind, text: str) -> Trial:
-    """Build a constraint and give its first mask.
+    """Build a constraint and compute its first mask.
 
-    Raises InvalidRequest: CONSTRAINT_GRAMMAR_INVALID for one that cannot be built, CONSTRAINT_TOO_COMPLEX for one that
-    passes the engine's limits or takes too much memory.
+    Raises InvalidRequest: CONSTRAINT_GRAMMAR_INVALID for a constraint that cannot be built, CONSTRAINT_TOO_COMPLEX for
+    one that exceeds the engine's limits or takes too much memory.
     """
     tokenizer = byte_tokenizer()
     try:
@@ -73,7 +73,7 @@ def try_constraint(kind: ConstraintKind, text: str) -> Trial:
 
 
 def refusal(kind: ConstraintKind, error: GrammarError) -> InvalidRequest:
-    """Return what the caller is told of a constraint that cannot be built."""
+    """Return the caller's error for a constraint that cannot be built."""
     if isinstance(error, GrammarTooComplexError):
         return InvalidRequest(
             f"the {kind} is too complex for the decoder: {error}", code=ErrorCode.CONSTRAINT_TOO_COMPLEX
@@ -82,13 +82,13 @@ def refusal(kind: ConstraintKind, error: GrammarError) -> InvalidRequest:
 
 
 class _HeapInfo(ctypes.Structure):
-    """What glibc's mallinfo2 gives."""
+    """The result of glibc's mallinfo2."""
 
     _fields_ = [(name, ctypes.c_size_t) for name in _HEAP_FIELDS]
 
 
 def _heap_bytes() -> int:
-    """Return the bytes that are allocated, in small and in large blocks; 0 where the C library does not tell."""
+    """Return the allocated bytes, in small and in large blocks; 0 if the C library does not count them."""
     read = getattr(ctypes.CDLL(None), "mallinfo2", None)
     if read is None:
         return 0

@@ -13,7 +13,7 @@ SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 
 def find_default_model() -> Path:
-    """Return the model file, its hash checked. Raises PreconditionFailed when it is not installed or differs."""
+    """Return the model file after a check of its hash. Raises PreconditionFailed if it is missing or differs."""
     hint = "install it with `make setup`, or set PAGANTIC_INFERENCE_MODEL_PATH to a GGUF file"
     try:
         files = importlib.metadata.files(PACKAGE) or []

@@ -1,4 +1,4 @@
-"""ChatTemplate: the model's own jinja template, in a sandbox, because it comes with the model file."""
+"""ChatTemplate over the model's own jinja template; it comes with the model file, so it runs in a sandbox."""
 
 from __future__ import annotations
 
@@ -48,11 +48,13 @@ class JinjaChatTemplate:
     def render(
         self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]], *, thinks: bool | None = None
     ) -> str:
-        """Render a conversation up to where the assistant speaks."""
-        asked = {} if thinks is None else {"enable_thinking": thinks, "thinking": thinks}
+        """Render a conversation up to the assistant's turn."""
+        variables: dict[str, Any] = dict(self._tokens)
+        if thinks is not None:
+            variables |= {"enable_thinking": thinks, "thinking": thinks}
         try:
             return self._template.render(
-                messages=list(messages), tools=list(tools) or None, add_generation_prompt=True, **self._tokens, **asked
+                messages=list(messages), tools=list(tools) or None, add_generation_prompt=True, **variables
             )
         except (TemplateError, TypeError, ValueError) as error:
             raise InvalidRequest(f"the model's chat template refuses these messages: {error}") from None

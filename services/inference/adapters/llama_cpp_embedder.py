@@ -29,8 +29,8 @@ _POOLINGS = {
 class EmbedderOptions:
     """How the model is loaded.
 
-    `batch_tokens` is what several texts may have together in one batch; a longer text, up to the window, goes alone.
-    `pooling` replaces the model's own. `threads` 0 is the number of cores, `gpu_layers` -1 is all.
+    Several texts of one batch have at most `batch_tokens` together; a longer text, up to the window, goes alone.
+    `pooling` replaces the model's own. `threads` 0 is the number of cores, `gpu_layers` -1 is all layers.
     """
 
     context_tokens: int = 4096
@@ -43,7 +43,7 @@ class EmbedderOptions:
 
     @classmethod
     def like(cls, options: EngineOptions) -> EmbedderOptions:
-        """Return what an engine on the same machine is loaded with."""
+        """Return the embedder's options for an engine's options."""
         return cls(
             context_tokens=options.context_tokens,
             threads=options.threads,
@@ -53,7 +53,7 @@ class EmbedderOptions:
 
 
 class LlamaCppEmbedder:
-    """A loaded GGUF model that pools what it computes of a text into one vector; close it to free its memory."""
+    """A loaded GGUF model that pools a text into one vector; close it to free its memory."""
 
     def __init__(self, path: Path, info: ModelInfo, options: EmbedderOptions) -> None:
         self._model = load_model(path, gpu_layers=options.gpu_layers, use_extra_bufts=options.use_extra_bufts)
@@ -73,8 +73,9 @@ class LlamaCppEmbedder:
                 code=ErrorCode.CONFIG_NO_ENGINE,
             )
         self._memory = llama_cpp.llama_get_memory(self._context)  # None for an encoder, which has no KV cache
-        has_decoder = self._memory and llama_cpp.llama_model_has_decoder(self._model)
-        self._compute = llama_cpp.llama_decode if has_decoder else llama_cpp.llama_encode
+        self._compute = llama_cpp.llama_encode
+        if self._memory and llama_cpp.llama_model_has_decoder(self._model):
+            self._compute = llama_cpp.llama_decode
         self._tokenizer = LlamaTokenizer(llama_cpp.llama_model_get_vocab(self._model))
         self._batch = TokenBatch(max(window, options.batch_tokens))
         self._info = replace(info, context_window=window)
@@ -98,7 +99,7 @@ class LlamaCppEmbedder:
 
     @property
     def longest_token_bytes(self) -> int:
-        """Most bytes of text that become one token."""
+        """Most bytes of text in one token."""
         return self._tokenizer.longest_token_bytes
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
@@ -106,7 +107,7 @@ class LlamaCppEmbedder:
         return self._tokenizer.tokenize(text, add_special=add_special, parse_special=parse_special)
 
     def detokenize(self, tokens: Sequence[int], *, with_special: bool) -> bytes:
-        """Return the bytes of tokens; ids outside the vocabulary give nothing."""
+        """Return the bytes of tokens; ids outside the vocabulary have none."""
         return self._tokenizer.detokenize(tokens, with_special=with_special)
 
     def embed(self, texts: Sequence[Sequence[int]]) -> Vectors:
@@ -131,14 +132,14 @@ class LlamaCppEmbedder:
 
 def _context_params(window: int, options: EmbedderOptions) -> llama_cpp.llama_context_params:
     params = llama_cpp.llama_context_default_params()
-    # Pooling, and attention that looks ahead, need a whole text in one micro-batch: llama.cpp aborts otherwise.
+    # Pooling and bidirectional attention need a whole text in one micro-batch: llama.cpp aborts otherwise.
     params.n_ctx = params.n_batch = params.n_ubatch = max(window, options.batch_tokens)
     params.n_seq_max = options.max_texts
-    params.kv_unified = True  # each text may have the whole context
+    params.kv_unified = True  # a single text may fill the whole context
     params.embeddings = True
     params.pooling_type = options.pooling
     params.n_threads = params.n_threads_batch = options.threads or os.cpu_count() or 1
-    # Unlike for decoding, it pays on a CPU: full batches are computed nearly twice as fast, in less memory.
+    # Flash attention pays on a CPU here, unlike for decoding: full batches are nearly twice as fast, in less memory.
     params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO
     params.no_perf = True
     return cast("llama_cpp.llama_context_params", params)

@@ -20,15 +20,19 @@ from services.inference.core.decoding.sampling import Logits
 from services.inference.core.scheduling.batch import Slice
 from services.inference.ports import KvCacheFullError
 
-_KV_FULL = 1  # what llama_decode returns when it found no cells and changed nothing
-MAX_SEQUENCES = 256  # of llama.cpp
+_KV_FULL = 1  # llama_decode found no cells and changed nothing
+_FLASH_ATTENTION_TYPES = {
+    True: llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED,
+    False: llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED,
+}
+MAX_SEQUENCES = 256  # the limit of llama.cpp
 
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
     """How the model is loaded.
 
-    `threads` 0 is the number of cores, `gpu_layers` -1 is all, `kv_tokens` at least the context window.
+    `threads` 0 is the number of cores, `gpu_layers` -1 is all layers, `kv_tokens` at least the context window.
     """
 
     context_tokens: int = 4096
@@ -42,7 +46,7 @@ class EngineOptions:
 
 
 class TokenBatch:
-    """A llama_batch over arrays of our own, which are filled without a call per token."""
+    """A llama_batch over our own arrays, which are filled without a call per token."""
 
     def __init__(self, capacity: int) -> None:
         self._tokens = np.zeros(capacity, dtype=np.int32)
@@ -66,7 +70,7 @@ class TokenBatch:
         )
 
     def fill(self, slices: Sequence[Slice]) -> int:
-        """Write the slices into the batch and return the number of rows of logits that they ask for."""
+        """Write the slices into the batch and return the number of wanted rows of logits."""
         start = rows = 0
         for part in slices:
             end = start + len(part.tokens)
@@ -109,9 +113,9 @@ class LlamaCppEngine:
         return LlamaCppEngine(self._path, self._info, options, weights=self._model)
 
     def retune(self, **changes: Any) -> None:
-        """Run with other options from now on; what the cache holds is lost. Only while nothing is decoded.
+        """Run with other options from now on; the cache is empty afterwards. Only while nothing is decoded.
 
-        Raises PreconditionFailed when there is no memory for that, and then runs as before.
+        Raises PreconditionFailed when memory is short, and then runs as before.
         """
         before = self._options
         llama_cpp.llama_free(self._context)
@@ -123,7 +127,7 @@ class LlamaCppEngine:
             raise
 
     def set_threads(self, threads: int) -> None:
-        """Decode with so many threads from the next step on."""
+        """Decode with another number of threads from the next step on."""
         llama_cpp.llama_set_n_threads(self._context, threads, threads)
 
     def _open_context(self, options: EngineOptions) -> None:
@@ -132,14 +136,10 @@ class LlamaCppEngine:
         params.n_ctx = max(self._window, options.kv_tokens)
         params.n_batch = params.n_ubatch = min(options.batch_tokens, params.n_ctx)
         params.n_seq_max = options.max_sequences
-        params.n_outputs_max = max(params.n_batch, params.n_seq_max)  # it reserves a row for each sequence
-        params.kv_unified = True  # sequences share cells, so a copied prefix costs none
+        params.n_outputs_max = max(params.n_batch, params.n_seq_max)  # llama.cpp reserves a row for each sequence
+        params.kv_unified = True  # sequences share cells, so a copied prefix costs no cell
         params.n_threads = params.n_threads_batch = threads
-        params.flash_attn_type = (
-            llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED
-            if options.flash_attention
-            else llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
-        )
+        params.flash_attn_type = _FLASH_ATTENTION_TYPES[options.flash_attention]
         params.no_perf = True
         self._context = llama_cpp.llama_init_from_model(self._model, params)
         if not self._context:
@@ -177,7 +177,7 @@ class LlamaCppEngine:
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Memory of one cell; keys and values of 16 bits in every layer."""
+        """Memory of one cell: keys and values of 16 bits in every layer."""
         model = self._model
         heads = llama_cpp.llama_model_n_head(model) or 1
         width = llama_cpp.llama_model_n_embd(model) // heads * llama_cpp.llama_model_n_head_kv(model)
@@ -192,11 +192,15 @@ class LlamaCppEngine:
     def chat_template(self) -> str:
         """The model's chat template; empty when it has none."""
         template = llama_cpp.llama_model_chat_template(self._model, None)
-        return template.decode("utf-8", "replace") if template else ""
+        if not template:
+            return ""
+        return str(template.decode("utf-8", "replace"))
 
     def special_text(self, token: int) -> str:
-        """Text of a control token; empty for a token that the model does not have."""
-        return self._tokenizer.render(token, with_special=True).decode("utf-8", "replace") if token >= 0 else ""
+        """Return the text of a control token; empty for a negative id, which stands for no token."""
+        if token < 0:
+            return ""
+        return self._tokenizer.render(token, with_special=True).decode("utf-8", "replace")
 
     @property
     def bos_text(self) -> str:
@@ -210,7 +214,7 @@ class LlamaCppEngine:
 
     @property
     def longest_token_bytes(self) -> int:
-        """Most bytes of text that become one token."""
+        """Most bytes of text in one token."""
         return self._tokenizer.longest_token_bytes
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
@@ -218,11 +222,11 @@ class LlamaCppEngine:
         return self._tokenizer.tokenize(text, add_special=add_special, parse_special=parse_special)
 
     def detokenize(self, tokens: Sequence[int], *, with_special: bool) -> bytes:
-        """Return the bytes of tokens; ids outside the vocabulary give nothing."""
+        """Return the bytes of tokens; ids outside the vocabulary have none."""
         return self._tokenizer.detokenize(tokens, with_special=with_special)
 
     def decode(self, slices: Sequence[Slice]) -> Logits:
-        """Append each slice to its sequence and return the rows of logits that they ask for, in order."""
+        """Append each slice to its sequence and return the wanted rows of logits, in order."""
         rows = self._batch.fill(slices)
         code = llama_cpp.llama_decode(self._context, self._batch.batch)
         if code != 0:
@@ -244,14 +248,14 @@ class LlamaCppEngine:
         llama_cpp.llama_memory_seq_cp(self._memory, source, target, 0, length)
 
     def park(self, sequence_id: int, key: int) -> None:
-        """Copy what a sequence holds to host memory."""
+        """Copy the cells of a sequence to host memory."""
         data = np.empty(llama_cpp.llama_state_seq_get_size(self._context, sequence_id), dtype=np.uint8)
         pointer = data.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
         size = llama_cpp.llama_state_seq_get_data(self._context, pointer, data.size, sequence_id)
         self._parked[key] = data[:size]
 
     def unpark(self, key: int, sequence_id: int, length: int) -> None:
-        """Give a sequence the first `length` tokens of what was parked."""
+        """Copy the first `length` parked tokens of a key into an empty sequence."""
         data = self._parked[key]
         pointer = data.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
         if not llama_cpp.llama_state_seq_set_data(self._context, pointer, data.size, sequence_id):
@@ -261,11 +265,11 @@ class LlamaCppEngine:
         self.truncate(sequence_id, length)
 
     def drop(self, key: int) -> None:
-        """Forget what was parked."""
+        """Forget the parked cells of a key."""
         del self._parked[key]
 
     def truncate(self, sequence_id: int, length: int) -> None:
-        """Forget everything of a sequence from position `length` on."""
+        """Forget the tokens of a sequence from position `length` on."""
         llama_cpp.llama_memory_seq_rm(self._memory, sequence_id, length, -1)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What every use of a llama.cpp model needs: its loading, its tokenizer, and its messages in our log."""
+"""Loads llama.cpp models, tokenizes with them, and forwards their log messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = get_logger(__name__)
 
 _UNKNOWN_WORD_BYTES = 32
 _PIECE_BYTES = 512
-_SPECIAL_TOKENS = 8  # most that a tokenizer adds to a text
+_MAX_ADDED_TOKENS = 8  # special tokens that a tokenizer adds to a text
 _GGML_LOG_LEVEL_WARN = 3
 
 
@@ -29,12 +29,12 @@ def _forward_log(level: int, text: bytes, _user_data: ctypes.c_void_p) -> None:
 
 
 def forward_logs() -> None:
-    """Let llama.cpp log where we do, instead of on stderr."""
+    """Forward the messages of llama.cpp to our log instead of stderr."""
     llama_cpp.llama_log_set(_forward_log, ctypes.c_void_p(0))
 
 
 def load_model(path: Path, *, gpu_layers: int, use_extra_bufts: bool) -> llama_cpp.llama_model_p:
-    """Load a GGUF file; raises PreconditionFailed (CONFIG_NO_ENGINE) when it is none that llama.cpp knows."""
+    """Load a GGUF file; raises PreconditionFailed (CONFIG_NO_ENGINE) if llama.cpp does not know the model."""
     forward_logs()
     llama_cpp.llama_backend_init()
     params = llama_cpp.llama_model_default_params()
@@ -50,7 +50,7 @@ def load_model(path: Path, *, gpu_layers: int, use_extra_bufts: bool) -> llama_c
 
 
 class LlamaTokenizer:
-    """Text to a model's tokens and back; may be called from any thread."""
+    """Text to a model's tokens and back; callable from any thread."""
 
     def __init__(self, vocab: llama_cpp.llama_vocab_p) -> None:
         self.vocab = vocab
@@ -58,13 +58,13 @@ class LlamaTokenizer:
 
     @cached_property
     def longest_token_bytes(self) -> int:
-        """Most bytes of text that become one token; of a word that is not known, where that is one token, so many."""
+        """Most bytes of text in one token, an unknown word included."""
         return max(_UNKNOWN_WORD_BYTES, *(len(self.render(token, with_special=True)) for token in range(self.size)))
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         """Split text into token ids."""
         data = text.encode("utf-8")
-        size = len(data) + _SPECIAL_TOKENS
+        size = len(data) + _MAX_ADDED_TOKENS
         tokens = (llama_cpp.llama_token * size)()
         count = llama_cpp.llama_tokenize(self.vocab, data, len(data), tokens, size, add_special, parse_special)
         if count < 0:
@@ -72,12 +72,12 @@ class LlamaTokenizer:
         return list(tokens[:count])
 
     def detokenize(self, tokens: Sequence[int], *, with_special: bool) -> bytes:
-        """Return the bytes of tokens; ids outside the vocabulary give nothing."""
+        """Return the bytes of tokens; ids outside the vocabulary have none."""
         known = (token for token in tokens if 0 <= token < self.size)
         return b"".join(self.render(token, with_special=with_special) for token in known)
 
     def render(self, token: int, *, with_special: bool) -> bytes:
-        """Bytes of a token, control tokens written out if asked."""
+        """Return the bytes of a token; `with_special` writes control tokens out."""
         size = _PIECE_BYTES
         while True:
             buffer = ctypes.create_string_buffer(size)
@@ -94,21 +94,31 @@ class LlamaVocabulary:
         vocab = tokenizer.vocab
         self.size = tokenizer.size
         self.end_tokens = frozenset(token for token in range(self.size) if llama_cpp.llama_vocab_is_eog(vocab, token))
-        marked = (
-            llama_cpp.LLAMA_TOKEN_ATTR_CONTROL
-            | llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED
-            | llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN
-        )
-        texts = (
-            tokenizer.render(token, with_special=True).decode("utf-8", "replace")
-            for token in range(self.size)
-            if llama_cpp.llama_vocab_get_attr(vocab, token) & marked
-        )
-        self.control_texts = tuple(text for text in texts if text)
-        found = (tokenizer.tokenize(text, add_special=False, parse_special=True) for text in MEANT_CONTROL_TEXTS)
-        meant = {tokens[0] for tokens in found if len(tokens) == 1}
+        self.control_texts = _control_texts(tokenizer)
+        meant = _meant_control_tokens(tokenizer)
         self._pieces = [tokenizer.render(token, with_special=token in meant) for token in range(self.size)]
 
     def piece(self, token: int) -> bytes:
-        """Bytes of a token; empty for control tokens, but for those that mark parts of an answer."""
+        """Return the bytes of a token; only the control tokens that mark parts of an answer have bytes."""
         return self._pieces[token]
+
+
+def _control_texts(tokenizer: LlamaTokenizer) -> tuple[str, ...]:
+    """Return the texts that the tokenizer turns into control tokens."""
+    marked = (
+        llama_cpp.LLAMA_TOKEN_ATTR_CONTROL
+        | llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED
+        | llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN
+    )
+    texts = (
+        tokenizer.render(token, with_special=True).decode("utf-8", "replace")
+        for token in range(tokenizer.size)
+        if llama_cpp.llama_vocab_get_attr(tokenizer.vocab, token) & marked
+    )
+    return tuple(text for text in texts if text)
+
+
+def _meant_control_tokens(tokenizer: LlamaTokenizer) -> set[int]:
+    """Return the control tokens whose text a parser of answers must see."""
+    found = (tokenizer.tokenize(text, add_special=False, parse_special=True) for text in MEANT_CONTROL_TEXTS)
+    return {tokens[0] for tokens in found if len(tokens) == 1}

@@ -17,7 +17,6 @@ import numpy as np
 from llguidance import LLMatcher
 from llguidance.llamacpp import lltokenizer_from_vocab
 
-from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Overloaded
 from pagantic_common.grammar.engine_text import GrammarError, has_pattern, start_matcher
 from pagantic_common.workers.work_cache import WorkCache
@@ -27,13 +26,12 @@ from services.inference.core.decoding.sampling import Logits
 from services.inference.core.generation import Constraint, ConstraintKind
 
 MAX_SOURCE_BYTES = 256 * 1024
-GROWTH_BYTES = 8 * 1024 * 1024  # expected growth of a constraint's lexer while it is used
-# A lexer that counts characters grows by this much for each token of a text: measured, English prose.
-TOKEN_BYTES = 14 * 1024
-# The engine's limits end that: measured, with a pattern and without.
+GROWTH_BYTES = 8 * 1024 * 1024  # expected growth of a constraint's lexer in use
+TOKEN_BYTES = 14 * 1024  # growth per token of a lexer that counts characters: measured, English prose
+# The engine's limits end that growth: measured, with a pattern and without.
 MAX_PATTERN_GROWTH_BYTES, MAX_LENGTH_GROWTH_BYTES = 32 * 1024 * 1024, 72 * 1024 * 1024
 _LENGTH = re.compile('"(max|min)Length"')
-WORN_TOKENS = 1024  # after so many, the next request gets a lexer of its own
+WORN_TOKENS = 1024  # after so many tokens, the next request gets a new lexer
 RETRY_AFTER_S = 1.0
 _NEVER = np.float32(-np.inf)
 _REASON_CHARS = 200
@@ -41,7 +39,7 @@ _REASON_CHARS = 200
 
 @dataclass(eq=False)
 class Lexer:
-    """What the matchers of one constraint share, and how much was decoded with it."""
+    """The state that the matchers of one constraint share, and how many tokens it has accepted."""
 
     kind: ConstraintKind
     engine_text: str
@@ -51,21 +49,22 @@ class Lexer:
     max_growth_bytes: int = field(init=False)
 
     def __post_init__(self) -> None:
-        """See whether it counts characters."""
-        has_length = _LENGTH.search(self.engine_text) is not None
-        self.max_growth_bytes = MAX_LENGTH_GROWTH_BYTES if has_length else 0
+        """Set the bound of its growth, which depends on whether it counts characters."""
+        self.max_growth_bytes = 0
         if has_pattern(self.engine_text):
             self.max_growth_bytes = MAX_PATTERN_GROWTH_BYTES
+        elif _LENGTH.search(self.engine_text) is not None:
+            self.max_growth_bytes = MAX_LENGTH_GROWTH_BYTES
 
     @property
     def size_bytes(self) -> int:
-        """About what it takes."""
+        """Its estimated memory."""
         grown_bytes = min(self.max_growth_bytes, TOKEN_BYTES * self.accepted_tokens)
         return self.built_bytes + max(GROWTH_BYTES, grown_bytes)
 
     @property
     def is_worn(self) -> bool:
-        """Whether it has grown so much, or has failed, that nobody else should begin with it."""
+        """Whether a new request should get a new lexer, because this one has grown or failed."""
         return self.has_failed or (self.max_growth_bytes > 0 and self.accepted_tokens >= WORN_TOKENS)
 
 
@@ -77,9 +76,9 @@ class LlguidanceMatcher:
         self.lexer = lexer
 
     def mask(self, logits: Logits) -> Logits:
-        """Return the logits with those of tokens that may not come next at -inf.
+        """Return the logits with every excluded token at -inf.
 
-        Raises InvalidRequest (CONSTRAINT_TOO_COMPLEX) when the engine gives up, here and in `accept`.
+        This and `accept` raise InvalidRequest (CONSTRAINT_TOO_COMPLEX) when the engine gives up.
         """
         bits = np.unpackbits(np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8), bitorder="little")
         self._check()
@@ -95,7 +94,7 @@ class LlguidanceMatcher:
         self._check()
 
     def forced_tokens(self) -> list[int]:
-        """Return the tokens that can only come next."""
+        """Return the tokens that must come next."""
         tokens: list[int] = self._matcher.compute_ff_tokens()
         return tokens
 
@@ -116,45 +115,47 @@ class LlguidanceMatcher:
             self.lexer.has_failed = True
             reason = self._matcher.get_error().split(";", 1)[0].splitlines()[0]
             raise InvalidRequest(
-                f"the decoder cannot go on enforcing the constraint: {reason[:_REASON_CHARS]}",
+                f"the decoder cannot enforce the constraint any longer: {reason[:_REASON_CHARS]}",
                 code=ErrorCode.CONSTRAINT_TOO_COMPLEX,
             )
 
 
 class Workers(Protocol):
-    """Where constraints are tried: processes with bounded time and memory."""
+    """Processes of bounded time and memory that try constraints."""
 
     def run(self, work: Callable[..., Any], *arguments: object) -> Awaitable[Any]:
-        """Return what `work` returns; raises InvalidRequest (CONSTRAINT_TOO_COMPLEX) when that takes too much."""
+        """Return the result of `work`; raises InvalidRequest (CONSTRAINT_TOO_COMPLEX) over the bounds."""
 
 
 class LlguidanceCompiler:
     """Compiles constraints for one model's tokens. Used from one event loop.
 
-    A constraint of 38 bytes can take minutes and gigabytes to build, so each is built in a worker process first, and
-    here only when that was quick and small. Those that are kept take `cache_bytes` at most; together with those that
-    requests hold besides, twice as much.
+    A constraint of 38 bytes can take minutes and gigabytes to build, so a worker process builds each constraint first;
+    this process builds it only if that was quick and small. Cached constraints take at most `cache_bytes`, cached and
+    used ones together at most twice as much.
     """
 
-    def __init__(self, vocab: llama_cpp.llama_vocab_p, workers: Workers, *, cache_bytes: int, clock: Clock) -> None:
+    def __init__(
+        self, vocab: llama_cpp.llama_vocab_p, workers: Workers, *, cache_bytes: int, monotonic_s: Callable[[], float]
+    ) -> None:
         with warnings.catch_warnings():
             # llguidance reads token attributes through a name that llama-cpp-python has deprecated.
             warnings.simplefilter("ignore", DeprecationWarning)
             self._tokenizer = lltokenizer_from_vocab(vocab)
 
         self._workers = workers
-        # Of the cache and of requests, which may end in any thread: a WeakSet is not safe for that.
+        # The cache and requests hold lexers, and requests may end in any thread: a WeakSet is not safe for that.
         self._living: set[weakref.ref[Lexer]] = set()
         self._max_living_bytes = 2 * cache_bytes
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="constraint")
         self._cache: WorkCache[LlguidanceMatcher] = WorkCache(
             max_bytes=cache_bytes,
             size_of=lambda matcher: matcher.lexer.built_bytes + GROWTH_BYTES,
-            monotonic_s=clock.monotonic_s,
+            monotonic_s=monotonic_s,
         )
 
     async def start(self, constraint: Constraint) -> LlguidanceMatcher:
-        """Return a fresh matcher; one that was compiled lately is copied."""
+        """Return a fresh matcher; a cached constraint is copied."""
         source = constraint.text.encode()
         if len(source) > MAX_SOURCE_BYTES:
             raise InvalidRequest(
@@ -164,7 +165,7 @@ class LlguidanceCompiler:
         key = f"{constraint.kind} {hashlib.sha256(source).hexdigest()}"
         matcher, _ = await self._cache.get(key, lambda: self._try(constraint))
         worn = matcher.lexer
-        if worn.is_worn:  # a source that was tried needs no second trial
+        if worn.is_worn:  # the source needs no second trial
             self._cache.drop(key, matcher)
             lexer = Lexer(worn.kind, worn.engine_text, worn.built_bytes)
             matcher, _ = await self._cache.get(key, lambda: self._build(lexer))
@@ -172,11 +173,11 @@ class LlguidanceCompiler:
 
     @property
     def living_bytes(self) -> int:
-        """What all constraints take that something holds."""
+        """Memory of all cached and used constraints."""
         return sum(lexer.size_bytes for known in tuple(self._living) if (lexer := known()) is not None)
 
     def close(self) -> None:
-        """End the thread that builds; it waits for what is being built."""
+        """Finish the current build and end the thread."""
         self._thread.shutdown()
 
     async def _try(self, constraint: Constraint) -> LlguidanceMatcher:

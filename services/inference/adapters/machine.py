@@ -1,4 +1,4 @@
-"""What this machine has for the engine: cores, memory, and how busy others keep it."""
+"""The machine's cores and memory, and how busy other processes keep it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def core_count() -> int:
-    """Return the physical cores that this process may use: of its affinity, and no more than its cgroup's quota."""
+    """Return the physical cores that this process may use, by its affinity and its cgroup's quota."""
     if not hasattr(os, "sched_getaffinity"):
         return psutil.cpu_count(logical=False) or os.cpu_count() or 1
     siblings = {_read(_TOPOLOGY / f"cpu{cpu}/topology/thread_siblings_list") or str(cpu) for cpu in _affinity()}
@@ -23,10 +23,12 @@ def core_count() -> int:
 
 
 def free_memory_bytes() -> int:
-    """Return what can be taken without swapping, on the machine and within this process's cgroup."""
+    """Return the memory that is free without swapping, on the machine and within this process's cgroup."""
     free = int(psutil.virtual_memory().available)
     limit, used = _read(_CGROUP / "memory.max"), _read(_CGROUP / "memory.current")
-    return min(free, int(limit) - int(used)) if limit.isdigit() and used.isdigit() else free
+    if not limit.isdigit() or not used.isdigit():
+        return free
+    return min(free, int(limit) - int(used))
 
 
 def cpu_name() -> str:
@@ -37,7 +39,7 @@ def cpu_name() -> str:
 
 @dataclass(frozen=True, slots=True)
 class CpuClock:
-    """A reading of the processor time that everything and this process had used."""
+    """A reading of the used processor time, of all processes and of this one."""
 
     at_s: float
     all_s: float
@@ -48,19 +50,19 @@ class CpuClock:
         """Read now."""
         times = psutil.cpu_times()
         idle_s = times.idle + getattr(times, "iowait", 0.0)
-        # Guests are counted in user and nice already; stolen time is time that others used.
+        # User and nice time include guests already; stolen time counts as used by others.
         counted_s = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
         return cls(time.monotonic(), counted_s - idle_s, time.process_time())
 
     def others_cores(self) -> float:
-        """Return the cores that others have used since this reading, on average."""
+        """Return the cores that other processes have used since this reading, on average."""
         now = CpuClock.read()
         busy_s = (now.all_s - self.all_s) - (now.own_s - self.own_s)
         return max(0.0, busy_s / max(now.at_s - self.at_s, 0.001))
 
 
 def spare_cores(wanted: int) -> int:
-    """Return the cores of the machine that are left when `wanted` are used."""
+    """Return the cores of the machine beyond `wanted` ones."""
     return max(0, (os.cpu_count() or wanted) - wanted)
 
 
@@ -72,9 +74,9 @@ def _quota_cores() -> float:
     quota, _, period = _read(_CGROUP / "cpu.max").partition(" ")
     if not quota:  # cgroup v1
         quota, period = _read(_CGROUP / "cpu/cpu.cfs_quota_us"), _read(_CGROUP / "cpu/cpu.cfs_period_us")
-    return (
-        int(quota) / int(period) if quota.isdigit() and period.isdigit() and int(period) else float(os.cpu_count() or 1)
-    )
+    if quota.isdigit() and period.isdigit() and int(period):
+        return int(quota) / int(period)
+    return float(os.cpu_count() or 1)
 
 
 def _read(path: Path) -> str:

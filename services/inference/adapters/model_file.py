@@ -1,4 +1,4 @@
-"""What a GGUF file says of itself, read without its weights."""
+"""Reads the description of a model from its GGUF file, without its weights."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _RANK_POOLING = str(llama_cpp.LLAMA_POOLING_TYPE_RANK)
 def describe_model(path: Path, *, alias: str, context_tokens: int) -> ModelInfo:
     """Return a model's description.
 
-    Raises PreconditionFailed (CONFIG_NO_ENGINE) when the file is none that llama.cpp knows, or neither generates text
+    Raises PreconditionFailed (CONFIG_NO_ENGINE) if llama.cpp does not know the model, or if it neither generates text
     nor makes embeddings.
     """
     if not path.is_file():
@@ -40,30 +40,38 @@ def describe_model(path: Path, *, alias: str, context_tokens: int) -> ModelInfo:
             code=ErrorCode.CONFIG_NO_ENGINE,
         )
     try:
-        architecture = _metadata(model, "general.architecture")
-        pooling = _metadata(model, f"{architecture}.pooling_type")
-        is_embedding = pooling not in _NO_POOLING
-        if pooling == _RANK_POOLING:
-            raise PreconditionFailed(
-                f"model {alias!r} ranks pairs of texts (pooling 'rank'), and makes no embeddings",
-                code=ErrorCode.CONFIG_NO_ENGINE,
-            )
-        if not is_embedding and _metadata(model, f"{architecture}.attention.causal") == "false":
-            raise PreconditionFailed(
-                f"model {alias!r} cannot generate text, and its file names no pooling to make embeddings with",
-                code=ErrorCode.CONFIG_NO_ENGINE,
-            )
-        trained = _metadata(model, f"{architecture}.context_length")
-        capabilities: tuple[str, ...] = EMBEDDING_CAPABILITIES if is_embedding else TEXT_CAPABILITIES
-        if not is_embedding and llama_cpp.llama_model_chat_template(model, None):
-            capabilities = CHAT_CAPABILITIES
+        return _describe(model, alias, context_tokens)
     finally:
         llama_cpp.llama_model_free(model)
-    window = min(context_tokens, int(trained)) if trained.isdigit() else context_tokens
-    return ModelInfo(name=alias, context_window=window, capabilities=capabilities)
+
+
+def _describe(model: llama_cpp.llama_model_p, alias: str, context_tokens: int) -> ModelInfo:
+    architecture = _metadata(model, "general.architecture")
+    pooling = _metadata(model, f"{architecture}.pooling_type")
+    window = context_tokens
+    trained = _metadata(model, f"{architecture}.context_length")
+    if trained.isdigit():
+        window = min(context_tokens, int(trained))
+    if pooling == _RANK_POOLING:
+        raise PreconditionFailed(
+            f"model {alias!r} ranks pairs of texts (pooling 'rank'), and makes no embeddings",
+            code=ErrorCode.CONFIG_NO_ENGINE,
+        )
+    if pooling not in _NO_POOLING:
+        return ModelInfo(alias, window, EMBEDDING_CAPABILITIES)
+    if _metadata(model, f"{architecture}.attention.causal") == "false":
+        raise PreconditionFailed(
+            f"model {alias!r} cannot generate text, and its file names no pooling to make embeddings with",
+            code=ErrorCode.CONFIG_NO_ENGINE,
+        )
+    if llama_cpp.llama_model_chat_template(model, None):
+        return ModelInfo(alias, window, CHAT_CAPABILITIES)
+    return ModelInfo(alias, window, TEXT_CAPABILITIES)
 
 
 def _metadata(model: llama_cpp.llama_model_p, key: str) -> str:
     buffer = ctypes.create_string_buffer(_VALUE_BYTES)
     length = llama_cpp.llama_model_meta_val_str(model, key.encode(), buffer, _VALUE_BYTES)
-    return buffer.value.decode("utf-8", "replace") if length >= 0 else ""
+    if length < 0:
+        return ""
+    return buffer.value.decode("utf-8", "replace")

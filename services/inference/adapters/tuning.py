@@ -1,4 +1,4 @@
-"""Measures how to run a model in a child process, and keeps what was found. Does not load the engine itself."""
+"""Measures in a child process how to run a model, and keeps the result. Does not load the engine itself."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from services.inference.ports import MeasuringFailed
 PROBE = "services.inference.adapters.tuning_probe"
 CHECK_TIMEOUT_S = 300.0
 ROUND_TIMEOUT_S = 120.0
-LOOK_S = 1.0
-WHAT_IS_MEASURED = "3"  # raised when probes change, so that what older ones found is not used
+OBSERVATION_S = 1.0
+PROBE_VERSION = "3"  # raise it when the probe changes, so that older results are not used
 STEP_SIZES = (64, 128, 256)
 LONG_TOKENS = 1536  # flash attention that wins at 512 tokens may lose here
 HASHED_BYTES = 1024 * 1024
@@ -38,7 +38,7 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a measurement holds for: this machine's cores and one model."""
+    """The machine and the model that a measurement is valid for."""
 
     model_path: Path
     gpu_layers: int
@@ -53,7 +53,7 @@ class Machine:
         with self.model_path.open("rb") as file:
             beginning = file.read(HASHED_BYTES)
         parts = (
-            WHAT_IS_MEASURED,
+            PROBE_VERSION,
             importlib.metadata.version("llama-cpp-python"),
             cpu_name(),
             str(self.cores),
@@ -66,14 +66,14 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What is known of a model on this machine: whether it runs with extra buffer types, and what was measured."""
+    """A model's kept results on this machine: whether it runs with extra buffer types, and its tuning."""
 
     use_extra_bufts: bool
     tuning: Tuning | None = None
 
 
 class TuningFile:
-    """Keeps what is known of one model on this machine; `use_extra_bufts` is kept with every tuning."""
+    """Keeps the results of one model on this machine; `use_extra_bufts` is kept with every tuning."""
 
     def __init__(self, machine: Machine, folder: Path) -> None:
         self.machine = machine
@@ -82,7 +82,7 @@ class TuningFile:
         self._file = folder / f"{machine.key()}.json"
 
     def load(self) -> Kept | None:
-        """Return what was kept, None when nothing was that can be read."""
+        """Return the kept results; None if nothing readable was kept."""
         try:
             stored = json.loads(self._file.read_text(encoding="utf-8"))
             tuning = stored["tuning"]
@@ -93,7 +93,7 @@ class TuningFile:
             return None
 
     def save(self, tuning: Tuning | None) -> str:
-        """Keep a tuning, or that there is none; returns why that cannot be, empty when it was kept."""
+        """Keep a tuning, or None for a machine without one; returns the problem if that fails, else an empty text."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             partial = self._file.with_suffix(f".{os.getpid()}.tmp")
@@ -106,21 +106,23 @@ class TuningFile:
 
 
 class ChildProber:
-    """Measures rounds in a child process, as long as the generator is read; implements Prober."""
+    """Measures rounds in a child process while the generator is read; implements Prober."""
 
     def __init__(self, machine: Machine, use_extra_bufts: Callable[[], bool]) -> None:
         self._machine = machine
         self._use_extra_bufts = use_extra_bufts
 
     async def why_not(self) -> str:
-        """Return why measuring would be in vain now: too little memory, or a busy machine."""
+        """Return why measuring is not possible now: too little memory, or a busy machine."""
         needed = int(self._machine.model_path.stat().st_size * WEIGHTS_FACTOR) + PROBE_BYTES
         if (free := free_memory_bytes()) < needed:
             return f"{free // 2**20} MiB of memory are free, measuring takes {needed // 2**20} MiB"
         clock = CpuClock.read()
-        await asyncio.sleep(LOOK_S)
-        look = Round(Measurements({}, {}, {}), clock.others_cores(), spare_cores(self._machine.cores))
-        return "" if look.is_quiet else f"the machine is busy: other processes use {look.others_cores:.1f} cores"
+        await asyncio.sleep(OBSERVATION_S)
+        observed = Round(Measurements({}, {}, {}), clock.others_cores(), spare_cores(self._machine.cores))
+        if observed.is_quiet:
+            return ""
+        return f"the machine is busy: other processes use {observed.others_cores:.1f} cores"
 
     async def rounds(self) -> AsyncGenerator[Round, None]:
         """Yield rounds; closing the generator ends the child at once. Raises MeasuringFailed when it dies."""
@@ -136,12 +138,12 @@ class ChildProber:
 
 
 async def check_engine(machine: Machine) -> bool:
-    """Return whether the engine decodes here with its extra buffer types; it does without them if False.
+    """Return whether the engine decodes here with its extra buffer types; if False, it decodes without them.
 
-    Raises PreconditionFailed when it dies either way.
+    Raises PreconditionFailed if it dies either way.
     """
     code = await _check(machine, use_extra_bufts=True)
-    if code >= 0:  # it lived; a model that does not load is told of by the service, in the engine's words
+    if code >= 0:  # it did not die; the service itself reports a model that does not load
         return True
     if await _check(machine, use_extra_bufts=False) != 0:
         raise PreconditionFailed(
@@ -149,12 +151,12 @@ async def check_engine(machine: Machine) -> bool:
             "it with `make clean setup`, or use another model",
             code=ErrorCode.CONFIG_NO_ENGINE,
         )
-    log.warning("the engine dies with its extra buffer types: going on without them", exit_code=code)
+    log.warning("the engine dies with its extra buffer types: it runs without them", exit_code=code)
     return False
 
 
 def cache_folder() -> Path:
-    """Folder for what can be made again: pagantic in the user's cache."""
+    """Return the folder of pagantic in the user's cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or home_folder() / ".cache") / "pagantic"
 
 
@@ -193,7 +195,7 @@ async def _start(
 
 
 async def _read_line(child: asyncio.subprocess.Process) -> bytes:
-    assert child.stdout is not None  # noqa: S101 - it was asked for
+    assert child.stdout is not None  # noqa: S101 - the child has a pipe
     try:
         async with asyncio.timeout(ROUND_TIMEOUT_S):
             return await child.stdout.readline()

@@ -1,6 +1,6 @@
-"""Measures ways to run a model, and prints a JSON object for each round; or only tries the engine on this CPU.
+"""Measures ways to run a model and prints a JSON object for each round, or only tries the engine on this CPU.
 
-It is a process of its own: it is killed when a request comes, and a build that this CPU cannot run dies here.
+It is a process of its own, because a request kills it, and a build that this CPU cannot run dies here.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Bench:
         self._long_tokens = long_tokens
 
     def prepare(self, *, batch_tokens: int) -> None:
-        """Compute the prompt, shorter where that would take too long."""
+        """Compute the prompt, or a shorter one if it takes too long."""
         started_s, size = time.perf_counter(), 0
         while size < self._long_tokens and (size < SHORT_TOKENS or time.perf_counter() - started_s < LONGEST_PROMPT_S):
             self._engine.decode([Slice(0, [1] * batch_tokens, size, 1)])
@@ -100,7 +100,7 @@ class _Bench:
 def measure(
     path: Path, options: EngineOptions, *, threads: tuple[int, ...], sizes: tuple[int, ...], long_tokens: int
 ) -> None:
-    """Print rounds; the first of `threads` is the one that the others are compared with."""
+    """Print rounds; the first of `threads` is the number that the others are compared with."""
     options = replace(
         options,
         threads=threads[0],
@@ -160,11 +160,11 @@ def _end_with_parent(parent: int) -> None:
 
 
 def main() -> None:
-    """Do what the one argument, a JSON object, asks for."""
+    """Carry out the order in the only argument, a JSON object."""
     order = json.loads(sys.argv[1])
     _end_with_parent(order["parent"])
     os.nice(order["nice"])
-    set_up_logging("inference", level="ERROR", log_format=LogFormat.JSON)  # on stderr: stdout is for rounds
+    set_up_logging("inference", level="ERROR", log_format=LogFormat.JSON)  # logs to stderr, rounds to stdout
     path, options = Path(order["path"]), EngineOptions(**order["options"])
     if order["threads"]:
         measure(

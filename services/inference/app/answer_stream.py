@@ -1,16 +1,16 @@
-"""What the scheduler says of one request, as the events that its caller gets."""
+"""Turns the scheduler's events of one request into the events of its caller."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+import uuid
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pagantic_common.domain.clock import Clock
-from pagantic_common.domain.errors import Cancelled, DeadlineExceeded, ErrorCode, Internal, InvalidRequest, Unavailable
-from pagantic_common.domain.messages import ModelInfo
+from pagantic_common.domain.errors import ErrorCode, Internal
 from pagantic_common.domain.usage import TokenUsage
-from services.inference.core.answers.answer import AnswerParser
+from services.inference.core.answers.answer import AnswerForm, AnswerParser
 from services.inference.core.answers.answer_text import Piece
 from services.inference.core.generation import (
     CandidateEnd,
@@ -24,7 +24,6 @@ from services.inference.core.generation import (
 from services.inference.core.scheduling.branches import (
     Ended,
     Failed,
-    FailureCause,
     Finished,
     Progress,
     Prompted,
@@ -40,28 +39,19 @@ class _Answer:
 
 
 class AnswerStream:
-    """The events of one request; feed `put` from the event loop and read `events` once.
+    """The events of one request; call `put` on the event loop, and read `events` once.
 
     Args:
-        started: The first event but for what the prompt took from the cache.
-        new_parser: Makes the parser of one candidate.
+        started: The first event; the scheduler adds the cached tokens of the prompt.
+        form: How the answers are written.
         candidate_count: Number of candidates.
-        is_enforced: The decoder gives a tool call, so that an answer without one is malformed.
         clock: Time for the usage.
     """
 
-    def __init__(
-        self,
-        *,
-        started: Started,
-        new_parser: Callable[[], AnswerParser],
-        candidate_count: int,
-        is_enforced: bool,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, *, started: Started, form: AnswerForm, candidate_count: int, clock: Clock) -> None:
         self._started = started
-        self._answers = [_Answer(new_parser()) for _ in range(candidate_count)]
-        self._is_enforced = is_enforced
+        self._is_enforced = form.is_enforced
+        self._answers = [_Answer(_new_parser(form)) for _ in range(candidate_count)]
         self._clock = clock
         self._prompted_s = 0.0
         self._arrived: list[SchedulerEvent] = []
@@ -74,33 +64,36 @@ class AnswerStream:
         self._has_arrived.set()
 
     async def events(self) -> AsyncGenerator[Event, None]:
-        """Give the events until the request ends; the deltas of a candidate that wait together are joined.
+        """Yield the events until the request ends; waiting deltas of a candidate are joined.
 
-        Raises Cancelled, DeadlineExceeded, InvalidRequest (CONSTRAINT_TOO_COMPLEX) for a constraint that the decoder
-        gives up, Unavailable (INFERENCE_MODEL_UNAVAILABLE) when the engine breaks, Internal (INFERENCE_ENGINE_ERROR,
-        INFERENCE_MALFORMED_RESPONSE), and RuntimeError from whatever else this request's decoding raised.
+        Raises Cancelled, DeadlineExceeded, InvalidRequest (CONSTRAINT_TOO_COMPLEX) when the decoder gives up the
+        constraint, Unavailable (INFERENCE_MODEL_UNAVAILABLE) when the engine breaks, Internal (INFERENCE_ENGINE_ERROR,
+        INFERENCE_MALFORMED_RESPONSE), and RuntimeError for any other error in this request's decoding.
         """
         while not self.is_done:
             await self._has_arrived.wait()
             self._has_arrived.clear()
             arrived, self._arrived = self._arrived, []
-            deltas: dict[int, Delta] = {}
-            for event in arrived:
-                if isinstance(event, Progress):
+            for event in self._join(arrived):
+                yield event
+
+    def _join(self, arrived: Sequence[SchedulerEvent]) -> Iterator[Event]:
+        """Yield the caller's events for those of the scheduler, with one delta per candidate and run of progress."""
+        deltas: dict[int, Delta] = {}
+        for event in arrived:
+            match event:
+                case Progress():
                     self._progress(event, deltas)
-                    continue
-                if isinstance(event, Ended):
+                case Ended():
                     end = self._end(event, deltas)
-                    if (delta := deltas.pop(event.candidate, None)) is not None:
-                        yield delta
+                    if event.candidate in deltas:
+                        yield deltas.pop(event.candidate)
                     yield end
-                    continue
-                for delta in deltas.values():
-                    yield delta
-                deltas = {}
-                yield self._turn(event)
-            for delta in deltas.values():
-                yield delta
+                case _:
+                    yield from deltas.values()
+                    deltas = {}
+                    yield self._turn(event)
+        yield from deltas.values()
 
     def _turn(self, event: Prompted | Finished | Failed) -> Event:
         match event:
@@ -110,10 +103,10 @@ class AnswerStream:
                 return self._started
             case Finished():
                 self.is_done = True
-                return Completed(self._usage(event, self._started.model), event.rows)
+                return Completed(self._usage(event), event.rows)
             case Failed():
                 self.is_done = True
-                raise failure_of(event)
+                raise event.to_error()
 
     def _progress(self, event: Progress, deltas: dict[int, Delta]) -> None:
         for index in event.candidates:
@@ -139,16 +132,24 @@ class AnswerStream:
             reason = FinishReason.TOOL
         return CandidateEnd(event.candidate, reason, event.output_tokens, parser.calls, event.constraint_satisfied)
 
-    def _usage(self, event: Finished, model: ModelInfo) -> TokenUsage:
+    def _usage(self, event: Finished) -> TokenUsage:
         return TokenUsage(
             prompt_tokens=self._started.prompt_tokens,
             cached_prompt_tokens=self._started.cached_prompt_tokens,
             output_tokens=event.output_tokens,
             reasoning_tokens=sum(answer.reasoning_tokens for answer in self._answers),
             context_tokens=self._started.prompt_tokens + event.longest_output,
-            context_window=model.context_window,
+            context_window=self._started.model.context_window,
             decode_seconds=self._clock.monotonic_s() - self._prompted_s,
         )
+
+
+def _new_parser(form: AnswerForm) -> AnswerParser:
+    return AnswerParser(form.dialect, form.tool_names, is_enforced=form.is_enforced, new_call_id=_new_call_id)
+
+
+def _new_call_id() -> str:
+    return f"call_{uuid.uuid4().hex[:16]}"
 
 
 def _add_pieces(delta: Delta, pieces: list[Piece]) -> Delta:
@@ -168,22 +169,3 @@ def _add_pieces(delta: Delta, pieces: list[Piece]) -> Delta:
         reasoning=delta.reasoning + "".join(piece.reasoning for piece in pieces),
         tool_calls=tuple(calls),
     )
-
-
-def failure_of(event: Failed) -> Exception:
-    """Return the error that a failed request's caller gets."""
-    match event.cause:
-        case FailureCause.CANCELLED:
-            return Cancelled("the caller cancelled or went away")
-        case FailureCause.DEADLINE:
-            return DeadlineExceeded("the deadline passed while decoding")
-        case FailureCause.ENGINE:
-            return Internal(event.reason, code=ErrorCode.INFERENCE_ENGINE_ERROR)
-        case FailureCause.BROKEN:
-            return Unavailable(f"the engine is broken: {event.reason}", code=ErrorCode.INFERENCE_MODEL_UNAVAILABLE)
-        case FailureCause.CONSTRAINT:
-            return InvalidRequest(event.reason, code=ErrorCode.CONSTRAINT_TOO_COMPLEX)
-        case FailureCause.UNEXPECTED:
-            unexpected = RuntimeError("decoding of one request failed")
-            unexpected.__cause__ = event.error
-            return unexpected

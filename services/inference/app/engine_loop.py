@@ -1,4 +1,4 @@
-"""The thread that owns an engine: it asks the scheduler what to do, lets the engine do it, and tells who waits."""
+"""The thread that owns an engine: it asks the scheduler for a plan, has the engine decode it, and hands out events."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class EngineLoop:
     Args:
         engine: The engine; only this thread decodes with it.
         limits: Bounds of the scheduler.
-        max_idle_tokens: KV cells that may be kept for tokens of finished requests.
-        max_parked_bytes: Host memory for cells of finished requests that are not kept.
+        max_idle_tokens: KV cells that finished requests may keep.
+        max_parked_bytes: Host memory for the KV cells of finished requests that leave the cache.
         clock: Time for deadlines and costs.
-        post: Runs a callback where the events are wanted, soon; may be called from any thread.
-        stream_interval_s: Text of shorter intervals is handed out together: a message costs as much as a short step.
+        post: Runs a callback on the receivers' event loop; callable from any thread.
+        stream_interval_s: Least time between two deliveries of text; a delivery costs as much as a short step.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class EngineLoop:
         self._thread.start()
 
     def submit(self, request: DecodeRequest, deliver: Deliver) -> int:
-        """Let a request in and return its number. Its events go to `deliver`, in order; the last is Finished or Failed.
+        """Queue a request and return its number. `deliver` gets its events in order, Finished or Failed as the last.
 
         Raises Overloaded (INFERENCE_OVERLOADED) when too many wait and Unavailable (INFERENCE_MODEL_UNAVAILABLE)
         when the engine is broken.
@@ -93,13 +93,13 @@ class EngineLoop:
         return number
 
     def check_capacity(self) -> None:
-        """Raise what `submit` would raise now."""
+        """Raise the error that `submit` would raise now."""
         with self._changed:
             self._check_health()
             self.scheduler.check_capacity()
 
     def cancel(self, number: int) -> None:
-        """Stop decoding for a request within one step; nobody is told of its end."""
+        """Stop decoding for a request within one step; no further event is delivered."""
         with self._changed:
             if self._deliver.pop(number, None) is not None:
                 self.scheduler.cancel(number)
@@ -110,9 +110,10 @@ class EngineLoop:
             self.scheduler.cancel_candidate(number, index)
 
     def when_idle(self, change: Callable[[], None]) -> Future[None]:
-        """Run what changes the engine on its thread, once nothing is decoded; afterwards the engine's cache is empty.
+        """Run a change of the engine on its thread, once nothing is decoded; afterwards the engine's cache is empty.
 
-        Requests that come meanwhile wait. One change at a time; it fails with what it raises, or when the loop closes.
+        New requests wait for the change. The future fails with the change's error, or with Unavailable when another
+        change waits, or when the loop closes.
         """
         done: Future[None] = Future()
         with self._changed:
@@ -124,28 +125,24 @@ class EngineLoop:
         return done
 
     def stuck_for_s(self, now_s: float) -> float:
-        """Return how long the present step has been running."""
+        """Return the age of the current step; 0 when none is running."""
         started_s = self._step_started_s
-        return 0.0 if started_s is None else now_s - started_s
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether the thread runs."""
-        return self._thread.is_alive()
+        if started_s is None:
+            return 0.0
+        return now_s - started_s
 
     def give_up(self, reason: str) -> None:
-        """Tell every caller that the engine is broken, and refuse new requests: the thread is stuck or dead."""
+        """Fail every request and refuse new ones: the thread is stuck or dead."""
         with self._changed:
             if self.broken_because:
                 return
             self.broken_because = reason
-            # The scheduler may be what broke, so it is not asked who waits.
+            # The scheduler itself may be broken, so the numbers come from the receivers.
             self._hand_out([Failed(number, FailureCause.BROKEN, reason) for number in self._deliver])
-            if self._change is not None and not self._change[1].done():
-                self._change[1].set_exception(Unavailable(f"the engine is broken: {reason}"))
+            self._fail_change(f"the engine is broken: {reason}")
 
     def close(self) -> None:
-        """Fail what still runs, within one step, and let the thread end."""
+        """Fail the remaining requests within one step, and end the thread."""
         with self._changed:
             self._is_closing = True
             self._changed.notify()
@@ -166,14 +163,14 @@ class EngineLoop:
             self.give_up(f"its thread died of {type(error).__name__}")
 
     def _next_work(self) -> Callable[[], None] | None:
+        """Wait for work and return it; None when the loop closes."""
         with self._changed:
-            while not self._is_closing and (self.broken_because or not self.scheduler.has_work):
+            while not self._is_closing and self._is_idle:
                 if self._change is not None:
                     return self._carry_out_change
                 self._changed.wait()
             if self._is_closing:
-                if self._change is not None and not self._change[1].done():
-                    self._change[1].set_exception(Unavailable("the engine closes"))
+                self._fail_change("the engine closes")
                 self._hand_out(self.scheduler.fail(None, "the service stops", FailureCause.CANCELLED))
                 return None
             plan = self.scheduler.decide(self._clock.monotonic_s())
@@ -182,18 +179,26 @@ class EngineLoop:
                 self._changed.wait(_STUCK_RETRY_S)
             return partial(self._carry_out, plan)
 
+    @property
+    def _is_idle(self) -> bool:
+        return bool(self.broken_because) or not self.scheduler.has_work
+
+    def _fail_change(self, reason: str) -> None:
+        if self._change is not None and not self._change[1].done():
+            self._change[1].set_exception(Unavailable(reason))
+
     def _carry_out_change(self) -> None:
         assert self._change is not None  # noqa: S101 - only this thread takes it
         change, done = self._change
         error: Exception | None = None
         try:
             change()
-        except Exception as raised:  # noqa: BLE001 - whoever asked is told
+        except Exception as raised:  # noqa: BLE001 - the future carries it to the caller
             error = raised
         with self._changed:
             self._change = None
             self.scheduler.renew(self._empty_tree(), self.engine.max_batch_tokens)
-        if done.done():  # the engine was given up meanwhile
+        if done.done():  # `give_up` has failed it
             return
         if error is None:
             done.set_result(None)
@@ -219,7 +224,7 @@ class EngineLoop:
                 self._hand_out(settle())
 
     def _prepare_and_decode(self, plan: Plan) -> Callable[[], Sequence[SchedulerEvent]]:
-        """Let the engine do what was planned and return what that changes."""
+        """Apply a plan's operations, decode its batch, and return the scheduler's answer to the result."""
         try:
             for operation in plan.operations:
                 apply_operation(self.engine, operation)
@@ -239,7 +244,7 @@ class EngineLoop:
         return partial(self.scheduler.apply, plan, logits, self._clock.monotonic_s() - started_s)
 
     def _hand_out(self, events: Sequence[SchedulerEvent]) -> None:
-        """Post the events of a step, all at once, so that a step wakes their receivers once at most."""
+        """Post the events of a step together, so that a step wakes the receivers' event loop at most once."""
         is_urgent = False
         for event in events:
             deliver = self._deliver.get(event.number)
@@ -256,7 +261,7 @@ class EngineLoop:
 
 
 def apply_operation(engine: TextEngine, operation: Operation) -> None:
-    """Let an engine do what a prefix tree asks of its cache."""
+    """Apply an operation of the prefix tree to the engine's cache."""
     match operation:
         case CopyPrefix():
             engine.copy_prefix(operation.source, operation.target, operation.length)

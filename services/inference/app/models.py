@@ -1,4 +1,4 @@
-"""The models of this service by alias: loaded when first used, unloaded by least use where memory is limited."""
+"""The models of this service by alias: loaded at their first use; where memory is short, the least used is unloaded."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Overloaded, PaganticError, Unavailable
+from pagantic_common.domain.errors import ErrorCode, InvalidRequest, NotFound, Overloaded, PaganticError, Unavailable
 from pagantic_common.domain.messages import ModelInfo
 from services.inference.app.embedding import Embedding
 from services.inference.app.generation import Generation
-from services.inference.app.preparation import Preparation
+from services.inference.app.workload import Load, Workload
 from services.inference.core.embedding import CAPABILITY
-from services.inference.ports import Tokenizer
+from services.inference.core.generation import ChatPrompt
 
 RETRY_AFTER_S = 5.0
 COOL_DOWN_S = 5.0  # between two attempts to load a model that fails
@@ -23,7 +23,7 @@ COOL_DOWN_S = 5.0  # between two attempts to load a model that fails
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A model that can be served; `memory_bytes` is what loading it is expected to take."""
+    """A model that can be served; `memory_bytes` is the expected memory of the loaded model."""
 
     info: ModelInfo
     memory_bytes: int
@@ -31,49 +31,33 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A loaded model and what it can do."""
+    """A loaded model."""
 
     info: ModelInfo
-    tokenizer: Tokenizer
-    close: Callable[[], Awaitable[None]]
-    generation: Generation | None = None
-    embedding: Embedding | None = None
-
-    @property
-    def preparation(self) -> Preparation:
-        """What tokenizes for this model."""
-        return (self.generation or self.embeds()).preparation
+    workload: Workload
 
     def generates(self) -> Generation:
-        """Return what generates text; raises InvalidRequest when this model does not."""
-        if self.generation is None:
+        """Return the generation of text; raises InvalidRequest for an embedding model."""
+        if not isinstance(self.workload, Generation):
             raise InvalidRequest(
                 f"model {self.info.name!r} makes embeddings, not text", code=ErrorCode.CONFIG_NO_ENGINE
             )
-        return self.generation
+        return self.workload
 
     def embeds(self) -> Embedding:
-        """Return what makes embeddings; raises InvalidRequest when this model does not."""
-        if self.embedding is None:
+        """Return the embedding of texts; raises InvalidRequest for a model that generates text."""
+        if not isinstance(self.workload, Embedding):
             raise InvalidRequest(
                 f"model {self.info.name!r} generates text, it makes no embeddings", code=ErrorCode.CONFIG_NO_ENGINE
             )
-        return self.embedding
+        return self.workload
 
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """How busy the loaded models are, together."""
-
-    queued_requests: int = 0
-    queue_capacity: int = 0
-    running_sequences: int = 0
-    sequence_capacity: int = 0
-    kv_used_tokens: int = 0
-    kv_capacity_tokens: int = 0
-    output_tokens_total: int = 0
-    computed_tokens_total: int = 0
-    preemptions_total: int = 0
+    async def count_tokens(self, texts: Sequence[str], chat: ChatPrompt | None) -> tuple[list[int], int]:
+        """Return the tokens of each text, and those of the rendered conversation; 0 without a conversation."""
+        counts = await self.workload.preparation.count(texts)
+        if chat is None:
+            return counts, 0
+        return counts, len(await self.generates().prompt_tokens(chat))
 
 
 class _Entry:
@@ -83,7 +67,7 @@ class _Entry:
         self.users = 0
         self.last_used = 0
         self.loaded_at_s = -math.inf
-        self.failure: PaganticError | None = None  # why the last load failed, until `retry_at_s`
+        self.failure: PaganticError | None = None  # the last load's, repeated until `retry_at_s`
         self.retry_at_s = -math.inf
 
 
@@ -93,12 +77,12 @@ class Models:
     Args:
         specs: At least one, with distinct aliases.
         load: Loads a model.
-        memory_limit_bytes: What loaded models may take together; 0 is no limit.
-        min_residence_s: How long a loaded model stays at least; else two models in the room of one would take turns.
+        memory_limit_bytes: Memory of all loaded models together; 0 is no limit.
+        min_residence_s: Least time that a model stays loaded, so that two models do not replace each other in turn.
         monotonic_s: The time.
 
     Attributes:
-        in_use: Set while anything uses a model.
+        in_use: Set while a request uses a model.
     """
 
     def __init__(
@@ -132,37 +116,36 @@ class Models:
         return [task.result() for task in tasks if task.done() and not task.cancelled() and task.exception() is None]
 
     def load(self) -> Load:
-        """Return how busy the service is."""
-        schedulers = [served.generation.loop.scheduler for served in self.loaded if served.generation is not None]
-        embeddings = [served.embedding for served in self.loaded if served.embedding is not None]
-        return Load(
-            queued_requests=sum(scheduler.waiting for scheduler in schedulers)
-            + sum(embedding.queue.waiting for embedding in embeddings),
-            queue_capacity=sum(scheduler.limits.queue_capacity for scheduler in schedulers)
-            + sum(embedding.queue_capacity for embedding in embeddings),
-            running_sequences=sum(scheduler.running for scheduler in schedulers)
-            + sum(embedding.running_texts for embedding in embeddings),
-            sequence_capacity=sum(scheduler.limits.max_running for scheduler in schedulers)
-            + sum(embedding.embedder.max_batch_texts for embedding in embeddings),
-            kv_used_tokens=sum(scheduler.tree.used_tokens for scheduler in schedulers),
-            kv_capacity_tokens=sum(scheduler.tree.capacity_tokens for scheduler in schedulers),
-            output_tokens_total=sum(scheduler.output_tokens_total for scheduler in schedulers),
-            computed_tokens_total=sum(scheduler.rows_total for scheduler in schedulers)
-            + sum(embedding.computed_tokens_total for embedding in embeddings),
-            preemptions_total=sum(scheduler.preemptions_total for scheduler in schedulers),
-        )
+        """Return how busy the loaded models are together."""
+        return sum((served.workload.load() for served in self.loaded), Load())
+
+    def cancel_candidates(self, inference_id: str, indexes: Sequence[int]) -> None:
+        """Cancel candidates of a running inference; the others continue.
+
+        Raises NotFound when no loaded model runs it, and InvalidRequest for a candidate that it does not have.
+        """
+        for served in self.loaded:
+            workload = served.workload
+            if isinstance(workload, Generation) and workload.runs(inference_id):
+                workload.cancel_candidates(inference_id, indexes)
+                return
+        raise NotFound(f"no inference {inference_id!r} runs here: it ended, or another replica has it")
 
     def embedding_alias(self, alias: str) -> str:
-        """Return the alias of an embedding model; of the first one for an empty alias.
+        """Return the alias of an embedding model; an empty alias is the first embedding model.
 
-        Raises InvalidRequest (CONFIG_NO_ENGINE) for a model that makes no embeddings, or when there is none that does.
+        Raises InvalidRequest (CONFIG_NO_ENGINE) for a model that makes no embeddings, or when there is no such model.
         """
         able = [name for name, entry in self._entries.items() if CAPABILITY in entry.spec.info.capabilities]
-        if alias in able or (alias and alias not in self._entries):
-            return alias  # an unknown one is told of when it is used
+        if alias in able:
+            return alias
+        if alias and alias not in self._entries:
+            return alias  # `use` refuses an unknown alias
         if not alias and able:
             return able[0]
-        hint = f"use {', '.join(map(repr, able))}" if able else "this service has no model that does"
+        hint = "this service has no model that does"
+        if able:
+            hint = f"use {', '.join(map(repr, able))}"
         name = alias or self._default
         raise InvalidRequest(
             f"model {name!r} generates text, it makes no embeddings: {hint}", code=ErrorCode.CONFIG_NO_ENGINE
@@ -170,10 +153,10 @@ class Models:
 
     @asynccontextmanager
     async def use(self, alias: str) -> AsyncIterator[ServedModel]:
-        """Hold a model in memory inside the block, loading it when it is not; an empty alias is the default.
+        """Keep a model in memory inside the block, loading it first if necessary; an empty alias is the default model.
 
-        Raises InvalidRequest (CONFIG_NO_ENGINE) for an unknown alias, Overloaded (INFERENCE_OVERLOADED) when all that
-        would have to make room is in use, and what loading raises.
+        Raises InvalidRequest (CONFIG_NO_ENGINE) for an unknown alias, Overloaded (INFERENCE_OVERLOADED) when no other
+        model can be unloaded to make room, and the errors of loading.
         """
         entry = self._entries.get(alias or self._default)
         if entry is None:
@@ -205,7 +188,7 @@ class Models:
                     await self._make_room(entry)
                     entry.loading = asyncio.ensure_future(self._load_model(entry.spec))
                     entry.loading.add_done_callback(lambda done: self._end_loading(entry, done))
-        # The model is loaded for whoever comes next, also when this caller gives up.
+        # A caller that gives up does not stop the loading: the next caller needs the model too.
         return await asyncio.shield(entry.loading)
 
     def _end_loading(self, entry: _Entry, task: asyncio.Task[ServedModel]) -> None:
@@ -216,11 +199,13 @@ class Models:
         if entry.loading is task:
             entry.loading = None
         error = task.exception()
-        entry.failure = error if isinstance(error, PaganticError) else None
+        entry.failure = None
+        if isinstance(error, PaganticError):
+            entry.failure = error
         entry.retry_at_s = now_s + COOL_DOWN_S
 
     def _raise_recent_failure(self, entry: _Entry) -> None:
-        """Say again why a model cannot be loaded: to try costs seconds and memory, and seldom helps."""
+        """Repeat the failure of a recent load: another attempt costs seconds and memory, and seldom succeeds."""
         wait_s = entry.retry_at_s - self._monotonic_s()
         if wait_s <= 0:
             return
@@ -233,22 +218,27 @@ class Models:
         )
 
     async def _make_room(self, wanted: _Entry) -> None:
-        if not self._memory_limit_bytes:
-            return
-        while True:
-            others = [entry for entry in self._entries.values() if entry.loading is not None]
-            used = sum(entry.spec.memory_bytes for entry in others)
-            if not others or used + wanted.spec.memory_bytes <= self._memory_limit_bytes:
-                return
-            idle = [entry for entry in others if entry.users == 0]
-            if not idle:
-                raise _no_room(wanted, "are in use", RETRY_AFTER_S)
-            since_s = self._monotonic_s() - self._min_residence_s
-            settled = [entry for entry in idle if entry.loaded_at_s <= since_s]
-            if not settled:
-                wait_s = min(entry.loaded_at_s for entry in idle) - since_s
-                raise _no_room(wanted, f"were loaded less than {self._min_residence_s:g} s ago", wait_s)
-            await self._unload(min(settled, key=lambda entry: entry.last_used))
+        while self._is_room_short(wanted):
+            await self._unload(self._entry_to_unload(wanted))
+
+    def _is_room_short(self, wanted: _Entry) -> bool:
+        """Tell whether a loaded model must go; a model over the limit is loaded once nothing else is."""
+        loaded_bytes = [entry.spec.memory_bytes for entry in self._entries.values() if entry.loading is not None]
+        if not self._memory_limit_bytes or not loaded_bytes:
+            return False
+        return sum(loaded_bytes) + wanted.spec.memory_bytes > self._memory_limit_bytes
+
+    def _entry_to_unload(self, wanted: _Entry) -> _Entry:
+        """Return the least recently used model without users; raises Overloaded when every model must stay."""
+        idle = [entry for entry in self._entries.values() if entry.loading is not None and not entry.users]
+        if not idle:
+            raise _no_room(wanted, "are in use", RETRY_AFTER_S)
+        since_s = self._monotonic_s() - self._min_residence_s
+        settled = [entry for entry in idle if entry.loaded_at_s <= since_s]
+        if not settled:
+            wait_s = min(entry.loaded_at_s for entry in idle) - since_s
+            raise _no_room(wanted, f"were loaded less than {self._min_residence_s:g} s ago", wait_s)
+        return min(settled, key=lambda entry: entry.last_used)
 
     @staticmethod
     async def _unload(entry: _Entry) -> None:
@@ -257,7 +247,7 @@ class Models:
             return
         await asyncio.wait([task])
         if not task.cancelled() and task.exception() is None:
-            await task.result().close()
+            await task.result().workload.close()
 
 
 def _no_room(wanted: _Entry, why: str, retry_after_s: float) -> Overloaded:

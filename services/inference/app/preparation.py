@@ -1,9 +1,9 @@
-"""Threads of their own that read requests: tokenize, render, count. Knows nothing of what is decoded.
+"""Threads that prepare requests for one model: they tokenize, render and count. Knows nothing of decoding.
 
 Invariants:
     1. A text of more bytes than the context window can hold is refused before it is tokenized.
-    2. So many calls wait at most; one more is refused.
-    3. `close` returns after the last thread has left the model, also where its caller has gone.
+    2. At most `max_waiting` calls wait; one more is refused.
+    3. `close` returns after the last thread has left the model, even if its caller has gone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ResultT = TypeVar("ResultT")
 
 
 class Preparation:
-    """Reads requests for one model. Used from one event loop."""
+    """Runs functions on threads that may use one model. Used from one event loop."""
 
     def __init__(self, tokenizer: Tokenizer, *, window_tokens: int, max_waiting: int = MAX_WAITING) -> None:
         self._tokenizer = tokenizer
@@ -37,16 +37,16 @@ class Preparation:
         self._is_closing = False
 
     async def run(self, work: Callable[..., ResultT], *arguments: object) -> ResultT:
-        """Run work that may use the model; a caller that gives up leaves it to its end.
+        """Run a function that may use the model; it runs to its end even if the caller gives up.
 
-        Raises what the work raises, Overloaded (INFERENCE_OVERLOADED) when too much waits, and Unavailable
+        Raises the function's errors, Overloaded (INFERENCE_OVERLOADED) when too many calls wait, and Unavailable
         (INFERENCE_MODEL_UNAVAILABLE) when the model is being closed.
         """
         if self._is_closing:
             raise Unavailable("the model is being unloaded", code=ErrorCode.INFERENCE_MODEL_UNAVAILABLE)
         if self._pending >= self._max_waiting + THREADS:
             raise Overloaded(
-                f"{self._max_waiting} requests wait to be read, which is the limit",
+                f"{self._max_waiting} requests wait to be prepared, which is the limit",
                 code=ErrorCode.INFERENCE_OVERLOADED,
                 retry_after_s=RETRY_AFTER_S,
             )
@@ -56,14 +56,17 @@ class Preparation:
         call.add_done_callback(self._end)
         return await call
 
-    def check_text(self, what: str, *texts: str) -> None:
-        """Raise InvalidRequest (INFERENCE_CONTEXT_EXCEEDED) for texts that cannot fit into the context window."""
+    def check_text(self, name: str, *texts: str) -> None:
+        """Raise InvalidRequest (INFERENCE_CONTEXT_EXCEEDED) for texts too long for the context window.
+
+        `name` names the texts in the message.
+        """
         size = sum(map(len, texts))
         if size <= self._max_bytes:
             size = sum(len(text.encode()) for text in texts)
         if size > self._max_bytes:
             raise InvalidRequest(
-                f"{what} has {size} bytes or more, the context window of {self._window_tokens} tokens holds at most "
+                f"{name} has {size} bytes or more, the context window of {self._window_tokens} tokens holds at most "
                 f"{self._max_bytes}: shorten it",
                 code=ErrorCode.INFERENCE_CONTEXT_EXCEEDED,
                 details={"bytes": size, "max_bytes": self._max_bytes, "context_window": self._window_tokens},
@@ -92,7 +95,7 @@ class Preparation:
         return await self.run(lambda: self._tokenizer.detokenize(tokens, with_special=with_special))
 
     async def close(self) -> None:
-        """Refuse what comes and wait until what was let in has left the model."""
+        """Refuse new calls, and wait until the running ones have left the model."""
         self._is_closing = True
         await asyncio.to_thread(self._threads.shutdown)
 
@@ -104,7 +107,7 @@ class Preparation:
 
 
 def without_panic(work: Callable[..., ResultT], arguments: tuple[object, ...]) -> ResultT:
-    """Do the work; a panic of a library written in Rust, which is no Exception, becomes one."""
+    """Do the work; turn a panic of a library written in Rust, which is not an Exception, into a RuntimeError."""
     try:
         return work(*arguments)
     except Exception:

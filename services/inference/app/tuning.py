@@ -1,7 +1,7 @@
-"""Measures in idle moments how the engine runs best, applies it between requests, and keeps it.
+"""Measures in idle moments how the engine runs best, applies the result between requests, and keeps it.
 
-The engine serves with safe defaults meanwhile. A request that comes ends the measuring at once; rounds that were
-complete count when it goes on. What is measured while other processes are busy, or does not repeat, is not kept.
+The engine serves with safe defaults meanwhile. A new request ends the measuring at once; complete rounds still count
+when the measuring continues. Results from a busy machine, or results that do not repeat, are not kept.
 """
 
 from __future__ import annotations
@@ -17,7 +17,16 @@ from typing import Any
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import PaganticError, PreconditionFailed
 from pagantic_common.telemetry.logging import get_logger
-from services.inference.core.tuning import MAX_ROUNDS, Round, Tuning, agreed, choose, may_measure, with_given
+from services.inference.core.tuning import (
+    MAX_ROUNDS,
+    Measurements,
+    Round,
+    Tuning,
+    agreed,
+    choose,
+    may_measure,
+    with_given,
+)
 from services.inference.ports import MeasuringFailed, Prober, TuningStore
 
 MAX_DISTURBED = 3
@@ -26,7 +35,7 @@ log = get_logger(__name__)
 
 
 class TuningState(StrEnum):
-    """Where the values of automatic settings come from."""
+    """The source of the automatic settings."""
 
     DEFAULTS = "defaults"
     MEASURING = "measuring"
@@ -35,23 +44,26 @@ class TuningState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """When to measure: `idle_s` after the last request; after what was in vain, `again_s` later at the earliest."""
+    """When to measure: `idle_s` after the last request, and `again_s` after an attempt that failed."""
 
     idle_s: float = 3.0
     again_s: float = 15.0
 
 
 class Tuner:
-    """How the engine runs, and what finds that out.
+    """The engine's tuning, and the measuring that finds a better one.
 
     Args:
-        defaults: What is used until something was measured.
-        given: Settings by name, which win over what is measured.
-        prober: Measures; None where nothing can be measured, for the reason in `note`.
-        store: Where a tuning is kept.
+        defaults: The tuning until something is measured.
+        given: Settings by name; they win over measured ones.
+        prober: Measures; None if nothing can be measured, for the reason in `note`.
+        store: Keeps a tuning for the next start.
         in_use: Set while a request runs.
-        apply: Lets the engine run so, between requests.
+        apply: Changes the engine between requests.
         clock: Time.
+        measured: The kept tuning of an earlier start.
+        note: Why nothing is measured.
+        pace: When to measure.
     """
 
     def __init__(
@@ -76,54 +88,60 @@ class Tuner:
         self._apply = apply
         self._clock = clock
         self._pace = pace or Pace()
-        self._asked = asyncio.Event()
+        self._requested = asyncio.Event()
         self._rounds: list[Round] = []
         self._spent_s = self._idle_s = 0.0
-        self._is_measuring = self._is_told = False
+        self._is_measuring = self._is_reported = False
         self._is_measured = measured is not None
         self.note = note
         self.tuning = with_given(measured or defaults, given)
 
     @property
     def state(self) -> TuningState:
-        """Where the values come from."""
+        """The source of the current tuning."""
         if self._is_measuring:
             return TuningState.MEASURING
-        return TuningState.MEASURED if self._is_measured else TuningState.DEFAULTS
+        if self._is_measured:
+            return TuningState.MEASURED
+        return TuningState.DEFAULTS
 
-    def ask(self) -> None:
-        """Measure anew, without regard to what measuring has cost. Raises PreconditionFailed where it cannot be."""
+    def measure_again(self) -> None:
+        """Request a measurement, whatever the cost so far; raises PreconditionFailed if nothing can be measured."""
         if self._prober is None:
             raise PreconditionFailed(f"nothing is measured here: {self.note}")
         self._rounds.clear()
         self._spent_s = 0.0
-        self._is_measured = self._is_told = False
-        self.note = "asked for: waiting until no request runs"
-        self._asked.set()
+        self._is_measured = self._is_reported = False
+        self.note = "requested: waiting until no request runs"
+        self._requested.set()
 
     async def run(self) -> None:
-        """Measure when it is time, for ever."""
+        """Measure whenever it is time, until cancelled."""
         if self._prober is None:
             return
         if self._store is not None and not self._is_measured and (reason := self._store.save(None)):
-            # What cannot be kept would be measured at every start.
+            # A tuning that cannot be kept would be measured at every start.
             self.note = f"not measured, because {reason}: set XDG_CACHE_HOME, or ask with `pagantic tune`"
-            log.warning("what is measured cannot be kept: going on with defaults", reason=reason)
-            await self._asked.wait()
+            log.warning("a tuning cannot be kept: the defaults stay", reason=reason)
+            await self._requested.wait()
         while True:
             if self._is_measured:
-                await self._asked.wait()
+                await self._requested.wait()
             await self._until_due()
-            self._asked.clear()
-            await self._look_and_measure(self._prober)
+            self._requested.clear()
+            await self._try_to_measure(self._prober)
             if not self._is_measured and not self._in_use.is_set():
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._pace.again_s):
-                        await self._asked.wait()
-                self._idle_s += self._pace.again_s
+                await self._pause()
+
+    async def _pause(self) -> None:
+        """Wait before the next attempt, unless a measurement is requested."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._pace.again_s):
+                await self._requested.wait()
+        self._idle_s += self._pace.again_s
 
     async def _until_due(self) -> None:
-        """Wait for a moment without requests, when measuring may cost something."""
+        """Wait until no request runs and the time for measuring is not used up."""
         while True:
             if self._in_use.is_set():
                 await asyncio.sleep(self._pace.idle_s / 10)
@@ -136,60 +154,63 @@ class Tuner:
                 if may_measure(self._spent_s, self._idle_s):
                     return
 
-    async def _look_and_measure(self, prober: Prober) -> None:
+    async def _try_to_measure(self, prober: Prober) -> None:
         if reason := await prober.why_not():
-            self._tell(reason)
+            self._report(reason)
             return
         started_s = self._clock.monotonic_s()
         self._is_measuring = True
         try:
             tuning = await self._measure(prober)
         except MeasuringFailed as error:
-            self._tell(str(error))
+            self._report(str(error))
             return
         finally:
             self._is_measuring = False
             self._spent_s += self._clock.monotonic_s() - started_s
         if tuning is not None:
-            await self._take(tuning)
+            await self._use(tuning)
 
     async def _measure(self, prober: Prober) -> Tuning | None:
-        """Collect rounds until they agree; None when a request comes or they do not."""
+        """Collect rounds until they agree; None when they do not, or when a request comes."""
         disturbed = 0
         async with aclosing(prober.rounds()) as rounds:
-            while (found := await self._next_round(rounds)) is not None:
-                if self._asked.is_set():
-                    return None
-                if not found.is_quiet:
+            while (found := await self._next_round(rounds)) is not None and not self._requested.is_set():
+                if found.is_quiet:
+                    self._rounds.append(found)
+                else:
                     disturbed += 1
-                    if disturbed == MAX_DISTURBED:
-                        self._tell(f"the machine is busy: other processes use {found.others_cores:.1f} cores")
-                        return None
-                    continue
-                self._rounds.append(found)
-                if (measured := agreed(self._rounds)) is not None:
-                    others = max(one.others_cores for one in self._rounds)
-                    tuning = choose(measured, self._defaults)
-                    return replace(tuning, measured_at=self._clock.now().isoformat(), others_cores=round(others, 2))
+                if found.is_quiet and (measured := agreed(self._rounds)) is not None:
+                    return self._tuning_of(measured)
+                if disturbed == MAX_DISTURBED:
+                    self._report(f"the machine is busy: other processes use {found.others_cores:.1f} cores")
+                    return None
                 if len(self._rounds) >= MAX_ROUNDS:
                     self._rounds.clear()
-                    self._tell("the machine is not steady: measurements do not repeat")
+                    self._report("the machine is not steady: measurements do not repeat")
                     return None
         return None
 
+    def _tuning_of(self, measured: Measurements) -> Tuning:
+        others = max(measured_round.others_cores for measured_round in self._rounds)
+        tuning = choose(measured, self._defaults)
+        return replace(tuning, measured_at=self._clock.now().isoformat(), others_cores=round(others, 2))
+
     async def _next_round(self, rounds: AsyncGenerator[Round, None]) -> Round | None:
-        """Return the next round; None once a request has come."""
+        """Return the next round; None once a request comes."""
         reading = asyncio.ensure_future(anext(rounds, None))
         used = asyncio.ensure_future(self._in_use.wait())
         try:
             await asyncio.wait((reading, used), return_when=asyncio.FIRST_COMPLETED)
-            return reading.result() if reading.done() else None
+            if not reading.done():
+                return None
+            return reading.result()
         finally:
-            for waiting in (reading, used):
-                waiting.cancel()
+            reading.cancel()
+            used.cancel()
             await asyncio.gather(reading, used, return_exceptions=True)
 
-    async def _take(self, tuning: Tuning) -> None:
+    async def _use(self, tuning: Tuning) -> None:
         self._rounds.clear()
         effective = with_given(tuning, self._given)
         for choice in effective.choices:
@@ -197,13 +218,15 @@ class Tuner:
         try:
             await self._apply(effective)
         except PaganticError as error:
-            self._tell(f"what was measured cannot be used: {error}")
+            self._report(f"the measured tuning cannot be used: {error}")
             return
-        self.tuning, self._is_measured = effective, not self._asked.is_set()
-        self.note = (self._store.save(tuning) if self._store is not None else "") and "not kept for the next start"
+        self.tuning, self._is_measured = effective, not self._requested.is_set()
+        self.note = ""
+        if self._store is not None and self._store.save(tuning):
+            self.note = "not kept for the next start"
 
-    def _tell(self, reason: str) -> None:
+    def _report(self, reason: str) -> None:
         self.note = reason
-        if not self._is_told:  # a machine that is busy for days fills no log
-            self._is_told = True
-            log.info("not measured yet; DescribeEngine tells how it goes", reason=reason)
+        if not self._is_reported:  # once, because a machine may be busy for days
+            self._is_reported = True
+            log.info("not measured yet; DescribeEngine shows the progress", reason=reason)

@@ -1,4 +1,4 @@
-"""Finds out that an engine's thread is stuck or dead, and ends what waits for it."""
+"""Notices a model whose thread is stuck or dead, and fails its requests."""
 
 from __future__ import annotations
 
@@ -16,17 +16,15 @@ log = get_logger(__name__)
 async def wait_until_broken(
     models: Models, *, step_timeout_s: float, clock: Clock, interval_s: float = CHECK_INTERVAL_S
 ) -> str:
-    """Return why the service can serve no more, once a step takes longer than `step_timeout_s` or a thread has died.
+    """Return the reason once a model is broken: a step took longer than `step_timeout_s`, or its thread died.
 
-    The streams of that engine have then ended with INFERENCE_MODEL_UNAVAILABLE, and it takes no more requests.
+    The model's requests have then failed with INFERENCE_MODEL_UNAVAILABLE, and it refuses new ones.
     """
     while True:
         for served in models.loaded:
-            loop = served.generation.loop if served.generation is not None else served.embedding
-            if loop is None:
-                continue
-            if loop.stuck_for_s(clock.monotonic_s()) > step_timeout_s:
-                loop.give_up(f"a step takes longer than {step_timeout_s:g} s")
-            if loop.broken_because:
-                return f"model {served.info.name!r}: {loop.broken_because}"
+            workload = served.workload
+            if workload.stuck_for_s(clock.monotonic_s()) > step_timeout_s:
+                workload.give_up(f"a step takes longer than {step_timeout_s:g} s")
+            if workload.broken_because:
+                return f"model {served.info.name!r}: {workload.broken_because}"
         await asyncio.sleep(interval_s)

@@ -1,8 +1,8 @@
-"""Which texts are computed together, and the length of their vectors.
+"""Chooses the texts of each batch, and scales vectors to unit length.
 
 Texts of all requests share batches. A batch begins with the request that has had the fewest tokens so far, so that a
-short request need not wait for a long one; every second batch begins with one text of the oldest request, so that new
-ones cannot starve it. What room is left is filled with whatever fits, longest first.
+short request need not wait for a long one. Every second batch begins with a text of the oldest request, so that new
+requests cannot starve it. The rest of the batch is filled with texts that fit, longest first.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Pending:
 
 
 class TextQueue:
-    """The texts that are still to be computed.
+    """The texts that wait to be computed.
 
     Args:
         max_tokens: Most tokens of a batch; a longer text goes alone.
@@ -58,7 +58,7 @@ class TextQueue:
 
     @property
     def waiting(self) -> int:
-        """Requests of which nothing has been taken yet; may be read from any thread."""
+        """Requests of which no text has been taken yet; readable from any thread."""
         return sum(request.taken_tokens == 0 for request in list(self._requests.values()))
 
     def add(self, texts: Sequence[Sequence[int]]) -> int:
@@ -69,31 +69,34 @@ class TextQueue:
         return number
 
     def remove(self, number: int) -> None:
-        """Forget what is left of a request."""
+        """Forget the remaining texts of a request."""
         self._requests.pop(number, None)
 
     def take(self) -> list[Text]:
-        """Take the next batch out; empty when there is nothing to do."""
+        """Take out the next batch; empty without texts."""
         batch: list[Text] = []
         if self._is_oldest_first and self._requests:
             batch.append(self._take_first(min(self._requests.values(), key=lambda request: request.number)))
         self._is_oldest_first = not self._is_oldest_first
-        room = self._max_tokens - sum(len(text.tokens) for text in batch)
         for request in sorted(self._requests.values(), key=lambda request: (request.taken_tokens, request.number)):
             if not batch:
                 batch.append(self._take_first(request))
-                room -= len(batch[0].tokens)
-            left = []
-            for text in request.texts:
-                if len(text.tokens) <= room and len(batch) < self._max_texts:
-                    batch.append(text)
-                    room -= len(text.tokens)
-                    request.taken_tokens += len(text.tokens)
-                else:
-                    left.append(text)
-            request.texts = left
+            self._take_fitting(request, batch)
         self._requests = {number: request for number, request in self._requests.items() if request.texts}
         return batch
+
+    def _take_fitting(self, request: _Pending, batch: list[Text]) -> None:
+        """Move the texts of a request that fit into the batch."""
+        room = self._max_tokens - sum(len(text.tokens) for text in batch)
+        left = []
+        for text in request.texts:
+            if len(text.tokens) <= room and len(batch) < self._max_texts:
+                batch.append(text)
+                room -= len(text.tokens)
+                request.taken_tokens += len(text.tokens)
+            else:
+                left.append(text)
+        request.texts = left
 
     @staticmethod
     def _take_first(request: _Pending) -> Text:
@@ -103,7 +106,7 @@ class TextQueue:
 
 
 def unit_vectors(vectors: Vectors) -> Vectors:
-    """Return the rows at length 1; raises Internal (INFERENCE_ENGINE_ERROR) for one that has no direction."""
+    """Return the rows at length 1; raises Internal (INFERENCE_ENGINE_ERROR) for a row without direction."""
     lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
     if not (np.isfinite(lengths).all() and lengths.all()):
         raise Internal("the model gave a vector without direction", code=ErrorCode.INFERENCE_ENGINE_ERROR)

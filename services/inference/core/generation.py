@@ -1,12 +1,12 @@
-"""What an inference is asked for, and what it says while it runs."""
+"""The request of an inference, and the events of its run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from pagantic_common.domain.messages import Message, ModelInfo, ToolCall, ToolChoice, ToolDefinition
+from pagantic_common.domain.messages import Message, ModelInfo, ToolCall, ToolChoice, ToolChoiceMode, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
 
 DEFAULT_MAX_TOKENS = 2048
@@ -37,7 +37,7 @@ class ConstraintKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """What the decoder allows."""
+    """The texts that the decoder allows."""
 
     kind: ConstraintKind
     text: str
@@ -51,6 +51,17 @@ class ChatPrompt:
     tools: tuple[ToolDefinition, ...] = ()
     tool_choice: ToolChoice = ToolChoice()
 
+    def texts(self) -> Iterator[str]:
+        """Yield the texts that every template puts into the prompt."""
+        for message in self.messages:
+            yield message.content
+            for call in message.tool_calls:
+                yield call.arguments_json
+        if self.tool_choice.mode is not ToolChoiceMode.NONE:
+            for tool in self.tools:
+                yield tool.description
+                yield tool.parameters_json
+
 
 class ReasoningMode(StrEnum):
     """Whether a reasoning model thinks before it answers."""
@@ -62,7 +73,7 @@ class ReasoningMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """Whether a reasoning model thinks, and for how many tokens at most; 0 is no limit of its own."""
+    """Whether a reasoning model thinks, and the most tokens it may think; 0 is no limit besides `max_tokens`."""
 
     mode: ReasoningMode = ReasoningMode.AUTO
     max_tokens: int = 0
@@ -70,7 +81,7 @@ class Reasoning:
 
 @dataclass(frozen=True, slots=True)
 class InferenceRequest:
-    """One prompt and how to continue it; `max_tokens` 0 is 2048 or what the context window leaves."""
+    """One prompt and how to continue it; `max_tokens` 0 is 2048, or the rest of the context window if that is less."""
 
     prompt: ChatPrompt | str
     sampling: Sampling = Sampling()
@@ -82,6 +93,7 @@ class InferenceRequest:
     top_logprobs: int | None = None
     priority: int = 0
     reasoning: Reasoning = Reasoning()
+    options_json: str = ""
 
 
 class FinishReason(StrEnum):
@@ -106,7 +118,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallDelta:
-    """A piece of a tool call; `id` and `name` are set in the first piece of an `index`, the arguments concatenate."""
+    """A part of a tool call; the first part of an `index` has `id` and `name`, and the arguments concatenate."""
 
     index: int
     id: str = ""
@@ -126,7 +138,7 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """The next text of one candidate: whole characters only; `output_tokens` are those of the candidate so far."""
+    """The next text of one candidate, in whole characters; `output_tokens` counts the candidate's tokens so far."""
 
     candidate_index: int
     content: str = ""

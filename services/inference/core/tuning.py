@@ -1,8 +1,8 @@
-"""Chooses how an engine runs on a machine from what was measured there, and says why.
+"""Chooses how an engine runs on a machine from measurements there, and gives the reasons.
 
-A measurement is made of rounds; each round measures every candidate once, so that what disturbs the machine disturbs
-all. A round counts when the machine was quiet, and rounds count together when they agree. What beats the defaults only
-by as much as noise does is not chosen.
+A measurement is made of rounds. Each round measures every candidate once, so that a disturbance affects all of them. A
+round counts if the machine was quiet, and rounds count together if they agree. A candidate replaces a default only if
+its lead is larger than the noise.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-CLOSE = 1.08  # a measurement within this factor of another is as good: noise is as large
-SPREAD = 0.15  # how far a round may be from the median of all, as a share of it
+CLOSE = 1.08  # measurements within this factor are equal: noise is as large
+SPREAD = 0.15  # largest distance of a round from the median of all, as a share of the median
 MIN_ROUNDS = 3
 MAX_ROUNDS = 9
 BUSY_CORES = 0.2  # load by other processes, beyond the cores that the engine leaves free
@@ -25,12 +25,12 @@ IDLE_SHARE = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Measurements:
-    """What was measured: milliseconds of steps, tokens per second of prompts.
+    """Measured values: milliseconds of steps, tokens per second of prompts.
 
     Args:
-        threads_ms: Of a step of 8 sequences, by number of threads.
-        flash_ms: By flash attention: of a step of 8 short sequences, of 8 that share a long prompt, and of a long one.
-        prompt_rates: By tokens in a step.
+        threads_ms: A step of 8 sequences, by number of threads.
+        flash_ms: A step of 8 short sequences, of 8 that share a long prompt, and of a long one, by flash attention.
+        prompt_rates: Prompts, by tokens in a step.
     """
 
     threads_ms: Mapping[int, float]
@@ -38,7 +38,7 @@ class Measurements:
     prompt_rates: Mapping[int, float]
 
     def values(self) -> dict[tuple[str, int, int], float]:
-        """Return every number by what it measures."""
+        """Return every value by its name."""
         flash = {("flash", int(is_on), at): ms for is_on, row in self.flash_ms.items() for at, ms in enumerate(row)}
         threads = {("threads", count, 0): ms for count, ms in self.threads_ms.items()}
         return threads | flash | {("rate", size, 0): rate for size, rate in self.prompt_rates.items()}
@@ -46,7 +46,7 @@ class Measurements:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Every candidate measured once, the cores that other processes used meanwhile, and those that nobody needs."""
+    """Every candidate measured once, the cores that other processes used meanwhile, and the spare cores."""
 
     measured: Measurements
     others_cores: float = 0.0
@@ -60,7 +60,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One setting, its value and why it was chosen."""
+    """One setting, its value and the reason for it."""
 
     name: str
     value: str
@@ -69,7 +69,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """How an engine runs, why, and when that was measured; an empty time says that it was not."""
+    """How an engine runs, why, and when that was measured; an empty time if it was not."""
 
     threads: int
     spin_count: int = DEFAULT_SPIN_COUNT
@@ -85,42 +85,47 @@ _SPIN_REASON = "longer is a little faster alone, and far slower beside other wor
 
 
 def untuned(threads: int, *, is_on_gpu: bool = False) -> Tuning:
-    """Return what is used where nothing was measured: `threads` is the number of cores."""
+    """Return the tuning without measurements; `threads` is the number of cores."""
     tuning = Tuning(threads, flash_attention=is_on_gpu)
+    device = "CPU"
+    if is_on_gpu:
+        device = "GPU"
     reasons = {
         "threads": "default: the cores that this process may use",
         "spin_count": f"default: {_SPIN_REASON}",
-        "flash_attention": f"default on a {'GPU' if is_on_gpu else 'CPU'}",
+        "flash_attention": f"default on a {device}",
         "step_tokens": "default: short steps, so that a cancel and a new request do not wait",
     }
     return _explained(tuning, reasons)
 
 
 def with_given(tuning: Tuning, given: Mapping[str, Any]) -> Tuning:
-    """Return a tuning with values that were set by name; they win over what was measured."""
+    """Return a tuning with given values, which win over measured ones."""
     reasons = {choice.name: choice.reason for choice in tuning.choices}
     return _explained(replace(tuning, **given), {**reasons, **dict.fromkeys(given, "set")})
 
 
 def agreed(rounds: Sequence[Round]) -> Measurements | None:
-    """Return the medians of the quiet rounds that agree, when these are enough and most; else None."""
-    quiet = [one.measured for one in rounds if one.is_quiet]
+    """Return the medians of the quiet rounds that agree; None if they are too few, or not the majority."""
+    quiet = [measured_round.measured for measured_round in rounds if measured_round.is_quiet]
     if len(quiet) < MIN_ROUNDS:
         return None
     middle = _medians(quiet)
-    close = [one for one in quiet if _distance(one, middle) <= SPREAD]
-    return _medians(close) if len(close) >= MIN_ROUNDS and 2 * len(close) > len(quiet) else None
+    close = [measured for measured in quiet if _distance(measured, middle) <= SPREAD]
+    if len(close) < MIN_ROUNDS or 2 * len(close) <= len(quiet):
+        return None
+    return _medians(close)
 
 
 def may_measure(spent_s: float, idle_s: float) -> bool:
-    """Tell whether one more measurement may begin: in the long run they get a small share of the idle time."""
+    """Tell whether one more measurement may begin; all together get a small share of the idle time."""
     return spent_s <= FREE_S + IDLE_SHARE * idle_s
 
 
 def choose(measured: Measurements, defaults: Tuning) -> Tuning:
-    """Return the defaults, but for what is clearly faster; of step sizes that are as good, the smallest.
+    """Return the clearly faster values, else the defaults; of equally fast step sizes, the smallest.
 
-    A step is how long a cancel and a neighbour wait.
+    Cancels and other requests wait for a step to end.
     """
     tuning = replace(
         defaults,
@@ -142,12 +147,12 @@ def choose(measured: Measurements, defaults: Tuning) -> Tuning:
 def _medians(measured: Sequence[Measurements]) -> Measurements:
     first = measured[0]
     return Measurements(
-        {count: median(one.threads_ms[count] for one in measured) for count in first.threads_ms},
+        {count: median(single.threads_ms[count] for single in measured) for count in first.threads_ms},
         {
-            is_on: tuple(median(one.flash_ms[is_on][at] for one in measured) for at in range(len(row)))
+            is_on: tuple(median(single.flash_ms[is_on][at] for single in measured) for at in range(len(row)))
             for is_on, row in first.flash_ms.items()
         },
-        {size: median(one.prompt_rates[size] for one in measured) for size in first.prompt_rates},
+        {size: median(single.prompt_rates[size] for single in measured) for size in first.prompt_rates},
     )
 
 
@@ -162,15 +167,19 @@ def _explained(tuning: Tuning, reasons: Mapping[str, str]) -> Tuning:
 
 
 def _choose_flash(flash_ms: Mapping[bool, tuple[float, ...]], default: bool) -> bool:
-    """Return the other way only where it is clearly faster in all and clearly slower in nothing."""
+    """Return the other value only if it is clearly faster in total and clearly slower in no part."""
     other, usual = flash_ms[not default], flash_ms[default]
     loses = any(theirs > ours * CLOSE for theirs, ours in zip(other, usual, strict=True))
-    return not default if sum(other) * CLOSE < sum(usual) and not loses else default
+    if loses or sum(other) * CLOSE >= sum(usual):
+        return default
+    return not default
 
 
 def _clearly_fastest(costs: Mapping[Any, float], default: Any) -> Any:
     best = min(costs, key=lambda value: costs[value])
-    return best if costs[best] * CLOSE < costs.get(default, float("inf")) else default
+    if costs[best] * CLOSE < costs.get(default, float("inf")):
+        return best
+    return default
 
 
 def _smallest_close(costs: Mapping[int, float]) -> int:

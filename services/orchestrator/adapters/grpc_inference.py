@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -16,16 +17,18 @@ from pagantic_common.codec.messages import (
     tool_definition_to_proto,
     usage_from_proto,
 )
-from pagantic_common.domain.errors import ErrorCode, Internal
+from pagantic_common.domain.errors import ErrorCode, Internal, Overloaded
 from pagantic_common.domain.messages import Message, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.rpc.peer import Peer
+from pagantic_common.rpc.waiting_line import WaitingLine
 from services.orchestrator.convert.inference import finish_reason_from_proto, logprob_from_proto, reasoning_to_proto
 from services.orchestrator.core.execution.commands import Infer, Sample
 from services.orchestrator.core.model.request import Hints
 from services.orchestrator.core.model.response import CandidateOutput, InferenceDelta, InferenceOutput, TokenLogprob
 from services.orchestrator.ports.services import TokenCount
 
+BUSY_RETRY_S = 2.0
 COUNT_TIMEOUT_S = 10.0
 
 
@@ -78,14 +81,32 @@ class _Answer:
         )
 
 
+class _NoRoomError(Exception):
+    """The inference service refused a call for now."""
+
+    def __init__(self, error: Overloaded) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def _no_room(waiting: int) -> Overloaded:
+    return Overloaded(
+        f"{waiting} inferences wait for room in the inference service: send the request again later",
+        code=ErrorCode.INFERENCE_OVERLOADED,
+        retry_after_s=BUSY_RETRY_S,
+    )
+
+
 class GrpcInference:
     """The inference service behind a channel."""
 
-    def __init__(self, channel: grpc.aio.Channel, patience_s: float) -> None:
+    def __init__(self, channel: grpc.aio.Channel, patience_s: float, busy_patience_s: float = 0.0) -> None:
         self._stub: inference_service_pb2_grpc.InferenceServiceAsyncStub = (
             inference_service_pb2_grpc.InferenceServiceStub(channel)
         )
         self._peer = Peer("inference", channel, patience_s=patience_s)
+        self._busy_patience_s = busy_patience_s
+        self._line = WaitingLine()
         self._windows: dict[str, int] = {}
 
     async def count_tokens(
@@ -107,7 +128,7 @@ class GrpcInference:
     async def infer(self, command: Infer, hints: Hints) -> AsyncGenerator[InferenceDelta | InferenceOutput, None]:
         """Stream the model's text, then the whole output."""
         answer = _Answer()
-        async with aclosing(self._peer.call_stream(self._stub.Infer, _request(command, hints))) as responses:
+        async with aclosing(self._infer(_request(command, hints))) as responses:
             async for response in responses:
                 match response.WhichOneof("event"):
                     case "started":
@@ -122,12 +143,51 @@ class GrpcInference:
                         return
         raise Internal("the inference stream ended early", code=ErrorCode.INFERENCE_MALFORMED_RESPONSE)
 
+    async def _infer(
+        self, request: inference_service_pb2.InferRequest
+    ) -> AsyncGenerator[inference_service_pb2.InferResponse, None]:
+        """Call Infer; a call that finds no room waits in line for it, and is made again, within the patience."""
+        end_s = time.monotonic() + self._busy_patience_s
+        refusal: Overloaded | None = None
+        if self._line and not await self._line.wait(end_s - time.monotonic()):
+            raise _no_room(len(self._line))
+        while True:
+            try:
+                async with aclosing(self._call(request)) as responses:
+                    async for response in responses:
+                        yield response
+            except _NoRoomError as refused:
+                refusal = refused.error
+            else:
+                return
+            if not await self._line.wait(end_s - time.monotonic(), is_first=True):
+                raise refusal
+
+    async def _call(
+        self, request: inference_service_pb2.InferRequest
+    ) -> AsyncGenerator[inference_service_pb2.InferResponse, None]:
+        """Call Infer once; raises _NoRoomError when the service refused it. Any other end of the call makes room."""
+        is_refused = is_answered = False
+        try:
+            async with aclosing(self._peer.call_stream(self._stub.Infer, request)) as responses:
+                async for response in responses:
+                    is_answered = True
+                    yield response
+        except Overloaded as error:
+            is_refused = not is_answered and error.code is ErrorCode.INFERENCE_OVERLOADED
+            if is_refused:
+                raise _NoRoomError(error) from None
+            raise
+        finally:
+            if not is_refused:
+                self._line.call_ended()
+
     async def sample(self, command: Sample, hints: Hints) -> AsyncGenerator[CandidateOutput | TokenUsage, None]:
         """Yield the prompt's usage, each candidate with its own usage as it ends, then the usage of all."""
         answers: dict[int, _Answer] = {}
         first = _Answer()
         request = _sample_request(command, hints)
-        async with aclosing(self._peer.call_stream(self._stub.Infer, request)) as responses:
+        async with aclosing(self._infer(request)) as responses:
             async for response in responses:
                 match response.WhichOneof("event"):
                     case "started":

@@ -1,34 +1,61 @@
-"""Makes the plan of a request without running it."""
+"""CreatePlan: makes the plan of a request without running it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import time
 from contextlib import aclosing
 from dataclasses import replace
-from datetime import datetime
 
+from pagantic_common.domain.deadline import Deadline
+from pagantic_common.domain.errors import DeadlineExceeded, InvalidRequest, PaganticError, PreconditionFailed
+from pagantic_common.telemetry.scope import current_deadline, work_scope
 from services.orchestrator.app.effects.planning import plan_of, planner_command
-from services.orchestrator.app.services import Services
-from services.orchestrator.core.model.plan import Plan, PlanPolicy
-from services.orchestrator.core.model.request import Request
+from services.orchestrator.app.failures import failure_from
+from services.orchestrator.app.running.environment import Environment
+from services.orchestrator.app.running.registry import Registry
+from services.orchestrator.app.running.time_limits import time_limits
+from services.orchestrator.app.usage import total_of
+from services.orchestrator.core.model.plan import Plan
+from services.orchestrator.core.model.request import Mode, Request, check_request
 from services.orchestrator.core.model.response import FinishReason, InferenceOutput
 from services.orchestrator.core.plans.planning import Planner, made_at, static_plan
+from services.orchestrator.core.plans.result import accept_plan
 
 
-async def create_plan(
-    services: Services,
-    request: Request,
-    bounds: PlanPolicy,
-    now: Callable[[], datetime],
-    count: Callable[[InferenceOutput], Awaitable[None]],
-) -> Plan:
-    """Return the request's plan, or else the planner's; `count` is told what the planner used, also when it failed."""
+async def create_plan(request: Request, size_bytes: int, environment: Environment, registry: Registry) -> Plan:
+    """Return the plan that a PLAN request would run, checked.
+
+    Raises InvalidRequest for a malformed envelope or another mode, PreconditionFailed for a plan that is rejected, and
+    what the services raise that the planner asks, with a code.
+    """
+    check_request(request)
+    if request.mode is not Mode.PLAN:
+        raise InvalidRequest(f"mode {request.mode} has no plan: use PLAN")
+    limits = time_limits(request, environment.limits.max_execution_s)
+    end = min(current_deadline(), Deadline.after(time.monotonic(), limits.left_s))
+    try:
+        with registry.counted(size_bytes), work_scope(deadline=end):
+            async with asyncio.timeout(limits.left_s):
+                made = await _make_plan(request, environment)
+    except TimeoutError:
+        raise DeadlineExceeded(failure=limits.failure) from None
+    except PaganticError as error:
+        raise type(error)(failure=failure_from(error), retry_after_s=error.retry_after_s) from None
+    plan, failure = accept_plan(request, made, environment.limits.plan_bounds)
+    if failure is not None:
+        raise PreconditionFailed(failure=failure)
+    return plan
+
+
+async def _make_plan(request: Request, environment: Environment) -> Plan:
+    """Return the request's plan, or else the planner's; what a model used is counted, also when it failed."""
+    services, now = environment.services, environment.clock.now
     if request.plan is not None:
         return request.plan
     if services.planner is Planner.STATIC:
         return made_at(static_plan(request), now())
-    command, asked = await planner_command(services, request, bounds)
+    command, asked = await planner_command(services, request, environment.limits.plan_bounds)
     output = InferenceOutput("", FinishReason.ERROR)
     try:
         async with aclosing(services.inference.infer(command, asked.hints)) as pieces:
@@ -38,5 +65,11 @@ async def create_plan(
                 else:
                     output = replace(output, usage=piece.usage, model=piece.model)
     finally:
-        await asyncio.shield(asyncio.ensure_future(count(output)))
+        await asyncio.shield(asyncio.ensure_future(_count(request, output, environment)))
     return made_at(plan_of(request, asked, output), now())
+
+
+async def _count(request: Request, output: InferenceOutput, environment: Environment) -> None:
+    used = total_of(request, output.usage, output.model, environment.limits.prices)
+    if used is not None:
+        await environment.journal.add_usage(used)

@@ -4,42 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 import uuid
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractContextManager, aclosing
-from functools import partial
 
-from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import (
-    DeadlineExceeded,
     ErrorCode,
     InvalidRequest,
-    PaganticError,
     PreconditionFailed,
     Unavailable,
     failure_of,
 )
-from pagantic_common.telemetry.scope import current_deadline, work_scope
 from services.orchestrator.app.create_plan import create_plan
-from services.orchestrator.app.failures import failure_from
 from services.orchestrator.app.running.admission import RESTART_S, SHUTTING_DOWN, Admission
-from services.orchestrator.app.running.environment import Environment, Limits
+from services.orchestrator.app.running.environment import Environment
 from services.orchestrator.app.running.execution import Execution
 from services.orchestrator.app.running.following import FOLLOW_S, follow, watch
 from services.orchestrator.app.running.registry import Registry
-from services.orchestrator.app.running.time_limits import TimeLimits, time_limits
-from services.orchestrator.app.running.turns import Turns
-from services.orchestrator.app.services import Services
-from services.orchestrator.app.usage import total_of
+from services.orchestrator.app.running.submission import Submission
 from services.orchestrator.core.execution.events import Completed, Event
 from services.orchestrator.core.execution.lifecycle import State
 from services.orchestrator.core.model.plan import Plan
-from services.orchestrator.core.model.request import MAX_MESSAGES, Mode, Request, check_request
-from services.orchestrator.core.model.response import InferenceOutput, Response
-from services.orchestrator.core.plans.result import accept_plan
-from services.orchestrator.ports.journal import ExecutionRecord, Journal
+from services.orchestrator.core.model.request import MAX_MESSAGES, Request
+from services.orchestrator.core.model.response import Response
+from services.orchestrator.ports.journal import ExecutionRecord
 
 END_TIMEOUT_S = 5.0
 
@@ -47,21 +36,13 @@ END_TIMEOUT_S = 5.0
 class Executions:
     """The executions of one orchestrator."""
 
-    def __init__(
-        self,
-        services: Services,
-        journal: Journal,
-        clock: Clock,
-        limits: Limits,
-        *,
-        new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
-    ) -> None:
-        self.environment = Environment(services, journal, clock, limits, Turns(journal, limits.concurrent_turns))
-        self._journal = journal
-        self._limits = limits
+    def __init__(self, environment: Environment, *, new_id: Callable[[], str] = lambda: str(uuid.uuid4())) -> None:
+        self._environment = environment
+        self._journal = environment.journal
+        self._limits = environment.limits
         self.new_request_id = new_id
-        self.registry = Registry(limits.max_running, limits.max_running_bytes)
-        self._admission = Admission(self.environment, self.registry)
+        self.registry = Registry(environment.limits.max_running, environment.limits.max_running_bytes)
+        self._admission = Admission(environment, self.registry)
 
     def check_size(self, request_id: str, size_bytes: int, message_count: int) -> None:
         """Look at a request before it is decoded: its size as it is encoded, and whether there is room for it.
@@ -84,34 +65,34 @@ class Executions:
         else:
             self.registry.check_room(size_bytes)
 
-    async def execute(self, request: Request, fingerprint: str, size_bytes: int = 0) -> Response:
+    async def execute(self, submission: Submission) -> Response:
         """Run a request, or join the execution or the response of the same id, and return what came of it.
 
         Raises what `stream` raises.
         """
-        found = await self._admission.find(request, fingerprint, size_bytes)
-        with self._counted_beside(found, request, size_bytes):
+        found = await self._admission.find(submission)
+        with self._counted_beside(found, submission):
             if isinstance(found, Execution):
                 with found.watched():
                     return await found.recorder.broadcast.wait_end()
             return await self._response_of(found)
 
     async def _response_of(self, record: ExecutionRecord) -> Response:
-        async with aclosing(follow(record, self._journal, self._admission)) as events:
+        async with aclosing(follow(record, self._environment, self._admission)) as events:
             async for event in events:
                 if isinstance(event.payload, Completed):
                     return event.payload.response
-        raise Unavailable("the execution goes on elsewhere: send the request again", retry_after_s=FOLLOW_S)
+        raise AssertionError("a stream ends with Completed")
 
-    async def stream(self, request: Request, fingerprint: str, size_bytes: int = 0) -> AsyncGenerator[Event, None]:
+    async def stream(self, submission: Submission) -> AsyncGenerator[Event, None]:
         """Run or join a request and yield its events; the last is Completed.
 
         Leaving early cancels the execution when nobody else watches it. Raises InvalidRequest for a malformed envelope,
         Conflict for another payload under the same id, Overloaded when too much runs already, Aborted when another
         turn of the session runs and turns do not wait.
         """
-        found = await self._admission.find(request, fingerprint, size_bytes)
-        with self._counted_beside(found, request, size_bytes):
+        found = await self._admission.find(submission)
+        with self._counted_beside(found, submission):
             async with aclosing(self._events_of(found)) as events:
                 async for event in events:
                     yield event
@@ -119,53 +100,23 @@ class Executions:
     def _events_of(self, found: Execution | ExecutionRecord) -> AsyncGenerator[Event, None]:
         if isinstance(found, Execution):
             return watch(found)
-        return follow(found, self._journal, self._admission)
+        return follow(found, self._environment, self._admission)
 
     def _counted_beside(
-        self, found: Execution | ExecutionRecord, request: Request, size_bytes: int
+        self, found: Execution | ExecutionRecord, submission: Submission
     ) -> AbstractContextManager[None]:
         """Count the request of a call that waits for what another began: it holds a copy for as long as it waits."""
-        if isinstance(found, Execution) and found.request is request:
+        if isinstance(found, Execution) and found.request is submission.request:
             return contextlib.nullcontext()
-        return self.registry.held(size_bytes)
+        return self.registry.held(submission.size_bytes)
 
     async def create_plan(self, request: Request, size_bytes: int = 0) -> Plan:
-        """Return the plan that a PLAN request would run, checked, without running it.
-
-        Raises InvalidRequest for a malformed envelope or another mode, PreconditionFailed for a plan that is rejected,
-        and what the services raise that the planner asks, with a code.
-        """
-        check_request(request)
-        if request.mode is not Mode.PLAN:
-            raise InvalidRequest(f"mode {request.mode} has no plan: use PLAN")
-        limits = time_limits(request, self._limits.max_execution_s)
-        try:
-            made = await self._create_plan(request, size_bytes, limits)
-        except TimeoutError:
-            raise DeadlineExceeded(failure=limits.failure) from None
-        except PaganticError as error:
-            raise type(error)(failure=failure_from(error), retry_after_s=error.retry_after_s) from None
-        plan, failure = accept_plan(request, made, self._limits.plan_bounds)
-        if failure is not None:
-            raise PreconditionFailed(failure=failure)
-        return plan
-
-    async def _create_plan(self, request: Request, size_bytes: int, limits: TimeLimits) -> Plan:
-        services, clock = self.environment.services, self.environment.clock
-        count = partial(self._count_planning, request)
-        end = min(current_deadline(), Deadline.after(time.monotonic(), limits.left_s))
-        with self.registry.counted(size_bytes), work_scope(deadline=end):
-            async with asyncio.timeout(limits.left_s):
-                return await create_plan(services, request, self._limits.plan_bounds, clock.now, count)
-
-    async def _count_planning(self, request: Request, output: InferenceOutput) -> None:
-        used = total_of(request, output.usage, output.model, self._limits.prices)
-        if used is not None:
-            await self._journal.add_usage(used)
+        """Return the plan that a PLAN request would run; see `create_plan`."""
+        return await create_plan(request, size_bytes, self._environment, self.registry)
 
     async def cancel(self, request_id: str) -> State:
         """Cancel an execution and return the state it is in then. Raises NotFound for an unknown id."""
-        clock = self.environment.clock
+        clock = self._environment.clock
         end = Deadline.after(clock.monotonic_s(), END_TIMEOUT_S)
         failure, is_asked = failure_of(ErrorCode.CANCELLED_SIGNAL, "cancelled by CancelExecution"), False
         while True:

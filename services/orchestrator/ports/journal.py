@@ -118,6 +118,12 @@ class ExecutionJournal(Protocol):
         Raises Aborted, and stores nothing, when `takes_turn` is set and another execution has the session's turn.
         """
 
+    def admit_new(self, record: ExecutionRecord, admitted: Admitted) -> Awaitable[None]:
+        """Store a new execution of this owner under a new id, in order with its writes.
+
+        It may share a transaction some milliseconds later. Its later writes fail when it fails.
+        """
+
     async def admit_again(
         self, record: ExecutionRecord, admitted: Admitted, ended: ExecutionRecord, *, takes_turn: bool = False
     ) -> int | None:

@@ -1,4 +1,4 @@
-"""Chunks, how they are scored anew and ordered."""
+"""Scores and orders chunks anew."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Final
 from pagantic_common.domain.chunks import MAX_CHUNK_METADATA_BYTES, Chunk, check_chunks, check_min_score, parse_metadata
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.json_text import dump_json
-from pagantic_common.domain.text_scoring import TextIndex
+from pagantic_common.domain.text.scoring import TextIndex
 
 
 @dataclass(frozen=True, slots=True)
 class Scorer:
-    """A way to score; `score` gives, for a query and texts, the scores above 0 by position."""
+    """A way to score; `score` returns, for a query and texts, the scores above 0 by position."""
 
     name: str
     description: str
@@ -24,7 +24,7 @@ class Scorer:
     score: Callable[[str, Sequence[str]], dict[int, float]]
 
 
-# The default first.
+# The first is the default.
 SCORERS: Final = (
     Scorer(
         "bm25",
@@ -45,7 +45,7 @@ SCORERS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class RerankPolicy:
-    """How to score and what to keep; an empty scorer is the default one, `top_k` of 0 is all."""
+    """How to score and what to keep; an empty scorer is the default, `top_k` of 0 keeps all."""
 
     scorer: str = ""
     min_score: float | None = None
@@ -53,7 +53,7 @@ class RerankPolicy:
 
 
 def find_scorer(name: str) -> Scorer:
-    """Return the scorer of that name, the default one for an empty name; raises InvalidRequest listing the known."""
+    """Return the scorer with this name, or the default for an empty name; raises InvalidRequest for an unknown name."""
     for scorer in SCORERS:
         if name in (scorer.name, ""):
             return scorer
@@ -64,8 +64,8 @@ def find_scorer(name: str) -> Scorer:
 def rerank(query: str, chunks: Sequence[Chunk], policy: RerankPolicy) -> list[Chunk]:
     """Return the chunks with their new scores, best first, ties in their order.
 
-    The earlier score and its kind are kept in the metadata. Raises InvalidRequest for an unknown scorer, an empty
-    query, too many chunks, a negative `top_k`, and metadata that is no JSON object.
+    The metadata keeps the earlier score and its kind. Raises InvalidRequest for an unknown scorer, an empty query, too
+    many chunks, a negative `top_k`, and metadata other than a JSON object.
     """
     scorer = find_scorer(policy.scorer)
     if not query.strip():

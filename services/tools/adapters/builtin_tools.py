@@ -1,4 +1,4 @@
-"""The built-in tools. They need no network; their work is bounded by their core, so a thread can never run away."""
+"""The built-in tools. They need no network, and their work is bounded, so their threads always end."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class ClockTool:
 
 
 def _find_timezone(name: str) -> tzinfo:
-    if name == "UTC":  # known even where no time zone data is installed
+    if name == "UTC":  # works without installed time zone data, too
         return UTC
     try:
         return ZoneInfo(name)
@@ -117,7 +117,7 @@ class JsonQueryTool:
     unavailable_reason = ""
 
     async def run(self, arguments: Mapping[str, Any]) -> str:
-        """Return what the query finds."""
+        """Return the result of the query."""
         return await asyncio.to_thread(query_json, arguments["document"], arguments["query"])
 
 

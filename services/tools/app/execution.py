@@ -1,6 +1,6 @@
-"""Runs one tool call: checks its arguments, keeps its time limits, retries it, and makes every failure a value.
+"""Runs one tool call: checks its arguments, bounds its time, retries it, and makes every failure a value.
 
-Does not know which tools there are.
+Knows no particular tool.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import ErrorCode, Failure, failure_of
 from pagantic_common.domain.messages import ToolCall, ToolResult
 from pagantic_common.telemetry.logging import get_logger, report_bug
+from services.tools.app.registry import ToolRegistry
 from services.tools.core.arguments import InvalidArguments
 from services.tools.core.failure import ToolFailed
-from services.tools.core.registry import ToolRegistry
 from services.tools.ports import Tool
 
 log = get_logger(__name__)
@@ -25,9 +25,9 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ExecutionLimits:
-    """How long and how often; a tool's own timeout takes the place of `default_timeout_s`.
+    """Limits of time, attempts and size; a tool's own timeout replaces `default_timeout_s`.
 
-    The tool's timeout holds for each attempt, the caller's for all of them. The wait before retry k (from 1) is
+    The tool's timeout bounds each attempt, the caller's all of them. The wait before retry k (from 1) is
     `backoff_s * 2**(k - 1)`.
     """
 
@@ -39,7 +39,7 @@ class ExecutionLimits:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a call gave; `attempts` is 0 when the tool did not run."""
+    """The outcome of a call; `attempts` is 0 when the tool did not run."""
 
     result: ToolResult
     failure: Failure | None
@@ -50,58 +50,67 @@ class Outcome:
 class ToolExecutor:
     """Executes calls of registered tools."""
 
-    def __init__(self, registry: ToolRegistry[Tool], clock: Clock, limits: ExecutionLimits) -> None:
+    def __init__(self, registry: ToolRegistry, clock: Clock, limits: ExecutionLimits) -> None:
         self._registry = registry
         self._clock = clock
         self._limits = limits
 
     async def execute(self, call: ToolCall, deadline: Deadline) -> Outcome:
-        """Run a call and return what came of it; a failure is part of the outcome, never raised."""
+        """Run a call and return its outcome; a failure is part of the outcome, never raised."""
         started_s = self._clock.monotonic_s()
-        outcome, attempts = await self._attempt_all(call, deadline)
+        content, attempts = await self._run(call, deadline)
         duration_s = self._clock.monotonic_s() - started_s
-        failure = outcome if isinstance(outcome, Failure) else None
-        content = outcome if isinstance(outcome, str) else outcome.message
+        failure: Failure | None = None
+        code: ErrorCode | None = None
+        if isinstance(content, Failure):
+            failure = content
+            code = failure.code
+            content = failure.message
         log.info(
             "tool executed",
             tool=call.name[:64],
             tool_call_id=call.id,
             attempts=attempts,
             duration_ms=round(duration_s * 1000, 3),
-            code=failure.code if failure else None,
+            code=code,
         )
         result = ToolResult(call_id=call.id, name=call.name, content=content, is_error=failure is not None)
         return Outcome(result, failure, duration_s, attempts)
 
-    async def _attempt_all(self, call: ToolCall, deadline: Deadline) -> tuple[str | Failure, int]:
+    async def _run(self, call: ToolCall, deadline: Deadline) -> tuple[str | Failure, int]:
+        """Return the result or the failure of a call, and the number of attempts."""
         tool = self._registry.find(call.name)
         if tool is None:
             return failure_of(ErrorCode.TOOL_NOT_FOUND, self._registry.describe_unknown(call.name)), 0
-        idempotent = tool.definition.idempotent
         if reason := tool.unavailable_reason:
             message = f"tool {call.name!r} is not available: {reason}"
+            idempotent = tool.definition.idempotent
             return failure_of(ErrorCode.TOOL_UNAVAILABLE, message, tool_is_idempotent=idempotent), 0
         try:
             arguments = self._registry.checker_of(call.name).parse(call.arguments_json)
         except InvalidArguments as error:
             return _refuse_arguments(call.name, error), 0
-        most_attempts = 1 + self._limits.max_retries if idempotent else 1
-        for attempt in range(1, most_attempts + 1):
+        return await self._attempt_all(tool, arguments, deadline)
+
+    async def _attempt_all(
+        self, tool: Tool, arguments: Mapping[str, Any], deadline: Deadline
+    ) -> tuple[str | Failure, int]:
+        attempts = 0
+        while True:
             outcome = await self._attempt(tool, arguments, deadline)
-            if isinstance(outcome, str) or not outcome.retryable or attempt == most_attempts:
-                return outcome, attempt
-            wait_s = self._limits.backoff_s * 2 ** (attempt - 1)
-            left_s = deadline.remaining_s(self._clock.monotonic_s())
-            if left_s is not None and left_s <= wait_s:
-                return outcome, attempt
+            attempts += 1
+            if isinstance(outcome, str) or not outcome.retryable or attempts > self._limits.max_retries:
+                return outcome, attempts
+            wait_s = self._limits.backoff_s * 2 ** (attempts - 1)
+            if deadline.has_passed(self._clock.monotonic_s() + wait_s):
+                return outcome, attempts
             await asyncio.sleep(wait_s)
-        raise AssertionError("unreachable: the last attempt returns")
 
     async def _attempt(self, tool: Tool, arguments: Mapping[str, Any], deadline: Deadline) -> str | Failure:
-        name, idempotent = tool.definition.name, tool.definition.idempotent
+        name = tool.definition.name
+        idempotent = tool.definition.idempotent
         timeout_s = tool.definition.timeout_s or self._limits.default_timeout_s
-        left_s = deadline.remaining_s(self._clock.monotonic_s())
-        limit_s = timeout_s if left_s is None else min(timeout_s, left_s)
+        limit_s = deadline.limit(timeout_s, self._clock.monotonic_s())
         timer = asyncio.timeout(limit_s)
         try:
             async with timer:
@@ -127,6 +136,6 @@ class ToolExecutor:
 
 
 def _refuse_arguments(name: str, error: InvalidArguments) -> Failure:
-    violations = [{"argument": found.argument, "problem": found.problem} for found in error.violations]
+    violations = [{"argument": violation.argument, "problem": violation.problem} for violation in error.violations]
     message = f"tool {name!r} was not run: {error}"
     return failure_of(ErrorCode.TOOL_INVALID_ARGUMENTS, message, details={"violations": violations})

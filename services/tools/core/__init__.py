@@ -1,1 +1,1 @@
-"""Pure rules of the tools service: the registry, argument checks and what the built-in tools compute."""
+"""Pure rules of the tools service: argument checks and the computations of the built-in tools."""

@@ -1,14 +1,17 @@
-"""Arguments against a tool's schema, before anything runs. Patterns match in linear time; references stay local."""
+"""Checks arguments against a tool's schema before the tool runs. Patterns match in linear time."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import jsonschema_rs
 
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.json_text import JsonTextError, parse_json
+from pagantic_common.grammar.schema_problems import describe_problem, missing_field, unexpected_fields
 from pagantic_common.grammar.schema_validator import SchemaError, build_validator
 
 _MAX_VIOLATIONS = 10
@@ -16,17 +19,17 @@ _MAX_PROBLEM_CHARS = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Violation:
-    """One thing wrong with the arguments; `argument` is empty when it concerns all of them."""
+class ArgumentProblem:
+    """A problem with one argument; `argument` is empty for a problem with all of them."""
 
     argument: str
     problem: str
 
 
 class InvalidArguments(Exception):
-    """The arguments do not satisfy the schema; at most ten violations are kept."""
+    """The arguments do not satisfy the schema; holds at most ten violations."""
 
-    def __init__(self, violations: list[Violation]) -> None:
+    def __init__(self, *violations: ArgumentProblem) -> None:
         super().__init__("; ".join(violation.problem for violation in violations))
         self.violations = violations
 
@@ -35,8 +38,8 @@ class ArgumentChecker:
     """Checks the arguments of one tool.
 
     Args:
-        tool_name: For messages.
-        parameters_json: JSON Schema of the draft that its `$schema` names, whose type is object; else InvalidRequest.
+        tool_name: Name of the tool, for messages.
+        parameters_json: JSON Schema of type object, of the draft in its `$schema`. Raises InvalidRequest.
     """
 
     def __init__(self, tool_name: str, parameters_json: str) -> None:
@@ -47,44 +50,65 @@ class ArgumentChecker:
         if not isinstance(schema, dict) or schema.get("type") != "object":
             raise InvalidRequest(f"the parameters of tool {tool_name!r} must be a schema of type 'object'")
         try:
-            # The mask keeps argument values, which may be secrets, out of messages.
+            # The mask keeps the values of arguments out of messages: they may be secrets.
             self._validator = build_validator(schema, mask="the value")
         except SchemaError as error:
             raise InvalidRequest(f"the parameters of tool {tool_name!r} are a schema that {error}") from None
         self._known = tuple(schema.get("properties", {}))
 
     def parse(self, arguments_json: str) -> dict[str, Any]:
-        """Return the arguments; raises InvalidArguments, naming each one that is wrong."""
+        """Return the arguments; raises InvalidArguments, naming each wrong argument."""
         try:
             arguments = parse_json(arguments_json)
         except JsonTextError as error:
-            raise InvalidArguments([Violation("", f"the arguments are not JSON: {error}")]) from None
+            raise InvalidArguments(ArgumentProblem("", f"the arguments are not JSON: {error}")) from None
+        if arguments is None:
+            raise InvalidArguments(ArgumentProblem("", "the arguments must be a JSON object, not null"))
         if not isinstance(arguments, dict):
-            kind = "null" if arguments is None else type(arguments).__name__
-            raise InvalidArguments([Violation("", f"the arguments must be a JSON object, not {kind}")])
-        violations: list[Violation] = []
+            kind = type(arguments).__name__
+            raise InvalidArguments(ArgumentProblem("", f"the arguments must be a JSON object, not {kind}"))
         try:
-            for found in self._validator.iter_errors(arguments):
-                violations.extend(self._describe(found))
-                if len(violations) >= _MAX_VIOLATIONS:
-                    break
-        except ValueError:  # nested deeper than the validator goes, or a lone surrogate
-            violations = [Violation("", "the arguments are nested too deeply or are not valid Unicode")]
+            violations = tuple(islice(self._find_problems(arguments), _MAX_VIOLATIONS))
+        except ValueError:  # the validator's own limit of nesting, or a lone surrogate
+            problem = ArgumentProblem("", "the arguments are nested too deeply or are not valid Unicode")
+            raise InvalidArguments(problem) from None
         if violations:
-            raise InvalidArguments(violations[:_MAX_VIOLATIONS])
+            raise InvalidArguments(*violations)
         return arguments
 
-    def _describe(self, error: jsonschema_rs.ValidationError) -> list[Violation]:
-        path = list(error.instance_path)
-        where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
-        kind = error.kind
-        if isinstance(kind, jsonschema_rs.ValidationErrorKind.Required):
-            name = f"{where}.{kind.property}" if where else kind.property
-            return [Violation(name, f"argument {name!r} is missing")]
-        if isinstance(kind, jsonschema_rs.ValidationErrorKind.AdditionalProperties):
-            known = ", ".join(map(repr, self._known)) or "none"
-            hint = "" if where else f": the tool takes {known}"
-            names = [f"{where}.{name}" if where else name for name in kind.unexpected]
-            return [Violation(name, f"argument {name[:80]!r} is not known{hint}") for name in names]
-        problem = error.message[:_MAX_PROBLEM_CHARS]
-        return [Violation(where, f"argument {where!r}: {problem}" if where else f"the arguments: {problem}")]
+    def _find_problems(self, arguments: dict[str, Any]) -> Iterator[ArgumentProblem]:
+        for error in self._validator.iter_errors(arguments):
+            path = list(error.instance_path)
+            if (missing := missing_field(error)) is not None:
+                name = _name_of([*path, missing])
+                yield ArgumentProblem(name, f"argument {name!r} is missing")
+            elif unexpected := unexpected_fields(error, arguments):
+                yield from self._unknown_arguments(path, unexpected)
+            else:
+                yield _wrong_value(_name_of(path), error)
+
+    def _unknown_arguments(self, path: list[str | int], unexpected: Iterable[str]) -> Iterator[ArgumentProblem]:
+        hint = ""
+        if not path:
+            hint = f": the tool takes {', '.join(map(repr, self._known)) or 'none'}"
+        for field in unexpected:
+            name = _name_of([*path, field])
+            yield ArgumentProblem(name, f"argument {name[:80]!r} is not known{hint}")
+
+
+def _wrong_value(name: str, error: jsonschema_rs.ValidationError) -> ArgumentProblem:
+    problem = describe_problem(error)[:_MAX_PROBLEM_CHARS]
+    if not name:
+        return ArgumentProblem("", f"the arguments: {problem}")
+    return ArgumentProblem(name, f"argument {name!r}: {problem}")
+
+
+def _name_of(path: Iterable[str | int]) -> str:
+    """Write a path as in `days[1].hour`; it is empty for all arguments."""
+    name = ""
+    for part in path:
+        if isinstance(part, int):
+            name += f"[{part}]"
+        else:
+            name += f".{part}"
+    return name.removeprefix(".")

@@ -1,4 +1,4 @@
-"""How a tool says that it cannot give a result."""
+"""The error of a tool that cannot give a result."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ class ToolFailed(Exception):
     """The tool failed for a reason that the model may read.
 
     Args:
-        message: What went wrong and what to do, in lower case, without secrets.
+        message: The reason and the next step, in lower case, without secrets.
         is_final: Whether the same call would fail again; a final failure is not retried.
     """
 

@@ -1,7 +1,7 @@
-"""JMESPath queries with a bound on the work they may cause.
+"""JMESPath queries with a bound on their work.
 
-A short expression can double its input over and over (`[@,@][] | [@,@][] | ...`), so every intermediate value is
-charged with its whole size against one budget; a step can grow a value only by a factor that the length limit bounds.
+A short expression can double its input over and over (`[@,@][] | [@,@][] | ...`). So the size of every intermediate
+value is charged to one budget, and the limit on the length of a query bounds the growth of each step.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ MAX_WORK: Final = 2_000_000  # characters and elements of all intermediate value
 
 
 class _BudgetExceeded(Exception):
-    """The query made too much."""
+    """The query exceeded its budget."""
 
 
 class _BoundedInterpreter(TreeInterpreter):
-    """Interprets a query while it lasts within its budget."""
+    """Interprets a query within a budget."""
 
     def __init__(self, budget: int) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class _BoundedInterpreter(TreeInterpreter):
 
 
 def query_json(document_json: str, query: str) -> str:
-    """Return what the query finds, as compact JSON; raises ToolFailed, saying what is wrong."""
+    """Return the result of the query as compact JSON; raises ToolFailed with the reason."""
     if len(query) > MAX_QUERY_CHARS:
         raise ToolFailed(f"the query has {len(query)} characters, at most {MAX_QUERY_CHARS} are allowed")
     if len(document_json) > MAX_DOCUMENT_CHARS:
@@ -66,8 +66,8 @@ def query_json(document_json: str, query: str) -> str:
         raise ToolFailed(f"the document is not JSON: {error}") from None
     try:
         compiled = jmespath.compile(query)
-        found = _BoundedInterpreter(MAX_WORK).visit(compiled.parsed, document)
-        return dump_json(found)
+        result = _BoundedInterpreter(MAX_WORK).visit(compiled.parsed, document)
+        return dump_json(result)
     except _BudgetExceeded:
         raise ToolFailed("the query makes too much of the document: ask for less") from None
     except RecursionError:
@@ -75,5 +75,5 @@ def query_json(document_json: str, query: str) -> str:
     except JMESPathError as error:
         raise ToolFailed(f"the query is not valid: {str(error).splitlines()[0][:200]}") from None
     except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
-        # The library checks the types of a function's arguments, not all of their values.
+        # The library checks the types of a function's arguments, but not all of their values.
         raise ToolFailed(f"the query does not fit the document ({type(error).__name__})") from None

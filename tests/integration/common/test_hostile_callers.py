@@ -17,7 +17,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from pagantic.tools.v1 import tools_service_pb2 as pb
 from pagantic.tools.v1 import tools_service_pb2_grpc as rpc
-from pagantic_common.domain.call_limits import MAX_SIDE_STREAMS_PER_CONNECTION
+from pagantic_common.domain.calls.limits import MAX_SIDE_STREAMS_PER_CONNECTION
 from pagantic_common.domain.errors import InvalidRequest, NotFound, Overloaded, Unavailable
 from pagantic_common.rpc import server
 from pagantic_common.rpc.admin import start_admin_server
@@ -147,7 +147,7 @@ def test_a_port_that_is_taken_is_named_by_its_setting(capsys):
 
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(SystemExit):
         server.run_service("tools", ServiceSettings(port=0, admin_port=taken.getsockname()[1]), open_app)
-    assert "set PAGANTIC_TOOLS_ADMIN_PORT, or stop what listens there" in capsys.readouterr().err
+    assert "set PAGANTIC_TOOLS_ADMIN_PORT, or stop the process that listens there" in capsys.readouterr().err
 
 
 def test_no_call_is_cut_for_the_age_of_its_connection():
@@ -206,7 +206,7 @@ async def test_a_cancellation_that_leaks_out_of_the_service_is_answered():
 
     async with serving(Scripted(leak)) as (address, _):
         started_s = time.monotonic()
-        with pytest.raises(Unavailable, match="given up inside the service"):
+        with pytest.raises(Unavailable, match="cancelled its own work"):
             await list_tools(address, 30)
         assert time.monotonic() - started_s < 20  # an answer, not the deadline
 

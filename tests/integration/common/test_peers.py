@@ -12,7 +12,7 @@ from pagantic.inference.v1 import inference_service_pb2 as inference_pb
 from pagantic.inference.v1 import inference_service_pb2_grpc as inference_rpc
 from pagantic.tools.v1 import tools_service_pb2 as pb
 from pagantic.tools.v1 import tools_service_pb2_grpc as rpc
-from pagantic_common.domain.breaker import FIRST_OPEN_S, THRESHOLD
+from pagantic_common.domain.calls.breaker import FIRST_OPEN_S, THRESHOLD
 from pagantic_common.domain.errors import DeadlineExceeded, Internal, Unavailable
 from pagantic_common.rpc.channel import open_channel
 from pagantic_common.rpc.peer import Peer

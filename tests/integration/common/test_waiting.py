@@ -10,7 +10,7 @@ from pagantic.inference.v1 import inference_service_pb2 as inference_pb
 from pagantic.inference.v1 import inference_service_pb2_grpc as inference_rpc
 from pagantic.tools.v1 import tools_service_pb2 as pb
 from pagantic.tools.v1 import tools_service_pb2_grpc as rpc
-from pagantic_common.domain.breaker import THRESHOLD
+from pagantic_common.domain.calls.breaker import THRESHOLD
 from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import DeadlineExceeded
 from pagantic_common.rpc.channel import open_channel

@@ -50,7 +50,7 @@ def vocab():
 @pytest.fixture
 async def compiler(vocab):
     async with ProcessWorkers(WorkerLimits(1, 1.5, 512, 8, constraint_trial.__name__)) as workers:
-        made = LlguidanceCompiler(vocab, workers, cache_bytes=64 * MIB, clock=SystemClock())
+        made = LlguidanceCompiler(vocab, workers, cache_bytes=64 * MIB, monotonic_s=SystemClock().monotonic_s)
         yield made
         made.close()
 
@@ -145,7 +145,7 @@ async def test_one_request_stops_a_step_for_a_fraction_of_a_second_whatever_its_
 
 async def test_more_constraints_than_may_wait_are_told_when_to_come_back(vocab):
     async with ProcessWorkers(WorkerLimits(1, 1.5, 512, 1, constraint_trial.__name__)) as workers:
-        compiler = LlguidanceCompiler(vocab, workers, cache_bytes=64 * MIB, clock=SystemClock())
+        compiler = LlguidanceCompiler(vocab, workers, cache_bytes=64 * MIB, monotonic_s=SystemClock().monotonic_s)
         asked = [compiler.start(schema(json.dumps({"const": number}))) for number in range(8)]
         outcomes = await asyncio.gather(*asked, return_exceptions=True)
         compiler.close()

@@ -22,20 +22,19 @@ from pagantic_common.domain.errors import (
     Unavailable,
 )
 from pagantic_common.rpc.call import call_unary
-from pagantic_common.rpc.server import Registration
 from pagantic_common.telemetry.clock import SystemClock
 from pagantic_common.telemetry.scope import work_scope
 from pagantic_common.testing.clock import FakeClock
 from pagantic_common.testing.scripted_embedder import ScriptedEmbedder
 from pagantic_common.testing.scripted_engine import ScriptedEngine
 from pagantic_common.testing.server import serving
+from services.inference.app.embedder_loop import EmbedderLoop
 from services.inference.app.embedding import Embedding
 from services.inference.app.models import Models, ModelSpec, ServedModel
 from services.inference.app.watchdog import wait_until_broken
-from services.inference.servicer import SERVICE_NAME, InferenceServicer
 from services.inference.settings import InferenceSettings
-from services.inference.wiring import open_app
-from tests.support.inference_app import generation_over, served
+from services.inference.wiring.service import open_app
+from tests.support.inference_app import generation_over, registration_of, served
 from tests.support.tiny_bert import write_tiny_bert
 
 
@@ -58,7 +57,7 @@ def chat_engine():
 
 
 def embedding_over(embedder, *, queue_capacity=4):
-    return Embedding(embedder, queue_capacity=queue_capacity, clock=SystemClock())
+    return Embedding(EmbedderLoop(embedder, queue_capacity=queue_capacity, clock=SystemClock()))
 
 
 def models_over(*embeddings, engine=None):
@@ -70,7 +69,7 @@ def models_over(*embeddings, engine=None):
         if engine is not None and spec.info is engine.model:
             return await served(generation_over(engine))
         embedding = made[spec.info.name]
-        return ServedModel(spec.info, embedding.embedder, embedding.close, embedding=embedding)
+        return ServedModel(spec.info, embedding)
 
     return Models([ModelSpec(engine.model, 0), *specs] if engine else specs, load)
 
@@ -81,7 +80,7 @@ async def stub_of():
     opened = []
 
     async def serve(models):
-        context = serving([Registration(SERVICE_NAME, InferenceServicer(models).add_to)])
+        context = serving([registration_of(models)])
         channel, _address = await context.__aenter__()
         opened.append((context, models))
         return rpc.InferenceServiceStub(channel)
@@ -211,7 +210,7 @@ async def test_a_cancelled_caller_frees_the_embedder_after_its_batch(stub_of):
 
 async def test_a_deadline_is_looked_at_between_batches():
     embedder = ScriptedEmbedder()
-    embedding = Embedding(embedder, queue_capacity=4, clock=FakeClock(step_s=1.0))
+    embedding = Embedding(EmbedderLoop(embedder, queue_capacity=4, clock=FakeClock(step_s=1.0)))
     with work_scope(deadline=Deadline(6.0)), pytest.raises(DeadlineExceeded):
         await embedding.embed(["a text of thirty bytes or so"] * 50)
     assert 1 <= len(embedder.batches) < 6

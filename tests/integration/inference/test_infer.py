@@ -21,12 +21,10 @@ from pagantic_common.domain.errors import (
     Overloaded,
 )
 from pagantic_common.rpc.call import call_stream, call_unary
-from pagantic_common.rpc.server import Registration
 from pagantic_common.testing.scripted_engine import CERTAIN, ScriptedEngine
 from pagantic_common.testing.server import serving
 from services.inference.app.models import Models, ModelSpec
-from services.inference.servicer import SERVICE_NAME, InferenceServicer
-from tests.support.inference_app import computed, generation_over, served
+from tests.support.inference_app import computed, generation_over, registration_of, served
 
 
 @pytest.fixture
@@ -39,7 +37,7 @@ async def inference():
         generations.append(generation)
         models = Models([ModelSpec(engine.model, 0)], lambda _spec: served(generation))
         await models.use("").__aenter__()
-        context = serving([Registration(SERVICE_NAME, InferenceServicer(models).add_to)])
+        context = serving([registration_of(models)])
         channel, _address = await context.__aenter__()
         stack.append(context)
         return rpc.InferenceServiceStub(channel)

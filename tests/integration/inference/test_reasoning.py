@@ -4,8 +4,6 @@ from contextlib import aclosing
 
 from pagantic_common.domain.messages import Message, Role
 from pagantic_common.testing.scripted_engine import ScriptedEngine
-from services.inference.adapters.jinja_chat_template import JinjaChatTemplate
-from services.inference.core.answers.dialect import dialect_of
 from services.inference.core.generation import (
     CandidateEnd,
     ChatPrompt,
@@ -27,12 +25,12 @@ class Digits:
     async def start(self, _constraint):
         return OnlyDigits()
 
+    def close(self):
+        pass
+
 
 async def ask(script, **fields):
-    generation = generation_over(ScriptedEngine(script))
-    generation._template = JinjaChatTemplate(OPENS, bos_token="", eos_token="")
-    generation._dialect = dialect_of(OPENS)
-    generation._constraints = Digits()
+    generation = generation_over(ScriptedEngine(script), template=OPENS, constraints=Digits())
     request = InferenceRequest(
         ChatPrompt((Message(Role.USER, "hi"),)), sampling=Sampling(temperature=0.0), max_tokens=60, **fields
     )

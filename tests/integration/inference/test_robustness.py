@@ -12,7 +12,7 @@ from pagantic_common.telemetry.clock import SystemClock
 from pagantic_common.testing.scripted_engine import ScriptedEngine
 from services.inference.app.models import Models, ModelSpec
 from services.inference.app.watchdog import wait_until_broken
-from services.inference.core.decoding.output import Output
+from services.inference.core.decoding.output import SampledOutput
 from services.inference.core.generation import Delta, InferenceRequest
 from tests.support.inference_app import generation_over, served
 
@@ -99,14 +99,14 @@ class Panic(BaseException):
 
 @pytest.mark.parametrize("error", [IndexError("no token"), Panic("of a library")])
 async def test_an_error_in_one_requests_sampling_ends_that_request_and_no_other(monkeypatch, error):
-    rank = Output.rank
+    rank = SampledOutput.rank
 
     def fail_for_one(output, logits):
         if output._max_tokens == 13:
             raise error
         return rank(output, logits)
 
-    monkeypatch.setattr(Output, "rank", fail_for_one)
+    monkeypatch.setattr(SampledOutput, "rank", fail_for_one)
     generation = generation_over(ScriptedEngine("fine"))
 
     async def ask(max_tokens, count=1):

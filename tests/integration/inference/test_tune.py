@@ -10,12 +10,10 @@ from gateway.cli.main import app
 from pagantic.inference.v1 import inference_service_pb2 as pb
 from pagantic.inference.v1 import inference_service_pb2_grpc as rpc
 from pagantic_common.rpc.call import call_unary
-from pagantic_common.rpc.server import Registration
 from pagantic_common.testing.scripted_engine import ScriptedEngine
 from pagantic_common.testing.server import serving
 from services.inference.app.models import Models, ModelSpec
-from services.inference.servicer import SERVICE_NAME, InferenceServicer
-from tests.support.inference_app import generation_over, served
+from tests.support.inference_app import generation_over, registration_of, served
 from tests.unit.inference.test_tuner import BUSY_ROUND, GOOD, ScriptedProber, World
 
 
@@ -27,7 +25,7 @@ async def tuned(prober, **changes):
         pass
     tuner = World(prober, **changes).tuner
     running = asyncio.create_task(tuner.run())
-    async with serving([Registration(SERVICE_NAME, InferenceServicer(models, tuner).add_to)]) as (channel, address):
+    async with serving([registration_of(models, tuner)]) as (channel, address):
         yield rpc.InferenceServiceStub(channel), address
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)

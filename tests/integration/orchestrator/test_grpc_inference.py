@@ -1,8 +1,11 @@
 """The orchestrator's side of the inference contract, over a real socket."""
 
+import asyncio
+
 from pagantic.common.v1 import message_pb2, usage_pb2
 from pagantic.inference.v1 import generation_pb2
 from pagantic.inference.v1 import inference_service_pb2 as pb
+from pagantic_common.domain.errors import ErrorCode, Overloaded
 from pagantic_common.domain.messages import Message, Role, ToolChoice
 from pagantic_common.rpc.channel import open_channel
 from services.orchestrator.adapters.grpc_inference import GrpcInference
@@ -67,6 +70,44 @@ async def test_what_an_inference_has_cost_so_far_comes_with_each_delta():
     assert {one.usage.prompt_tokens for one in deltas} == {10}
     assert isinstance(output, InferenceOutput)
     assert (output.reasoning, output.content, output.seed) == ("hm", "hi", 7)
+
+
+def full(number_of_refusals):
+    """A service whose queue is full for so many calls."""
+
+    async def behave(number):
+        if number <= number_of_refusals:
+            raise Overloaded("full", code=ErrorCode.INFERENCE_OVERLOADED, retry_after_s=1.0)
+        for response in (STARTED, delta("hi"), end(), COMPLETED):
+            yield response
+
+    return behave
+
+
+async def ask_together(behave, count, busy_patience_s):
+    command = Infer(ASKED, (), ToolChoice(), "", None)
+    async with (
+        served(ScriptedInference(behave)) as (service, port),
+        open_channel(f"127.0.0.1:{port}", max_message_bytes=1 << 20) as channel,
+    ):
+        inference = GrpcInference(channel, 1.0, busy_patience_s)
+
+        async def ask():
+            return [item async for item in inference.infer(command, Hints())][-1].content
+
+        return await asyncio.gather(*(ask() for _ in range(count)), return_exceptions=True), service
+
+
+async def test_inferences_wait_for_room_in_a_full_queue():
+    answers, _ = await ask_together(full(5), 4, 10.0)
+    assert answers == ["hi"] * 4
+
+
+async def test_an_inference_that_finds_no_room_within_the_patience_is_refused():
+    for patience_s in (0.0, 0.3):
+        (refused,), _ = await ask_together(full(1000), 1, patience_s)
+        assert isinstance(refused, Overloaded)
+        assert refused.code is ErrorCode.INFERENCE_OVERLOADED
 
 
 async def test_log_probabilities_of_parts_of_characters_are_kept():

@@ -12,12 +12,10 @@ from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.domain.errors import DeadlineExceeded, Unavailable
 from pagantic_common.domain.messages import Message, Role, ToolCall, ToolChoice
 from pagantic_common.rpc.call import call_unary
-from pagantic_common.rpc.server import Registration
 from pagantic_common.settings import load_settings
 from pagantic_common.testing.scripted_engine import ScriptedEngine
 from pagantic_common.testing.server import serving
 from services.inference.app.models import Models, ModelSpec
-from services.inference.servicer import SERVICE_NAME, InferenceServicer
 from services.orchestrator.adapters.grpc_inference import GrpcInference
 from services.orchestrator.adapters.journal.sql_journal import SqlJournal
 from services.orchestrator.app.effects import preparing
@@ -25,7 +23,7 @@ from services.orchestrator.core.conversation.memory import Eviction, MemoryPolic
 from services.orchestrator.core.execution.commands import Infer
 from services.orchestrator.core.model.request import Hints
 from services.orchestrator.settings import OrchestratorSettings
-from tests.support.inference_app import generation_over, served
+from tests.support.inference_app import generation_over, registration_of, served
 from tests.support.orchestrator_app import execute, journal_url, orchestrator, system_request, timeline
 from tests.support.scripted_services import ScriptedInference, ScriptedSummaries, answer, scripted_services
 
@@ -328,7 +326,7 @@ async def test_the_inference_service_counts_and_its_window_is_learned_from_what_
     generation = generation_over(engine)
     models = Models([ModelSpec(engine.model, 0)], lambda _spec: served(generation))
     try:
-        async with serving([Registration(SERVICE_NAME, InferenceServicer(models).add_to)]) as (channel, _):
+        async with serving([registration_of(models)]) as (channel, _):
             first, second = GrpcInference(channel, 0), GrpcInference(channel, 0)
             messages = (Message(Role.USER, "hi"),)
             count = await first.count_tokens(messages, (), ["abc", ""], "")

@@ -13,7 +13,7 @@ from pagantic_common.domain.messages import ToolCall
 from pagantic_common.rpc.call import call_stream, call_unary
 from pagantic_common.telemetry.clock import SystemClock
 from services.orchestrator.adapters.journal.sql_journal import SqlJournal
-from services.orchestrator.app.running.execution import Execution
+from services.orchestrator.app.running import admission
 from services.orchestrator.convert.entry import entry_from_json, entry_to_json
 from services.orchestrator.convert.event import event_from_proto
 from services.orchestrator.convert.request import fingerprint_of, request_from_proto
@@ -300,7 +300,7 @@ async def test_a_session_is_free_again_after_a_resume_that_could_not_start(tmp_p
     services = scripted_services(inference=ScriptedInference(answer("next")))
     async with orchestrator(folder, services, presence={"resumes_plans": False, "beat_s": 0.02}) as stub:
         with monkeypatch.context() as patched:
-            patched.setattr(Execution, "start", failing)
+            patched.setattr(admission, "Driver", failing)
             with pytest.raises(PaganticError):
                 await resume(stub, "r")
         assert not stub.turns._lines
@@ -308,7 +308,7 @@ async def test_a_session_is_free_again_after_a_resume_that_could_not_start(tmp_p
 
 
 def failing(*_arguments):
-    raise RuntimeError("no task")
+    raise RuntimeError("no driver")
 
 
 async def test_another_payload_does_not_take_up_what_was_interrupted(interrupted_plan):

@@ -18,7 +18,7 @@ from pagantic_common.rpc.status import restore_error
 from pagantic_common.telemetry.clock import SystemClock
 from services.tools.adapters.builtin_tools import builtin_tools
 from services.tools.app.execution import ExecutionLimits, ToolExecutor
-from services.tools.core.registry import ToolRegistry
+from services.tools.app.registry import ToolRegistry
 from services.tools.servicer import ToolServicer
 from services.tools.settings import ToolsSettings
 

@@ -10,7 +10,8 @@ from rich.console import Console
 
 from pagantic.common.v1 import correlation_pb2, error_pb2
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2, usage_total_pb2
-from pagantic_common.client.descriptions import count_of, describe_event, describe_votes
+from pagantic_common.client.descriptions import count_of, describe_votes
+from pagantic_common.client.event_descriptions import _DESCRIPTIONS, describe_event
 from pagantic_common.client.tables import COLUMNS, timeline_rows, timeline_table, usage_table
 from pagantic_common.codec.messages import duration_to_proto
 
@@ -43,6 +44,7 @@ def test_every_kind_of_event_can_be_described():
         event = event_pb2.ExecutionEvent()
         getattr(event, field.name).SetInParent()
         assert isinstance(describe_event(event), str)
+        assert field.name in _DESCRIPTIONS
 
 
 def test_the_table_has_a_row_for_each_event_and_a_column_of_errors_only_when_there_is_one():

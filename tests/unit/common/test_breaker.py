@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagantic_common.domain.breaker import FIRST_OPEN_S, MAX_OPEN_S, PROBE_S, THRESHOLD, Breaker
+from pagantic_common.domain.calls.breaker import FIRST_OPEN_S, MAX_OPEN_S, PROBE_S, THRESHOLD, Breaker
 
 SHORT_S = 0.001
 

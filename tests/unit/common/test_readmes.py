@@ -1,15 +1,25 @@
-"""The pages tell of every knob that there is."""
+"""Pages are short, their links lead somewhere, their code works, and every setting is on one of them."""
+
+from __future__ import annotations
 
 import importlib
+import json
 import re
-from pathlib import Path
 
 import pytest
+from google.protobuf import json_format
 
-from pagantic_common.settings import ServiceSettings
+from pagantic.orchestrator.v1 import execution_pb2, plan_pb2
+from pagantic_common.settings import CallerSettings, ServiceSettings
+from tests.support.pages import ROOT, blocks, pages
 
-ROOT = Path(__file__).parents[3]
 AREAS = ("orchestrator", "inference", "constraint", "context", "rerank", "tools")
+DOCS = ROOT / "deploy" / "docs"
+MAX_LINES = {"README.md": 120, "CHANGELOG.md": 400} | {
+    f"{folder}/README.md": 50 for folder in ("deploy/kubernetes", *(f"services/{area}" for area in AREAS))
+}
+LINK = re.compile(r"\[[^\]\n]+\]\(([^)\s]+)\)")
+MARKDOWN = [page for page in pages() if page.suffix == ".md"]
 
 
 def own_settings(area):
@@ -22,16 +32,78 @@ def own_settings(area):
     return cls
 
 
+def settings_of(title):
+    """The names that the first column of a section of the settings page has."""
+    sections = re.split(r"^## ", (DOCS / "settings.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    (section,) = [section for section in sections if section.splitlines()[0] == title]
+    first_cells = re.findall(r"^\| ([^|]*) \|", section, flags=re.MULTILINE)
+    return {name for cell in first_cells for name in re.findall(r"\b[A-Z][A-Z0-9_]+\b", cell)}
+
+
+def upper_names(cls):
+    return {name.upper() for name in cls.model_fields}
+
+
+def anchor(heading):
+    """The anchor that Markdown makes of a heading."""
+    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+
+
+def anchors(page):
+    return {anchor(heading) for heading in re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)}
+
+
+@pytest.mark.parametrize("name", MAX_LINES)
+def test_a_page_fits_its_length(name):
+    assert len((ROOT / name).read_text(encoding="utf-8").splitlines()) <= MAX_LINES[name]
+
+
 @pytest.mark.parametrize("area", AREAS)
-def test_a_services_page_names_every_setting_of_its_own(area):
+def test_the_settings_page_has_exactly_the_settings_of_a_service(area):
+    own = upper_names(own_settings(area)) - upper_names(CallerSettings)
+    assert settings_of(area.capitalize()) == own
+
+
+def test_the_settings_page_has_exactly_the_settings_that_services_share():
+    assert settings_of("Every service") == upper_names(CallerSettings)
+
+
+@pytest.mark.parametrize("area", AREAS)
+def test_a_services_page_names_its_rpcs_and_links_to_its_settings(area):
     page = (ROOT / "services" / area / "README.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"\b[A-Z][A-Z0-9_]+\b", page))
-    own = {name.upper() for name in own_settings(area).model_fields} - {
-        name.upper() for name in ServiceSettings.model_fields
-    }
-    assert own <= named
+    (service,) = (ROOT / "proto" / "pagantic" / area / "v1").glob("*_service.proto")
+    rpcs = set(re.findall(r"^  rpc (\w+)\(", service.read_text(encoding="utf-8"), flags=re.MULTILINE))
+    assert rpcs <= set(re.findall(r"\w+", page))
+    assert f"settings.md#{area}" in page
 
 
-def test_the_readme_names_every_setting_that_all_services_have():
-    page = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert {name.upper() for name in ServiceSettings.model_fields} <= set(re.findall(r"\b[A-Z][A-Z0-9_]+\b", page))
+@pytest.mark.parametrize("page", MARKDOWN, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_links_of_a_page_lead_somewhere(page):
+    links = [link for link in LINK.findall(page.read_text(encoding="utf-8")) if "://" not in link]
+    for path, _, fragment in (link.partition("#") for link in links):
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{path} is not there"
+        assert not fragment or fragment in anchors(target), f"{path} has no heading #{fragment}"
+
+
+def test_the_readme_leads_to_every_page():
+    linked = set(LINK.findall((ROOT / "README.md").read_text(encoding="utf-8")))
+    assert {str(page.relative_to(ROOT)) for page in MARKDOWN} - {"README.md"} <= linked
+
+
+def test_the_request_in_the_readme_is_a_request():
+    (body,) = re.findall(r"-d '(\{.*?\n\})'", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    request = json_format.Parse(body, execution_pb2.SystemRequest())
+    assert json.loads(request.output.schema_json)["required"] == ["color"]
+
+
+def test_the_plan_on_its_page_is_a_plan():
+    (body,) = blocks((DOCS / "plans.md").read_text(encoding="utf-8"), "json")
+    plan = json_format.Parse(body, plan_pb2.ExecutionPlan())
+    assert [json.loads(step.parameters_json) for step in plan.steps][1] == {"max_tokens": 120}
+
+
+def test_the_example_without_a_service_prints_what_its_comment_says(capsys):
+    (code,) = blocks((DOCS / "output-contracts.md").read_text(encoding="utf-8"), "python")
+    exec(compile(code, "output-contracts.md", "exec"), {})  # noqa: S102 (our own page)
+    assert capsys.readouterr().out.strip() == code.rpartition("# ")[2].strip()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagantic_common.domain.terminal_text import WordWrap, plain_json, plain_text
+from pagantic_common.domain.text.terminal import WordWrap, plain_json, plain_text
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 HOSTILE = st.text(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagantic_common.domain.text_scoring import TextIndex, coverage_of, query_terms, split_terms
+from pagantic_common.domain.text.scoring import TextIndex, coverage_of, query_terms, split_terms
 
 TEXTS = ["the cat sat", "the dog sat on the log", "a bird", "cat cat cat"]
 texts = st.lists(st.text(alphabet="abc .", max_size=12), max_size=6)

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagantic_common.domain.text_scoring import MAX_QUERY_CHARS, query_terms, split_terms
-from pagantic_common.domain.unicode_text import (
+from pagantic_common.domain.text.normalization import (
     _FIRST_COMBINING,
     _LAST_COMBINING,
     MAX_COMBINING_RUN,
     is_reordered,
     normalize_nfkc,
 )
+from pagantic_common.domain.text.scoring import MAX_QUERY_CHARS, query_terms, split_terms
 
 
 def longest_run(text):

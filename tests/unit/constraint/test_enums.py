@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.constraint.core.enums import normalize_enums
+from services.constraint.core.repair.enums import normalize_enums
 
 COLOR = {"enum": ["red", "Green", "BLUE", 1, None]}
 

@@ -1,5 +1,5 @@
 from pagantic_common.grammar.engine_text import engine_text_of_gbnf
-from services.constraint.core.grammar_match import derives
+from services.constraint.core.grammars import derives
 
 
 def test_the_whole_text_must_be_derived():

@@ -5,8 +5,7 @@ import pytest
 
 from pagantic_common.domain.errors import ErrorCode, Internal
 from pagantic_common.domain.validation import Enforcement, Guarantee, Stage, StageOutcome, StageReport
-from services.constraint.core.judgement import VERDICT_SCHEMA, Verdict, judge_messages, verdict_of
-from services.constraint.core.pipeline import with_verdict
+from services.constraint.core.judgement import VERDICT_SCHEMA, Verdict, judge_messages, verdict_of, with_verdict
 
 FOUND = Enforcement(
     valid=True,

@@ -5,25 +5,28 @@ import pytest
 
 from pagantic_common.domain.errors import ErrorCode
 from pagantic_common.domain.validation import Guarantee, Stage, StageOutcome
+from pagantic_common.grammar.engine_text import engine_text_of_gbnf
 from services.constraint.core.model import Contract, Rule
-from services.constraint.core.pipeline import Pipeline
-from services.constraint.core.rules import compile_rules
+from services.constraint.core.pipeline import Checks, Pipeline
+from services.constraint.core.rules.compiled import compile_rules
 from services.constraint.core.schema import validator_of
 
 SCHEMA = {"type": "object", "properties": {"c": {"enum": ["red", "blue"]}}, "required": ["c"]}
 P, R, F, S = "PASSED", "REPAIRED", "FAILED", "SKIPPED"
 
 
-def enforce(output, schema=SCHEMA, *, rules=(), enforced=False, matches=None, repairs=(), **switches):
+def enforce(output, schema=SCHEMA, *, rules=(), enforced=False, grammar_text="", repairs=(), **switches):
     ticks = count()
     return Pipeline(
         output,
         Contract(schema_json=json.dumps(schema), **switches),
-        decoder_enforced=enforced,
-        validator=None if schema is None else validator_of(schema),
-        schema=schema,
-        rules=compile_rules(rules),
-        matches_grammar=matches,
+        Checks(
+            compile_rules(rules),
+            schema,
+            None if schema is None else validator_of(schema),
+            grammar_text and engine_text_of_gbnf(grammar_text),
+        ),
+        is_decoder_enforced=enforced,
         monotonic_s=lambda: float(next(ticks)),
         repairs=repairs,
     ).run()
@@ -94,8 +97,8 @@ def test_failed_rule_leaves_the_guarantee():
 
 
 def test_grammar_is_checked_after_decoding():
-    assert outcomes(enforce("x", None, matches=lambda _: True)) == [P, S, S, S, S, S]
-    found = enforce("x", None, matches=lambda _: False)
+    assert outcomes(enforce("x", None, grammar_text='root ::= "x"')) == [P, S, S, S, S, S]
+    found = enforce("x", None, grammar_text='root ::= "y"')
     assert outcomes(found) == [F, S, S, S, S, S]
     assert found.failure.code is ErrorCode.CONSTRAINT_GRAMMAR_REJECTED
     assert found.guarantee is Guarantee.UNSPECIFIED
@@ -166,7 +169,7 @@ def test_a_strategy_that_repeats_a_key_did_not_help():
 
 
 def test_a_grammar_that_decodes_enforces_no_schema():
-    found = enforce('{"c": "red"}', enforced=True, matches=lambda _: True, grammar="root ::= x")
+    found = enforce('{"c": "red"}', enforced=True, grammar_text="root ::= [^z]*", grammar="root ::= x")
     assert found.guarantee is Guarantee.VALIDATED
 
 

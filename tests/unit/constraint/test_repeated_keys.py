@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.constraint.core.repeated_keys import without_repeated_keys
+from services.constraint.core.repair.repeated_keys import without_repeated_keys
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 
 from pagantic_common.domain.errors import InvalidRequest
 from services.constraint.core.model import Rule
-from services.constraint.core.rules import compile_rules
+from services.constraint.core.rules.compiled import compile_rules
 
 
 def failures(output: str, *rules: Rule) -> list[str]:

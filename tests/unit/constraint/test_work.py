@@ -1,7 +1,8 @@
 """Work on grammars: what is listed of them is bounded."""
 
+from services.constraint.core.grammars import MAX_PROBLEMS
 from services.constraint.core.model import Limits
-from services.constraint.core.work import MAX_PROBLEMS, Work
+from services.constraint.core.work import Work
 
 WORK = Work(Limits(max_schema_bytes=262_144, max_schema_depth=20, max_output_bytes=1000))
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from pagantic_common.domain.chunks import Chunk
 from pagantic_common.domain.errors import InvalidRequest
 from services.context.app.building import ContextBuilding
-from services.context.app.retrieval import RetrievalPolicy
 from services.context.core.chunk import lay_out
+from services.context.core.policy import RetrievalPolicy
 
 
 class ScriptedRetrieval:

@@ -56,7 +56,7 @@ def test_bad_collection_name_is_refused(name):
     [
         ([], "0 entries: send 1 to 2"),
         ([Document("a", "x"), Document("b", "x"), Document("c", "x")], "3 entries"),
-        ([Document("a", "x"), Document("a", "y")], r"documents\[1\].source 'a' is there twice"),
+        ([Document("a", "x"), Document("a", "y")], r"documents\[1\].source 'a' is given twice"),
         ([Document("", "x")], r"documents\[0\].source must be"),
         ([Document("a\n[1] (b)", "x")], "printable"),
         ([Document("a", " \n")], "content is empty"),

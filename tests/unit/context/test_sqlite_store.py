@@ -18,9 +18,10 @@ from pagantic_common.domain.errors import (
 from pagantic_common.telemetry.clock import SystemClock
 from services.context.adapters.sqlite_store import SqliteStore
 from services.context.app.library import Library
-from services.context.app.retrieval import Retrieval, RetrievalPolicy, Retriever
+from services.context.app.retrieval import Retrieval
 from services.context.core.chunk import select_chunks
 from services.context.core.document import Document, IngestBounds
+from services.context.core.policy import RetrievalPolicy, Retriever
 
 BOUNDS = IngestBounds(100, 10_000)
 GROWS = '{"a":[' + "1e9," * 3000 + "1]}"  # 12 KiB, of which a reranker would make 36

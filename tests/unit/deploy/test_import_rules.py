@@ -28,6 +28,8 @@ BREACHES = (
     ("pagantic_common/grammar", "import asyncio", "asyncio"),
     ("gateway/cli", "from pagantic.constraint.v1 import contract_pb2", "pagantic.constraint"),
     ("services/context/app", "import services.tools.core", "services.tools"),
+    ("services/orchestrator/core/model", "from services.orchestrator.core.execution import run", "core.execution.run"),
+    ("services/orchestrator/app/effects", "from services.orchestrator.app.running import turns", "app.running.turns"),
 )
 
 
@@ -57,8 +59,8 @@ def report(tmp_path_factory):
 @pytest.mark.parametrize("number", range(len(BREACHES)), ids=lambda number: BREACHES[number][1])
 def test_a_breach_is_refused(number, report):
     folder, _, imported = BREACHES[number]
-    planted = f"{folder.replace('/', '.')}.planted_{number} -> {imported}"
-    assert planted in report
+    planted = f"{folder.replace('/', '.')}.planted_{number} -> "
+    assert any(planted in line and imported in line for line in report.splitlines())
 
 
 def test_a_room_that_nobody_planned_is_refused(report):

@@ -5,7 +5,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from deploy.local.areas import DEFAULT_PORTS
+from pagantic_common.domain.defaults import PORTS
 from pagantic_common.settings import ServiceSettings
 from pagantic_common.telemetry.names import LIVENESS, READINESS
 
@@ -14,7 +14,7 @@ BASE = FOLDER / "base"
 KUBERNETES = "1.34"
 MANIFESTS = sorted(path for path in FOLDER.rglob("*.yaml") if path.name != "kustomization.yaml")
 KUSTOMIZATIONS = sorted(FOLDER.rglob("kustomization.yaml"))
-AREAS = sorted(DEFAULT_PORTS)
+AREAS = sorted(PORTS)
 
 
 def documents(path):
@@ -148,9 +148,7 @@ def test_services_are_addressed_by_their_name_and_port(area, monkeypatch):
     settings = settings_from(area, environment_of(area), monkeypatch)
     addresses = {name: value for name, value in settings.model_dump().items() if name.endswith("_address")}
     assert addresses == {
-        name: f"dns:///{callee}:{DEFAULT_PORTS[callee]}"
-        for name in addresses
-        for callee in [name.removesuffix("_address")]
+        name: f"dns:///{callee}:{PORTS[callee]}" for name in addresses for callee in [name.removesuffix("_address")]
     }
 
 
@@ -193,7 +191,7 @@ def allowed_calls():
         area = component_of({"podSelector": policy["spec"]["podSelector"]})
         for rule in policy["spec"].get("egress", []):
             (callee,) = map(component_of, rule["to"])
-            assert [port["port"] for port in rule["ports"]] == [DEFAULT_PORTS[callee]]
+            assert [port["port"] for port in rule["ports"]] == [PORTS[callee]]
             outgoing.add((area, callee))
         for rule in policy["spec"].get("ingress", []):
             assert [port["port"] for port in rule["ports"]] == ["grpc"]

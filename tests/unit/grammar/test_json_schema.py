@@ -4,7 +4,7 @@ import pytest
 
 from pagantic_common.grammar.engine_text import check_engine_text, engine_text_of_schema
 from pagantic_common.grammar.json_schema import schema_for_engine
-from services.constraint.core.grammar_match import derives
+from services.constraint.core.grammars import derives
 
 DRAFT_4 = "http://json-schema.org/draft-04/schema#"
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"

@@ -4,7 +4,7 @@ import numpy as np
 
 from pagantic_common.testing.scripted_engine import ScriptedEngine, random_logits
 from services.inference.app.engine_loop import apply_operation
-from services.inference.core.decoding.output import Output
+from services.inference.core.decoding.output import SampledOutput
 from services.inference.core.generation import Sampling
 from services.inference.core.scheduling.batching import Limits, Scheduler
 from services.inference.core.scheduling.branches import DecodeRequest, Ended, Failed, Finished, Progress
@@ -46,7 +46,7 @@ class Bench:
 
     def submit(self, prompt, *, seeds=(0,), max_tokens=8, sampling=WARM, **more):
         draws = tuple(np.random.Generator(np.random.Philox(key=seed)).random for seed in seeds)
-        output = Output(
+        output = SampledOutput(
             vocabulary=self.engine.vocabulary,
             sampling=sampling,
             max_tokens=max_tokens,

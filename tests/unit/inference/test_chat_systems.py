@@ -5,7 +5,6 @@ import pytest
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.messages import Message, Role, ToolCall
 from pagantic_common.testing.scripted_engine import ScriptedEngine
-from services.inference.adapters.jinja_chat_template import JinjaChatTemplate
 from services.inference.core.generation import ChatPrompt
 from tests.support.inference_app import TEMPLATE, generation_over
 
@@ -22,8 +21,7 @@ CONVERSATION = (
 
 
 async def rendered(template, messages):
-    generation = generation_over(ScriptedEngine())
-    generation._template = JinjaChatTemplate(template, bos_token="", eos_token="")
+    generation = generation_over(ScriptedEngine(), template=template)
     try:
         return bytes(await generation.prompt_tokens(ChatPrompt(messages))).decode()
     finally:

@@ -5,8 +5,17 @@ import pytest
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Overloaded, PreconditionFailed, Unavailable
 from pagantic_common.domain.messages import ModelInfo
 from pagantic_common.testing.clock import FakeClock
-from pagantic_common.testing.scripted_engine import ScriptedEngine
 from services.inference.app.models import COOL_DOWN_S, Models, ModelSpec, ServedModel
+
+
+class Work:
+    """A workload that does nothing but tell when it is closed."""
+
+    def __init__(self, on_close):
+        self.on_close = on_close
+
+    async def close(self):
+        self.on_close()
 
 
 class Shelf:
@@ -32,10 +41,7 @@ class Shelf:
             raise self.failures.pop()
         self.log.append(f"+{spec.info.name}")
 
-        async def close():
-            self.log.append(f"-{spec.info.name}")
-
-        return ServedModel(spec.info, ScriptedEngine(), close)
+        return ServedModel(spec.info, Work(lambda: self.log.append(f"-{spec.info.name}")))
 
     async def touch(self, name):
         async with self.models.use(name) as served:

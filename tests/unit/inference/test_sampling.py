@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 
 from pagantic.inference.v1 import generation_pb2
 from pagantic_common.domain.errors import InvalidRequest
-from services.inference.convert import sampling_from_proto
+from services.inference.convert.request import sampling_from_proto
 from services.inference.core.decoding.sampling import adjust_logits, log_probabilities, rank_tokens
 from services.inference.core.generation import Sampling
+from services.inference.core.request_check import check_sampling
 
 # Of 16 bits, so that logits that differ have weights that differ.
 LOGITS = st.lists(st.floats(-20, 20, width=16), min_size=2, max_size=40).map(lambda v: np.array(v, dtype=np.float32))
@@ -127,6 +128,7 @@ WIDE_LOGITS = st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=2, m
 @given(WIDE_LOGITS, ACCEPTED, st.dictionaries(st.integers(0, 1), st.integers(1, 4096)), DRAWS)
 def test_every_accepted_sampling_leaves_a_finite_choice(logits, fields, seen, draw):
     sampling = sampling_from_proto(generation_pb2.Sampling(**fields))
+    check_sampling(sampling)
     adjust_logits(logits, sampling, Counter(seen))
     choices = rank_tokens(logits, sampling)
     assert choices.tokens.size >= 1
@@ -137,4 +139,4 @@ def test_every_accepted_sampling_leaves_a_finite_choice(logits, fields, seen, dr
 @pytest.mark.parametrize("penalty", [1e-300, 1e-38, 0.0999, 0.0, -1.0, float("nan"), float("inf"), 2.1])
 def test_a_penalty_that_could_make_logits_infinite_is_refused(penalty):
     with pytest.raises(InvalidRequest, match=r"between 0\.1 and 2"):
-        sampling_from_proto(generation_pb2.Sampling(repetition_penalty=penalty))
+        check_sampling(sampling_from_proto(generation_pb2.Sampling(repetition_penalty=penalty)))

@@ -170,7 +170,7 @@ async def test_what_was_kept_is_used_and_not_measured_again_until_asked_for():
     async with running(ScriptedProber([GOOD] * 20), measured=kept) as world:
         await asyncio.sleep(10 * PACE.idle_s)
         assert (world.tuner.state, world.tuner.tuning.threads, world.prober.begun) == (TuningState.MEASURED, 3, 0)
-        world.tuner.ask()
+        world.tuner.measure_again()
         assert world.tuner.state is not TuningState.MEASURED
         await world.until(is_measured(world))
         assert world.tuner.tuning.threads == 2
@@ -181,7 +181,7 @@ async def test_a_cache_that_cannot_be_written_is_not_measured_for_at_every_start
         await asyncio.sleep(10 * PACE.idle_s)
         assert world.prober.looks == 0
         assert "/cache cannot be written" in world.tuner.note
-        world.tuner.ask()
+        world.tuner.measure_again()
         await world.until(is_measured(world))
         assert world.tuner.note == "not kept for the next start"
 
@@ -210,7 +210,7 @@ async def test_measuring_in_vain_takes_a_small_share_of_the_time():
 async def test_where_nothing_can_be_measured_asking_says_why():
     async with running(None, note="the model decodes no text") as world:
         with pytest.raises(PreconditionFailed, match="the model decodes no text"):
-            world.tuner.ask()
+            world.tuner.measure_again()
 
 
 async def test_a_machine_that_is_busy_for_long_is_logged_once():

@@ -21,6 +21,6 @@ def test_it_listens_on_this_machine(host):
 
 def test_the_port_of_all_services_takes_what_each_of_them_takes_alone():
     """The orchestrator alone takes requests of half the size, and half of the calls from one host."""
-    port = SERVICES[-1][1](max_message_bytes=4_000_000, max_request_bytes=100_000, max_concurrent_rpcs=1000)
+    port = SERVICES[-1].settings(max_message_bytes=4_000_000, max_request_bytes=100_000, max_concurrent_rpcs=1000)
     assert port.max_received_bytes == 4_000_000
     assert port.max_calls_per_host == 1000

@@ -21,7 +21,7 @@ def test_a_terminal_has_one_line_that_is_rewritten_and_cleared(monkeypatch):
     clock, stream = Time(monkeypatch), Terminal()
     with Progress(stream) as progress:
         for clock.now_s in (0.0, 0.05, 1.0, 7.0):
-            progress.tell("waiting: inference: loading model 491 MB")
+            progress.show("waiting: inference: loading model 491 MB")
     assert "\n" not in stream.getvalue()
     lines = stream.getvalue().split("\r\x1b[K")
     assert [line.strip().partition("  ")[0] for line in lines] == ["", "0 s", "1 s", "7 s", ""]
@@ -32,5 +32,5 @@ def test_elsewhere_lines_are_few(monkeypatch):
     with Progress(stream) as progress:
         for second in range(100):
             clock.now_s = float(second)
-            progress.tell("waiting")
+            progress.show("waiting")
     assert stream.getvalue().splitlines() == [f"{2 + LINE_INTERVAL_S * n:3.0f} s  waiting" for n in range(4)]

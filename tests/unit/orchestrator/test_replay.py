@@ -259,7 +259,18 @@ def test_a_failure_has_what_ended_inside_the_command_and_what_that_cost():
     assert failed.usage == TokenUsage(), "the step's result has it"
     ended = machine.step(outcome.run, failed)
     assert ended.run.usage == USAGE
-    progress.clear()
+    progress.answer(failed)
+    assert progress == Progress()
+
+
+def test_what_a_lost_inference_cost_is_charged_to_the_next_one():
+    progress = Progress()
+    progress.inference("").said = InferenceOutput("half", FinishReason.ERROR, usage=USAGE)
+    progress.answer(Prepared())
+    assert progress.inference("").usage == USAGE
+    charged = progress.inference("").charge(InferenceOutput("x", FinishReason.STOP, usage=USAGE))
+    progress.answer(Inferred(charged))
+    assert charged.usage == USAGE + USAGE
     assert progress == Progress()
 
 

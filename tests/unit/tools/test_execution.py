@@ -12,8 +12,8 @@ from pagantic_common.domain.messages import ToolCall, ToolDefinition
 from pagantic_common.telemetry.clock import SystemClock
 from services.tools.adapters.builtin_tools import builtin_tools
 from services.tools.app.execution import ExecutionLimits, ToolExecutor
+from services.tools.app.registry import ToolRegistry
 from services.tools.core.failure import ToolFailed
-from services.tools.core.registry import ToolRegistry
 
 
 class ScriptedTool:

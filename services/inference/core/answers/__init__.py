@@ -1,1 +1,1 @@
-"""What an answer says: content, reasoning, tool calls."""
+"""Reads answers: content, reasoning and tool calls."""

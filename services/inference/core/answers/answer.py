@@ -1,48 +1,63 @@
 """Separates reasoning, content and tool calls while a candidate's text arrives. Knows neither tokens nor schemas.
 
 Theory of operation. The parser is a set of rules written as generators: each looks at the current character and pauses
-where it needs the next, so that a rule reads like the grammar it stands for, and what was read is never read again:
-the work is linear in the text. Text that may become markup or a tool call is held back. It is dropped once it did, and
-shown as content once it cannot any more. A call is shown from the moment its name is known to be an offered one and
-its arguments open: from there on it is a call, and its arguments are shown character by character.
+until the next one arrives. So a rule reads like its grammar, and every character is read once: the work is linear in
+the text. Text that may become markup or a tool call is held back. The parser drops it once it is markup, and shows it
+as content once it can be neither. It shows a call as soon as the name is one of an offered tool and the arguments open;
+from then on it shows the arguments character by character.
 
-At the beginning, and after a call, the openings of all formats count, for small models answer in bare or fenced JSON
-whatever their template asks for. In the midst of text only those of the model's own format do, since a text may well
-quote JSON.
+At the beginning, and after a call, the openings of all formats count, because small models answer in bare or fenced
+JSON whatever their template asks for. In the middle of text only the openings of the model's own format count, because
+a text may quote JSON.
 
 Invariants:
-    1. The pieces, joined, do not depend on how the text was cut when it was fed.
+    1. The joined pieces do not depend on where the fed text was cut.
     2. Without a call and without reasoning markers the content is the text, character by character.
-    3. What was shown is never taken back.
+    3. A shown piece is never taken back.
     4. The arguments shown for a call are those of the call in `calls`: a JSON object, as the model wrote it.
-    5. Every call is one of an offered tool; text with any other name is content.
+    5. Every call names an offered tool; text with any other name is content.
 
-White space around reasoning, between calls and between reasoning and content is dropped.
+The parser drops white space around reasoning, between calls, and between reasoning and content.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from pagantic_common.domain.messages import ToolCall
 from services.inference.core.answers.answer_text import AnswerText, Piece, Reading
 from services.inference.core.answers.call_rules import CallRules
-from services.inference.core.answers.dialect import CALL_OPENINGS, ENDS_OF_BLOCKS, Dialect
+from services.inference.core.answers.dialect import CALL_OPENINGS, ENDS_OF_BLOCKS, VERBATIM, Dialect
 
-_SEPARATORS = (",", ";")  # of calls
+_CALL_SEPARATORS = (",", ";")
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerForm:
+    """How the answers of one request are written: the arguments of their parsers."""
+
+    dialect: Dialect
+    tool_names: tuple[str, ...] = ()
+    is_enforced: bool = False
+
+    def under_constraint(self) -> AnswerForm:
+        """Return the form under a constraint of the caller: nothing is a call, and only reasoning is markup."""
+        if self.dialect.may_reason:
+            return AnswerForm(self.dialect)
+        return AnswerForm(VERBATIM)
 
 
 class AnswerParser:
     """Parses the answer of one candidate; make a new one for each.
 
-    The texts in `dialect.MEANT_CONTROL_TEXTS` must be part of what is fed, also where the model has them as control
-    tokens.
+    The fed text must include the texts in `dialect.MEANT_CONTROL_TEXTS`, even if they are control tokens of the model.
 
     Args:
         dialect: How the model writes; `Dialect.after` the prompt.
-        names: Tools that may be called; empty: nothing is a call.
-        is_enforced: The decoder gives one call, an object with name and arguments: no text is content or reasoning.
-        new_call_id: Gives the next call its id.
+        names: The tools that the model may call; without tools nothing is a call.
+        is_enforced: The decoder enforces one call, an object with name and arguments: no text is content or reasoning.
+        new_call_id: Makes the id of the next call.
     """
 
     def __init__(
@@ -52,29 +67,32 @@ class AnswerParser:
         self._has_tools = bool(names)
         self._text = AnswerText()
         self._call = CallRules(self._text, names, new_call_id)
-        self._reading = self._enforced_call() if is_enforced else self._answer()
+        if is_enforced:
+            self._reading = self._enforced_call()
+        else:
+            self._reading = self._answer()
 
     def feed(self, text: str) -> list[Piece]:
-        """Take the next text and return what may be shown now, in order."""
+        """Take the next text and return the pieces that are certain now, in order."""
         for char in text:
             self._take(char)
         return self._text.take_shown()
 
     def finish(self) -> list[Piece]:
-        """Return what is left to show at the end of the output; nothing may be fed afterwards."""
+        """Return the last pieces at the end of the output; feed nothing afterwards."""
         self._take("")
         return self._text.take_shown()
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
-        """The calls of the turn, in order; all of them after `finish`."""
+        """The calls of the turn, in order; complete after `finish`."""
         return tuple(self._call.calls)
 
     @property
     def is_broken(self) -> bool:
-        """Whether a call that was shown, or enforced, did not become one: it was cut off or is not JSON.
+        """Whether a shown or enforced call is incomplete or not JSON.
 
-        What follows it is not shown. Valid after `finish`.
+        Nothing after such a call is shown. Valid after `finish`.
         """
         return self._call.is_broken
 
@@ -91,7 +109,9 @@ class AnswerParser:
 
     def _answer(self) -> Reading[None]:
         text = self._text
-        in_text = self._dialect.openings_in_text if self._has_tools else ()
+        in_text: tuple[str, ...] = ()
+        if self._has_tools:
+            in_text = self._dialect.openings_in_text
         beginnings = {opening[0] for opening in in_text}
         if self._dialect.reasoning and self._dialect.is_in_reasoning:
             yield from self._reasoning(self._dialect.reasoning[1])
@@ -105,12 +125,16 @@ class AnswerParser:
 
     @property
     def _openings(self) -> tuple[str, ...]:
-        """What may open a block where no text is before it."""
-        reasoning = self._dialect.reasoning[:1] if self._dialect.reasoning else ()
-        return (*reasoning, *CALL_OPENINGS) if self._has_tools else reasoning
+        """The openings of a block that no text precedes."""
+        openings: tuple[str, ...] = ()
+        if self._dialect.reasoning:
+            openings = self._dialect.reasoning[:1]
+        if self._has_tools:
+            openings += CALL_OPENINGS
+        return openings
 
     def _reasoning(self, end: str) -> Reading[None]:
-        """Show reasoning up to its end, without the white space around it."""
+        """Show reasoning up to its closing marker, without the white space around it."""
         text = self._text
         yield from text.spaces()
         text.drop()
@@ -127,38 +151,54 @@ class AnswerParser:
         text.drop()
 
     def _blocks(self, openings: Sequence[str]) -> Reading[None]:
-        """Read calls and reasoning, as long as nothing else comes, the first after one of `openings`.
+        """Read calls and reasoning until other text comes; the first block begins with one of `openings`.
 
-        What is held at the end is content.
+        Text that is held at the end is content.
         """
         text = self._text
         ends: list[str] = []
-        is_after_call = False  # else markup may be held that no call has followed yet
+        is_after_call = False  # if False, held markup may turn out to be content
         yield from text.spaces()
         while marker := (yield from text.marker(openings)):
             if is_after_call and marker in ends:
                 del ends[ends.index(marker) :]
                 text.drop()
                 openings = self._openings_after_call(ends)
-            elif self._dialect.reasoning and marker == self._dialect.reasoning[0]:
-                yield from self._reasoning(self._dialect.reasoning[1])
-            elif marker not in _SEPARATORS:
+            elif end := self._reasoning_end(marker):
+                yield from self._reasoning(end)
+            elif marker not in _CALL_SEPARATORS:
                 before = len(self._call.calls)
                 if not (yield from self._call.after(marker)):
                     return
                 is_after_call = len(self._call.calls) > before
-                if (end := ENDS_OF_BLOCKS.get(marker)) and end not in ends:
-                    ends.append(end)
-                openings = self._openings_after_call(ends) if is_after_call else CALL_OPENINGS
+                _add_end(ends, marker)
+                openings = CALL_OPENINGS
+                if is_after_call:
+                    openings = self._openings_after_call(ends)
             yield from text.spaces()
-        if is_after_call and not text.char and _is_left_over(text.held, ends):
+        if is_after_call and self._is_left_over(ends):
             text.drop()
 
+    def _reasoning_end(self, marker: str) -> str:
+        """Return the closing marker of reasoning if `marker` opens it, else an empty text."""
+        reasoning = self._dialect.reasoning
+        if reasoning is None or marker != reasoning[0]:
+            return ""
+        return reasoning[1]
+
+    def _is_left_over(self, ends: Sequence[str]) -> bool:
+        """Tell whether the output ended with only separators, or the beginning of a block's end, after a call."""
+        if self._text.char:
+            return False
+        rest = self._text.held.strip(" \t\r\n" + "".join(_CALL_SEPARATORS))
+        return any(end.startswith(rest) for end in ("", *ends))
+
     def _openings_after_call(self, ends: Sequence[str]) -> tuple[str, ...]:
-        return (*ends, *_SEPARATORS, *self._openings)
+        return (*ends, *_CALL_SEPARATORS, *self._openings)
 
 
-def _is_left_over(held: str, ends: Sequence[str]) -> bool:
-    """Tell whether what is held after a call is but separators, or the beginning of the end of a block."""
-    rest = held.strip(" \t\r\n" + "".join(_SEPARATORS))
-    return any(end.startswith(rest) for end in ("", *ends))
+def _add_end(ends: list[str], marker: str) -> None:
+    """Add the end of the block that `marker` opens to the ends that may come."""
+    end = ENDS_OF_BLOCKS.get(marker)
+    if end and end not in ends:
+        ends.append(end)

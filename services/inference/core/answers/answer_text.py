@@ -1,4 +1,4 @@
-"""The text of an answer while it arrives: what is held back, and what is shown as what. Knows no form of tool calls."""
+"""The text of an answer while it arrives: held back, or shown as content, reasoning or calls. Knows no call format."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from services.inference.core.generation import ToolCallDelta
 
 T = TypeVar("T")
 Reading = Generator[None, None, T]
-"""A rule in progress: it pauses where it needs the next character, and returns what it found."""
+"""A rule in progress: it pauses until the next character arrives, and returns its finding."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The next of an answer: one of content, reasoning, or a piece of a tool call."""
+    """The next part of an answer: content, reasoning, or a part of a tool call."""
 
     content: str = ""
     reasoning: str = ""
@@ -27,10 +27,10 @@ Kind = Literal["content", "reasoning"] | ToolCallDelta
 
 
 class AnswerText:
-    """Characters that arrive, with the current one to look at; "" where the output has ended.
+    """Arriving characters; `char` is the current one, and empty at the end of the output.
 
-    A rule looks at `char` and moves past it by one of `hold` (not known yet what it is) and `pass_shown`. What is held
-    is shown by `release`, or dropped by `drop` where it was markup.
+    A rule reads `char` and moves past it with `hold`, if its kind is not known yet, or with `pass_shown`. `release`
+    shows the held text; `drop` forgets it, if it was markup.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class AnswerText:
 
     @property
     def held(self) -> str:
-        """Text that was passed without being shown or dropped."""
+        """The held text, neither shown nor dropped yet."""
         return "".join(self._held)
 
     def hold(self) -> Reading[None]:
@@ -54,24 +54,24 @@ class AnswerText:
         yield
 
     def show(self, kind: Kind, text: str) -> None:
-        """Show a text, with nothing held before it; neighbours whose kind is the same object become one piece."""
+        """Show a text while nothing is held; neighbours whose kind is the same object become one piece."""
         if self._shown and self._shown[-1][0] is kind:
             self._shown[-1][1].append(text)
         else:
             self._shown.append((kind, [text]))
 
     def release(self, kind: Kind) -> None:
-        """Show what is held."""
+        """Show the held text."""
         if self._held:
             self.show(kind, self.held)
             self._held.clear()
 
     def drop(self) -> None:
-        """Forget what is held."""
+        """Forget the held text."""
         self._held.clear()
 
     def pass_rest(self) -> Reading[None]:
-        """Move past all that is still to come, without showing it."""
+        """Move past the rest of the output without showing it."""
         while self.char:
             yield
 
@@ -81,9 +81,9 @@ class AnswerText:
             yield from self.hold()
 
     def marker(self, markers: Iterable[str]) -> Reading[str]:
-        """Hold one of `markers`, the longest that is there, and return it; "" if there is none.
+        """Hold the longest of `markers` that comes next and return it; empty without a marker.
 
-        Even then the part that looked like one is held. None can begin inside that part: a marker has its first
+        A part that only looked like a marker is held too. No marker can begin inside that part: a marker has its first
         character only once, or is a fence.
         """
         read, candidates = "", list(markers)
@@ -95,10 +95,12 @@ class AnswerText:
             yield from self.hold()
             if all(marker == read for marker in candidates):
                 break
-        return read if read in candidates else ""
+        if read not in candidates:
+            return ""
+        return read
 
     def value(self) -> Reading[str]:
-        """Hold a JSON value and return its text, which is cut where the output is."""
+        """Hold a JSON value and return its text; the end of the output cuts it."""
         scan, parts = JsonScan(), list[str]()
         while self.char and scan.take(self.char):
             parts.append(self.char)
@@ -106,7 +108,7 @@ class AnswerText:
         return "".join(parts)
 
     def take_shown(self) -> list[Piece]:
-        """Return what was shown since the last time."""
+        """Return the pieces shown since the last call."""
         pieces = []
         for kind, parts in self._shown:
             text = "".join(parts)

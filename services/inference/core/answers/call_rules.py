@@ -1,4 +1,4 @@
-"""The forms of a tool call as rules over the text of an answer. Knows nothing of what is around a call."""
+"""The forms of a tool call as rules over the text of an answer. Knows nothing of the text around a call."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from services.inference.core.answers.json_scan import JsonScan
 from services.inference.core.generation import ToolCallDelta
 
 _ARGUMENTS_KEYS = ('"arguments"', '"parameters"')
-_OTHER_KEYS = ('"id"', '"type"')  # that a call may have; any other makes it an answer
+_OTHER_KEYS = ('"id"', '"type"')  # an object with any further key is no call
 
 
 @dataclass(slots=True)
 class _CallObject:
-    """What is known of a call while its object is read; `arguments` are those that came before the name."""
+    """A call whose object is being read; `arguments` are set when they came before the name."""
 
     name: str = ""
     arguments: str = ""
@@ -26,7 +26,7 @@ class _CallObject:
 
 
 class CallRules:
-    """Reads calls of the tools in `names` and shows them in `text`."""
+    """Reads calls of the tools named `names` and shows them in `text`."""
 
     def __init__(self, text: AnswerText, names: Sequence[str], new_call_id: Callable[[], str]) -> None:
         self._text = text
@@ -36,7 +36,7 @@ class CallRules:
         self.is_broken = False
 
     def after(self, opening: str) -> Reading[bool]:
-        """Read what comes right after an opening; return whether a call may still come in its block, or came."""
+        """Read the text right after an opening; return whether its block has a call or may still have one."""
         match opening:
             case "{":
                 return (yield from self._object())
@@ -72,17 +72,19 @@ class CallRules:
         return (yield from self._arguments_of(name))
 
     def _name(self) -> Reading[str]:
-        """Hold the longest beginning of an offered name and return it if it is one, else ""."""
+        """Hold the longest prefix of an offered name; return it if it is a whole name, else an empty text."""
         text, read = self._text, ""
         while text.char and any(name.startswith(read + text.char) for name in self._names):
             read += text.char
             yield from text.hold()
-        return read if read in self._names else ""
+        if read not in self._names:
+            return ""
+        return read
 
     def _object(self) -> Reading[bool]:
-        """Read the members of a call, whose brace is held; return whether it is one.
+        """Read the members of an object whose brace is held; return whether it is a call.
 
-        A shown call stays one where its object does not end well, but then nothing more of its block is looked for.
+        A shown call remains a call when its object does not end well, but then its block is over.
         """
         text, call = self._text, _CallObject()
         while True:
@@ -104,10 +106,12 @@ class CallRules:
         return call.is_shown and not text.held.strip()
 
     def _key(self) -> Reading[str]:
-        """Hold a member's key up to its value and return the key as written; "" if there is none."""
+        """Hold a member's key up to its value and return the key as written; empty without a key."""
         text = self._text
         yield from text.spaces()
-        key = (yield from text.value()) if text.char == '"' else ""
+        key = ""
+        if text.char == '"':
+            key = yield from text.value()
         yield from text.spaces()
         if text.char != ":":
             return ""
@@ -120,25 +124,30 @@ class CallRules:
         text = self._text
         if call.is_shown:
             yield from text.value()
-        elif key == '"name"' and not call.name:
-            name = _parsed((yield from text.value()))
-            call.name = name if isinstance(name, str) and name in self._names else ""
-            if call.name and call.arguments:
-                self._show_call(call.name, call.arguments)
-                call.is_shown = True
-            return bool(call.name)
-        elif key in _ARGUMENTS_KEYS and not call.arguments:
+            return True
+        if key == '"name"' and not call.name:
+            return (yield from self._name_member(call))
+        if key in _ARGUMENTS_KEYS and not call.arguments:
             if call.name:
                 call.is_shown = yield from self._arguments_of(call.name)
                 return call.is_shown
             call.arguments = yield from text.value()
             return isinstance(_parsed(call.arguments), dict)
-        else:
-            return key in _OTHER_KEYS and _parsed((yield from text.value())) is not None
+        return key in _OTHER_KEYS and _parsed((yield from text.value())) is not None
+
+    def _name_member(self, call: _CallObject) -> Reading[bool]:
+        """Read the value of `name`; return whether it names an offered tool."""
+        name = _parsed((yield from self._text.value()))
+        if not isinstance(name, str) or name not in self._names:
+            return False
+        call.name = name
+        if call.arguments:
+            self._show_call(call.name, call.arguments)
+            call.is_shown = True
         return True
 
     def _arguments_of(self, name: str) -> Reading[bool]:
-        """Show the arguments of a call while they arrive; return whether there are any."""
+        """Show the arguments of a call while they arrive; return False without arguments."""
         text = self._text
         yield from text.spaces()
         if text.char != "{":
@@ -164,7 +173,7 @@ class CallRules:
         self.calls.append(ToolCall(call_id, name, arguments))
 
     def _show_head(self, name: str) -> tuple[str, ToolCallDelta]:
-        """Show that a call begins; return its id, and what its arguments are to be shown as."""
+        """Show the beginning of a call; return its id and the delta of its arguments."""
         call_id, index = self._new_call_id(), len(self.calls)
         self._text.show(ToolCallDelta(index, call_id, name), "")
         return call_id, ToolCallDelta(index)

@@ -1,4 +1,4 @@
-"""How a model writes reasoning and tool calls, told from its chat template."""
+"""How a model writes reasoning and tool calls, as its chat template shows."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ MEANT_CONTROL_TEXTS = frozenset(
         "[CALL_ID]",
     }
 )
-"""Texts that a parser of answers must see. Many models have them as control tokens, whose text an engine leaves out:
-it must write out a control token whose text is one of these."""
+"""Markup that a parser of answers must see. Many models have these texts as control tokens, whose text an engine leaves
+out; the engine must write them out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,8 @@ class Dialect:
     """How one model writes.
 
     Args:
-        tool_format: Which openings of a call count in the midst of text; at the beginning all forms do.
-        reasoning: The markers before and after reasoning; None where a text is to be taken as it is.
+        tool_format: The format whose openings count in the middle of text; at the beginning all formats count.
+        reasoning: The markers before and after reasoning; None if text is taken verbatim.
         is_in_reasoning: The prompt has opened the reasoning, so that the output begins inside it.
         is_reasoning_model: The model's template knows reasoning.
     """
@@ -70,20 +70,25 @@ class Dialect:
 
     @property
     def openings_in_text(self) -> tuple[str, ...]:
-        """What begins a tool call in the midst of text."""
+        """The openings of a tool call in the middle of text."""
         return _OPENINGS_IN_TEXT[self.tool_format]
 
-    def after(self, prompt: str) -> Dialect:
-        """Return this dialect as it is after a rendered prompt, which shows whether reasoning is open.
+    @property
+    def may_reason(self) -> bool:
+        """Whether reasoning may precede the answer."""
+        return self.is_reasoning_model or self.is_in_reasoning
 
-        The template shows it too, unless it decides by a variable: what was rendered is certain.
+    def after(self, prompt: str) -> Dialect:
+        """Return this dialect after a rendered prompt, which shows whether reasoning is open.
+
+        The template's source shows that too, but not if a variable decides it.
         """
         is_open = self.reasoning is not None and prompt.rstrip().endswith(self.reasoning[0])
         return replace(self, is_in_reasoning=is_open)
 
 
 VERBATIM = Dialect(reasoning=None)
-"""For output that is no chat message: of a prompt in plain text, or under a constraint that the caller gave."""
+"""The dialect of output that is no chat message: after a plain text prompt, or under the caller's constraint."""
 
 
 def dialect_of(template_source: str) -> Dialect:
@@ -107,7 +112,7 @@ def _format_of(source: str) -> ToolFormat:
 
 
 def _opens_reasoning(source: str, opening: str) -> bool:
-    """Tell whether what the template adds for the assistant's turn ends with `opening`."""
+    """Tell whether the template's beginning of the assistant's turn ends with `opening`."""
     _, condition, tail = source.rpartition("add_generation_prompt")
     literal_end = r"""(?:\\n|\s)*(?:['"]|\{%|\Z)"""
     return bool(condition) and re.search(re.escape(opening) + literal_end, tail) is not None

@@ -1,4 +1,4 @@
-"""Finds where a JSON value ends while its text arrives. Does not know whether what is in it is JSON."""
+"""Finds the end of a JSON value while its text arrives. Does not check that the text is JSON."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ _AFTER_SCALAR = JSON_SPACES | frozenset(",:")
 
 
 class JsonScan:
-    """Follows one value, from its first character on, by string, escape and depth; constant work for each character.
+    """Follows one value by string, escape and depth, with constant work per character.
 
-    What is read up to the end of the value is left to a JSON parser: brackets are counted, not paired.
+    It counts brackets without pairing them; a JSON parser checks the text afterwards.
     """
 
     __slots__ = ("_depth", "_is_escaped", "_is_in_string", "is_complete")
@@ -22,9 +22,9 @@ class JsonScan:
         self.is_complete = False
 
     def take(self, char: str) -> bool:
-        """Take the next character and tell whether it belongs to the value; False ever after the value has ended.
+        """Take the next character and tell whether it belongs to the value; False once the value is complete.
 
-        A string, an object or an array is complete with its last character, any other value with what follows it.
+        A string, an object or an array is complete with its last character, any other value with the next character.
         """
         if self.is_complete:
             return False

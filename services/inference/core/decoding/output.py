@@ -1,14 +1,14 @@
 """The output of candidates that have sampled the same tokens so far: logits in, tokens and text out.
 
-Theory of operation. `rank` is given the logits that follow the output's last token and says what may come next. Each
-candidate draws from that. `accept` takes the token that was drawn and answers with the tokens to decode next: that one
-and after it those that the constraint forces, so that a run of forced tokens costs one batch. Where candidates draw
-differently, `fork` makes the output of those that go another way.
+Theory of operation. `rank` takes the logits after the output's last token and returns the tokens that may come next.
+Each candidate draws from them. `accept` takes the drawn token and returns the tokens to decode next: that token and
+the tokens that the constraint forces after it, so that a run of forced tokens costs one batch. Where candidates draw
+differently, `fork` makes the outputs of the other branches.
 
 Invariants:
     1. `output_tokens` never exceeds `max_tokens`.
-    2. With a matcher, every token that is given out was accepted by it.
-    3. After a finish reason was given, neither `rank` nor `accept` is called again.
+    2. A matcher, if there is one, has accepted every token that is given out.
+    3. After a finish reason, neither `rank` nor `accept` is called again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PENALIZED_PROMPT_TOKENS = 64
 
 
 class Vocabulary(Protocol):
-    """What the core needs to know of a model's tokens."""
+    """A model's tokens."""
 
     size: int
     end_tokens: frozenset[int]
@@ -43,19 +43,19 @@ class Matcher(Protocol):
     """A constraint's progress over one output."""
 
     def mask(self, logits: Logits) -> Logits:
-        """Return the logits with those of tokens that may not come next at -inf."""
+        """Return the logits with every excluded token at -inf."""
 
     def accept(self, token: int) -> None:
         """Move past a token that the mask allowed."""
 
     def forced_tokens(self) -> list[int]:
-        """Return the tokens that can only come next; they are not accepted yet."""
+        """Return the tokens that must come next; they are not accepted yet."""
 
     def is_complete(self) -> bool:
         """Tell whether the output may end here."""
 
     def is_stopped(self) -> bool:
-        """Tell whether nothing may follow."""
+        """Tell whether the output must end here."""
 
     def fork(self) -> Matcher:
         """Return a matcher with the same progress."""
@@ -63,7 +63,7 @@ class Matcher(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What may follow the output, and the log-probabilities of all tokens when they are asked for."""
+    """The tokens that may follow the output, and the log-probabilities of all tokens if the request wants them."""
 
     choices: Choices
     log_probabilities: NDArray[np.float64] | None
@@ -71,7 +71,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one `accept` gave: tokens to decode next, text to show, and why the output ended if it did."""
+    """The result of one `accept`: tokens to decode next, text to show, and the reason if the output ended."""
 
     tokens: tuple[int, ...]
     text: str
@@ -79,8 +79,28 @@ class Step:
     logprobs: tuple[TokenLogprob, ...] = ()
 
 
-class Output:
-    """One output; `top_logprobs` None reports no log-probabilities."""
+class Output(Protocol):
+    """One output; see the theory of operation."""
+
+    output_tokens: int
+    constraint_satisfied: bool
+
+    @property
+    def is_random(self) -> bool:
+        """Whether candidates draw numbers at all."""
+
+    def fork(self) -> Output:
+        """Return an output with the same tokens so far, which continues separately."""
+
+    def rank(self, logits: Logits) -> Row:
+        """Return the tokens that may come next; may change the logits in place."""
+
+    def accept(self, token: int, row: Row) -> Step:
+        """Continue with a token that was picked from `row`."""
+
+
+class SampledOutput:
+    """An output whose tokens are sampled; `top_logprobs` None reports no log-probabilities."""
 
     def __init__(
         self,
@@ -108,48 +128,60 @@ class Output:
         """Whether candidates draw numbers at all."""
         return self._sampling.temperature > 0
 
-    def fork(self) -> Output:
-        """Return an output that has come as far and goes on by itself."""
-        other = Output(
+    def fork(self) -> SampledOutput:
+        """Return an output with the same tokens so far, which continues separately."""
+        other = SampledOutput(
             vocabulary=self._vocabulary,
             sampling=self._sampling,
             max_tokens=self._max_tokens,
-            matcher=self._matcher.fork() if self._matcher is not None else None,
             top_logprobs=self._top_logprobs,
         )
+        if self._matcher is not None:
+            other._matcher = self._matcher.fork()
         other._stream = self._stream.fork()
         other._seen = self._seen.copy()
         other.output_tokens = self.output_tokens
         return other
 
     def rank(self, logits: Logits) -> Row:
-        """Return what may come next; the logits may be changed in place."""
-        log_probs = None if self._top_logprobs is None else log_probabilities(logits)
+        """Return the tokens that may come next; changes the logits in place."""
+        log_probs = None
+        if self._top_logprobs is not None:
+            log_probs = log_probabilities(logits)
         adjust_logits(logits, self._sampling, self._seen)
         if self._matcher is not None:
             logits = self._matcher.mask(logits)
         return Row(rank_tokens(logits, self._sampling), log_probs)
 
     def accept(self, token: int, row: Row) -> Step:
-        """Go on with a token that was picked from `row`."""
+        """Continue with a token that was picked from `row`."""
         if token in self._vocabulary.end_tokens:
             return self._end(FinishReason.STOP, "", ())
-        logprobs = self._logprobs(token, row)
+        logprobs = token_logprobs(self._vocabulary, token, row, self._top_logprobs or 0)
         tokens = [token]
         self._take(token)
-        # Log-probabilities of forced tokens would need logits that nobody computes: then they are picked one by one.
+        # Log-probabilities of forced tokens would need logits that are not computed, so these are picked one by one.
         if self._matcher is not None and self._top_logprobs is None:
-            for forced in self._matcher.forced_tokens():
-                if self.output_tokens >= self._max_tokens or forced in self._vocabulary.end_tokens:
-                    break
-                self._take(forced)
-                tokens.append(forced)
+            self._take_forced(self._matcher, tokens)
         text = self._stream.feed(b"".join(self._vocabulary.piece(token) for token in tokens))
-        if self._stream.is_stopped or (self._matcher is not None and self._matcher.is_stopped()):
+        if self._is_stopped():
             return self._end(FinishReason.STOP, text, logprobs)
         if self.output_tokens >= self._max_tokens:
             return self._end(FinishReason.LENGTH, text, logprobs)
         return Step(tuple(tokens), text, logprobs=logprobs)
+
+    def _is_stopped(self) -> bool:
+        if self._stream.is_stopped:
+            return True
+        return self._matcher is not None and self._matcher.is_stopped()
+
+    def _take_forced(self, matcher: Matcher, tokens: list[int]) -> None:
+        """Take the forced tokens up to the limit or the end of the output, and append them to `tokens`."""
+        for forced in matcher.forced_tokens():
+            if self.output_tokens >= self._max_tokens or forced in self._vocabulary.end_tokens:
+                break
+            self._take(forced)
+            tokens.append(forced)
 
     def _take(self, token: int) -> None:
         if self._matcher is not None:
@@ -163,11 +195,14 @@ class Output:
         )
         return Step((), text + self._stream.finish(), reason, logprobs)
 
-    def _logprobs(self, token: int, row: Row) -> tuple[TokenLogprob, ...]:
-        known = row.log_probabilities
-        if known is None:
-            return ()
-        count = self._top_logprobs or 0
-        best = np.argsort(-known, kind="stable")[:count] if count else ()
-        top = tuple(TokenLogprob(int(t), self._vocabulary.piece(int(t)), float(known[t])) for t in best)
-        return (TokenLogprob(token, self._vocabulary.piece(token), float(known[token]), top),)
+
+def token_logprobs(vocabulary: Vocabulary, token: int, row: Row, top: int) -> tuple[TokenLogprob, ...]:
+    """Return the log-probability of a token with the `top` most probable ones; empty if the row has none."""
+    known = row.log_probabilities
+    if known is None:
+        return ()
+    best: list[int] = []
+    if top:
+        best = np.argsort(-known, kind="stable")[:top].tolist()
+    alternatives = tuple(TokenLogprob(other, vocabulary.piece(other), float(known[other])) for other in best)
+    return (TokenLogprob(token, vocabulary.piece(token), float(known[token]), alternatives),)

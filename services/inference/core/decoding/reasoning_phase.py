@@ -1,8 +1,8 @@
-"""Reasoning before the answer: a constraint binds only what follows it, and a limit closes it.
+"""Reasoning before the answer: the constraint binds only the answer, and a limit closes the reasoning.
 
 Theory of operation. The output of a reasoning model is reasoning, its closing marker, and the answer. While the model
-thinks, everything but the end of the output may come next. At the limit only the closing tokens may. From the first
-token after the marker on, the answer's matcher decides.
+thinks, any token but the end of the output may come next. At the limit only the closing tokens may. The answer's
+matcher decides from the first token after the marker on.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from services.inference.core.decoding.sampling import Logits
 
 @dataclass(frozen=True, slots=True)
 class ReasoningFormat:
-    """How one request's reasoning is written; `limit` None lets the model think as long as it likes.
+    """How one request's reasoning is written; `limit` None is no limit.
 
     Attributes:
-        opening: The single token that opens reasoning; None when it is not a single token.
+        opening: The single token that opens reasoning; None if the opening marker is several tokens.
         closing: The text that ends reasoning.
-        closing_tokens: What is forced at the limit: the closing text and the white space that follows it.
+        closing_tokens: The tokens forced at the limit: the closing text and the white space after it.
         limit: Most tokens of reasoning.
     """
 
@@ -45,23 +45,25 @@ class ReasoningMatcher:
 
     Args:
         form: How reasoning is written.
-        answer: The matcher of what follows.
+        answer: The matcher of the answer.
         vocabulary: The model's tokens.
-        is_open: The prompt has opened the reasoning; else the model may open it with its first token.
+        is_open: The prompt has opened the reasoning; otherwise the model may open it with its first token.
     """
 
     def __init__(self, form: ReasoningFormat, answer: Matcher | None, vocabulary: Vocabulary, *, is_open: bool) -> None:
         self._form = form
         self._answer = answer
         self._vocabulary = vocabulary
-        self._phase = _Phase.THINKING if is_open else _Phase.BEFORE
+        self._phase = _Phase.BEFORE
+        if is_open:
+            self._phase = _Phase.THINKING
         self._tail = b""
         self._thought = 0
         self._closed = 0
         self._close_at_limit()
 
     def mask(self, logits: Logits) -> Logits:
-        """Return the logits with those of tokens that may not come next at -inf."""
+        """Return the logits with every excluded token at -inf."""
         match self._phase:
             case _Phase.BEFORE:
                 return self._mask_before(logits)
@@ -69,12 +71,13 @@ class ReasoningMatcher:
                 logits[list(self._vocabulary.end_tokens)] = -np.inf
                 return logits
             case _Phase.CLOSING:
-                token = self._form.closing_tokens[self._closed]
                 masked = np.full_like(logits, -np.inf)
-                masked[token] = max(float(logits[token]), 0.0) if np.isfinite(logits[token]) else 0.0
+                masked[self._form.closing_tokens[self._closed]] = 0.0  # certain, whatever its logit was
                 return masked
+            case _Phase.ANSWER if self._answer is not None:
+                return self._answer.mask(logits)
             case _Phase.ANSWER:
-                return logits if self._answer is None else self._answer.mask(logits)
+                return logits
 
     def accept(self, token: int) -> None:
         """Move past a token that the mask allowed."""
@@ -94,7 +97,7 @@ class ReasoningMatcher:
                     self._answer.accept(token)
 
     def forced_tokens(self) -> list[int]:
-        """Return the tokens that can only come next; they are not accepted yet."""
+        """Return the tokens that must come next; they are not accepted yet."""
         if self._phase is _Phase.CLOSING:
             return list(self._form.closing_tokens[self._closed :])
         if self._phase is _Phase.ANSWER and self._answer is not None:
@@ -111,8 +114,9 @@ class ReasoningMatcher:
 
     def fork(self) -> ReasoningMatcher:
         """Return a matcher with the same progress."""
-        answer = self._answer.fork() if self._answer is not None else None
-        other = ReasoningMatcher(self._form, answer, self._vocabulary, is_open=False)
+        other = ReasoningMatcher(self._form, None, self._vocabulary, is_open=False)
+        if self._answer is not None:
+            other._answer = self._answer.fork()
         other._phase, other._tail = self._phase, self._tail
         other._thought, other._closed = self._thought, self._closed
         return other
@@ -121,10 +125,11 @@ class ReasoningMatcher:
         if self._answer is None:
             return logits
         opening = self._form.opening
-        kept = None if opening is None else logits[opening]
+        if opening is None:
+            return self._answer.mask(logits)
+        opening_logit = logits[opening]
         masked = self._answer.mask(logits)
-        if opening is not None and kept is not None:
-            masked[opening] = kept
+        masked[opening] = opening_logit
         return masked
 
     def _think(self, token: int) -> None:

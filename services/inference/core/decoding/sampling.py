@@ -1,7 +1,7 @@
 """Picks tokens from logits, in the order of llama.cpp's default chain.
 
-That is: penalties and bias, top-k, top-p, min-p, temperature. A row of logits is ranked once; any number of candidates
-may then draw from it.
+The order is penalties and bias, top-k, top-p, min-p, temperature. A row of logits is ranked once; any number of
+candidates may then draw from it.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from services.inference.core.generation import Sampling
 Logits = NDArray[np.float32]
 
 GREEDY_BELOW = 1e-4  # a smaller temperature overflows the exponentials, and picks the best token anyway
-_NEAR_BEST = 8.0  # nats below the best logit within which nearly all of the mass is, so that the row need not be sorted
-_TOP_NATS = (4.0, 8.0, np.inf)  # where the top k are looked for, one after the other
+_NEAR_BEST = 8.0  # nats below the best logit that hold nearly all of the mass: only these tokens are sorted
+_TOP_NATS = (4.0, 8.0, np.inf)  # distances from the best logit that are searched for the top k, in turn
 _CERTAIN = np.ones(1)
 _LEAST = float(np.finfo(np.float32).min)
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """Tokens that may come next and their cumulative probabilities; the last of these is 1."""
+    """The tokens that may come next, and their cumulative probabilities, which end at 1."""
 
     tokens: NDArray[np.int64]
     cumulative: NDArray[np.float64]
 
     def pick(self, draw: float) -> int:
-        """Return the token that `draw`, uniform in [0, 1), stands for."""
+        """Return the token that `draw`, uniform in [0, 1), selects."""
         index = int(self.cumulative.searchsorted(draw, side="right"))
         return int(self.tokens[min(index, self.tokens.size - 1)])
 
@@ -52,9 +52,9 @@ def adjust_logits(logits: Logits, sampling: Sampling, seen: Counter[int]) -> Non
 
 
 def rank_tokens(logits: Logits, sampling: Sampling) -> Choices:
-    """Return what may be picked; at temperature 0 only the most probable token, the lowest id of equals.
+    """Return the tokens to draw from; at temperature 0 only the most probable one, the lowest id of equals.
 
-    Tokens whose logit is -inf are never among them; at least one must be finite.
+    A logit of -inf excludes its token; at least one logit must be finite.
     """
     best = int(logits.argmax())
     if sampling.temperature < GREEDY_BELOW or sampling.top_k == 1:
@@ -101,14 +101,14 @@ def _top_tokens(logits: Logits, best: float, top_k: int) -> NDArray[np.int64]:
     if tokens.size > top_k:
         values = logits[tokens]
         least = np.partition(values, -top_k)[-top_k]
-        tokens = tokens[values >= least]  # with ties a few more than k, cut below after the stable sort
+        tokens = tokens[values >= least]  # ties may give more than k: cut after the stable sort
     order = np.argsort(-logits[tokens], kind="stable")
     ranked: NDArray[np.int64] = tokens[order][:top_k]
     return ranked
 
 
 def _nucleus(weights: NDArray[np.float64], total: float, sampling: Sampling) -> NDArray[np.int64]:
-    """Return tokens that hold the mass that top-p asks for, in order; all, in any order, when it asks for all."""
+    """Return the tokens that hold the mass of top-p, in order; all tokens, in any order, at top-p 1."""
     if sampling.top_p >= 1.0:
         return np.flatnonzero(weights >= max(sampling.min_p, np.finfo(np.float64).tiny))
     for nats in (_NEAR_BEST, 2 * _NEAR_BEST, np.inf):

@@ -1,4 +1,4 @@
-"""Bytes of tokens to text that may be shown: whole characters only, and nothing of a stop string."""
+"""Turns the bytes of tokens into text to show: whole characters only, and no part of a stop string."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 
 class TextStream:
-    """Gives out text as early as it is safe.
+    """Gives out text as early as possible.
 
     Invariants:
-        1. What was given out never changes and never holds a part of a stop string.
-        2. A character is given out whole or, when its bytes can never be one, as U+FFFD.
+        1. Text that was given out never changes and has no part of a stop string.
+        2. A character is given out whole; bytes that can never be a character become U+FFFD.
     """
 
     def __init__(self, stop: Sequence[str]) -> None:
@@ -21,7 +21,7 @@ class TextStream:
         self.is_stopped = False
 
     def fork(self) -> TextStream:
-        """Return a stream that has given out as much and goes on by itself."""
+        """Return a stream with the same text so far, which continues separately."""
         other = TextStream(self._stop)
         other._decoder.setstate(self._decoder.getstate())
         other._held = self._held
@@ -29,29 +29,30 @@ class TextStream:
         return other
 
     def feed(self, data: bytes) -> str:
-        """Take the bytes of the next tokens and return the text that may be shown now."""
+        """Take the bytes of the next tokens and return the text to show now."""
         self._held += self._decoder.decode(data)
         return self._release(at_end=False)
 
     def finish(self) -> str:
-        """Return what is left at the end of the output."""
+        """Return the rest of the text at the end of the output."""
         self._held += self._decoder.decode(b"", final=True)
         return self._release(at_end=True)
 
     def _release(self, *, at_end: bool) -> str:
         if self.is_stopped:
             return ""
+        cut = len(self._held)
         found = [position for stop in self._stop if (position := self._held.find(stop)) >= 0]
         if found:
             self.is_stopped = True
             cut = min(found)
-        else:
-            cut = len(self._held) if at_end else len(self._held) - self._held_back()
+        elif not at_end:
+            cut -= self._held_back()
         shown, self._held = self._held[:cut], self._held[cut:]
         return shown
 
     def _held_back(self) -> int:
-        """Length of the longest tail that a stop string may begin with."""
+        """Return the length of the longest tail that may begin a stop string."""
         return max(
             (
                 size

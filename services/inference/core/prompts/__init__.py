@@ -1,1 +1,1 @@
-"""What a model is given: chats, tools, and no control texts of callers."""
+"""Writes prompts: conversations, tools, and no control tokens from callers."""

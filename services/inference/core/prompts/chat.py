@@ -1,21 +1,44 @@
-"""A conversation as the model's template takes it, also where the template knows no tools."""
+"""Turns a conversation into the input of the model's chat template, whether or not that template knows tools."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pagantic_common.domain.json_text import JsonTextError, dump_json, parse_json
 from pagantic_common.domain.messages import Message, Role, ToolCall, ToolDefinition
+from services.inference.core.generation import ChatPrompt
+from services.inference.core.prompts.tool_calls import parameters_of, shown_tools
+
+_STRING_BOUNDS = ("pattern", "minLength", "maxLength")
 
 
-def parameters_of(tool: ToolDefinition) -> Any:
-    """Return a tool's parameter schema; any object where it has none."""
-    return parse_json(tool.parameters_json, is_rewritable=True) if tool.parameters_json else {"type": "object"}
+@dataclass(frozen=True, slots=True)
+class TemplateInput:
+    """The messages and tools that a chat template renders, and the names of the tools that the model may call."""
+
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]]
+    tool_names: tuple[str, ...]
+
+
+def template_input(prompt: ChatPrompt, *, knows_tools: bool) -> TemplateInput:
+    """Return a conversation for a template; raises InvalidRequest if the tool choice needs another tool.
+
+    If the template knows no tools, the model may call one only where the decoder enforces the call.
+    """
+    tools = shown_tools(prompt)
+    names = tuple(tool.name for tool in tools)
+    if knows_tools:
+        return TemplateInput(template_messages(prompt.messages), template_tools(tools), names)
+    if prompt.tool_choice.is_enforced:
+        return TemplateInput(plain_messages(prompt.messages, tools), [], names)
+    return TemplateInput(plain_messages(prompt.messages, ()), [], ())
 
 
 def template_tools(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
-    """Return tools in the form that chat templates take."""
+    """Return tools in the form of chat templates."""
     return [
         {
             "type": "function",
@@ -30,7 +53,7 @@ def template_tools(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
 
 
 def template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Return messages in the form that templates with tools take."""
+    """Return messages in the form of templates that know tools."""
     rendered: list[dict[str, Any]] = []
     for message in messages:
         entry: dict[str, Any] = {"role": message.role.value, "content": message.content}
@@ -48,17 +71,18 @@ def template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 
 def with_joined_system(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return rendered messages with every system message joined to one at the beginning, by blank lines."""
+    """Return messages with all system messages joined into one, which comes first."""
     system = [message["content"] for message in messages if message["role"] == Role.SYSTEM.value]
+    if not system:
+        return list(messages)
     others = [message for message in messages if message["role"] != Role.SYSTEM.value]
-    first = [{"role": Role.SYSTEM.value, "content": "\n\n".join(system)}] if system else []
-    return [*first, *others]
+    return [{"role": Role.SYSTEM.value, "content": "\n\n".join(system)}, *others]
 
 
 def plain_messages(messages: Sequence[Message], tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
-    """Return messages for a template without tools: calls and results as text, `tools` described to the model.
+    """Return messages for a template that knows no tools: calls and results become text.
 
-    `tools` are those that the decoder will enforce a call of; without enforcement such a model is told of none.
+    A system message describes `tools`, one of which the decoder will enforce.
     """
     rendered = [_plain_message(message) for message in messages]
     if not tools:
@@ -74,8 +98,8 @@ def _plain_message(message: Message) -> dict[str, Any]:
     if message.role is Role.TOOL:
         return {"role": Role.USER.value, "content": f"Result of {message.name}: {message.content}"}
     calls = [dump_json({"name": call.name, "arguments": _arguments(call)}) for call in message.tool_calls]
-    content = "\n".join([message.content, *calls] if message.content else calls) if calls else message.content
-    return {"role": message.role.value, "content": content}
+    parts = [message.content, *calls]
+    return {"role": message.role.value, "content": "\n".join(part for part in parts if part)}
 
 
 def _describe(tools: Sequence[ToolDefinition]) -> str:
@@ -86,17 +110,20 @@ def _describe(tools: Sequence[ToolDefinition]) -> str:
 
 
 def _outline(parameters_json: str) -> str:
-    """Return a parameter schema without the bounds that the decoder sees to anyway: they only confuse a small model."""
-    schema = parse_json(parameters_json, is_rewritable=True) if parameters_json else {}
-    properties = schema.get("properties") if isinstance(schema, dict) else None
-    if not isinstance(properties, dict):
+    """Return a parameter schema without bounds on strings: the decoder enforces them, and they confuse small models."""
+    if not parameters_json:
+        return ""
+    schema = parse_json(parameters_json, is_rewritable=True)
+    if not isinstance(schema, dict) or not isinstance(schema.get("properties"), dict):
         return parameters_json
-    bounds = {"pattern", "minLength", "maxLength"}
-    kept = {
-        name: {key: value for key, value in entry.items() if key not in bounds} if isinstance(entry, dict) else entry
-        for name, entry in properties.items()
-    }
+    kept = {name: _without_bounds(entry) for name, entry in schema["properties"].items()}
     return dump_json({**schema, "properties": kept})
+
+
+def _without_bounds(entry: Any) -> Any:
+    if not isinstance(entry, dict):
+        return entry
+    return {key: value for key, value in entry.items() if key not in _STRING_BOUNDS}
 
 
 def _arguments(call: ToolCall) -> Any:

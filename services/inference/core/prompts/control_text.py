@@ -1,8 +1,8 @@
-"""Keeps text that merely looks like control tokens from becoming them.
+"""Keeps control texts in a message from becoming control tokens.
 
-A rendered chat prompt is tokenized so that the template's own `<|im_end|>` is the control token. Were a user's message
-to contain those characters, it could end its turn and speak as the system. So what looks like a control token in a
-message is hidden behind a marker while the template renders, and tokenized as plain characters afterwards.
+A rendered chat prompt is tokenized so that the template's own `<|im_end|>` is the control token. If a user's message
+contained those characters, it could end its turn and speak as the system. So the guard hides the control texts of
+messages behind a marker while the template renders, and tokenizes them as plain characters afterwards.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-_OPEN, _CLOSE = "\ue000", "\ue001"  # private use: no text has them by accident, and by intent they are hidden too
+_OPEN, _CLOSE = "\ue000", "\ue001"  # private use characters; the guard hides them too
 
 
 class ControlTextGuard:
@@ -23,7 +23,7 @@ class ControlTextGuard:
         self._hidden: list[str] = []
 
     def hide(self, value: Any) -> Any:
-        """Return `value` with every control text in its strings behind a marker, however deeply nested."""
+        """Return a JSON value with every control text in its strings replaced by a marker."""
         match value:
             case str():
                 return self._pattern.sub(self._mark, value)
@@ -35,12 +35,11 @@ class ControlTextGuard:
                 return value
 
     def split(self, rendered: str) -> list[tuple[str, bool]]:
-        """Return the pieces of a rendered prompt, in order, each with whether control tokens in it are meant."""
+        """Return the pieces of a rendered prompt, in order, each with whether its control texts are control tokens."""
         pieces = re.split(f"{_OPEN}(\\d+){_CLOSE}", rendered)
-        parts = [
-            (self._hidden[int(piece)], False) if index % 2 else (piece, True) for index, piece in enumerate(pieces)
-        ]
-        return [(text, is_meant) for text, is_meant in parts if text]
+        # Every second piece is the number of a hidden text.
+        pieces[1::2] = [self._hidden[int(number)] for number in pieces[1::2]]
+        return [(piece, index % 2 == 0) for index, piece in enumerate(pieces) if piece]
 
     def _mark(self, match: re.Match[str]) -> str:
         self._hidden.append(match.group())

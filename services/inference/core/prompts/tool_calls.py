@@ -1,17 +1,18 @@
-"""Which tools may be called, and the schema that makes any model give a valid call."""
+"""The tools that a model may call, and the constraint that makes any model give a valid call."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
-from pagantic_common.domain.json_text import dump_json
+from pagantic_common.domain.json_text import dump_json, parse_json
 from pagantic_common.domain.messages import ToolChoice, ToolChoiceMode, ToolDefinition
-from services.inference.core.prompts.chat import parameters_of
+from services.inference.core.generation import ChatPrompt, Constraint, ConstraintKind
 
 
 def offered_tools(tools: Sequence[ToolDefinition], choice: ToolChoice) -> tuple[ToolDefinition, ...]:
-    """Return the tools that may be called under `choice`; raises InvalidRequest when that cannot be satisfied."""
+    """Return the tools that the model may call under `choice`; raises InvalidRequest if `choice` needs another."""
     if choice.tool_name:
         named = tuple(tool for tool in tools if tool.name == choice.tool_name)
         if not named:
@@ -27,17 +28,37 @@ def offered_tools(tools: Sequence[ToolDefinition], choice: ToolChoice) -> tuple[
     return tuple(tools)
 
 
+def shown_tools(prompt: ChatPrompt) -> tuple[ToolDefinition, ...]:
+    """Return the tools that the model is shown."""
+    if not prompt.tools:
+        return ()
+    return offered_tools(prompt.tools, prompt.tool_choice)
+
+
+def call_constraint(prompt: ChatPrompt) -> Constraint:
+    """Return the constraint of an enforced call; raises InvalidRequest when no tool can be called."""
+    tools = offered_tools(prompt.tools, prompt.tool_choice)
+    return Constraint(ConstraintKind.SCHEMA, call_schema(tools))
+
+
+def parameters_of(tool: ToolDefinition) -> Any:
+    """Return a tool's parameter schema; a tool without one takes any object."""
+    if not tool.parameters_json:
+        return {"type": "object"}
+    return parse_json(tool.parameters_json, is_rewritable=True)
+
+
 def call_schema(tools: Sequence[ToolDefinition]) -> str:
     """Return the JSON Schema, as text, of one call of one of `tools`; name comes before arguments."""
-    variants = []
-    for tool in tools:
-        properties = {"name": {"const": tool.name}, "arguments": parameters_of(tool)}
-        variants.append(
-            {
-                "type": "object",
-                "properties": properties,
-                "required": ["name", "arguments"],
-                "additionalProperties": False,
-            }
-        )
-    return dump_json(variants[0] if len(variants) == 1 else {"anyOf": variants})
+    variants = [
+        {
+            "type": "object",
+            "properties": {"name": {"const": tool.name}, "arguments": parameters_of(tool)},
+            "required": ["name", "arguments"],
+            "additionalProperties": False,
+        }
+        for tool in tools
+    ]
+    if len(variants) == 1:
+        return dump_json(variants[0])
+    return dump_json({"anyOf": variants})

@@ -1,1 +1,1 @@
-"""Which tokens of which sequences each step computes, and what is kept of them."""
+"""Chooses the tokens of each step, and keeps computed ones for later requests."""

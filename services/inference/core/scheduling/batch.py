@@ -1,25 +1,25 @@
 """Fills one batch: which branches are served, with how many of their pending tokens, and with which drafts.
 
-First come the branches with little to do, the longest unserved first, so that all that decode go on together; then
-prompts, of which the oldest gets at least half of what is left, so that it is not starved, and the shortest the rest,
-so that short ones need not wait for long ones; then drafts. A prompt whose next tokens another one computes in the
-same batch is deferred, and shares them afterwards.
+Branches with few pending tokens come first, the longest unserved first, so that all decoding branches continue
+together. Then come prompts: the oldest gets at least half of the rest, so that it is not starved, and the shortest ones
+get the other half, so that they need not wait for long ones. Drafts come last. A prompt is deferred while another one
+computes its next tokens in the same batch; it shares them afterwards.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from services.inference.core.scheduling.branches import Branch
 from services.inference.core.scheduling.drafting import StepCosts
 
-_SHORT = 16  # pending tokens up to which a branch is served with those that decode
+_SHORT = 16  # pending tokens up to which a branch is served with the decoding branches
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Tokens to append to a sequence at `position`, its length; logits are wanted for the last `logit_rows` of them."""
+    """Tokens to append to a sequence of length `position`; the last `logit_rows` of them want logits."""
 
     sequence_id: int
     tokens: list[int]
@@ -29,41 +29,43 @@ class Slice:
 
 @dataclass(slots=True)
 class Work:
-    """What a batch has of one branch: its next `size` pending tokens and, after all of them, a draft."""
+    """The part of a batch for one branch: its next `size` pending tokens and, if these are all, a draft."""
 
     branch: Branch
     size: int
     draft: list[int]
+    slice: Slice = field(init=False)
 
     @property
     def tokens(self) -> int:
         """Tokens in the batch."""
         return self.size + len(self.draft)
 
-    def slice(self) -> Slice:
-        """Return what the engine is to compute."""
+    def plan_slice(self) -> Slice:
+        """Fix and return the slice for the engine, once the plan is made."""
         branch = self.branch
         assert branch.sequence_id is not None  # noqa: S101 - only seated branches get work
         end = branch.computed + self.size
-        rows = 1 + len(self.draft) if end == len(branch.tokens) else 0
-        return Slice(branch.sequence_id, branch.tokens[branch.computed : end] + self.draft, branch.computed, rows)
+        rows = 0
+        if end == len(branch.tokens):
+            rows = 1 + len(self.draft)
+        tokens = branch.tokens[branch.computed : end] + self.draft
+        self.slice = Slice(branch.sequence_id, tokens, branch.computed, rows)
+        return self.slice
 
 
 def fill_batch(seated: Sequence[Branch], step_tokens: int, costs: StepCosts) -> list[Work]:
-    """Return the work of one step, at most `step_tokens` tokens. Prompts that are to wait are marked as deferred."""
+    """Return the work of one step, at most `step_tokens` tokens; marks the deferred prompts."""
     prompts = sorted((b for b in seated if b.pending > _SHORT), key=lambda b: (b.pending, b.ticket.number))
     short = sorted((b for b in seated if b.pending <= _SHORT), key=lambda b: (b.last_served, b.ticket.number))
     work: list[Work] = []
     left = step_tokens
-    reserve = min(max(1, left // 4), left - 1) if prompts else 0
+    reserve = 0
+    if prompts:
+        reserve = min(max(1, left // 4), left - 1)
     for branch in short:
         left -= _add(work, branch, left - reserve)
-    if prompts:
-        oldest = min(prompts, key=lambda branch: branch.ticket.number)
-        left -= _add(work, oldest, left if len(prompts) == 1 else max(1, left // 2))
-        for branch in prompts:
-            if branch is not oldest:
-                left -= _add(work, branch, left)
+    left = _add_prompts(work, prompts, left)
     for item in work:
         more = min(left, item.branch.pending - item.size)
         item.size += more
@@ -72,9 +74,24 @@ def fill_batch(seated: Sequence[Branch], step_tokens: int, costs: StepCosts) -> 
     return work
 
 
-def _add(work: list[Work], branch: Branch, most: int) -> int:
-    """Add work for a branch and return its tokens, 0 when there is no budget or another one computes the same."""
-    size = min(branch.pending, most)
+def _add_prompts(work: list[Work], prompts: Sequence[Branch], left: int) -> int:
+    """Add the prompts, shortest first but for the oldest, and return the tokens that are left."""
+    if not prompts:
+        return left
+    oldest = min(prompts, key=lambda branch: branch.ticket.number)
+    share = left
+    if len(prompts) > 1:
+        share = max(1, left // 2)
+    left -= _add(work, oldest, share)
+    for branch in prompts:
+        if branch is not oldest:
+            left -= _add(work, branch, left)
+    return left
+
+
+def _add(work: list[Work], branch: Branch, limit: int) -> int:
+    """Add work for a branch and return its tokens; 0 without budget, or if another branch computes the same tokens."""
+    size = min(branch.pending, limit)
     if size <= 0:
         return 0
     if not branch.ticket.is_prompted and any(_computes_next(item, branch) for item in work):
@@ -98,7 +115,7 @@ def _add_drafts(work: Sequence[Work], left: int, costs: StepCosts) -> None:
 
 
 def _computes_next(item: Work, branch: Branch) -> bool:
-    """Tell whether work of another prompt computes the token that a branch needs next, in the same place."""
+    """Tell whether work of another prompt computes the next token of a branch, after the same tokens."""
     other = item.branch
     length = branch.computed + 1
     return (

@@ -1,4 +1,4 @@
-"""A request while it is decoded: its branches, their candidates, and what is reported of them."""
+"""A request while it is decoded: its branches, their candidates, and their events."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from pagantic_common.domain.deadline import Deadline
+from pagantic_common.domain.errors import Cancelled, DeadlineExceeded, ErrorCode, Internal, InvalidRequest, Unavailable
 from services.inference.core.decoding.output import Output
 from services.inference.core.generation import FinishReason, TokenLogprob
 from services.inference.core.scheduling.drafting import Drafter
@@ -14,9 +15,9 @@ from services.inference.core.scheduling.drafting import Drafter
 
 @dataclass(frozen=True, slots=True)
 class DecodeRequest:
-    """A prompt as tokens, at least one, and how to go on.
+    """A prompt of at least one token, and how to continue it.
 
-    `draws` has one random stream, in [0, 1), per candidate; a `drafter` is used when there is one candidate.
+    `draws` has a random stream in [0, 1) per candidate. The `drafter` is used only for a single candidate.
     """
 
     tokens: tuple[int, ...]
@@ -30,7 +31,7 @@ class DecodeRequest:
 
 @dataclass(slots=True)
 class Candidate:
-    """One of the answers that a request asks for."""
+    """One of a request's answers."""
 
     index: int
     draw: Callable[[], float]
@@ -70,7 +71,7 @@ class Branch:
 
     @property
     def rank(self) -> tuple[int, int, int]:
-        """The order in which branches keep their cells when the cache is full, first one first."""
+        """The order in which branches keep their cells when the cache is full; the first in rank keeps them longest."""
         return (-self.ticket.request.priority, self.ticket.number, self.candidates[0].index)
 
 
@@ -91,11 +92,11 @@ class Ticket:
 
     @property
     def is_shared(self) -> bool:
-        """Whether several candidates may pass the same tokens."""
+        """Whether several candidates may sample the same tokens."""
         return len(self.candidates) > 1
 
     def root(self) -> Branch:
-        """Return the branch that all candidates begin in."""
+        """Return the first branch, with all candidates."""
         branch = Branch(self, list(self.request.tokens), self.request.output, list(self.candidates))
         if len(self.candidates) == 1:
             branch.drafter = self.request.drafter
@@ -112,7 +113,7 @@ class Prompted:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Candidates of a request have new text, the same for all of them, after so many output tokens."""
+    """Some candidates of a request have the same new text; each has `output_tokens` now."""
 
     number: int
     candidates: tuple[int, ...]
@@ -155,12 +156,30 @@ class FailureCause(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A request ended before its candidates did; `error` is what an UNEXPECTED failure raised."""
+    """A request ended before its candidates did; `error` is the exception of an UNEXPECTED failure."""
 
     number: int
     cause: FailureCause
     reason: str = ""
     error: BaseException | None = None
+
+    def to_error(self) -> Exception:
+        """Return the error for the request's caller."""
+        match self.cause:
+            case FailureCause.CANCELLED:
+                return Cancelled("the caller cancelled or went away")
+            case FailureCause.DEADLINE:
+                return DeadlineExceeded("the deadline passed while decoding")
+            case FailureCause.ENGINE:
+                return Internal(self.reason, code=ErrorCode.INFERENCE_ENGINE_ERROR)
+            case FailureCause.BROKEN:
+                return Unavailable(f"the engine is broken: {self.reason}", code=ErrorCode.INFERENCE_MODEL_UNAVAILABLE)
+            case FailureCause.CONSTRAINT:
+                return InvalidRequest(self.reason, code=ErrorCode.CONSTRAINT_TOO_COMPLEX)
+            case FailureCause.UNEXPECTED:
+                unexpected = RuntimeError("decoding of one request failed")
+                unexpected.__cause__ = self.error
+                return unexpected
 
 
 SchedulerEvent = Prompted | Progress | Ended | Finished | Failed

@@ -1,7 +1,7 @@
-"""Rows of logits that are worth keeping: those that follow tokens which several candidates or requests may pass.
+"""Keeps rows of logits whose tokens other candidates or requests are likely to repeat.
 
-When the same prompt is asked again, or another candidate comes by the same tokens, the row is there and only the draw
-is new: the distribution is the same, and nothing is computed.
+When a prompt comes again, or another candidate samples the same tokens, the row is known and only the draw is new: the
+distribution is the same, and nothing is computed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
-"""Tokens whose KV cells were copied out of the cache into host memory, to be copied back instead of computed again.
+"""Tokens whose KV cells were copied from the cache to host memory, to be copied back instead of computed again.
 
-Copying costs some milliseconds where computing costs seconds, and cells that stay in the cache slow every step down.
-Invariants: no entry is the beginning of another one; the tokens of all entries together are at most the capacity.
+Copying takes milliseconds where computing takes seconds, and cells that stay in the cache slow every step.
+
+Invariants:
+    1. No entry is a prefix of another one.
+    2. All entries together have at most `capacity_tokens` tokens.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ class ParkedPrefixes:
         return len(self._entries[key])
 
     def find(self, tokens: Sequence[int], limit: int) -> tuple[int, int] | None:
-        """Return the key of the entry that begins with most of the first `limit` tokens, and how many these are."""
+        """Return the key of the entry that shares the longest prefix of the first `limit` tokens, and its length."""
         best: tuple[int, int] | None = None
         for key, entry in self._entries.items():
             length = common_length(entry, tokens, limit)
@@ -39,7 +42,7 @@ class ParkedPrefixes:
         return any(common_length(entry, tokens, len(tokens)) == len(tokens) for entry in self._entries.values())
 
     def add(self, tokens: Sequence[int]) -> tuple[int | None, list[int]]:
-        """Return the key of a new entry, None when it is too large, and the keys of those that are dropped for it."""
+        """Add an entry; return its key, None if it is too large, and the keys of the entries dropped for it."""
         if len(tokens) > self._capacity_tokens:
             return None, []
         dropped = [
@@ -68,13 +71,13 @@ class ParkedPrefixes:
 
 
 def common_length(first: Sequence[int], second: Sequence[int], limit: int) -> int:
-    """Return how many of the first `limit` tokens are the same in both."""
-    most = min(len(first), len(second), limit)
+    """Return the length of the common prefix, at most `limit`."""
+    end = min(len(first), len(second), limit)
     low = 0
     step = 16
-    while low < most:
-        high = min(low + step, most)
+    while low < end:
+        high = min(low + step, end)
         if tuple(first[low:high]) != tuple(second[low:high]):
             return next(index for index in range(low, high) if first[index] != second[index])
         low, step = high, step * 2
-    return most
+    return end

@@ -1,16 +1,16 @@
-"""What the KV cache holds, and for whom: a radix tree over the tokens of all its sequences.
+"""The tokens in the KV cache and the sequences that hold them: a radix tree over the tokens of all sequences.
 
 Theory of operation. A node is a run of tokens whose cells exist once in the unified KV cache. A sequence is a path
-from the root, and ends where a node ends. What one sequence has computed, another one shares by a copy, which costs
-no cell. Finished sequences stay, idle, so that their tokens can be shared by what comes later; the least recently
-used leaves of idle sequences make room, and are parked in host memory when they are worth it. Whatever the cache itself
-has to do is appended to `operations`, in order.
+from the root, and ends where a node ends. A sequence shares the computed tokens of another one by a copy, which costs
+no cell. Finished sequences stay as idle ones, so that later sequences can share their tokens. The least recently used
+leaves of idle sequences make room, and are parked in host memory if they are long enough. The tree appends the
+operations on the engine's cache to `operations`, in order.
 
 Invariants:
     1. A node is held by at least one sequence; a node's holders hold its parent too.
     2. `used_tokens` is the sum of the nodes' lengths and never exceeds the capacity, if room was made first.
-    3. Of the children that begin with the same token one is found by `share`; the others are twins: two sequences
-       computed the same token at the same time. Twins count as used and go with their sequences.
+    3. Of the children that begin with the same token, `share` finds one. The others are twins: two sequences computed
+       the same token at the same time. Twins count as used and are removed with their sequences.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from services.inference.core.scheduling.parked_prefixes import ParkedPrefixes, common_length
 
-_WORTH_PARKING = 16  # tokens; fewer are computed again as fast as they are copied
+_WORTH_PARKING = 16  # tokens; computing fewer again is as fast as copying them
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class CopyPrefix:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """Forget everything of a sequence from position `length` on."""
+    """Forget the tokens of a sequence from position `length` on."""
 
     sequence_id: int
     length: int
@@ -42,7 +42,7 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class Park:
-    """Copy what a sequence holds to host memory."""
+    """Copy the cells of a sequence to host memory."""
 
     sequence_id: int
     key: int
@@ -50,7 +50,7 @@ class Park:
 
 @dataclass(frozen=True, slots=True)
 class Unpark:
-    """Give a sequence, which is empty, the first `length` tokens of what was parked."""
+    """Copy the first `length` parked tokens of a key into an empty sequence."""
 
     key: int
     sequence_id: int
@@ -59,7 +59,7 @@ class Unpark:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Forget what was parked."""
+    """Forget the parked cells of a key."""
 
     key: int
 
@@ -107,12 +107,12 @@ class PrefixTree:
 
     @property
     def free_tokens(self) -> int:
-        """Cells that nothing holds."""
+        """Cells that no sequence holds."""
         return self.capacity_tokens - self.used_tokens
 
     @property
     def idle_sequences(self) -> int:
-        """Finished sequences that are kept for their tokens."""
+        """Finished sequences whose tokens are kept."""
         return len(self._idle)
 
     def length(self, sequence_id: int) -> int:
@@ -120,42 +120,42 @@ class PrefixTree:
         return self._leaves[sequence_id].end
 
     def tokens(self, sequence_id: int) -> list[int]:
-        """Return what a sequence holds."""
+        """Return the tokens of a sequence."""
         runs = [node.tokens for node in self._path(self._leaves[sequence_id])]
         return [token for run in reversed(runs) for token in run]
 
     def shared_length(self, tokens: Sequence[int], limit: int) -> int:
-        """Return how many of the first `limit` tokens are in the cache already."""
+        """Return how many of the first `limit` tokens the cache has."""
         return self._find(tokens, limit)[1]
 
     def share(self, tokens: Sequence[int], limit: int) -> int | None:
-        """Open a sequence that holds as many of the first `limit` tokens as there are; None when no id is free."""
+        """Open a sequence with those of the first `limit` tokens that are cached or parked; None without a free id."""
         found = self.parked.find(tokens, limit)
         if found is None or found[1] < self.shared_length(tokens, limit) + _WORTH_PARKING:
             return self._open(*self._find(tokens, limit))
         key, length = found
         if not self.make_room(tokens=self.parked.size(key), sequences=1):
             return self._open(*self._find(tokens, limit))
-        if self.parked.find(tokens, limit) != found:  # making room may have parked more, and dropped this for it
+        if self.parked.find(tokens, limit) != found:  # making room may have parked other tokens and dropped these
             return self.share(tokens, limit)
         sequence_id = self._free_ids.pop()
         self._leaves[sequence_id] = self._root
         self.operations.append(Unpark(key, sequence_id, length))
         node, shared = self._find(tokens, limit)
-        self._hold(sequence_id, node, shared)  # what is in the cache already is shared, not held twice
+        self._hold(sequence_id, node, shared)  # share the cached part instead of holding it twice
         self.append(sequence_id, tokens[shared:length])
         self._touch(self._leaves[sequence_id])
         return sequence_id
 
     def fork(self, sequence_id: int, length: int) -> int | None:
-        """Open a sequence that holds the first `length` tokens of another one; None when no id is free."""
+        """Open a sequence with the first `length` tokens of another one; None without a free id."""
         node = self._leaves[sequence_id]
         while node.start >= length and node.parent is not None:
             node = node.parent
         return self._open(node, length)
 
     def append(self, sequence_id: int, tokens: Sequence[int]) -> None:
-        """Take note of tokens that were computed at the end of a sequence. Room must have been made."""
+        """Add computed tokens to the end of a sequence. Room must have been made."""
         if not tokens:
             return
         leaf = self._leaves[sequence_id]
@@ -170,7 +170,7 @@ class PrefixTree:
         self.used_tokens += len(tokens)
 
     def truncate(self, sequence_id: int, length: int) -> None:
-        """Forget what a sequence holds from `length` on."""
+        """Forget the tokens of a sequence from position `length` on."""
         if length < self.length(sequence_id):
             self.operations.append(Truncate(sequence_id, length))
             self._cut(sequence_id, length)
@@ -184,7 +184,7 @@ class PrefixTree:
         self._free_ids.append(sequence_id)
 
     def release(self, sequence_id: int) -> None:
-        """Keep a finished sequence for its tokens, as far as they can be found and nobody else holds them."""
+        """Keep a finished sequence as an idle one, cut to the tokens that `share` finds and no other sequence holds."""
         keep = leaf = self._leaves[sequence_id]
         for node in self._path(leaf):
             if not node.is_found and node.parent is not None:
@@ -200,13 +200,13 @@ class PrefixTree:
             pass
 
     def clear(self) -> None:
-        """Forget every sequence and all that is parked."""
+        """Forget every sequence and all parked tokens."""
         for sequence_id in sorted(self._leaves):
             self.close(sequence_id)
         self.operations.extend(Drop(key) for key in self.parked.clear())
 
     def make_room(self, tokens: int = 0, sequences: int = 0) -> bool:
-        """Evict idle tokens until so many cells and ids are free; False when that cannot be."""
+        """Evict idle tokens until so many cells and ids are free; False if they cannot be."""
         while self.free_tokens < tokens or len(self._free_ids) < sequences:
             if not self._evict():
                 return False
@@ -215,7 +215,7 @@ class PrefixTree:
     def _open(self, node: _Node, length: int) -> int | None:
         if not self.make_room(sequences=1):
             return None
-        # Making room may have evicted what was found: what is left of it is on the same path.
+        # Making room may have evicted the node; the rest of its path is still there.
         while node.parent is not None and not node.holders:
             node = node.parent
         length = min(length, node.end)
@@ -225,7 +225,7 @@ class PrefixTree:
         return sequence_id
 
     def _hold(self, sequence_id: int, node: _Node, length: int) -> None:
-        """Let a sequence of the root hold the path to `node`, up to `length`."""
+        """Let an empty sequence hold the path to `node`, up to `length`."""
         if length:
             leaf = self._split(node, length)
             self.operations.append(CopyPrefix(min(leaf.holders), sequence_id, length))
@@ -248,7 +248,7 @@ class PrefixTree:
         return node, length
 
     def _split(self, node: _Node, length: int) -> _Node:
-        """Return the node that ends at `length`, cutting `node` in two when it goes on beyond."""
+        """Return the node that ends at `length`, cutting `node` in two if it is longer."""
         if length == node.end:
             return node
         parent = node.parent
@@ -280,7 +280,7 @@ class PrefixTree:
         self._leaves[sequence_id] = leaf
 
     def _evict(self) -> bool:
-        """Drop the least recently used leaf of an idle sequence, parked if worth it; False when there is none."""
+        """Drop the least recently used leaf of an idle sequence, and park it if it is long; False without a leaf."""
         if not self._idle:
             return False
         sequence_id = min(self._idle, key=lambda idle: (self._leaves[idle].last_used, idle))

@@ -41,6 +41,9 @@ class SqlExecutions(JournalAccess, ExecutionJournal):
         found: ExecutionRecord | None = await self._commit(Admission(record, admitted, takes_turn))
         return found
 
+    def admit_new(self, record: ExecutionRecord, admitted: Admitted) -> Awaitable[None]:
+        return self._group.submit(Admission(record, admitted, has_new_id=True), can_wait=True)
+
     async def admit_again(
         self, record: ExecutionRecord, admitted: Admitted, ended: ExecutionRecord, *, takes_turn: bool = False
     ) -> int | None:

@@ -102,7 +102,7 @@ class GroupCommit:
 
     def _end(self, work: Work, done: asyncio.Future[Any], outcome: Any) -> None:
         _settle(done, outcome)
-        if isinstance(work, Write) and isinstance(outcome, Exception):
+        if isinstance(work, Write | Admission) and isinstance(outcome, Exception):
             self._fail_after(work.record.request_id, outcome)
 
     def _fail_after(self, request_id: str, error: Exception) -> None:
@@ -141,7 +141,7 @@ class GroupCommit:
         failed: dict[str, Exception] = {}
         outcomes: list[Any] = []
         for work in works:
-            if not isinstance(work, Write):
+            if not isinstance(work, Write | Admission):
                 outcomes.append(self._write_one(db, work))
                 continue
             request_id = work.record.request_id

@@ -34,11 +34,16 @@ _SUMS = ("requests", "prompt_tokens", "cached_prompt_tokens", "output_tokens", "
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """An execution to admit; with `takes_turn` it is refused while another execution has the session's turn."""
+    """An execution to admit.
+
+    With `takes_turn` it is refused while another execution has the session's turn, with `has_new_id` when its id is
+    taken.
+    """
 
     record: ExecutionRecord
     admitted: Admitted
     takes_turn: bool = False
+    has_new_id: bool = False
 
 
 class _Prepared:
@@ -101,6 +106,8 @@ class Writes:
         """Store a new execution, or return the stored execution with its id."""
         record = admission.record
         if self.admit_all(db, [admission]) == 0:
+            if admission.has_new_id:
+                raise Conflict(f"request_id {record.request_id!r} was made for this request, and another one has it")
             return get_record(db, record.request_id)
         self._take_turn_now(db, admission)
         return None

@@ -13,25 +13,20 @@ from services.orchestrator.core.execution import machine
 from services.orchestrator.core.execution.commands import Finish
 from services.orchestrator.core.execution.inputs import Input
 from services.orchestrator.core.execution.progress import failed_with
-from services.orchestrator.core.execution.run import Outcome, Run
+from services.orchestrator.core.execution.run import Outcome
 
 Record = Callable[[Outcome, Input], Awaitable[None]]
 
 
 async def drive(outcome: Outcome, scope: RunScope, record: Record) -> Outcome:
     """Carry out one command after the other, and `record` what came of each, until the machine has finished."""
-    while not isinstance(outcome.command, Finish):
-        with attempt_scope(scope.attempt_of(outcome.run)), work_scope(deadline=scope.deadline()):
-            happened = await _carry_out(outcome.run, scope)
-        outcome = machine.step(outcome.run, happened)
+    while not isinstance(command := outcome.command, Finish):
+        run, effect = outcome.run, scope.effects[type(command)]
+        with attempt_scope(scope.attempt_of(run)), work_scope(deadline=scope.deadline()):
+            try:
+                happened = await effect(run, command, scope)
+            except PaganticError as error:
+                happened = failed_with(run, scope.recorder.progress, failure_from(error), scope.step)
+        outcome = machine.step(run, happened)
         await record(outcome, happened)
     return outcome
-
-
-async def _carry_out(run: Run, scope: RunScope) -> Input:
-    """Carry out the outstanding command; its failure is an input too."""
-    effect = scope.effects[type(run.outstanding)]  # type: ignore[index]  # drive() has seen that there is one
-    try:
-        return await effect(run, run.outstanding, scope)
-    except PaganticError as error:
-        return failed_with(run, scope.recorder.progress, failure_from(error), scope.step)

@@ -32,11 +32,32 @@ SUMMARY_MESSAGE_TOKENS = 32  # its heading and what the template puts around it
 
 @dataclass(frozen=True, slots=True)
 class _Past:
-    """A stored conversation, where its last cut was, 0 for none, and what stands for its oldest messages."""
+    """A stored conversation.
+
+    Attributes:
+        history: Its newest messages, from position `first` on.
+        cuts: Where the history may begin.
+        last_start: Where it began the last time, 0 for its beginning.
+        summary: What stands for its oldest messages; None when nothing does.
+    """
 
     history: tuple[Message, ...]
+    first: int
+    cuts: tuple[int, ...]
     last_start: int
     summary: Summary | None
+
+    @property
+    def covered(self) -> int:
+        """How many messages of the history the summary stands for."""
+        if self.summary is None:
+            return 0
+        return self.last_start
+
+    @property
+    def end(self) -> int:
+        """The position after the last message."""
+        return self.first + len(self.history)
 
 
 class Memory:
@@ -47,6 +68,7 @@ class Memory:
         self._inference = scope.services.inference
         self._summaries = scope.services.summaries
         self._policy = scope.services.memory
+        self._summarizes = self._policy.eviction is Eviction.SUMMARIZE
 
     async def recall(
         self, request: Request, prepared: Prepared, history: tuple[Message, ...], first: int = 0
@@ -57,58 +79,66 @@ class Memory:
         """
         if not history or self._policy.eviction is Eviction.NONE:
             return replace(prepared, history=history, history_start=first, history_end=first + len(history))
-        cuts = memory.cuts_of(history, request.messages)
-        if first and len(cuts) > 1:  # the part that was read may begin in the middle of a turn
-            history, first = history[cuts[1] :], first + cuts[1]
-            cuts = memory.cuts_of(history, request.messages)
-        is_summarized = self._policy.eviction is Eviction.SUMMARIZE
-        last = await self._summaries.get_summary(request.session_id)
-        before = max(0, last.message_count - first) if last is not None else 0
-        summary = last if is_summarized and last is not None and last.text else None
-        covered = before if summary is not None else 0
-        cuts = memory.cuts_from(cuts, memory.cut_at(cuts, covered))
-        if self._policy.max_messages:
-            cuts = memory.cuts_from(cuts, memory.cut_for(cuts, [1] * len(history), self._policy.max_messages, before))
-        start = await self._start(request, prepared, _Past(history, before, summary), cuts)
-        if is_summarized and start > covered:
-            newer, prepared = await self._summarize(request, prepared, history[covered:start], summary)
-            if newer:
-                summary = Summary(newer, first + start)
-                await self._summaries.put_summary(request.session_id, summary)
-        elif start not in (0, before):
-            await self._summaries.put_summary(request.session_id, Summary("", first + start))
+        past = await self._past(request, history, first)
+        start = await self._start(request, prepared, past)
+        prepared, summary = await self._evict(request, prepared, past, start)
         prepared = replace(
             prepared,
-            history=memory.remembered(summary, history[start:]),
-            history_start=first + start,
-            history_end=first + len(history),
+            history=memory.remembered(summary, past.history[start:]),
+            history_start=past.first + start,
+            history_end=past.end,
         )
         if not prepared.history_start:
             return prepared
         return _with_warning(prepared, is_summarized=summary is not None)
 
-    async def _start(
-        self,
-        request: Request,
-        prepared: Prepared,
-        past: _Past,
-        cuts: Sequence[int],
-    ) -> int:
+    async def _past(self, request: Request, history: tuple[Message, ...], first: int) -> _Past:
+        cuts = memory.cuts_of(history, request.messages)
+        if first and len(cuts) > 1:  # the part that was read may begin in the middle of a turn
+            history, first = history[cuts[1] :], first + cuts[1]
+            cuts = memory.cuts_of(history, request.messages)
+        last_start, summary = 0, None
+        last = await self._summaries.get_summary(request.session_id)
+        if last is not None:
+            last_start = max(0, last.message_count - first)
+            if self._summarizes and last.text:
+                summary = last
+        past = _Past(history, first, cuts, last_start, summary)
+        cuts = memory.cuts_from(cuts, memory.cut_at(cuts, past.covered))
+        most = self._policy.max_messages
+        if most:
+            cuts = memory.cuts_from(cuts, memory.cut_for(cuts, [1] * len(history), most, last_start))
+        return replace(past, cuts=cuts)
+
+    async def _evict(
+        self, request: Request, prepared: Prepared, past: _Past, start: int
+    ) -> tuple[Prepared, Summary | None]:
+        """Keep where the history begins now, with a summary of what went where the policy says so."""
+        session_id, position = request.session_id, past.first + start
+        if self._summarizes and start > past.covered:
+            gone = past.history[past.covered : start]
+            text, prepared = await self._summarize(request, prepared, gone, past.summary)
+            if not text:
+                return prepared, past.summary
+            summary = Summary(text, position)
+            await self._summaries.put_summary(session_id, summary)
+            return prepared, summary
+        if start not in (0, past.last_start):
+            await self._summaries.put_summary(session_id, Summary("", position))
+        return prepared, past.summary
+
+    async def _start(self, request: Request, prepared: Prepared, past: _Past) -> int:
         """Return where the history begins by tokens; they are counted only where its bytes do not settle it."""
-        history, summary = past.history, past.summary
+        sizes = [memory.byte_count(message) for message in past.history]
+        if self._fits_by_bytes(request, prepared, past, sizes):
+            return past.cuts[0]
         most, model = self._policy.max_tokens, request.hints.model
-        sizes = [memory.byte_count(message) for message in history]
         window = self._inference.context_window(model)
-        messages = self._prompt(request, prepared, history[cuts[0] :], summary)
-        if window and (not most or sum(sizes[cuts[0] :]) <= most):
-            used = memory.most_tokens(messages, prepared.tools) + self._reserved(request, cuts[0], past, window)
-            if used <= window:
-                return cuts[0]
         nearest = min([MAX_COUNTED_BYTES, *(BYTES_PER_TOKEN * limit for limit in (most, window) if limit)])
-        cuts = memory.cuts_from(cuts, memory.cut_by_size(cuts, sizes, nearest))
+        cuts = memory.cuts_from(past.cuts, memory.cut_by_size(past.cuts, sizes, nearest))
         start = cuts[0]
-        messages = self._prompt(request, prepared, history[start:], summary)
-        count = await self._count(messages, prepared.tools, history[start:], model)
+        messages = self._prompt(request, prepared, past.history[start:], past.summary)
+        count = await self._count(messages, prepared.tools, past.history[start:], model)
         sizes[start:] = count.texts
         window, said = count.context_window, sum(count.texts)
         others = count.chat - said  # all else in the prompt, and what the template puts around the messages
@@ -118,15 +148,25 @@ class Memory:
         if not limits or said <= min(limits):
             return start
         if window:
-            limits.append(window - others - self._reserved(request, len(history), past, window))
+            limits.append(window - others - self._reserved(request, len(past.history), past, window))
         return memory.cut_for(cuts, sizes, max(0, min(limits)), past.last_start)
+
+    def _fits_by_bytes(self, request: Request, prepared: Prepared, past: _Past, sizes: Sequence[int]) -> bool:
+        """Tell whether all that may be kept fits, from its bytes alone."""
+        start, most = past.cuts[0], self._policy.max_tokens
+        window = self._inference.context_window(request.hints.model)
+        if not window or (most and sum(sizes[start:]) > most):
+            return False
+        messages = self._prompt(request, prepared, past.history[start:], past.summary)
+        used = memory.most_tokens(messages, prepared.tools) + self._reserved(request, start, past, window)
+        return used <= window
 
     def _reserved(self, request: Request, start: int, past: _Past, window: int) -> int:
         """Return the tokens kept free for the answer, and for the summary that a history from `start` needs."""
         free = memory.output_tokens(request.hints.max_tokens, window)
-        covered = past.last_start if past.summary is not None else 0
-        is_summarized = self._policy.eviction is Eviction.SUMMARIZE and start > covered
-        return free + memory.summary_tokens(window) + SUMMARY_MESSAGE_TOKENS if is_summarized else free
+        if self._summarizes and start > past.covered:
+            return free + memory.summary_tokens(window) + SUMMARY_MESSAGE_TOKENS
+        return free
 
     async def _summarize(
         self, request: Request, prepared: Prepared, gone: Sequence[Message], summary: Summary | None
@@ -182,9 +222,9 @@ class Memory:
 
 
 def _with_warning(prepared: Prepared, *, is_summarized: bool) -> Prepared:
-    instead = (
-        " and were replaced by a summary" if is_summarized else ": start a new session, or raise the context window"
-    )
+    instead = ": start a new session, or raise the context window"
+    if is_summarized:
+        instead = " and were replaced by a summary"
     gone = f"the oldest {prepared.history_start} of {prepared.history_end} stored messages"
     warning = ResponseWarning("history_shortened", f"{gone} did not fit the context window{instead}")
     return replace(prepared, warnings=(*prepared.warnings, warning))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
@@ -18,8 +18,8 @@ from pagantic_common.telemetry.names import ORCHESTRATOR_EXECUTION_DURATION
 from pagantic_common.telemetry.scope import current_scope, current_span_id
 from services.orchestrator.app.recording.broadcast import Broadcast
 from services.orchestrator.core.execution.events import NAME_OF, STREAMED, Completed, Event, Payload
-from services.orchestrator.core.execution.progress import Progress, StoredProgress
-from services.orchestrator.core.execution.replay import Entry
+from services.orchestrator.core.execution.progress import CallBegan, CallEnded, NestedInput, Progress, StepEnded
+from services.orchestrator.core.execution.replay import Admitted, Entry
 from services.orchestrator.core.execution.run import Transition
 from services.orchestrator.core.model.response import Response
 from services.orchestrator.core.text_size import text_size
@@ -99,6 +99,10 @@ class Recorder:
     def is_finishing(self) -> bool:
         """Whether the outcome is decided."""
         return self._finishing is not None
+
+    def follow(self, stored: Awaitable[None]) -> None:
+        """Show nothing before something is stored that was given to the journal before; fail when it could not be."""
+        self._keep([], asyncio.ensure_future(stored), 0)
 
     async def emit(
         self,
@@ -202,18 +206,23 @@ class Recorder:
         write = Write(self.record, tuple(events), tuple(entries), self._position, tuple(turn), used)
         self._position += len(entries)
         stored = asyncio.ensure_future(self._journal.write(write, can_wait=can_wait))
-        size = text_size(write.entries)  # large parts of an event are in its entry too
+        self._keep(events, stored, text_size(write.entries))  # large parts of an event are in its entry too
+        return stored
+
+    def _keep(self, events: list[Event], stored: asyncio.Future[None], size: int) -> None:
         self._unstored.append(_Batch(events, stored, size))
         self._unstored_size += size
         stored.add_done_callback(self._after_storing)
-        return stored
 
     def _advance(self, entry: Entry) -> None:
         """Add an entry to what has happened inside the outstanding command; the command's answer clears it."""
-        if isinstance(entry, StoredProgress):
-            self.progress.add(entry)
-        else:
-            self.progress.clear()
+        match entry:
+            case Admitted():
+                return
+            case CallBegan() | CallEnded() | StepEnded() | NestedInput():
+                self.progress.add(entry)
+            case _:
+                self.progress.answer(entry)
 
     def _after_storing(self, just_stored: asyncio.Future[None]) -> None:
         if not just_stored.cancelled():

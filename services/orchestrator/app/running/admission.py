@@ -8,13 +8,15 @@ from functools import partial
 from pagantic_common.domain.errors import Aborted, Conflict, Failure, PreconditionFailed, Unavailable
 from pagantic_common.telemetry.scope import current_correlation, current_deadline
 from services.orchestrator.app.recording.recorder import Recorder
+from services.orchestrator.app.running.driver import Driver
 from services.orchestrator.app.running.environment import Environment
 from services.orchestrator.app.running.execution import Execution
 from services.orchestrator.app.running.registry import Registry
-from services.orchestrator.app.running.time_limits import caller_left, time_limits
+from services.orchestrator.app.running.submission import Submission
+from services.orchestrator.app.running.time_limits import TimeLimits, caller_left, time_limits
 from services.orchestrator.core.execution.lifecycle import IllegalInputError, IllegalTransitionError, State
-from services.orchestrator.core.execution.replay import Admitted, begin, replay
-from services.orchestrator.core.model.request import Request, check_request
+from services.orchestrator.core.execution.replay import Admitted, Replay, begin, replay
+from services.orchestrator.core.model.request import check_request
 from services.orchestrator.core.text_size import text_size
 from services.orchestrator.ports.journal import ExecutionRecord
 
@@ -37,22 +39,23 @@ class Admission:
         """Resume nothing any more: what is interrupted waits for another orchestrator, or for the next start."""
         self._is_draining = True
 
-    async def find(self, request: Request, fingerprint: str, size_bytes: int) -> Execution | ExecutionRecord:
+    async def find(self, submission: Submission) -> Execution | ExecutionRecord:
         """Return the execution of a request, begun now or before, or the record of one that ended or runs elsewhere.
 
         One that was interrupted goes on; one that was cancelled, or failed in a way that may pass, runs again.
         Raises InvalidRequest for a malformed envelope, Conflict for another payload under the same id.
         """
+        request = submission.request
         check_request(request)
-        found = await self._find_or_begin(request, fingerprint, size_bytes)
-        if found.fingerprint != fingerprint:
+        found = await self._find_or_begin(submission)
+        if found.fingerprint != submission.fingerprint:
             raise Conflict(f"request_id {request.request_id!r} was used with another payload: take a new one")
         if isinstance(found, Execution):
             return found
         if found.is_interrupted:
             return await self.resume(found) or await self._journal.get(found.request_id)
         if found.response is not None and found.response.may_run_again:
-            return await self._find_or_begin(request, fingerprint, size_bytes, ended=found)
+            return await self._find_or_begin(submission, ended=found)
         return found
 
     async def resume(self, record: ExecutionRecord, stop: Failure | None = None) -> Execution | None:
@@ -66,36 +69,42 @@ class Admission:
             return found
         if self._is_draining:
             raise Unavailable(SHUTTING_DOWN, retry_after_s=RESTART_S)
-        execution = Execution(self._environment, Recorder(self._journal, self._clock, record), halted_by=stop)
+        execution = Execution(Recorder(self._journal, self._clock, record), halted_by=stop)
         self._registry.add(execution)
-        return await asyncio.shield(asyncio.ensure_future(self._claim(record, execution)))
+        execution.start(partial(self._claim, record), self._forget)
+        if await asyncio.shield(execution.admission) is not None:
+            return None
+        return execution
 
     async def _find_or_begin(
-        self, request: Request, fingerprint: str, size_bytes: int, ended: ExecutionRecord | None = None
+        self, submission: Submission, ended: ExecutionRecord | None = None
     ) -> Execution | ExecutionRecord:
         """Begin a request, for the first time or after it `ended`, unless it runs.
 
         One that is being cancelled is waited for. A caller that leaves meanwhile stops what it began.
         """
+        request = submission.request
         while (running := await self._registry.get(request.request_id)) is not None:
             if not running.is_stopping:
                 return running
             await running.ended.wait()
-        execution = self._register(request, fingerprint, size_bytes)
+        execution = self._register(submission)
         try:
             takes_turn = self._turns.join(request)
         except Aborted:
             self._registry.remove(execution, is_recorded=True)
             raise
-        admission = asyncio.ensure_future(self._admit(request, execution, ended, takes_turn=takes_turn))
+        execution.start(partial(self._admit, submission, ended, takes_turn), self._forget)
         try:
-            return await asyncio.shield(admission)
+            existing = await asyncio.shield(execution.admission)
         except asyncio.CancelledError:
             left = caller_left()
-            admission.add_done_callback(lambda done: _stop_unwatched(done, left))
+            execution.admission.add_done_callback(lambda _: _stop_unwatched(execution, left))
             raise
+        return existing or execution
 
-    def _register(self, request: Request, fingerprint: str, size_bytes: int) -> Execution:
+    def _register(self, submission: Submission) -> Execution:
+        request = submission.request
         now = self._clock.now()
         record = ExecutionRecord(
             request_id=request.request_id,
@@ -106,42 +115,34 @@ class Admission:
             state=State.INIT,
             entered_at=now,
             attempt=1,
-            fingerprint=fingerprint,
+            fingerprint=submission.fingerprint,
         )
         execution = Execution(
-            self._environment,
             Recorder(self._journal, self._clock, record),
             request=request,
-            size_bytes=size_bytes,
+            size_bytes=submission.size_bytes,
             admitted_for=current_deadline(),
         )
         self._registry.add(execution)
         return execution
 
     async def _admit(
-        self, request: Request, execution: Execution, ended: ExecutionRecord | None, *, takes_turn: bool
-    ) -> Execution | ExecutionRecord:
-        limits = self._environment.limits
+        self, submission: Submission, ended: ExecutionRecord | None, takes_turn: bool, execution: Execution
+    ) -> Driver | ExecutionRecord:
+        """Store that an execution begins, or return the record of the one that has its id."""
+        limits, request = self._environment.limits, submission.request
         admitted = Admitted(request, limits.plan_bounds, max_execution_s=limits.max_execution_s)
-        existing: ExecutionRecord | None = None
-        try:
+        if submission.has_new_id and not takes_turn:  # nobody can refuse it, so nobody waits for the journal
+            execution.recorder.follow(self._journal.admit_new(execution.recorder.record, admitted))
+        else:
             existing = await self._store(execution, admitted, ended, takes_turn=takes_turn)
             if existing is not None:
                 return existing
-            execution.start(
-                begin(admitted), time_limits(request, limits.max_execution_s), partial(self._forget, request)
-            )
-            return execution
-        finally:
-            if execution.task is None:
-                self._turns.leave(request)
-                self._registry.remove(execution, is_recorded=existing is not None)
-            execution.admitted.set()
+        return self._driver(execution, begin(admitted), time_limits(request, limits.max_execution_s))
 
     async def _store(
         self, execution: Execution, admitted: Admitted, ended: ExecutionRecord | None, *, takes_turn: bool
     ) -> ExecutionRecord | None:
-        """Store that an execution begins, or return the record of the one that has its id."""
         record = execution.recorder.record
         if ended is None:
             return await self._journal.admit(record, admitted, takes_turn=takes_turn)
@@ -151,22 +152,11 @@ class Admission:
         execution.recorder = Recorder(self._journal, self._clock, record, after_sequence=after)
         return None
 
-    async def _claim(self, record: ExecutionRecord, execution: Execution) -> Execution | None:
-        """Make an interrupted execution this orchestrator's, and start it from where it stood."""
-        is_claimed = True
-        try:
-            is_claimed = await self._journal.claim(record.request_id)
-            if not is_claimed:
-                return None
-            await self._start_claimed(record, execution)
-            return execution
-        finally:
-            if execution.task is None:
-                self._registry.remove(execution, is_recorded=not is_claimed)
-            execution.admitted.set()
-
-    async def _start_claimed(self, record: ExecutionRecord, execution: Execution) -> None:
+    async def _claim(self, record: ExecutionRecord, execution: Execution) -> Driver | ExecutionRecord:
+        """Make an interrupted execution this orchestrator's, or return its record when another was faster."""
         request_id = record.request_id
+        if not await self._journal.claim(request_id):
+            return record
         events, entries = await self._journal.timeline(request_id), await self._journal.entries(request_id)
         try:
             replayed = replay(entries)
@@ -187,18 +177,27 @@ class Admission:
         max_execution_s = admitted.max_execution_s or self._environment.limits.max_execution_s
         spent_s = (self._clock.now() - record.started_at).total_seconds()
         limits = time_limits(request, max_execution_s).after(spent_s)
-        execution.start(replayed, limits, partial(self._forget, request))
-        self._turns.join(request, is_limited=False)  # before its task runs
+        execution.request = request
+        self._turns.join(request, is_limited=False)
+        return self._driver(execution, replayed, limits)
 
-    def _forget(self, request: Request, execution: Execution) -> None:
-        self._registry.remove(execution, is_recorded=execution.recorder.broadcast.is_ended)
-        self._turns.leave(request)
+    def _driver(self, execution: Execution, begun: Replay, limits: TimeLimits) -> Driver:
+        return Driver(
+            self._environment,
+            execution.recorder,
+            begun,
+            limits,
+            deadline=lambda: execution.deadline,
+            on_decided=execution.decide,
+        )
+
+    def _forget(self, execution: Execution, is_recorded: bool) -> None:
+        self._registry.remove(execution, is_recorded=is_recorded)
+        if execution.request is not None:
+            self._turns.leave(execution.request)
 
 
-def _stop_unwatched(admission: asyncio.Future[Execution | ExecutionRecord], failure: Failure) -> None:
+def _stop_unwatched(execution: Execution, failure: Failure) -> None:
     """Stop what was admitted for a caller that had left by then."""
-    if admission.cancelled() or admission.exception() is not None:
-        return
-    admitted = admission.result()
-    if isinstance(admitted, Execution) and admitted.watcher_count == 0:
-        admitted.stop(failure)
+    if execution.watcher_count == 0:
+        execution.stop(failure)

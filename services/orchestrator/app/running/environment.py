@@ -35,3 +35,8 @@ class Environment:
     clock: Clock
     limits: Limits
     turns: Turns
+
+
+def make_environment(services: Services, journal: Journal, clock: Clock, limits: Limits) -> Environment:
+    """Return the environment of one orchestrator."""
+    return Environment(services, journal, clock, limits, Turns(journal, limits.concurrent_turns, clock))

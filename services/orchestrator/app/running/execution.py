@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum, auto
 
@@ -15,32 +15,26 @@ from pagantic_common.telemetry.logging import get_logger, report_bug
 from pagantic_common.telemetry.scope import current_deadline, work_scope
 from pagantic_common.telemetry.tracing import trace_scope
 from services.orchestrator.app.effects.driving import drive
-from services.orchestrator.app.effects.scope import RunScope
-from services.orchestrator.app.effects.table import EFFECTS
 from services.orchestrator.app.failures import failure_from
 from services.orchestrator.app.recording.recorder import Recorder
-from services.orchestrator.app.running.environment import Environment
-from services.orchestrator.app.running.time_limits import TimeLimits, caller_left
-from services.orchestrator.app.usage import total_of
-from services.orchestrator.core.execution import events, machine
-from services.orchestrator.core.execution.commands import Finish
-from services.orchestrator.core.execution.events import Payload
-from services.orchestrator.core.execution.inputs import Input
-from services.orchestrator.core.execution.progress import failed_with
-from services.orchestrator.core.execution.replay import Replay
-from services.orchestrator.core.execution.run import Outcome
-from services.orchestrator.core.model.plan import MAX_PARALLEL
+from services.orchestrator.app.running.driver import Driver
+from services.orchestrator.app.running.time_limits import caller_left
 from services.orchestrator.core.model.request import Request
+from services.orchestrator.ports.journal import ExecutionRecord
 
 log = get_logger(__name__)
 
 _NOT_RECORDED = "the execution could not be recorded: the orchestrator's log says why; send it again"
 
 
+Admit = Callable[["Execution"], Awaitable["Driver | ExecutionRecord"]]
+OnEnd = Callable[["Execution", bool], None]  # whether the journal knows that it ended, or was refused
+
+
 class Phase(Enum):
     """How far an execution is."""
 
-    ADMITTING = auto()  # its id is taken, its task has not begun
+    ADMITTING = auto()  # its id is taken, the journal is asked
     RUNNING = auto()
     ENDING = auto()  # its outcome is decided and being stored
     ENDED = auto()
@@ -49,7 +43,7 @@ class Phase(Enum):
 class _Halting(Enum):
     """What it means to stop or interrupt an execution."""
 
-    LATER = auto()  # its task finds the reason when it begins
+    LATER = auto()  # it finds the reason once it is admitted
     NOW = auto()
     NEVER = auto()
 
@@ -68,13 +62,12 @@ class Execution:
     Attributes:
         recorder: Its journal and its watchers.
         size_bytes: Bytes that its request counts with; `request` is that request, None where it was resumed.
-        admitted: Set once it is known whether it runs here.
+        admission: Done once it is known whether it runs here: None when it does, else the record that has its id.
         ended: Set once the registry has forgotten it.
     """
 
     def __init__(
         self,
-        environment: Environment,
         recorder: Recorder,
         *,
         request: Request | None = None,
@@ -82,11 +75,10 @@ class Execution:
         admitted_for: Deadline | None = None,
         halted_by: Failure | PaganticError | None = None,
     ) -> None:
-        self._environment = environment
         self.recorder = recorder
         self.request = request
         self.size_bytes = size_bytes
-        self.admitted = asyncio.Event()
+        self.admission: asyncio.Future[ExecutionRecord | None] = asyncio.get_running_loop().create_future()
         self.ended = asyncio.Event()
         self._phase = Phase.ADMITTING
         self._task: asyncio.Task[None] | None = None
@@ -94,7 +86,6 @@ class Execution:
         self._admitted_for = admitted_for or Deadline()  # until someone watches
         self._watched_until: list[Deadline] = []
         self._times_out_at = Deadline()
-        self._outcome: Outcome  # from its start
 
     @property
     def request_id(self) -> str:
@@ -108,7 +99,7 @@ class Execution:
 
     @property
     def task(self) -> asyncio.Task[None] | None:
-        """Its task; None while it is not admitted, and for good when it was refused."""
+        """Its task; None before its start."""
         return self._task
 
     @property
@@ -156,22 +147,30 @@ class Execution:
             if not self._watched_until:
                 self.stop(caller_left(time.monotonic() - since_s))
 
-    def start(self, begun: Replay, limits: TimeLimits, on_end: Callable[[Execution], None]) -> None:
-        """Run it in a task of its own, from where it stands; `on_end` is called when that has ended, however it did."""
-        self._times_out_at = Deadline.after(time.monotonic(), limits.left_s)
-        self._outcome = begun.outcome
-        self.recorder.progress = begun.progress
-        self._task = asyncio.create_task(self._live(limits, on_end, is_resumed=begun.is_resumed))
+    def start(self, admit: Admit, on_end: OnEnd) -> None:
+        """Have it admitted and run in a task of its own; `on_end` is called when that has ended, however it did."""
+        self._task = asyncio.create_task(self._live(admit, on_end))
 
-    async def _live(self, limits: TimeLimits, on_end: Callable[[Execution], None], *, is_resumed: bool) -> None:
-        self._phase = Phase.RUNNING
+    def decide(self) -> None:
+        """Note that the outcome is decided: from now on it can be neither stopped nor interrupted."""
+        self._phase = Phase.ENDING
+
+    async def _live(self, admit: Admit, on_end: OnEnd) -> None:
+        driver = await self._be_admitted(admit, on_end)
+        if driver is None:
+            return
         lost: PaganticError = Internal(_NOT_RECORDED)
         record = self.recorder.record
         correlation = CorrelationContext(request_id=record.request_id, session_id=record.session_id)
         try:
             # Callers come and go, each with a deadline of its own: every command takes the deadline of its beginning.
             with trace_scope(record.trace_id), work_scope(correlation=correlation, is_detached=True):
-                await self._run(limits, is_resumed=is_resumed)
+                reason = self._halted_by
+                if reason is None:
+                    reason = await self._drive(driver)
+                if isinstance(reason, Failure):
+                    self.decide()
+                    await driver.end(reason)
         except Unavailable as error:
             log.warning("an execution's end could not be recorded", reason=str(error))
             lost = error
@@ -179,26 +178,39 @@ class Execution:
             log.exception("an execution's end could not be recorded")
         finally:
             self._phase = Phase.ENDED
-            on_end(self)
+            on_end(self, self.recorder.broadcast.is_ended)
             if isinstance(self._halted_by, PaganticError):
                 lost = self._halted_by
             self.recorder.broadcast.abandon(lost)
 
-    async def _run(self, limits: TimeLimits, *, is_resumed: bool) -> None:
-        reason = self._halted_by
-        if reason is None:
-            reason = await self._drive_in_time(limits, is_resumed=is_resumed)
-        if isinstance(reason, Failure):
-            self._phase = Phase.ENDING
-            await self._end(reason)
+    async def _be_admitted(self, admit: Admit, on_end: OnEnd) -> Driver | None:
+        """Return what drives it, or None when it was refused; whoever waits for its admission is told."""
+        existing: ExecutionRecord | None = None
+        try:
+            found = await admit(self)
+            if isinstance(found, Driver):
+                self._phase = Phase.RUNNING
+                self._times_out_at = Deadline.after(time.monotonic(), found.limits.left_s)
+                self.admission.set_result(None)
+                return found
+            existing = found
+        except Exception as error:  # noqa: BLE001 - whoever began it is told
+            self.admission.set_exception(error)
+            self.admission.exception()  # the caller may have left, and asyncio would log that nobody took it
+        self._phase = Phase.ENDED
+        on_end(self, existing is not None)
+        if existing is not None:
+            self.admission.set_result(existing)
+        return None
 
-    async def _drive_in_time(self, limits: TimeLimits, *, is_resumed: bool) -> Failure | PaganticError | None:
+    async def _drive(self, driver: Driver) -> Failure | PaganticError | None:
         """Run until the machine has finished, or return what ended or interrupted it from outside."""
+        limits = driver.limits
         if limits.left_s <= 0:  # it passed while nobody ran it
             return limits.failure
         try:
-            async with asyncio.timeout(limits.left_s), self._environment.turns.turn(self._outcome.run.request):
-                await self._drive(is_resumed=is_resumed)
+            async with asyncio.timeout(limits.left_s), driver.turn():
+                await drive(await driver.begin(), driver.scope(), driver.record)
         except TimeoutError:
             return limits.failure
         except asyncio.CancelledError:
@@ -210,58 +222,3 @@ class Execution:
         except Exception as error:  # noqa: BLE001 - a bug ends the execution that met it
             return Failure(code=None, message=report_bug(log, error))
         return None
-
-    async def _drive(self, *, is_resumed: bool) -> None:
-        outcome = self._outcome
-        if self.recorder.has_no_events:
-            await self._record(outcome)
-        if isinstance(outcome.command, Finish):
-            return
-        if is_resumed:
-            # Durable: an execution that ends its orchestrator each time must not look as if it were resumed once.
-            resumed = events.Resumed(len(self.recorder.progress.steps))
-            await self.recorder.emit(resumed, is_durable=True)
-        await drive(outcome, self._scope(), self._record)
-
-    def _scope(self) -> RunScope:
-        environment = self._environment
-        return RunScope(
-            services=environment.services,
-            conversations=environment.journal,
-            clock=environment.clock,
-            recorder=self.recorder,
-            effects=EFFECTS,
-            tool_slots=asyncio.Semaphore(MAX_PARALLEL),
-            deadline=lambda: self.deadline,
-        )
-
-    async def _end(self, failure: Failure) -> None:
-        """End the machine from outside. An outcome that is decided already stays."""
-        if self.recorder.is_finishing:
-            await self.recorder.settle()
-            return
-        if self.recorder.has_no_events:
-            await self._record(self._outcome)
-            if isinstance(self._outcome.command, Finish):
-                return
-        failed = failed_with(self._outcome.run, self.recorder.progress, failure)
-        await self._record(machine.step(self._outcome.run, failed), failed)
-
-    async def _record(self, outcome: Outcome, happened: Input | None = None) -> None:
-        """Record what the machine told, and the input that it took; the last time with the response."""
-        self._outcome = outcome
-        entries = [happened] if happened is not None else []
-        command = outcome.command
-        if isinstance(command, Finish):
-            self._phase = Phase.ENDING
-            run = outcome.run
-            used = total_of(run.request, command.response.usage, run.model, self._environment.limits.prices)
-            await self.recorder.finish(
-                outcome.transitions, command.response, turn=command.turn, entries=entries, used=used
-            )
-            return
-        told: list[Payload] = list(outcome.transitions)
-        discarded = outcome.discarded
-        if discarded is not None:
-            told.append(events.AttemptDiscarded(discarded.attempt, discarded.reason))
-        await self.recorder.record_step(told, entries)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from services.orchestrator.app.running.admission import Admission
+from services.orchestrator.app.running.environment import Environment
 from services.orchestrator.app.running.execution import Execution
 from services.orchestrator.core.execution.events import Completed, Event
-from services.orchestrator.ports.journal import ExecutionRecord, Journal
+from services.orchestrator.ports.journal import ExecutionRecord
 
 FOLLOW_S = 0.1  # between looks at an execution that another orchestrator runs
 FOLLOWED_AT_ONCE = 500  # events
@@ -23,8 +23,11 @@ async def watch(execution: Execution, after: int = 0) -> AsyncGenerator[Event, N
                 yield event
 
 
-async def follow(record: ExecutionRecord, journal: Journal, admission: Admission) -> AsyncGenerator[Event, None]:
+async def follow(
+    record: ExecutionRecord, environment: Environment, admission: Admission
+) -> AsyncGenerator[Event, None]:
     """Yield the events of an execution that ended or that another orchestrator runs; resume it if that dies."""
+    journal = environment.journal
     sequence = await journal.after_sequence(record.request_id)
     while True:
         for event in await journal.timeline(record.request_id, sequence, FOLLOWED_AT_ONCE):
@@ -33,12 +36,12 @@ async def follow(record: ExecutionRecord, journal: Journal, admission: Admission
             if isinstance(event.payload, Completed):
                 return
         record = await journal.get(record.request_id)
+        resumed = None
         if record.is_interrupted:
             resumed = await admission.resume(record)
-            if resumed is not None:
-                break
-            return
-        await asyncio.sleep(FOLLOW_S)
+        if resumed is not None:
+            break
+        await environment.clock.sleep(FOLLOW_S)
     async with aclosing(watch(resumed, sequence)) as events:
         async for event in events:
             yield event

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -87,8 +88,8 @@ class Registry:
 
     async def get(self, request_id: str) -> Execution | None:
         """Return what runs under an id, once it is admitted."""
-        while (found := self._running.get(request_id)) is not None and not found.admitted.is_set():
-            await found.admitted.wait()
+        while (found := self._running.get(request_id)) is not None and not found.admission.done():
+            await asyncio.wait([found.admission])
         return found
 
     def add(self, execution: Execution) -> None:
@@ -116,4 +117,3 @@ class Registry:
         if not is_recorded:
             self._unrecorded.add(execution.request_id)
         execution.ended.set()
-        execution.admitted.set()

@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from enum import StrEnum
 
+from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import Aborted
 from services.orchestrator.core.model.request import Mode, Request
-from services.orchestrator.ports.journal import Journal
+from services.orchestrator.ports.journal import Conversations
 
 POLL_S = 0.05
 MAX_WAITING = 16  # turns of one session; they count among what runs
@@ -33,8 +34,9 @@ class _Line:
 class Turns:
     """Who of this process waits for the turn of which session; among processes the journal decides."""
 
-    def __init__(self, journal: Journal, policy: ConcurrentTurns) -> None:
+    def __init__(self, journal: Conversations, policy: ConcurrentTurns, clock: Clock) -> None:
         self._journal = journal
+        self._clock = clock
         self._is_waiting = policy is ConcurrentTurns.WAIT
         self._lines: dict[str, _Line] = {}
 
@@ -71,8 +73,8 @@ class Turns:
         session_id = request.session_id
         async with self._lines[session_id].lock:
             # Another process may have it, and tells nobody when it gives it back.
-            while not await self._journal.take_turn(session_id, request.request_id):  # noqa: ASYNC110
-                await asyncio.sleep(POLL_S)
+            while not await self._journal.take_turn(session_id, request.request_id):
+                await self._clock.sleep(POLL_S)
             yield
 
 

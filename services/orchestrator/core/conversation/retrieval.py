@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pagantic_common.domain.chunks import Chunk
-from pagantic_common.domain.text_scoring import coverage_of
+from pagantic_common.domain.text.scoring import coverage_of
 
 FRACTIONS = frozenset({"keyword"})  # score kinds that are the fraction of a query found, in [0, 1]
 

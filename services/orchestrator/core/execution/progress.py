@@ -117,15 +117,23 @@ class Progress:
     def add(self, entry: Inner) -> None:
         """Append an entry."""
         self.inner.append(entry)
-        if isinstance(entry, NestedInput):  # whose usage includes that of its inference
-            self.inferences.pop(entry.step, None)
+        if isinstance(entry, NestedInput):
+            self._end_inference(entry.step, entry.happened)
 
-    def clear(self) -> None:
-        """Begin a new account: the outstanding command has its answer."""
+    def answer(self, happened: Input) -> None:
+        """Begin a new account: the outstanding command has its answer. The usage of lost inferences stays."""
         self.inner.clear()
         self.replicas.clear()
-        self.inferences.clear()
         self.vote_usage = TokenUsage()
+        self.inferences = {step: one for step, one in self.inferences.items() if not step}
+        self._end_inference("", happened)
+
+    def _end_inference(self, step: str, happened: Input) -> None:
+        inference = self.inferences.pop(step, None)
+        if inference is None or isinstance(happened, Failed):  # a failure has the usage of its inference
+            return
+        if inference.usage != TokenUsage():
+            self.inferences[step] = InferenceProgress(lost=inference.usage)
 
     def inference(self, step: str) -> InferenceProgress:
         """Return the inference of a machine."""

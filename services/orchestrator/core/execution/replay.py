@@ -88,5 +88,5 @@ def replay(entries: Sequence[Entry]) -> Replay:
             case _:
                 found = machine.step(found.run, entry)
                 transitions += found.transitions
-                progress.clear()
+                progress.answer(entry)
     return Replay(first, found, transitions, progress)

@@ -11,6 +11,7 @@ from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.domain.ids import is_trace_id, require_id
 from pagantic_common.domain.json_text import JsonTextError, parse_json
 from pagantic_common.domain.messages import Message, ToolChoice, ToolChoiceMode, check_turn
+from pagantic_common.domain.sampling import check_sampling_value
 from services.orchestrator.core.model.contract import OutputContract, Rule
 from services.orchestrator.core.model.plan import Plan
 from services.orchestrator.core.model.retrieval import ContextPolicy
@@ -30,17 +31,6 @@ MAX_PRIORITY = 10
 MAX_TIMEOUT_S = 366 * 86_400.0  # a longer one is a mistake, and clocks cannot represent much longer ones
 MAX_RULES = 100
 MAX_RULE_NAME_CHARS = 200
-
-# The lowest value, whether it is excluded, and the highest: the ranges of the inference contract.
-SAMPLING_RANGES: Mapping[str, tuple[float, bool, float]] = {
-    "temperature": (0.0, False, 2.0),
-    "top_p": (0.0, True, 1.0),
-    "top_k": (0, False, 2**31 - 1),
-    "min_p": (0.0, False, 1.0),
-    "repetition_penalty": (0.1, False, 2.0),
-    "presence_penalty": (-2.0, False, 2.0),
-    "frequency_penalty": (-2.0, False, 2.0),
-}
 
 
 class Mode(StrEnum):
@@ -72,7 +62,7 @@ class Reasoning:
 class Hints:
     """The caller's settings for inferences and tools; None and 0 mean not set.
 
-    `sampling` has the set fields of SAMPLING_RANGES, by their names in the contract.
+    `sampling` has the other sampling parameters that are set, by their names in the contract.
     """
 
     max_tokens: int = 0
@@ -270,17 +260,9 @@ def _check_hints(hints: Hints) -> None:
         )
     for name, value in {"temperature": hints.temperature, "top_p": hints.top_p, **hints.sampling}.items():
         if value is not None:
-            _check_sampling(name, value)
+            check_sampling_value(f"hints.{name}", name, value)
     _check_stop(hints.stop)
     _check_engine_hints(hints)
-
-
-def _check_sampling(name: str, value: float) -> None:
-    low, is_exclusive, high = SAMPLING_RANGES[name]
-    if is_exclusive and not low < value <= high:
-        raise InvalidRequest(f"hints.{name} is {value:g}: it must be above {low:g} and at most {high:g}")
-    if not low <= value <= high:
-        raise InvalidRequest(f"hints.{name} is {value:g}: it must be between {low:g} and {high:g}")
 
 
 def _check_context(policy: ContextPolicy) -> None:

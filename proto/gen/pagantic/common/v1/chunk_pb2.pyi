@@ -33,13 +33,13 @@ class Chunk(_message.Message):
     content: _builtins.str
     """The text of the chunk."""
     source: _builtins.str
-    """Where it came from: a file name, a URI, a step name."""
+    """Origin: a file name, a URI, a step name."""
     score: _builtins.float
-    """How well it fits the query; its range is that of score_kind."""
+    """Match with the query; score_kind states the range."""
     score_kind: _builtins.str
-    """What score means: "bm25" [0, inf), "keyword" [0, 1], "cosine" [-1, 1], "rrf" (0, 1)."""
+    """Meaning of score: "bm25" [0, inf), "keyword" [0, 1], "cosine" [-1, 1], "rrf" (0, 1)."""
     metadata_json: _builtins.str
-    """Anything else known of it, as a JSON object."""
+    """Other properties, as a JSON object."""
     def __init__(
         self,
         *,

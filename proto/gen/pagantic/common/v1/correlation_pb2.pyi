@@ -41,7 +41,7 @@ class CorrelationContext(_message.Message):
     parent_span_id: _builtins.str
     """Parent of that span; empty at the root."""
     caused_by: _builtins.str
-    """What caused this: a tool call id or a step name."""
+    """Cause: a tool call id or a step name."""
     def __init__(
         self,
         *,

@@ -28,35 +28,35 @@ class _ErrorCategoryEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCa
     ERROR_CATEGORY_UNSPECIFIED: _ErrorCategory.ValueType  # 0
     """The failure is outside the taxonomy."""
     ERROR_CATEGORY_INFERENCE_FAILURE: _ErrorCategory.ValueType  # 1
-    """The inference service could not produce tokens. Recovery: backoff, another replica."""
+    """The inference service could not produce tokens. Recovery: backoff, another instance."""
     ERROR_CATEGORY_TOOL_FAILURE: _ErrorCategory.ValueType  # 2
-    """A tool did not give a result. Recovery: retry an idempotent tool, or go on without it."""
+    """A tool did not give a result. Recovery: retry an idempotent tool, or continue without it."""
     ERROR_CATEGORY_CONSTRAINT_FAILURE: _ErrorCategory.ValueType  # 3
     """The output does not satisfy its grammar or schema. Recovery: repair, infer again."""
     ERROR_CATEGORY_VALIDATION_FAILURE: _ErrorCategory.ValueType  # 4
     """The output broke a rule or missed its intent. Recovery: repair and infer again, adjust the prompt."""
     ERROR_CATEGORY_ORCHESTRATION_FAILURE: _ErrorCategory.ValueType  # 5
-    """The control flow could not go on. Recovery: a person."""
+    """The control flow cannot continue. Recovery: a person."""
     ERROR_CATEGORY_CONFIGURATION_FAILURE: _ErrorCategory.ValueType  # 6
     """The request or the deployment asks for something that cannot be. Recovery: fix it."""
     ERROR_CATEGORY_CANCELLATION: _ErrorCategory.ValueType  # 7
     """The caller, a disconnect or a deadline ended the request. Recovery: send it again."""
 
 class ErrorCategory(_ErrorCategory, metaclass=_ErrorCategoryEnumTypeWrapper):
-    """Which part of the system a failure belongs to, and so who mends it."""
+    """Part of the system in which a failure belongs."""
 
 ERROR_CATEGORY_UNSPECIFIED: ErrorCategory.ValueType  # 0
 """The failure is outside the taxonomy."""
 ERROR_CATEGORY_INFERENCE_FAILURE: ErrorCategory.ValueType  # 1
-"""The inference service could not produce tokens. Recovery: backoff, another replica."""
+"""The inference service could not produce tokens. Recovery: backoff, another instance."""
 ERROR_CATEGORY_TOOL_FAILURE: ErrorCategory.ValueType  # 2
-"""A tool did not give a result. Recovery: retry an idempotent tool, or go on without it."""
+"""A tool did not give a result. Recovery: retry an idempotent tool, or continue without it."""
 ERROR_CATEGORY_CONSTRAINT_FAILURE: ErrorCategory.ValueType  # 3
 """The output does not satisfy its grammar or schema. Recovery: repair, infer again."""
 ERROR_CATEGORY_VALIDATION_FAILURE: ErrorCategory.ValueType  # 4
 """The output broke a rule or missed its intent. Recovery: repair and infer again, adjust the prompt."""
 ERROR_CATEGORY_ORCHESTRATION_FAILURE: ErrorCategory.ValueType  # 5
-"""The control flow could not go on. Recovery: a person."""
+"""The control flow cannot continue. Recovery: a person."""
 ERROR_CATEGORY_CONFIGURATION_FAILURE: ErrorCategory.ValueType  # 6
 """The request or the deployment asks for something that cannot be. Recovery: fix it."""
 ERROR_CATEGORY_CANCELLATION: ErrorCategory.ValueType  # 7
@@ -74,11 +74,11 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     ERROR_CODE_INFERENCE_ENGINE_ERROR: _ErrorCode.ValueType  # 100
     """The engine failed while decoding. Retryable."""
     ERROR_CODE_INFERENCE_MODEL_UNAVAILABLE: _ErrorCode.ValueType  # 101
-    """The model is not loaded, or no replica can be reached. Retryable."""
+    """The model is not loaded, or no instance can be reached. Retryable."""
     ERROR_CODE_INFERENCE_CONTEXT_EXCEEDED: _ErrorCode.ValueType  # 102
     """Prompt and output do not fit the context window. Shorten the prompt or lower max_tokens."""
     ERROR_CODE_INFERENCE_MALFORMED_RESPONSE: _ErrorCode.ValueType  # 103
-    """The engine answered with something that is no answer: an unparsable tool call, an empty constrained answer. Retryable."""
+    """The engine's answer is unusable: an unparsable tool call, or an empty constrained answer. Retryable."""
     ERROR_CODE_INFERENCE_OVERLOADED: _ErrorCode.ValueType  # 104
     """The queue is full. Retry after the delay in RetryInfo."""
     ERROR_CODE_INFERENCE_OUTPUT_TRUNCATED: _ErrorCode.ValueType  # 105
@@ -124,7 +124,7 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     ERROR_CODE_ORCHESTRATION_DEPENDENCY_UNAVAILABLE: _ErrorCode.ValueType  # 504
     """A service that the request needs cannot be reached; it is named. Retryable."""
     ERROR_CODE_ORCHESTRATION_DEPENDENCY_FAILED: _ErrorCode.ValueType  # 505
-    """A service that the request needs was reached and failed, or has too much to do; its own words say which. Retryable."""
+    """A service that the request needs was reached, and failed or is overloaded; its own message says which. Retryable."""
     ERROR_CODE_ORCHESTRATION_STEP_TIMEOUT: _ErrorCode.ValueType  # 506
     """A plan's step, other than a tool's, took longer than its timeout. Retryable."""
     ERROR_CODE_CONFIG_NO_ENGINE: _ErrorCode.ValueType  # 600
@@ -141,18 +141,18 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     """The caller cancelled or went away."""
 
 class ErrorCode(_ErrorCode, metaclass=_ErrorCodeEnumTypeWrapper):
-    """What went wrong. The name without its prefix is stable and is what logs, metrics and ErrorInfo.reason carry."""
+    """Kind of a failure. Logs, metrics and ErrorInfo.reason carry the name without its prefix; it is stable."""
 
 ERROR_CODE_UNSPECIFIED: ErrorCode.ValueType  # 0
 """The failure is outside the taxonomy, such as an unknown session."""
 ERROR_CODE_INFERENCE_ENGINE_ERROR: ErrorCode.ValueType  # 100
 """The engine failed while decoding. Retryable."""
 ERROR_CODE_INFERENCE_MODEL_UNAVAILABLE: ErrorCode.ValueType  # 101
-"""The model is not loaded, or no replica can be reached. Retryable."""
+"""The model is not loaded, or no instance can be reached. Retryable."""
 ERROR_CODE_INFERENCE_CONTEXT_EXCEEDED: ErrorCode.ValueType  # 102
 """Prompt and output do not fit the context window. Shorten the prompt or lower max_tokens."""
 ERROR_CODE_INFERENCE_MALFORMED_RESPONSE: ErrorCode.ValueType  # 103
-"""The engine answered with something that is no answer: an unparsable tool call, an empty constrained answer. Retryable."""
+"""The engine's answer is unusable: an unparsable tool call, or an empty constrained answer. Retryable."""
 ERROR_CODE_INFERENCE_OVERLOADED: ErrorCode.ValueType  # 104
 """The queue is full. Retry after the delay in RetryInfo."""
 ERROR_CODE_INFERENCE_OUTPUT_TRUNCATED: ErrorCode.ValueType  # 105
@@ -198,7 +198,7 @@ ERROR_CODE_ORCHESTRATION_PLAN_REJECTED: ErrorCode.ValueType  # 503
 ERROR_CODE_ORCHESTRATION_DEPENDENCY_UNAVAILABLE: ErrorCode.ValueType  # 504
 """A service that the request needs cannot be reached; it is named. Retryable."""
 ERROR_CODE_ORCHESTRATION_DEPENDENCY_FAILED: ErrorCode.ValueType  # 505
-"""A service that the request needs was reached and failed, or has too much to do; its own words say which. Retryable."""
+"""A service that the request needs was reached, and failed or is overloaded; its own message says which. Retryable."""
 ERROR_CODE_ORCHESTRATION_STEP_TIMEOUT: ErrorCode.ValueType  # 506
 """A plan's step, other than a tool's, took longer than its timeout. Retryable."""
 ERROR_CODE_CONFIG_NO_ENGINE: ErrorCode.ValueType  # 600
@@ -230,16 +230,16 @@ class SystemError(_message.Message):
     code: Global___ErrorCode.ValueType
     """The code of the failure; its name is stable."""
     category: Global___ErrorCategory.ValueType
-    """Which part of the system it belongs to; follows from code."""
+    """Part of the system; follows from code."""
     retryable: _builtins.bool
     """True when the same request may succeed later."""
     message: _builtins.str
-    """What went wrong and what to do, in lower case, without prompts or secrets."""
+    """Description and next step, in lower case, without prompts or secrets."""
     details_json: _builtins.str
     """Particulars as a JSON object, e.g. {"violations": [...]}; empty when there are none."""
     @_builtins.property
     def caused_by(self) -> _containers.RepeatedCompositeFieldContainer[Global___SystemError]:
-        """What led to it, nearest cause first; at most 5, and theirs are empty."""
+        """Causes, nearest first; at most 5, without causes of their own."""
 
     def __init__(
         self,
@@ -261,16 +261,16 @@ Global___SystemError: _TypeAlias = SystemError  # noqa: Y015
 
 @_typing.final
 class Warning(_message.Message):
-    """Something that went wrong and did not fail the request."""
+    """A problem that did not fail the request."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     CODE_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     code: _builtins.str
-    """What it is; stable, in lower case with underscores, e.g. output_truncated."""
+    """Kind of the problem; stable, in lower case with underscores, e.g. output_truncated."""
     message: _builtins.str
-    """What happened and what to do, in words."""
+    """Description and next step."""
     def __init__(
         self,
         *,

@@ -38,7 +38,7 @@ class _RoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Role.ValueType],
     """The result of one tool call. Carries content, tool_call_id and name."""
 
 class Role(_Role, metaclass=_RoleEnumTypeWrapper):
-    """Who speaks in a Message."""
+    """Speaker of a Message."""
 
 ROLE_UNSPECIFIED: Role.ValueType  # 0
 """The role is not set; a message without a role is refused."""
@@ -70,7 +70,7 @@ class _ToolSafetyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ToolSafety
     """Reaches systems outside this deployment."""
 
 class ToolSafety(_ToolSafety, metaclass=_ToolSafetyEnumTypeWrapper):
-    """What a tool may touch, from harmless to far-reaching."""
+    """Reach of a tool, from harmless to far-reaching."""
 
 TOOL_SAFETY_UNSPECIFIED: ToolSafety.ValueType  # 0
 """The tool does not say what it does to the world."""
@@ -100,7 +100,7 @@ class _ToolChoiceModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ToolCh
     """No tool is offered."""
 
 class ToolChoiceMode(_ToolChoiceMode, metaclass=_ToolChoiceModeEnumTypeWrapper):
-    """How freely the model may call tools."""
+    """Freedom of the model to call tools."""
 
 TOOL_CHOICE_MODE_UNSPECIFIED: ToolChoiceMode.ValueType  # 0
 """The mode is not set, which is AUTO."""
@@ -130,7 +130,7 @@ class Message(_message.Message):
     content: _builtins.str
     """The text. May be empty only for an assistant message that has tool calls."""
     reasoning: _builtins.str
-    """What a reasoning model thought before it answered. Assistant only."""
+    """Reasoning before the content. Assistant only."""
     tool_call_id: _builtins.str
     """The id of the ToolCall that this message answers. Tool only."""
     name: _builtins.str
@@ -192,7 +192,7 @@ Global___ToolCall: _TypeAlias = ToolCall  # noqa: Y015
 
 @_typing.final
 class ToolDefinition(_message.Message):
-    """What a tool is called, does and takes."""
+    """Name, purpose and parameters of a tool."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -206,20 +206,20 @@ class ToolDefinition(_message.Message):
     name: _builtins.str
     """Unique among registered tools; matches [A-Za-z0-9_-]{1,64}."""
     description: _builtins.str
-    """What the tool does and when to use it; shown to the model."""
+    """Purpose and use of the tool, for the model."""
     parameters_json: _builtins.str
     """JSON Schema of the arguments, of the draft that its $schema names (2020-12 without one); its type is object."""
     safety: Global___ToolSafety.ValueType
-    """What the tool may touch."""
+    """Reach of the tool."""
     idempotent: _builtins.bool
     """True when a second identical call does no harm; only then is a failed call retried without being asked."""
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
-        """How long one call may take; unset means the tool service's default."""
+        """Longest time of one call; unset is the tool service's default."""
 
     @_builtins.property
     def requires(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What must be there for the tool to be available, e.g. "network" or "binary:git"."""
+        """Requirements for the tool to be available, e.g. "network" or "binary:git"."""
 
     def __init__(
         self,
@@ -242,7 +242,7 @@ Global___ToolDefinition: _TypeAlias = ToolDefinition  # noqa: Y015
 
 @_typing.final
 class ToolResult(_message.Message):
-    """What a tool gave back for one call."""
+    """Result of one tool call."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -289,7 +289,7 @@ class ModelInfo(_message.Message):
     """Largest number of tokens, prompt and output together, of one sequence."""
     @_builtins.property
     def capabilities(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What it can do: "chat", "tools", "embed", "json_schema", "gbnf"."""
+        """Capabilities: "chat", "tools", "embed", "json_schema", "gbnf"."""
 
     def __init__(
         self,

@@ -18,7 +18,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class TokenUsage(_message.Message):
-    """What a request cost. Over several inferences counts and seconds are summed; context_tokens and context_window are
+    """Usage of a request. Over several inferences counts and seconds are summed; context_tokens and context_window are
     the maximum.
     """
 

@@ -110,7 +110,7 @@ class CompileResponse(_message.Message):
 
     @_builtins.property
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What the caller should know although the source compiles: a $schema that is not known was read as 2020-12."""
+        """Notes on a source that compiles, e.g. an unknown $schema that was read as 2020-12."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class EnforceRequest(_message.Message):
     DECODER_ENFORCED_FIELD_NUMBER: _builtins.int
     JUDGE_MODEL_FIELD_NUMBER: _builtins.int
     output: _builtins.str
-    """What the model said."""
+    """Output of the model."""
     semantic_intent: _builtins.str
     """Stage 6; empty skips it."""
     decoder_enforced: _builtins.bool
@@ -151,7 +151,7 @@ class EnforceRequest(_message.Message):
     """Model that judges stage 6; empty is the default model."""
     @_builtins.property
     def contract(self) -> _contract_pb2.OutputContract:
-        """What it must look like."""
+        """Contract of the output."""
 
     @_builtins.property
     def rules(self) -> _containers.RepeatedCompositeFieldContainer[_contract_pb2.Rule]:
@@ -177,7 +177,7 @@ Global___EnforceRequest: _TypeAlias = EnforceRequest  # noqa: Y015
 
 @_typing.final
 class EnforceResponse(_message.Message):
-    """What the pipeline found."""
+    """Result of the pipeline."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -197,9 +197,9 @@ class EnforceResponse(_message.Message):
     structured_output_json: _builtins.str
     """The output's JSON document; empty when it is not JSON or no stage looked at it as JSON."""
     guarantee: _contract_pb2.Guarantee.ValueType
-    """How the output came to satisfy its schema."""
+    """Guarantee of the output."""
     semantic_score: _builtins.float
-    """How sure the judge is that the output meets the intent, in [0, 1], where the semantic stage ran."""
+    """Confidence of the judge that the output meets the intent, in [0, 1]; set when the semantic stage ran."""
     @_builtins.property
     def stages(self) -> _containers.RepeatedCompositeFieldContainer[_contract_pb2.StageReport]:
         """One report per stage, in order, skipped ones included."""
@@ -210,11 +210,11 @@ class EnforceResponse(_message.Message):
 
     @_builtins.property
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What the caller should know of the contract, whether or not the output is valid: as in CompileResponse."""
+        """Notes on the contract, as in CompileResponse, also for a valid output."""
 
     @_builtins.property
     def judge_usage(self) -> _usage_pb2.TokenUsage:
-        """What the judge's inference cost; unset when none ran."""
+        """Usage of the judge's inference; unset when none ran."""
 
     def __init__(
         self,
@@ -269,7 +269,7 @@ Global___ValidateGrammarRequest: _TypeAlias = ValidateGrammarRequest  # noqa: Y0
 
 @_typing.final
 class GrammarProblem(_message.Message):
-    """What is wrong with a grammar."""
+    """Defect of a grammar."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -281,7 +281,7 @@ class GrammarProblem(_message.Message):
     column: _builtins.int
     """From 1, in characters; 0 when the problem has no place."""
     message: _builtins.str
-    """What is wrong with the grammar there."""
+    """Description of the defect."""
     def __init__(
         self,
         *,
@@ -370,7 +370,7 @@ class ValidateJsonResponse(_message.Message):
     valid: _builtins.bool
     """True for strict JSON."""
     message: _builtins.str
-    """What is wrong, with its line and column, when not."""
+    """Description of the defect, with line and column, of invalid JSON."""
     def __init__(
         self,
         *,
@@ -425,7 +425,7 @@ class RepairJsonResponse(_message.Message):
     """0: was valid already; 1: was cut off; 2: needed more (fences, comments, quotes, literals)."""
     @_builtins.property
     def repairs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What was done, in order."""
+        """The repairs, in order."""
 
     def __init__(
         self,
@@ -544,7 +544,7 @@ class ValidateSchemaResponse(_message.Message):
 
     @_builtins.property
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What the caller should know of the schema, as in CompileResponse."""
+        """Notes on the schema, as in CompileResponse."""
 
     def __init__(
         self,
@@ -615,7 +615,7 @@ class ValidateRulesRequest(_message.Message):
     OUTPUT_FIELD_NUMBER: _builtins.int
     RULES_FIELD_NUMBER: _builtins.int
     output: _builtins.str
-    """What the model said."""
+    """Output of the model."""
     @_builtins.property
     def rules(self) -> _containers.RepeatedCompositeFieldContainer[_contract_pb2.Rule]:
         """The rules; all run."""
@@ -672,9 +672,9 @@ class ValidateSemanticsRequest(_message.Message):
     INTENT_FIELD_NUMBER: _builtins.int
     JUDGE_MODEL_FIELD_NUMBER: _builtins.int
     output: _builtins.str
-    """What the model said."""
+    """Output of the model."""
     intent: _builtins.str
-    """What it should achieve, in words."""
+    """Intent of the output, in words."""
     judge_model: _builtins.str
     """Model that judges; empty is the default model."""
     def __init__(
@@ -707,10 +707,10 @@ class ValidateSemanticsResponse(_message.Message):
     reason: _builtins.str
     """The reason that the judge gave."""
     confidence: _builtins.float
-    """How sure the judge is, in [0, 1]."""
+    """Confidence of the judge, in [0, 1]."""
     @_builtins.property
     def usage(self) -> _usage_pb2.TokenUsage:
-        """What the judge's inference cost."""
+        """Usage of the judge's inference."""
 
     def __init__(
         self,

@@ -107,7 +107,7 @@ class _StageOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StageOut
     """The contract does not ask for the stage, or an earlier stage failed."""
 
 class StageOutcome(_StageOutcome, metaclass=_StageOutcomeEnumTypeWrapper):
-    """How a stage ended."""
+    """End of a stage."""
 
 STAGE_OUTCOME_UNSPECIFIED: StageOutcome.ValueType  # 0
 """The outcome is not set."""
@@ -139,7 +139,7 @@ class _GuaranteeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Guarantee.V
     """Does not satisfy it."""
 
 class Guarantee(_Guarantee, metaclass=_GuaranteeEnumTypeWrapper):
-    """How an output came to satisfy its schema."""
+    """Guarantee: how an output came to satisfy its schema."""
 
 GUARANTEE_UNSPECIFIED: Guarantee.ValueType  # 0
 """No schema was given."""
@@ -155,7 +155,7 @@ Global___Guarantee: _TypeAlias = Guarantee  # noqa: Y015
 
 @_typing.final
 class OutputContract(_message.Message):
-    """What an output must look like. It declares which stages of the constraint pipeline run."""
+    """Required form of an output. It selects the stages of the constraint pipeline."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -283,7 +283,7 @@ Global___BuiltinRule: _TypeAlias = BuiltinRule  # noqa: Y015
 
 @_typing.final
 class StageReport(_message.Message):
-    """What one stage found."""
+    """Report of one stage."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -295,10 +295,10 @@ class StageReport(_message.Message):
     stage: Global___Stage.ValueType
     """The stage of the pipeline."""
     outcome: Global___StageOutcome.ValueType
-    """How the stage ended."""
+    """End of the stage."""
     @_builtins.property
     def reasons(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Why, for people: what was repaired, why it was skipped."""
+        """Explanation for people: the repair, or the reason why the stage was skipped."""
 
     @_builtins.property
     def violations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Violation]:
@@ -306,7 +306,7 @@ class StageReport(_message.Message):
 
     @_builtins.property
     def duration(self) -> _duration_pb2.Duration:
-        """How long it took."""
+        """Duration."""
 
     def __init__(
         self,
@@ -337,9 +337,9 @@ class Violation(_message.Message):
     code: _error_pb2.ErrorCode.ValueType
     """The kind of violation."""
     path: _builtins.str
-    """Where: a path such as a.b[0]; empty at the root or for text."""
+    """Path such as a.b[0]; empty at the root or for text."""
     message: _builtins.str
-    """What is wrong, e.g. `missing required field "x" at "a.b"`."""
+    """Description, e.g. `missing required field "x" at "a.b"`."""
     def __init__(
         self,
         *,
@@ -366,7 +366,7 @@ class UnsupportedKeyword(_message.Message):
     keyword: _builtins.str
     """The keyword, e.g. uniqueItems."""
     path: _builtins.str
-    """Where in the schema, as a JSON pointer."""
+    """Location in the schema, as a JSON pointer."""
     def __init__(
         self,
         *,

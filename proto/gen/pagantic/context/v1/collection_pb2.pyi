@@ -63,11 +63,11 @@ class Document(_message.Message):
     CONTENT_FIELD_NUMBER: _builtins.int
     METADATA_JSON_FIELD_NUMBER: _builtins.int
     source: _builtins.str
-    """Where it comes from; unique within a collection. Shown with each chunk."""
+    """Origin; unique within a collection. Shown with each chunk."""
     content: _builtins.str
     """The text of the document."""
     metadata_json: _builtins.str
-    """Anything else known of it, as a JSON object of at most 16 KiB; copied to each chunk."""
+    """Other properties, as a JSON object of at most 16 KiB; copied to each chunk."""
     def __init__(
         self,
         *,

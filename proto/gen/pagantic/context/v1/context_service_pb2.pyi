@@ -70,7 +70,7 @@ Global___CreateCollectionResponse: _TypeAlias = CreateCollectionResponse  # noqa
 
 @_typing.final
 class ListCollectionsRequest(_message.Message):
-    """Nothing to say yet."""
+    """Has no fields yet."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -117,7 +117,7 @@ class DeleteCollectionRequest(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """NOT_FOUND when there is none of that name."""
+    """Name of the collection; NOT_FOUND when it does not exist."""
     def __init__(
         self,
         *,
@@ -157,7 +157,7 @@ class IngestRequest(_message.Message):
     COLLECTION_FIELD_NUMBER: _builtins.int
     DOCUMENTS_FIELD_NUMBER: _builtins.int
     collection: _builtins.str
-    """Collection; made when it is not there."""
+    """Name of the collection; a new name makes a collection."""
     @_builtins.property
     def documents(self) -> _containers.RepeatedCompositeFieldContainer[_collection_pb2.Document]:
         """The documents; all of them are stored or none."""
@@ -178,7 +178,7 @@ Global___IngestRequest: _TypeAlias = IngestRequest  # noqa: Y015
 
 @_typing.final
 class IngestResponse(_message.Message):
-    """What was stored. Answered only when it is on disk."""
+    """Counts of stored documents. The service answers after they are on disk."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -224,7 +224,7 @@ class DeleteRequest(_message.Message):
     """The collection to delete from."""
     @_builtins.property
     def sources(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Sources of the documents; one that is not there is no error."""
+        """Sources of the documents; an unknown source is not an error."""
 
     def __init__(
         self,
@@ -242,7 +242,7 @@ Global___DeleteRequest: _TypeAlias = DeleteRequest  # noqa: Y015
 
 @_typing.final
 class DeleteResponse(_message.Message):
-    """How much was deleted."""
+    """Counts of deleted documents."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -264,7 +264,7 @@ Global___DeleteResponse: _TypeAlias = DeleteResponse  # noqa: Y015
 
 @_typing.final
 class RetrieveRequest(_message.Message):
-    """What to look for."""
+    """Query and policy of a retrieval."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -274,7 +274,7 @@ class RetrieveRequest(_message.Message):
     """The question; of a longer one its last 8192 characters."""
     @_builtins.property
     def policy(self) -> _policy_pb2.ContextPolicy:
-        """Where and how; placement, rerank and the fields after it are not looked at."""
+        """Policy of the retrieval; placement, rerank and the fields after it are ignored."""
 
     def __init__(
         self,
@@ -316,7 +316,7 @@ Global___RetrieveResponse: _TypeAlias = RetrieveResponse  # noqa: Y015
 
 @_typing.final
 class BuildContextRequest(_message.Message):
-    """What to look for and how to lay it out."""
+    """Query, policy and layout of a context message."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -325,12 +325,12 @@ class BuildContextRequest(_message.Message):
     CHUNKS_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
     query: _builtins.str
-    """The question; not looked at when chunks are given."""
+    """The query; ignored when chunks are given."""
     model: _builtins.str
     """Model whose tokenizer counts max_tokens; empty is the default model."""
     @_builtins.property
     def policy(self) -> _policy_pb2.ContextPolicy:
-        """Where to look, and how much to take."""
+        """Policy of the retrieval."""
 
     @_builtins.property
     def chunks(self) -> _containers.RepeatedCompositeFieldContainer[_chunk_pb2.Chunk]:

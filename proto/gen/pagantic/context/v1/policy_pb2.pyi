@@ -35,7 +35,7 @@ class _RetrieverEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Retriever.V
     """Reciprocal rank fusion of BM25 and vectors; score in (0, 1)."""
 
 class Retriever(_Retriever, metaclass=_RetrieverEnumTypeWrapper):
-    """How scores are made."""
+    """Method of the scores."""
 
 RETRIEVER_UNSPECIFIED: Retriever.ValueType  # 0
 """The retriever is not set, which is BM25."""
@@ -63,7 +63,7 @@ class _PlacementEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Placement.V
     """After the system prompt."""
 
 class Placement(_Placement, metaclass=_PlacementEnumTypeWrapper):
-    """Where the context message goes."""
+    """Placement of the context message."""
 
 PLACEMENT_UNSPECIFIED: Placement.ValueType  # 0
 """Not set: before the last user message."""
@@ -75,7 +75,7 @@ Global___Placement: _TypeAlias = Placement  # noqa: Y015
 
 @_typing.final
 class ContextPolicy(_message.Message):
-    """Which context a request takes. The query is the last user message."""
+    """Context of a request. The query is the last user message."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -90,7 +90,7 @@ class ContextPolicy(_message.Message):
     INCLUDE_SCHEMA_FIELD_NUMBER: _builtins.int
     REQUIRED_FIELD_NUMBER: _builtins.int
     retriever: Global___Retriever.ValueType
-    """How scores are made."""
+    """Method of the scores."""
     collection: _builtins.str
     """The collection to search."""
     max_chunks: _builtins.int
@@ -98,7 +98,7 @@ class ContextPolicy(_message.Message):
     min_score: _builtins.float
     """Chunks below this score are dropped; applies after reranking when there is one. Unset drops none."""
     placement: Global___Placement.ValueType
-    """Where the context message goes."""
+    """Placement of the context message."""
     max_tokens: _builtins.int
     """Most tokens of the chunks as they are laid out, counted with the model's tokenizer; 0 is the service's default."""
     include_tools: _builtins.bool
@@ -108,8 +108,8 @@ class ContextPolicy(_message.Message):
     include_schema: _builtins.bool
     """Put the output schema into the context message, beyond max_tokens, also when nothing was found. Not in MODE_PLAN."""
     required: _builtins.bool
-    """Fail the request when the context cannot be retrieved for now; else it goes on without, with a warning. A collection,
-    retriever or scorer that does not exist fails it either way (CONFIG_INVALID).
+    """Fail the request when the context is temporarily unavailable; otherwise the request continues without it, with a
+    warning. An unknown collection, retriever or scorer always fails the request (CONFIG_INVALID).
     """
     @_builtins.property
     def rerank(self) -> Global___RerankPolicy:
@@ -141,7 +141,7 @@ Global___ContextPolicy: _TypeAlias = ContextPolicy  # noqa: Y015
 
 @_typing.final
 class RerankPolicy(_message.Message):
-    """How chunks are reranked."""
+    """Policy of reranking."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -68,7 +68,7 @@ class _FinishReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FinishRe
     """The candidate was cancelled alone, by CancelCandidates."""
 
 class FinishReason(_FinishReason, metaclass=_FinishReasonEnumTypeWrapper):
-    """Why a candidate ended."""
+    """Reason of a candidate's end."""
 
 FINISH_REASON_UNSPECIFIED: FinishReason.ValueType  # 0
 """The reason is not set."""
@@ -103,8 +103,8 @@ class ChatPrompt(_message.Message):
 
     @_builtins.property
     def tool_choice(self) -> _message_pb2.ToolChoice:
-        """How freely; unset is AUTO. REQUIRED or a name is enforced in the decoder, whatever the model. With AUTO a template
-        that knows no tools answers in text.
+        """Freedom of the choice; unset is AUTO. The decoder enforces REQUIRED or a name, whatever the model. With AUTO, a model
+        whose template has no tools answers in text.
         """
 
     def __init__(
@@ -124,7 +124,7 @@ Global___ChatPrompt: _TypeAlias = ChatPrompt  # noqa: Y015
 
 @_typing.final
 class Sampling(_message.Message):
-    """How the next token is picked. Unset fields take the service's defaults."""
+    """Selection of the next token. Unset fields take the service's defaults."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -231,7 +231,7 @@ Global___Sampling: _TypeAlias = Sampling  # noqa: Y015
 
 @_typing.final
 class Reasoning(_message.Message):
-    """How a reasoning model thinks. A model that does not reason ignores it."""
+    """Limits of reasoning. A model that does not reason ignores them."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -257,8 +257,8 @@ Global___Reasoning: _TypeAlias = Reasoning  # noqa: Y015
 
 @_typing.final
 class DecoderConstraint(_message.Message):
-    """What the decoder allows. Enforced by token masks; what cannot be enforced is refused, never ignored. At most 256 KiB; what
-    takes long or much memory to build is CONSTRAINT_TOO_COMPLEX.
+    """Constraint of the decoder, enforced by token masks. A constraint that cannot be enforced is refused, never ignored. It
+    has at most 256 KiB; one that takes too much time or memory to build is CONSTRAINT_TOO_COMPLEX.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

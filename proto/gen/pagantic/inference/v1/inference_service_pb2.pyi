@@ -39,7 +39,7 @@ class _TuningStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TuningSta
     """Measured on this machine while it was quiet, now or at an earlier start."""
 
 class TuningState(_TuningState, metaclass=_TuningStateEnumTypeWrapper):
-    """Where the values of automatic settings come from."""
+    """Origin of the values of automatic settings."""
 
 TUNING_STATE_UNSPECIFIED: TuningState.ValueType  # 0
 """The state is not set."""
@@ -89,11 +89,11 @@ class InferRequest(_message.Message):
 
     @_builtins.property
     def sampling(self) -> _generation_pb2.Sampling:
-        """How tokens are picked."""
+        """Selection of tokens."""
 
     @_builtins.property
     def constraint(self) -> _generation_pb2.DecoderConstraint:
-        """What the decoder allows; unset is anything. Not together with an enforced tool_choice."""
+        """Constraint of the decoder; unset is none. Not together with an enforced tool_choice."""
 
     @_builtins.property
     def stop(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -220,7 +220,7 @@ Global___InferenceStarted: _TypeAlias = InferenceStarted  # noqa: Y015
 
 @_typing.final
 class CancelCandidatesRequest(_message.Message):
-    """Which candidates to give up."""
+    """Names candidates to cancel."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -276,7 +276,7 @@ class CandidateDelta(_message.Message):
     LOGPROBS_FIELD_NUMBER: _builtins.int
     OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
     candidate_index: _builtins.int
-    """Which candidate, from 0."""
+    """Index of the candidate, from 0."""
     content: _builtins.str
     """The next text of the answer."""
     reasoning: _builtins.str
@@ -321,9 +321,9 @@ class CandidateEnd(_message.Message):
     OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
     CONSTRAINT_SATISFIED_FIELD_NUMBER: _builtins.int
     candidate_index: _builtins.int
-    """Which candidate, from 0."""
+    """Index of the candidate, from 0."""
     finish_reason: _generation_pb2.FinishReason.ValueType
-    """Why the candidate ended."""
+    """Reason of the end."""
     output_tokens: _builtins.int
     """Tokens of this candidate."""
     constraint_satisfied: _builtins.bool
@@ -363,7 +363,7 @@ class InferenceCompleted(_message.Message):
     """
     @_builtins.property
     def usage(self) -> _usage_pb2.TokenUsage:
-        """What the request cost, all candidates together."""
+        """Usage of all candidates together."""
 
     def __init__(
         self,
@@ -447,7 +447,7 @@ class EmbedResponse(_message.Message):
 
     @_builtins.property
     def usage(self) -> _usage_pb2.TokenUsage:
-        """What the request cost: prompt_tokens are those of all texts, special ones included."""
+        """Usage of the request; prompt_tokens counts all texts, special tokens included."""
 
     def __init__(
         self,
@@ -505,7 +505,7 @@ Global___ScoreRequest: _TypeAlias = ScoreRequest  # noqa: Y015
 
 @_typing.final
 class ContinuationScore(_message.Message):
-    """How probable one continuation is."""
+    """Probability of one continuation."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -545,7 +545,7 @@ class ScoreResponse(_message.Message):
 
     @_builtins.property
     def usage(self) -> _usage_pb2.TokenUsage:
-        """What the request cost."""
+        """Usage of the request."""
 
     def __init__(
         self,
@@ -741,7 +741,7 @@ Global___CountTokensResponse: _TypeAlias = CountTokensResponse  # noqa: Y015
 
 @_typing.final
 class ListModelsRequest(_message.Message):
-    """Nothing to say yet."""
+    """Has no fields yet."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -782,7 +782,7 @@ Global___ListModelsResponse: _TypeAlias = ListModelsResponse  # noqa: Y015
 
 @_typing.final
 class GetLoadRequest(_message.Message):
-    """Nothing to say yet."""
+    """Has no fields yet."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -799,7 +799,7 @@ Global___GetLoadRequest: _TypeAlias = GetLoadRequest  # noqa: Y015
 
 @_typing.final
 class GetLoadResponse(_message.Message):
-    """How busy the service is."""
+    """Load of the service."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -845,7 +845,7 @@ Global___GetLoadResponse: _TypeAlias = GetLoadResponse  # noqa: Y015
 
 @_typing.final
 class DescribeEngineRequest(_message.Message):
-    """Nothing to say yet."""
+    """Has no fields yet."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -874,7 +874,7 @@ class EngineChoice(_message.Message):
     value: _builtins.str
     """The value that was chosen."""
     reason: _builtins.str
-    """Why it has this value, in words."""
+    """Reason of the value, in words."""
     def __init__(
         self,
         *,
@@ -892,7 +892,7 @@ Global___EngineChoice: _TypeAlias = EngineChoice  # noqa: Y015
 
 @_typing.final
 class DescribeEngineResponse(_message.Message):
-    """How the engine runs."""
+    """Configuration of the engine."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -903,11 +903,11 @@ class DescribeEngineResponse(_message.Message):
     NOTE_FIELD_NUMBER: _builtins.int
     LOADED_MODELS_FIELD_NUMBER: _builtins.int
     state: Global___TuningState.ValueType
-    """Where their values come from."""
+    """Origin of their values."""
     other_load_cores: _builtins.float
     """Cores that other processes used meanwhile, on average."""
     note: _builtins.str
-    """What the measurement waits for, or why the last one was not kept; empty when there is nothing to say."""
+    """Condition that the measurement waits for, or the reason why the last one was discarded; empty otherwise."""
     @_builtins.property
     def choices(self) -> _containers.RepeatedCompositeFieldContainer[Global___EngineChoice]:
         """One per setting that can be automatic."""
@@ -940,7 +940,7 @@ Global___DescribeEngineResponse: _TypeAlias = DescribeEngineResponse  # noqa: Y0
 
 @_typing.final
 class TuneEngineRequest(_message.Message):
-    """Nothing to say yet."""
+    """Has no fields yet."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -957,7 +957,7 @@ Global___TuneEngineRequest: _TypeAlias = TuneEngineRequest  # noqa: Y015
 
 @_typing.final
 class TuneEngineResponse(_message.Message):
-    """Nothing to say yet: DescribeEngine tells how it goes."""
+    """Empty; DescribeEngine shows the progress."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -107,9 +107,9 @@ class InferenceServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CancelCandidates(self, request, context):
-        """Gives up candidates of a running Infer; the others go on. Each ends with FINISH_REASON_CANCELLED within one step.
+        """Cancels candidates of a running Infer; the others continue. Each ends with FINISH_REASON_CANCELLED within one step.
         Errors: INVALID_ARGUMENT for a candidate that the inference does not have, NOT_FOUND when it has ended or runs in
-        another replica.
+        another instance.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -160,22 +160,22 @@ class InferenceServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetLoad(self, request, context):
-        """Tells how busy the service is, for load balancing and autoscaling.
+        """Reports the load of the service, for load balancing and autoscaling.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DescribeEngine(self, request, context):
-        """Tells how the engine runs on this machine, and why: what was set, and what was measured at the first start.
+        """Explains the engine's configuration on this machine: which values were set, and which were measured.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def TuneEngine(self, request, context):
-        """Forgets what was measured and measures anew as soon as no request runs; requests interrupt that and are served as
-        ever. Returns at once: DescribeEngine tells how it goes. Errors: FAILED_PRECONDITION where nothing can be measured.
+        """Discards the measured values and measures again as soon as no request runs; a request interrupts the measurement.
+        Returns at once; DescribeEngine shows the progress. Errors: FAILED_PRECONDITION when nothing can be measured.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -40,9 +40,9 @@ class InferenceServiceStub:
     enforced.
     """
     CancelCandidates: _grpc.UnaryUnaryMultiCallable[_inference_service_pb2.CancelCandidatesRequest, _inference_service_pb2.CancelCandidatesResponse]
-    """Gives up candidates of a running Infer; the others go on. Each ends with FINISH_REASON_CANCELLED within one step.
+    """Cancels candidates of a running Infer; the others continue. Each ends with FINISH_REASON_CANCELLED within one step.
     Errors: INVALID_ARGUMENT for a candidate that the inference does not have, NOT_FOUND when it has ended or runs in
-    another replica.
+    another instance.
     """
     Embed: _grpc.UnaryUnaryMultiCallable[_inference_service_pb2.EmbedRequest, _inference_service_pb2.EmbedResponse]
     """Turns texts into vectors of unit length, pooled as the model wants it. Needs an embedding model. Errors:
@@ -60,12 +60,12 @@ class InferenceServiceStub:
     ListModels: _grpc.UnaryUnaryMultiCallable[_inference_service_pb2.ListModelsRequest, _inference_service_pb2.ListModelsResponse]
     """Lists the models that this service serves, the default first."""
     GetLoad: _grpc.UnaryUnaryMultiCallable[_inference_service_pb2.GetLoadRequest, _inference_service_pb2.GetLoadResponse]
-    """Tells how busy the service is, for load balancing and autoscaling."""
+    """Reports the load of the service, for load balancing and autoscaling."""
     DescribeEngine: _grpc.UnaryUnaryMultiCallable[_inference_service_pb2.DescribeEngineRequest, _inference_service_pb2.DescribeEngineResponse]
-    """Tells how the engine runs on this machine, and why: what was set, and what was measured at the first start."""
+    """Explains the engine's configuration on this machine: which values were set, and which were measured."""
     TuneEngine: _grpc.UnaryUnaryMultiCallable[_inference_service_pb2.TuneEngineRequest, _inference_service_pb2.TuneEngineResponse]
-    """Forgets what was measured and measures anew as soon as no request runs; requests interrupt that and are served as
-    ever. Returns at once: DescribeEngine tells how it goes. Errors: FAILED_PRECONDITION where nothing can be measured.
+    """Discards the measured values and measures again as soon as no request runs; a request interrupts the measurement.
+    Returns at once; DescribeEngine shows the progress. Errors: FAILED_PRECONDITION when nothing can be measured.
     """
 
 @_typing.type_check_only
@@ -80,9 +80,9 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
     enforced.
     """
     CancelCandidates: _aio.UnaryUnaryMultiCallable[_inference_service_pb2.CancelCandidatesRequest, _inference_service_pb2.CancelCandidatesResponse]  # type: ignore[assignment]
-    """Gives up candidates of a running Infer; the others go on. Each ends with FINISH_REASON_CANCELLED within one step.
+    """Cancels candidates of a running Infer; the others continue. Each ends with FINISH_REASON_CANCELLED within one step.
     Errors: INVALID_ARGUMENT for a candidate that the inference does not have, NOT_FOUND when it has ended or runs in
-    another replica.
+    another instance.
     """
     Embed: _aio.UnaryUnaryMultiCallable[_inference_service_pb2.EmbedRequest, _inference_service_pb2.EmbedResponse]  # type: ignore[assignment]
     """Turns texts into vectors of unit length, pooled as the model wants it. Needs an embedding model. Errors:
@@ -100,12 +100,12 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
     ListModels: _aio.UnaryUnaryMultiCallable[_inference_service_pb2.ListModelsRequest, _inference_service_pb2.ListModelsResponse]  # type: ignore[assignment]
     """Lists the models that this service serves, the default first."""
     GetLoad: _aio.UnaryUnaryMultiCallable[_inference_service_pb2.GetLoadRequest, _inference_service_pb2.GetLoadResponse]  # type: ignore[assignment]
-    """Tells how busy the service is, for load balancing and autoscaling."""
+    """Reports the load of the service, for load balancing and autoscaling."""
     DescribeEngine: _aio.UnaryUnaryMultiCallable[_inference_service_pb2.DescribeEngineRequest, _inference_service_pb2.DescribeEngineResponse]  # type: ignore[assignment]
-    """Tells how the engine runs on this machine, and why: what was set, and what was measured at the first start."""
+    """Explains the engine's configuration on this machine: which values were set, and which were measured."""
     TuneEngine: _aio.UnaryUnaryMultiCallable[_inference_service_pb2.TuneEngineRequest, _inference_service_pb2.TuneEngineResponse]  # type: ignore[assignment]
-    """Forgets what was measured and measures anew as soon as no request runs; requests interrupt that and are served as
-    ever. Returns at once: DescribeEngine tells how it goes. Errors: FAILED_PRECONDITION where nothing can be measured.
+    """Discards the measured values and measures again as soon as no request runs; a request interrupts the measurement.
+    Returns at once; DescribeEngine shows the progress. Errors: FAILED_PRECONDITION when nothing can be measured.
     """
 
 class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -129,9 +129,9 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _inference_service_pb2.CancelCandidatesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_inference_service_pb2.CancelCandidatesResponse, _abc.Awaitable[_inference_service_pb2.CancelCandidatesResponse]]:
-        """Gives up candidates of a running Infer; the others go on. Each ends with FINISH_REASON_CANCELLED within one step.
+        """Cancels candidates of a running Infer; the others continue. Each ends with FINISH_REASON_CANCELLED within one step.
         Errors: INVALID_ARGUMENT for a candidate that the inference does not have, NOT_FOUND when it has ended or runs in
-        another replica.
+        another instance.
         """
 
     @_abc_1.abstractmethod
@@ -191,7 +191,7 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _inference_service_pb2.GetLoadRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_inference_service_pb2.GetLoadResponse, _abc.Awaitable[_inference_service_pb2.GetLoadResponse]]:
-        """Tells how busy the service is, for load balancing and autoscaling."""
+        """Reports the load of the service, for load balancing and autoscaling."""
 
     @_abc_1.abstractmethod
     def DescribeEngine(
@@ -199,7 +199,7 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _inference_service_pb2.DescribeEngineRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_inference_service_pb2.DescribeEngineResponse, _abc.Awaitable[_inference_service_pb2.DescribeEngineResponse]]:
-        """Tells how the engine runs on this machine, and why: what was set, and what was measured at the first start."""
+        """Explains the engine's configuration on this machine: which values were set, and which were measured."""
 
     @_abc_1.abstractmethod
     def TuneEngine(
@@ -207,8 +207,8 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _inference_service_pb2.TuneEngineRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_inference_service_pb2.TuneEngineResponse, _abc.Awaitable[_inference_service_pb2.TuneEngineResponse]]:
-        """Forgets what was measured and measures anew as soon as no request runs; requests interrupt that and are served as
-        ever. Returns at once: DescribeEngine tells how it goes. Errors: FAILED_PRECONDITION where nothing can be measured.
+        """Discards the measured values and measures again as soon as no request runs; a request interrupts the measurement.
+        Returns at once; DescribeEngine shows the progress. Errors: FAILED_PRECONDITION when nothing can be measured.
         """
 
 def add_InferenceServiceServicer_to_server(servicer: InferenceServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

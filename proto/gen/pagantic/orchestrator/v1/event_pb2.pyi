@@ -44,7 +44,7 @@ class _InferencePurposeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Infe
     """A verdict of the semantic stage."""
 
 class InferencePurpose(_InferencePurpose, metaclass=_InferencePurposeEnumTypeWrapper):
-    """What an inference is for."""
+    """Purpose of an inference."""
 
 INFERENCE_PURPOSE_UNSPECIFIED: InferencePurpose.ValueType  # 0
 """The purpose is not set, which is ANSWER."""
@@ -60,7 +60,7 @@ Global___InferencePurpose: _TypeAlias = InferencePurpose  # noqa: Y015
 
 @_typing.final
 class ExecutionEvent(_message.Message):
-    """Something that happened in an execution. The events of one request, in sequence, are its timeline."""
+    """A change in an execution. The events of one request, in sequence, are its timeline."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -95,7 +95,7 @@ class ExecutionEvent(_message.Message):
     layer: _builtins.str
     """The service where it happened: orchestrator, inference, constraint, context, rerank, tools."""
     action: _builtins.str
-    """What happened, e.g. inference.end; the name that spans and metrics use."""
+    """Name of the event, e.g. inference.end; spans and metrics use the same name."""
     attempt: _builtins.int
     """The attempt it belongs to; the first is 1."""
     step_name: _builtins.str
@@ -104,7 +104,7 @@ class ExecutionEvent(_message.Message):
     """The tool call it belongs to."""
     @_builtins.property
     def correlation(self) -> _correlation_pb2.CorrelationContext:
-        """Which request, session, trace and span, and what caused it."""
+        """The request, session, trace and span of the event, and its cause."""
 
     @_builtins.property
     def timestamp(self) -> _timestamp_pb2.Timestamp:
@@ -112,11 +112,11 @@ class ExecutionEvent(_message.Message):
 
     @_builtins.property
     def duration(self) -> _duration_pb2.Duration:
-        """How long it took, for events that end something."""
+        """Duration of the operation; set on events that end one."""
 
     @_builtins.property
     def error(self) -> _error_pb2.SystemError:
-        """How it failed, when it did."""
+        """The failure of the operation, if it failed."""
 
     @_builtins.property
     def transition(self) -> Global___LifecycleTransition:
@@ -172,7 +172,7 @@ class ExecutionEvent(_message.Message):
 
     @_builtins.property
     def attempt_discarded(self) -> Global___AttemptDiscarded:
-        """What this attempt has streamed so far no longer counts."""
+        """The attempt is discarded, with everything that it has streamed."""
 
     @_builtins.property
     def completed(self) -> Global___Completed:
@@ -180,7 +180,7 @@ class ExecutionEvent(_message.Message):
 
     @_builtins.property
     def resumed(self) -> Global___Resumed:
-        """An interrupted execution was taken up again."""
+        """An interrupted execution was resumed."""
 
     def __init__(
         self,
@@ -239,7 +239,7 @@ class LifecycleTransition(_message.Message):
     attempt: _builtins.int
     """The attempt after it."""
     reason: _builtins.str
-    """Why the execution moved."""
+    """Reason of the transition."""
     def __init__(
         self,
         *,
@@ -279,7 +279,7 @@ class InferenceStart(_message.Message):
     temperature: _builtins.float
     """The temperature asked for."""
     purpose: Global___InferencePurpose.ValueType
-    """What it is for."""
+    """Purpose of the inference."""
     def __init__(
         self,
         *,
@@ -317,7 +317,7 @@ class InferenceEnd(_message.Message):
     tokens_out: _builtins.int
     """The number of output tokens."""
     finish_reason: _generation_pb2.FinishReason.ValueType
-    """Why the inference ended."""
+    """Reason of the end."""
     tool_call_count: _builtins.int
     """Tool calls that the model asks for."""
     model: _builtins.str
@@ -635,7 +635,7 @@ class AttemptDiscarded(_message.Message):
     attempt: _builtins.int
     """The attempt whose content is void."""
     reason: _builtins.str
-    """Why the attempt was discarded."""
+    """Reason of the discard."""
     def __init__(
         self,
         *,
@@ -676,8 +676,8 @@ Global___Completed: _TypeAlias = Completed  # noqa: Y015
 
 @_typing.final
 class Resumed(_message.Message):
-    """An interrupted execution was taken up again, after the last thing that the journal knows of. What had ended is not
-    done again; a tool call that may have run is not run again unless its tool is idempotent.
+    """An interrupted execution was resumed after its last entry in the journal. Work that had ended is not repeated; a tool
+    call that may have run is repeated only if its tool is idempotent.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

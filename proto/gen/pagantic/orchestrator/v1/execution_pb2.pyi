@@ -46,7 +46,7 @@ class _ModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Mode.ValueType],
     """A vote of voting.n samples."""
 
 class Mode(_Mode, metaclass=_ModeEnumTypeWrapper):
-    """What kind of work a request is."""
+    """Kind of work."""
 
 MODE_UNSPECIFIED: Mode.ValueType  # 0
 """The mode is not set; a request without a mode is refused."""
@@ -78,7 +78,7 @@ class _VotingStrategyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Voting
     """Each leaf is voted on its own, arrays as a whole; the result is validated again."""
 
 class VotingStrategy(_VotingStrategy, metaclass=_VotingStrategyEnumTypeWrapper):
-    """How votes are counted."""
+    """Method of counting votes."""
 
 VOTING_STRATEGY_UNSPECIFIED: VotingStrategy.ValueType  # 0
 """The strategy is not set, which is MAJORITY."""
@@ -108,7 +108,7 @@ class _ConfidenceSourceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Conf
     """Mean score of retrievers in [0, 1], else the fraction of query terms found."""
 
 class ConfidenceSource(_ConfidenceSource, metaclass=_ConfidenceSourceEnumTypeWrapper):
-    """What confidence was taken from. Where several apply: VOTING before VALIDATION before RETRIEVAL."""
+    """Source of a confidence. If several apply: VOTING before VALIDATION before RETRIEVAL."""
 
 CONFIDENCE_SOURCE_UNSPECIFIED: ConfidenceSource.ValueType  # 0
 """There is no confidence."""
@@ -202,7 +202,7 @@ class SystemRequest(_message.Message):
     trace_id: _builtins.str
     """Root of the distributed trace, 32 lower-case hex digits; taken from the incoming trace context when empty."""
     mode: Global___Mode.ValueType
-    """What kind of work; must be set."""
+    """Kind of work; must be set."""
     semantic_intent: _builtins.str
     """Validation stage 6: what the output should achieve, in words; empty skips it."""
     @_builtins.property
@@ -215,11 +215,11 @@ class SystemRequest(_message.Message):
 
     @_builtins.property
     def hints(self) -> Global___ExecutionHints:
-        """Wishes about how the work is done."""
+        """Hints for the execution."""
 
     @_builtins.property
     def output(self) -> _contract_pb2.OutputContract:
-        """What the output must look like. A schema is required for STRUCTURED and REDUNDANT (CONFIG_SCHEMA_REQUIRED)."""
+        """Contract of the output. A schema is required for STRUCTURED and REDUNDANT (CONFIG_SCHEMA_REQUIRED)."""
 
     @_builtins.property
     def tools(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -227,7 +227,7 @@ class SystemRequest(_message.Message):
 
     @_builtins.property
     def context(self) -> _policy_pb2.ContextPolicy:
-        """Which context to retrieve; unset retrieves none."""
+        """Context to retrieve; unset retrieves none."""
 
     @_builtins.property
     def plan(self) -> _plan_pb2.ExecutionPlan:
@@ -235,7 +235,7 @@ class SystemRequest(_message.Message):
 
     @_builtins.property
     def voting(self) -> Global___Voting:
-        """How to vote (MODE_REDUNDANT)."""
+        """Policy of the vote (MODE_REDUNDANT)."""
 
     @_builtins.property
     def rules(self) -> _containers.RepeatedCompositeFieldContainer[_contract_pb2.Rule]:
@@ -243,7 +243,7 @@ class SystemRequest(_message.Message):
 
     @_builtins.property
     def retry(self) -> _plan_pb2.RetryPolicy:
-        """How often output that fails validation is asked for again."""
+        """Retries after a failed validation."""
 
     def __init__(
         self,
@@ -414,7 +414,7 @@ Global___PromptTemplate: _TypeAlias = PromptTemplate  # noqa: Y015
 
 @_typing.final
 class ExecutionHints(_message.Message):
-    """Wishes about how the work is done."""
+    """Hints for the execution."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -579,7 +579,7 @@ Global___ExecutionHints: _TypeAlias = ExecutionHints  # noqa: Y015
 
 @_typing.final
 class Voting(_message.Message):
-    """How votes are taken and counted."""
+    """Policy of a vote."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -590,7 +590,7 @@ class Voting(_message.Message):
     n: _builtins.int
     """Number of replicas, at most 16; 0 is 3."""
     strategy: Global___VotingStrategy.ValueType
-    """How votes are counted."""
+    """Method of counting votes."""
     min_agreement: _builtins.float
     """Least fraction of n that the winner needs, [0, 1]; below it ORCHESTRATION_NO_CONSENSUS."""
     early_stop: _builtins.bool
@@ -613,7 +613,7 @@ Global___Voting: _TypeAlias = Voting  # noqa: Y015
 
 @_typing.final
 class SystemResponse(_message.Message):
-    """What came of a SystemRequest. A failure is its error field; content may then be partial."""
+    """The result of a SystemRequest. A failure is its error field; content may then be partial."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -644,17 +644,17 @@ class SystemResponse(_message.Message):
     structured_output_json: _builtins.str
     """The answer as a JSON document, when a schema was given and the output is JSON."""
     confidence: _builtins.float
-    """How sure the system is of the answer, in [0, 1]; unset unless a vote, a rule, a judge or retrieval bears on it. A
-    schema alone says nothing of it.
+    """Confidence in the answer, in [0, 1]; set only after a vote, a rule, a judge or retrieval. A
+    schema alone gives no confidence.
     """
     confidence_source: Global___ConfidenceSource.ValueType
-    """What confidence was taken from."""
+    """Source of the confidence."""
     finish_reason: _generation_pb2.FinishReason.ValueType
-    """Why the answer ended: STOP when it is complete, LENGTH when max_tokens or the context window cut it, TOOL when it
-    asks for calls, CANCELLED when the request was cancelled or timed out. Unset when nothing was inferred.
+    """Reason of the answer's end: STOP when it is complete, LENGTH when max_tokens or the context window cut it, TOOL when
+    it asks for calls, CANCELLED when the request was cancelled or timed out. Unset when nothing was inferred.
     """
     reasoning: _builtins.str
-    """What a reasoning model thought before its answer."""
+    """Reasoning before the answer."""
     effective_seed: _builtins.int
     """Seed of the answer's random stream, given or chosen; sending it as hints.seed draws the same numbers again. Unset
     when nothing was inferred.
@@ -669,15 +669,15 @@ class SystemResponse(_message.Message):
 
     @_builtins.property
     def validation(self) -> Global___ValidationReport:
-        """What validation found; unset when nothing was validated."""
+        """Result of the validation; unset when nothing was validated."""
 
     @_builtins.property
     def candidates(self) -> _containers.RepeatedCompositeFieldContainer[Global___VoteCandidate]:
-        """What each replica said (REDUNDANT)."""
+        """Outputs of the replicas (REDUNDANT)."""
 
     @_builtins.property
     def token_usage(self) -> _usage_pb2.TokenUsage:
-        """What the request cost, all inferences together."""
+        """Usage of all inferences together."""
 
     @_builtins.property
     def error(self) -> _error_pb2.SystemError:
@@ -685,7 +685,7 @@ class SystemResponse(_message.Message):
 
     @_builtins.property
     def warnings(self) -> _containers.RepeatedCompositeFieldContainer[_error_pb2.Warning]:
-        """What went wrong and did not fail the request."""
+        """Problems that did not fail the request."""
 
     @_builtins.property
     def logprobs(self) -> _containers.RepeatedCompositeFieldContainer[_generation_pb2.TokenLogprob]:
@@ -752,14 +752,14 @@ class ToolCallRecord(_message.Message):
     arguments_json: _builtins.str
     """The arguments of the call, as a JSON object."""
     result: _builtins.str
-    """What it gave, or what went wrong."""
+    """Result of the call, or its failure in words."""
     is_error: _builtins.bool
     """True when it failed."""
     error_code: _error_pb2.ErrorCode.ValueType
     """The code of the failure, when the call failed."""
     @_builtins.property
     def duration(self) -> _duration_pb2.Duration:
-        """How long it took."""
+        """Duration."""
 
     def __init__(
         self,
@@ -782,7 +782,7 @@ Global___ToolCallRecord: _TypeAlias = ToolCallRecord  # noqa: Y015
 
 @_typing.final
 class ValidationReport(_message.Message):
-    """What validation found in the output."""
+    """Result of the validation of an output."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -800,14 +800,14 @@ class ValidationReport(_message.Message):
     repair_attempts: _builtins.int
     """Times that an output was repaired."""
     guarantee: _contract_pb2.Guarantee.ValueType
-    """How the output came to satisfy its schema."""
+    """Guarantee of the output."""
     @_builtins.property
     def remaining_violations(self) -> _containers.RepeatedCompositeFieldContainer[_contract_pb2.Violation]:
-        """What is still wrong."""
+        """Remaining violations."""
 
     @_builtins.property
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What the caller should know although the request did not fail."""
+        """Notes for the caller of a request that did not fail."""
 
     @_builtins.property
     def stages(self) -> _containers.RepeatedCompositeFieldContainer[_contract_pb2.StageReport]:
@@ -834,7 +834,7 @@ Global___ValidationReport: _TypeAlias = ValidationReport  # noqa: Y015
 
 @_typing.final
 class VoteCandidate(_message.Message):
-    """What one replica said."""
+    """Output of one replica."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -853,7 +853,7 @@ class VoteCandidate(_message.Message):
     """Replicas that said the same, itself included."""
     @_builtins.property
     def error(self) -> _error_pb2.SystemError:
-        """Why it abstained, when it did."""
+        """Reason of an abstention."""
 
     def __init__(
         self,
@@ -874,7 +874,7 @@ Global___VoteCandidate: _TypeAlias = VoteCandidate  # noqa: Y015
 
 @_typing.final
 class ExecutionState(_message.Message):
-    """Where an execution stands."""
+    """State and progress of an execution."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -952,7 +952,7 @@ class Execution(_message.Message):
 
     @_builtins.property
     def response(self) -> Global___SystemResponse:
-        """What came of it; set once the state is terminal."""
+        """The response; set once the state is terminal."""
 
     def __init__(
         self,

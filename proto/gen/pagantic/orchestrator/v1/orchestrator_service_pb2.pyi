@@ -47,7 +47,7 @@ Global___CancelExecutionRequest: _TypeAlias = CancelExecutionRequest  # noqa: Y0
 
 @_typing.final
 class CancelExecutionResponse(_message.Message):
-    """Where the execution stands after it."""
+    """The state of the execution after the call."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -115,7 +115,7 @@ Global___GetExecutionResponse: _TypeAlias = GetExecutionResponse  # noqa: Y015
 
 @_typing.final
 class ResumeExecutionRequest(_message.Message):
-    """Names an execution to take up."""
+    """Names an execution to resume."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -137,7 +137,7 @@ Global___ResumeExecutionRequest: _TypeAlias = ResumeExecutionRequest  # noqa: Y0
 
 @_typing.final
 class ResumeExecutionResponse(_message.Message):
-    """Where the execution stands when it is taken up."""
+    """The state of the execution when it is resumed."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -159,7 +159,7 @@ Global___ResumeExecutionResponse: _TypeAlias = ResumeExecutionResponse  # noqa: 
 
 @_typing.final
 class ListExecutionsRequest(_message.Message):
-    """Which executions to list."""
+    """Selects the executions to list."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -170,7 +170,7 @@ class ListExecutionsRequest(_message.Message):
     page_size: _builtins.int
     """Most executions per page; 0 is 50, at most 500."""
     page_token: _builtins.str
-    """Where to go on: next_page_token of the page before."""
+    """The next_page_token of the previous page; empty for the first page."""
     session_id: _builtins.str
     """Only those of this session."""
     state: _execution_pb2.LifecycleState.ValueType
@@ -200,7 +200,7 @@ class ListExecutionsResponse(_message.Message):
     EXECUTIONS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Where to go on; empty on the last page."""
+    """Token of the next page; empty on the last page."""
     @_builtins.property
     def executions(self) -> _containers.RepeatedCompositeFieldContainer[_execution_pb2.Execution]:
         """Newest first; without their responses."""
@@ -258,7 +258,7 @@ class GetTimelineResponse(_message.Message):
     EVENTS_FIELD_NUMBER: _builtins.int
     NEXT_AFTER_SEQUENCE_FIELD_NUMBER: _builtins.int
     next_after_sequence: _builtins.int
-    """Where to go on: after_sequence of the next request; 0 when nothing more is stored by now."""
+    """The after_sequence of the next request; 0 when no more events are stored."""
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[_event_pb2.ExecutionEvent]:
         """In sequence, without deltas."""
@@ -383,7 +383,7 @@ Global___GetSessionResponse: _TypeAlias = GetSessionResponse  # noqa: Y015
 
 @_typing.final
 class ListSessionsRequest(_message.Message):
-    """Which sessions to list."""
+    """Selects the sessions to list."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -392,7 +392,7 @@ class ListSessionsRequest(_message.Message):
     page_size: _builtins.int
     """Most sessions per page; 0 is 50, at most 500."""
     page_token: _builtins.str
-    """Where to go on: next_page_token of the page before."""
+    """The next_page_token of the previous page; empty for the first page."""
     def __init__(
         self,
         *,
@@ -416,7 +416,7 @@ class ListSessionsResponse(_message.Message):
     SESSIONS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Where to go on; empty on the last page."""
+    """Token of the next page; empty on the last page."""
     @_builtins.property
     def sessions(self) -> _containers.RepeatedCompositeFieldContainer[_session_pb2.Session]:
         """The conversations, the one used last first."""
@@ -437,7 +437,7 @@ Global___ListSessionsResponse: _TypeAlias = ListSessionsResponse  # noqa: Y015
 
 @_typing.final
 class UpdateSessionRequest(_message.Message):
-    """What to change of a session's state."""
+    """Changes to the values of a session."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -554,7 +554,7 @@ Global___DeleteSessionResponse: _TypeAlias = DeleteSessionResponse  # noqa: Y015
 
 @_typing.final
 class GetUsageRequest(_message.Message):
-    """Whose usage to tell."""
+    """Selects the usage to return."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -569,7 +569,7 @@ class GetUsageRequest(_message.Message):
     page_size: _builtins.int
     """Most totals per page; 0 is 500, which is also the most."""
     page_token: _builtins.str
-    """Where to go on: next_page_token of the page before."""
+    """The next_page_token of the previous page; empty for the first page."""
     def __init__(
         self,
         *,
@@ -595,7 +595,7 @@ class GetUsageResponse(_message.Message):
     TOTALS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Where to go on; empty on the last page."""
+    """Token of the next page; empty on the last page."""
     @_builtins.property
     def totals(self) -> _containers.RepeatedCompositeFieldContainer[_usage_total_pb2.UsageTotal]:
         """By session, then model."""

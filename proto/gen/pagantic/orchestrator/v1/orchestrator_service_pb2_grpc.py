@@ -28,8 +28,8 @@ if _version_not_supported:
 
 
 class OrchestratorServiceStub:
-    """The one door to the system. A malformed request or overload is a gRPC status and nothing is executed; once admitted,
-    every outcome is a SystemResponse.
+    """The entry point of the system. A malformed request or overload is a gRPC status, and nothing is executed. After
+    admission every outcome is a SystemResponse.
     """
 
     def __init__(self, channel):
@@ -106,19 +106,19 @@ class OrchestratorServiceStub:
 
 
 class OrchestratorServiceServicer:
-    """The one door to the system. A malformed request or overload is a gRPC status and nothing is executed; once admitted,
-    every outcome is a SystemResponse.
+    """The entry point of the system. A malformed request or overload is a gRPC status, and nothing is executed. After
+    admission every outcome is a SystemResponse.
     """
 
     def Execute(self, request, context):
-        """Runs a request and returns what came of it.
+        """Runs a request and returns its response.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ExecuteStream(self, request, context):
-        """Runs a request and streams what happens; the last event is completed.
+        """Runs a request and streams its events; the last event is completed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -133,7 +133,7 @@ class OrchestratorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetExecution(self, request, context):
-        """Tells where an execution stands, and its response once it has ended.
+        """Returns the state of an execution, and its response once it has ended.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -154,7 +154,7 @@ class OrchestratorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ResumeExecution(self, request, context):
-        """Takes an interrupted execution up again, as sending its request again does, and returns at once. NOT_FOUND for an
+        """Resumes an interrupted execution, as sending its request again does, and returns at once. NOT_FOUND for an
         unknown id, FAILED_PRECONDITION for one that is not interrupted.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -199,7 +199,7 @@ class OrchestratorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetUsage(self, request, context):
-        """Tells what ended executions used and cost, by session and model.
+        """Returns the usage and cost of ended executions, by session and model.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -282,8 +282,8 @@ def add_OrchestratorServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class OrchestratorService:
-    """The one door to the system. A malformed request or overload is a gRPC status and nothing is executed; once admitted,
-    every outcome is a SystemResponse.
+    """The entry point of the system. A malformed request or overload is a gRPC status, and nothing is executed. After
+    admission every outcome is a SystemResponse.
     """
 
     @staticmethod

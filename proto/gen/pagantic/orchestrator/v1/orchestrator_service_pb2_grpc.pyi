@@ -29,8 +29,8 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class OrchestratorServiceStub:
-    """The one door to the system. A malformed request or overload is a gRPC status and nothing is executed; once admitted,
-    every outcome is a SystemResponse.
+    """The entry point of the system. A malformed request or overload is a gRPC status, and nothing is executed. After
+    admission every outcome is a SystemResponse.
     """
 
     @_typing.overload
@@ -38,21 +38,21 @@ class OrchestratorServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> OrchestratorServiceAsyncStub: ...
     Execute: _grpc.UnaryUnaryMultiCallable[_execution_pb2.SystemRequest, _execution_pb2.SystemResponse]
-    """Runs a request and returns what came of it."""
+    """Runs a request and returns its response."""
     ExecuteStream: _grpc.UnaryStreamMultiCallable[_execution_pb2.SystemRequest, _event_pb2.ExecutionEvent]
-    """Runs a request and streams what happens; the last event is completed."""
+    """Runs a request and streams its events; the last event is completed."""
     CancelExecution: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.CancelExecutionRequest, _orchestrator_service_pb2.CancelExecutionResponse]
     """Cancels a running execution; decoding stops within one step. NOT_FOUND for an unknown id; no error when it has
     ended already.
     """
     GetExecution: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.GetExecutionRequest, _orchestrator_service_pb2.GetExecutionResponse]
-    """Tells where an execution stands, and its response once it has ended."""
+    """Returns the state of an execution, and its response once it has ended."""
     ListExecutions: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListExecutionsRequest, _orchestrator_service_pb2.ListExecutionsResponse]
     """Lists executions, newest first."""
     GetTimeline: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.GetTimelineRequest, _orchestrator_service_pb2.GetTimelineResponse]
     """Gives the stored events of an execution, in sequence."""
     ResumeExecution: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ResumeExecutionRequest, _orchestrator_service_pb2.ResumeExecutionResponse]
-    """Takes an interrupted execution up again, as sending its request again does, and returns at once. NOT_FOUND for an
+    """Resumes an interrupted execution, as sending its request again does, and returns at once. NOT_FOUND for an
     unknown id, FAILED_PRECONDITION for one that is not interrupted.
     """
     CreatePlan: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.CreatePlanRequest, _orchestrator_service_pb2.CreatePlanResponse]
@@ -70,31 +70,31 @@ class OrchestratorServiceStub:
     interrupted are forgotten, with their events and responses. Usage stays. NOT_FOUND for an unknown id.
     """
     GetUsage: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.GetUsageRequest, _orchestrator_service_pb2.GetUsageResponse]
-    """Tells what ended executions used and cost, by session and model."""
+    """Returns the usage and cost of ended executions, by session and model."""
 
 @_typing.type_check_only
 class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
-    """The one door to the system. A malformed request or overload is a gRPC status and nothing is executed; once admitted,
-    every outcome is a SystemResponse.
+    """The entry point of the system. A malformed request or overload is a gRPC status, and nothing is executed. After
+    admission every outcome is a SystemResponse.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Execute: _aio.UnaryUnaryMultiCallable[_execution_pb2.SystemRequest, _execution_pb2.SystemResponse]  # type: ignore[assignment]
-    """Runs a request and returns what came of it."""
+    """Runs a request and returns its response."""
     ExecuteStream: _aio.UnaryStreamMultiCallable[_execution_pb2.SystemRequest, _event_pb2.ExecutionEvent]  # type: ignore[assignment]
-    """Runs a request and streams what happens; the last event is completed."""
+    """Runs a request and streams its events; the last event is completed."""
     CancelExecution: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.CancelExecutionRequest, _orchestrator_service_pb2.CancelExecutionResponse]  # type: ignore[assignment]
     """Cancels a running execution; decoding stops within one step. NOT_FOUND for an unknown id; no error when it has
     ended already.
     """
     GetExecution: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.GetExecutionRequest, _orchestrator_service_pb2.GetExecutionResponse]  # type: ignore[assignment]
-    """Tells where an execution stands, and its response once it has ended."""
+    """Returns the state of an execution, and its response once it has ended."""
     ListExecutions: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListExecutionsRequest, _orchestrator_service_pb2.ListExecutionsResponse]  # type: ignore[assignment]
     """Lists executions, newest first."""
     GetTimeline: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.GetTimelineRequest, _orchestrator_service_pb2.GetTimelineResponse]  # type: ignore[assignment]
     """Gives the stored events of an execution, in sequence."""
     ResumeExecution: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ResumeExecutionRequest, _orchestrator_service_pb2.ResumeExecutionResponse]  # type: ignore[assignment]
-    """Takes an interrupted execution up again, as sending its request again does, and returns at once. NOT_FOUND for an
+    """Resumes an interrupted execution, as sending its request again does, and returns at once. NOT_FOUND for an
     unknown id, FAILED_PRECONDITION for one that is not interrupted.
     """
     CreatePlan: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.CreatePlanRequest, _orchestrator_service_pb2.CreatePlanResponse]  # type: ignore[assignment]
@@ -112,11 +112,11 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     interrupted are forgotten, with their events and responses. Usage stays. NOT_FOUND for an unknown id.
     """
     GetUsage: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.GetUsageRequest, _orchestrator_service_pb2.GetUsageResponse]  # type: ignore[assignment]
-    """Tells what ended executions used and cost, by session and model."""
+    """Returns the usage and cost of ended executions, by session and model."""
 
 class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
-    """The one door to the system. A malformed request or overload is a gRPC status and nothing is executed; once admitted,
-    every outcome is a SystemResponse.
+    """The entry point of the system. A malformed request or overload is a gRPC status, and nothing is executed. After
+    admission every outcome is a SystemResponse.
     """
 
     @_abc_1.abstractmethod
@@ -125,7 +125,7 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _execution_pb2.SystemRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_execution_pb2.SystemResponse, _abc.Awaitable[_execution_pb2.SystemResponse]]:
-        """Runs a request and returns what came of it."""
+        """Runs a request and returns its response."""
 
     @_abc_1.abstractmethod
     def ExecuteStream(
@@ -133,7 +133,7 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _execution_pb2.SystemRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_event_pb2.ExecutionEvent], _abc.AsyncIterator[_event_pb2.ExecutionEvent]]:
-        """Runs a request and streams what happens; the last event is completed."""
+        """Runs a request and streams its events; the last event is completed."""
 
     @_abc_1.abstractmethod
     def CancelExecution(
@@ -151,7 +151,7 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_service_pb2.GetExecutionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_service_pb2.GetExecutionResponse, _abc.Awaitable[_orchestrator_service_pb2.GetExecutionResponse]]:
-        """Tells where an execution stands, and its response once it has ended."""
+        """Returns the state of an execution, and its response once it has ended."""
 
     @_abc_1.abstractmethod
     def ListExecutions(
@@ -175,7 +175,7 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_service_pb2.ResumeExecutionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_service_pb2.ResumeExecutionResponse, _abc.Awaitable[_orchestrator_service_pb2.ResumeExecutionResponse]]:
-        """Takes an interrupted execution up again, as sending its request again does, and returns at once. NOT_FOUND for an
+        """Resumes an interrupted execution, as sending its request again does, and returns at once. NOT_FOUND for an
         unknown id, FAILED_PRECONDITION for one that is not interrupted.
         """
 
@@ -229,6 +229,6 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_service_pb2.GetUsageRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_service_pb2.GetUsageResponse, _abc.Awaitable[_orchestrator_service_pb2.GetUsageResponse]]:
-        """Tells what ended executions used and cost, by session and model."""
+        """Returns the usage and cost of ended executions, by session and model."""
 
 def add_OrchestratorServiceServicer_to_server(servicer: OrchestratorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

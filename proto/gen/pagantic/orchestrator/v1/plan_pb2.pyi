@@ -40,7 +40,7 @@ class _BackoffKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_BackoffKi
     """Twice as long each time."""
 
 class BackoffKind(_BackoffKind, metaclass=_BackoffKindEnumTypeWrapper):
-    """How the wait between attempts grows."""
+    """Growth of the wait between attempts."""
 
 BACKOFF_KIND_UNSPECIFIED: BackoffKind.ValueType  # 0
 """The kind is not set, which is FIXED."""
@@ -67,11 +67,11 @@ class ExecutionPlan(_message.Message):
 
     @_builtins.property
     def policy(self) -> Global___PlanPolicy:
-        """What the plan may do; bounded by the orchestrator's settings."""
+        """Limits of the plan, within the orchestrator's settings."""
 
     @_builtins.property
     def trace(self) -> Global___PlanTrace:
-        """Where the plan came from."""
+        """Origin of the plan."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Step(_message.Message):
     """Attempts beyond the first, at most 10; unset is the request's policy."""
     @_builtins.property
     def input(self) -> Global___StepInput:
-        """What it works on; unset: what the steps it waits for gave, or else the request. Several values arrive keyed by step
+        """Input; unset: the outputs of the steps in depends_on, or else the request. Several values arrive keyed by step
         name, at infer steps only.
         """
 
@@ -123,15 +123,15 @@ class Step(_message.Message):
 
     @_builtins.property
     def output(self) -> _contract_pb2.OutputContract:
-        """What its output must look like; of infer and validate steps."""
+        """Contract of the output; for infer and validate steps."""
 
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
-        """How long it may take; then ORCHESTRATION_STEP_TIMEOUT, or TOOL_TIMEOUT of a tool step."""
+        """Longest time; then ORCHESTRATION_STEP_TIMEOUT, or TOOL_TIMEOUT for a tool step."""
 
     @_builtins.property
     def retry(self) -> Global___RetryPolicy:
-        """How often and how soon it is tried again; unset is the request's policy. max_retries, where set, wins over its own."""
+        """Retries; unset is the request's policy. A set max_retries wins over the one in here."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ Global___Step: _TypeAlias = Step  # noqa: Y015
 
 @_typing.final
 class RetryPolicy(_message.Message):
-    """How often and how soon something is tried again."""
+    """Number of retries, and the waits before them."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -168,7 +168,7 @@ class RetryPolicy(_message.Message):
     max_retries: _builtins.int
     """Attempts beyond the first; unset is 2. At most 10."""
     kind: Global___BackoffKind.ValueType
-    """How the wait grows from one retry to the next."""
+    """Growth of the wait from one retry to the next."""
     @_builtins.property
     def backoff(self) -> _duration_pb2.Duration:
         """Wait before the first retry; unset is none."""
@@ -192,7 +192,7 @@ Global___RetryPolicy: _TypeAlias = RetryPolicy  # noqa: Y015
 
 @_typing.final
 class PlanPolicy(_message.Message):
-    """What a plan may do. A plan that breaks it is ORCHESTRATION_PLAN_REJECTED before any step runs."""
+    """Limits of a plan. A plan that breaks one is ORCHESTRATION_PLAN_REJECTED before any step runs."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -230,7 +230,7 @@ Global___PlanPolicy: _TypeAlias = PlanPolicy  # noqa: Y015
 
 @_typing.final
 class PlanTrace(_message.Message):
-    """Where a plan came from."""
+    """Origin of a plan."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -239,9 +239,9 @@ class PlanTrace(_message.Message):
     CREATED_AT_FIELD_NUMBER: _builtins.int
     STEP_COUNT_FIELD_NUMBER: _builtins.int
     planner_id: _builtins.str
-    """Which planner, or "request"."""
+    """Name of the planner, or "request"."""
     rationale: _builtins.str
-    """Why the planner chose these steps."""
+    """The planner's reason for these steps."""
     step_count: _builtins.int
     """The number of steps."""
     @_builtins.property
@@ -290,7 +290,7 @@ Global___MessageList: _TypeAlias = MessageList  # noqa: Y015
 
 @_typing.final
 class CandidateIR(_message.Message):
-    """Something that a step proposes."""
+    """A proposal of a step."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -302,13 +302,13 @@ class CandidateIR(_message.Message):
     content: _builtins.str
     """The text of the proposal."""
     source: _builtins.str
-    """Where it came from."""
+    """Origin of the proposal."""
     score: _builtins.float
-    """How good it is; compares only within one score_kind."""
+    """Quality of the proposal; compares only within one score_kind."""
     score_kind: _builtins.str
-    """How the score was made, which says its range."""
+    """Method of the score, which implies its range."""
     metadata_json: _builtins.str
-    """Anything else, as a JSON object."""
+    """Other properties, as a JSON object."""
     def __init__(
         self,
         *,
@@ -424,7 +424,7 @@ Global___ToolResultList: _TypeAlias = ToolResultList  # noqa: Y015
 
 @_typing.final
 class StepInput(_message.Message):
-    """What a step works on."""
+    """Input of a step."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -476,7 +476,7 @@ Global___StepInput: _TypeAlias = StepInput  # noqa: Y015
 
 @_typing.final
 class StepOutput(_message.Message):
-    """What a step gives."""
+    """Output of a step."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -509,7 +509,7 @@ class StepOutput(_message.Message):
 
     @_builtins.property
     def usage(self) -> _usage_pb2.TokenUsage:
-        """What the step cost."""
+        """Usage of the step."""
 
     def __init__(
         self,
@@ -534,7 +534,7 @@ Global___StepOutput: _TypeAlias = StepOutput  # noqa: Y015
 
 @_typing.final
 class StepResult(_message.Message):
-    """What came of one step."""
+    """The result of one step."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -554,7 +554,7 @@ class StepResult(_message.Message):
     """The number of attempts that were made."""
     @_builtins.property
     def output(self) -> Global___StepOutput:
-        """What it gave; unset when it failed."""
+        """Output of the step; unset when it failed."""
 
     @_builtins.property
     def error(self) -> _error_pb2.SystemError:
@@ -562,15 +562,15 @@ class StepResult(_message.Message):
 
     @_builtins.property
     def duration(self) -> _duration_pb2.Duration:
-        """How long it took, all attempts together."""
+        """Duration of all attempts together."""
 
     @_builtins.property
     def usage(self) -> _usage_pb2.TokenUsage:
-        """What it cost, all attempts together, also when it failed."""
+        """Usage of all attempts together, also of a failed step."""
 
     @_builtins.property
     def warnings(self) -> _containers.RepeatedCompositeFieldContainer[_error_pb2.Warning]:
-        """What went wrong and did not fail the step."""
+        """Problems that did not fail the step."""
 
     def __init__(
         self,

@@ -18,7 +18,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class UsageTotal(_message.Message):
-    """What the executions of one session with one model used, since the journal was made."""
+    """Usage of all executions of one session with one model, since the creation of the journal."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -42,7 +42,7 @@ class UsageTotal(_message.Message):
     output_tokens: _builtins.int
     """The number of output tokens."""
     cost_usd: _builtins.float
-    """What it cost by the configured prices; 0 where a model has none."""
+    """Cost by the configured prices; 0 for a model without a price."""
     def __init__(
         self,
         *,

@@ -89,7 +89,7 @@ Global___RerankResponse: _TypeAlias = RerankResponse  # noqa: Y015
 
 @_typing.final
 class ListScorersRequest(_message.Message):
-    """Nothing to say yet."""
+    """Has no fields yet."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -115,9 +115,9 @@ class Scorer(_message.Message):
     MIN_SCORE_FIELD_NUMBER: _builtins.int
     MAX_SCORE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """What RerankRequest.scorer takes; also the score_kind it gives."""
+    """Value of RerankRequest.scorer, and score_kind of the result."""
     description: _builtins.str
-    """What its score means."""
+    """Meaning of the score."""
     min_score: _builtins.float
     """The lowest score that it gives."""
     max_score: _builtins.float

@@ -23,7 +23,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class ListToolsRequest(_message.Message):
-    """Which tools to list."""
+    """Selects the tools to list."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -57,7 +57,7 @@ class RegisteredTool(_message.Message):
     available: _builtins.bool
     """Whether it can be called now."""
     unavailable_reason: _builtins.str
-    """Why not, when it cannot."""
+    """Reason why the tool is not available."""
     @_builtins.property
     def definition(self) -> _message_pb2.ToolDefinition:
         """The tool as models see it."""
@@ -115,7 +115,7 @@ class ExecuteToolRequest(_message.Message):
 
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
-        """How long it may take; the tool's own timeout and the gRPC deadline count too, the nearest wins. 0
+        """Longest time; the tool's own timeout and the gRPC deadline count too, the nearest wins. 0
         is unset; at most a day.
         """
 
@@ -135,7 +135,7 @@ Global___ExecuteToolRequest: _TypeAlias = ExecuteToolRequest  # noqa: Y015
 
 @_typing.final
 class ExecuteToolResponse(_message.Message):
-    """What the call gave."""
+    """Result of the call."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -155,7 +155,7 @@ class ExecuteToolResponse(_message.Message):
 
     @_builtins.property
     def duration(self) -> _duration_pb2.Duration:
-        """How long it took, retries included."""
+        """Duration, retries included."""
 
     def __init__(
         self,

@@ -70,7 +70,7 @@ class ToolServiceServicer:
 
     def ExecuteTool(self, request, context):
         """Checks the arguments against the tool's schema and runs it. A tool's own failure, bad arguments and an unknown tool
-        are normal replies with an error, so that the model can be told.
+        are normal replies with an error, so that the model can react.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -37,7 +37,7 @@ class ToolServiceStub:
     """Lists tools by name, with whether each can be called now."""
     ExecuteTool: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.ExecuteToolRequest, _tools_service_pb2.ExecuteToolResponse]
     """Checks the arguments against the tool's schema and runs it. A tool's own failure, bad arguments and an unknown tool
-    are normal replies with an error, so that the model can be told.
+    are normal replies with an error, so that the model can react.
     """
     RegisterMcpServer: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.RegisterMcpServerRequest, _tools_service_pb2.RegisterMcpServerResponse]
     """Connects a Model Context Protocol server and registers its tools as <server>_<tool>."""
@@ -53,7 +53,7 @@ class ToolServiceAsyncStub(ToolServiceStub):
     """Lists tools by name, with whether each can be called now."""
     ExecuteTool: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.ExecuteToolRequest, _tools_service_pb2.ExecuteToolResponse]  # type: ignore[assignment]
     """Checks the arguments against the tool's schema and runs it. A tool's own failure, bad arguments and an unknown tool
-    are normal replies with an error, so that the model can be told.
+    are normal replies with an error, so that the model can react.
     """
     RegisterMcpServer: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.RegisterMcpServerRequest, _tools_service_pb2.RegisterMcpServerResponse]  # type: ignore[assignment]
     """Connects a Model Context Protocol server and registers its tools as <server>_<tool>."""
@@ -78,7 +78,7 @@ class ToolServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_tools_service_pb2.ExecuteToolResponse, _abc.Awaitable[_tools_service_pb2.ExecuteToolResponse]]:
         """Checks the arguments against the tool's schema and runs it. A tool's own failure, bad arguments and an unknown tool
-        are normal replies with an error, so that the model can be told.
+        are normal replies with an error, so that the model can react.
         """
 
     @_abc_1.abstractmethod

@@ -98,25 +98,23 @@ async def _attempt_in_time(attempt: StepAttempt) -> StepDone:
         with work_scope(deadline=deadline):
             async with asyncio.timeout(timeout_s):
                 return await run_attempt(attempt)
-    except StepFailedError as error:
-        if error.failure.code is ErrorCode.CANCELLED_TIMEOUT and deadline.has_passed(time.monotonic()):
-            raise _timed_out(attempt, timeout_s) from None
-        raise
-    except (TimeoutError, PaganticError) as error:
+    except Exception as error:  # noqa: BLE001 - each becomes the attempt's failure
         if _is_timeout(error) and deadline.has_passed(time.monotonic()):
             raise _timed_out(attempt, timeout_s) from None
-        if isinstance(error, PaganticError):
-            raise StepFailedError(failure_from(error)) from None
-        raise _unexpected(attempt.step, error) from None
-    except Exception as error:  # noqa: BLE001 - it is logged, and told by its id
-        raise _unexpected(attempt.step, error) from None
+        raise _failed(attempt.step, error) from None
 
 
 def _is_timeout(error: Exception) -> bool:
+    if isinstance(error, StepFailedError):
+        return error.failure.code is ErrorCode.CANCELLED_TIMEOUT
     return isinstance(error, TimeoutError | DeadlineExceeded)
 
 
-def _unexpected(step: Step, error: Exception) -> StepFailedError:
+def _failed(step: Step, error: Exception) -> StepFailedError:
+    if isinstance(error, StepFailedError):
+        return error
+    if isinstance(error, PaganticError):
+        return StepFailedError(failure_from(error))
     message = f"step {step.name!r}: {report_bug(log, error, step=step.name)}"
     return StepFailedError(Failure(code=None, message=message))
 

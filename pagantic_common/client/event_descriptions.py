@@ -1,0 +1,136 @@
+"""Events in words, as one line each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pagantic.constraint.v1 import contract_pb2
+from pagantic.orchestrator.v1 import event_pb2
+from pagantic_common.client.descriptions import (
+    count_of,
+    describe_usage,
+    error_code_name,
+    finish_reason_name,
+    state_name,
+)
+from pagantic_common.codec.enums import name_of
+
+HASH_DIGITS = 8
+
+
+def describe_event(event: event_pb2.ExecutionEvent) -> str:
+    """Return an event's particulars as one line; empty for an event of a newer version."""
+    kind = event.WhichOneof("event")
+    if kind is None:
+        return ""
+    return _DESCRIPTIONS[kind](getattr(event, kind))
+
+
+def _describe_transition(transition: event_pb2.LifecycleTransition) -> str:
+    described = state_name(transition.to_state)
+    source = state_name(transition.from_state)
+    if source != "UNSPECIFIED":
+        described = f"{source} -> {described}"
+    if transition.reason:
+        described += f": {transition.reason}"
+    return described
+
+
+def _describe_inference_start(start: event_pb2.InferenceStart) -> str:
+    parts = [count_of(start.message_count, "message"), count_of(start.tool_defs_count, "tool")]
+    if start.schema_present:
+        parts.append("schema")
+    if start.grammar_present:
+        parts.append("grammar")
+    return ", ".join(parts)
+
+
+def _describe_inference_end(end: event_pb2.InferenceEnd) -> str:
+    return f"{end.tokens_in} in, {end.tokens_out} out, {finish_reason_name(end.finish_reason)}"
+
+
+def _describe_tool_start(start: event_pb2.ToolStart) -> str:
+    return f"{start.tool_name} ({start.tool_call_id})"
+
+
+def _describe_tool_end(end: event_pb2.ToolEnd) -> str:
+    if end.success:
+        return f"{end.tool_name} ok"
+    return f"{end.tool_name} {error_code_name(end.error_code)}"
+
+
+def _describe_retrieval(retrieved: event_pb2.ContextRetrieved) -> str:
+    described = f"{retrieved.collection}: {count_of(retrieved.chunk_count, 'chunk')}"
+    if retrieved.token_count:  # a plan's retrieve step counts no tokens
+        described += f", {count_of(retrieved.token_count, 'token')}"
+    return described
+
+
+def _describe_repair(repair: event_pb2.RepairApplied) -> str:
+    return f"{_stage_name(repair.stage)}: {'; '.join(repair.repairs)}"
+
+
+def _describe_stage(validated: event_pb2.ValidationStage) -> str:
+    report = validated.report
+    outcome = name_of(contract_pb2.StageOutcome, report.outcome, "STAGE_OUTCOME_").lower()
+    described = f"{_stage_name(report.stage)} {outcome}"
+    if reasons := [*report.reasons, *(violation.message for violation in report.violations)]:
+        described += f": {'; '.join(reasons)}"
+    return described
+
+
+def _describe_vote(vote: event_pb2.VoteCast) -> str:
+    if vote.abstained:
+        return f"replica {vote.replica_index} abstains"
+    return f"replica {vote.replica_index} votes for value #{vote.value_hash[:HASH_DIGITS]}"
+
+
+def _describe_step_start(start: event_pb2.StepStart) -> str:
+    return f"{start.name} ({start.kind})"
+
+
+def _describe_step_end(end: event_pb2.StepEnd) -> str:
+    if end.success:
+        return f"{end.name} ({end.kind}) ok"
+    return f"{end.name} ({end.kind}) failed"
+
+
+def _describe_discarded(discarded: event_pb2.AttemptDiscarded) -> str:
+    return f"attempt {discarded.attempt}: {discarded.reason}"
+
+
+def _describe_resumed(resumed: event_pb2.Resumed) -> str:
+    return f"{count_of(resumed.completed_steps, 'step')} had ended"
+
+
+def _describe_completed(completed: event_pb2.Completed) -> str:
+    return describe_usage(completed.response.token_usage)
+
+
+def _text_of(delta: event_pb2.ContentDelta | event_pb2.ReasoningDelta) -> str:
+    return delta.text
+
+
+def _stage_name(stage: contract_pb2.Stage.ValueType) -> str:
+    return name_of(contract_pb2.Stage, stage, "STAGE_").lower()
+
+
+_DESCRIPTIONS: dict[str, Callable[[Any], str]] = {
+    "transition": _describe_transition,
+    "inference_start": _describe_inference_start,
+    "inference_end": _describe_inference_end,
+    "content_delta": _text_of,
+    "reasoning_delta": _text_of,
+    "tool_start": _describe_tool_start,
+    "tool_end": _describe_tool_end,
+    "context_retrieved": _describe_retrieval,
+    "repair_applied": _describe_repair,
+    "validation_stage": _describe_stage,
+    "vote_cast": _describe_vote,
+    "step_start": _describe_step_start,
+    "step_end": _describe_step_end,
+    "attempt_discarded": _describe_discarded,
+    "resumed": _describe_resumed,
+    "completed": _describe_completed,
+}

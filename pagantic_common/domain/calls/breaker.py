@@ -1,0 +1,69 @@
+"""A circuit breaker: decides whether to call a service that did not answer. Time is an argument and only grows.
+
+1. Closed: every call is admitted. `THRESHOLD` failures in a row, with no answer between them, open the breaker.
+2. Open: no call is admitted until the interval ends. Failures of earlier calls change nothing.
+3. After the interval one call is admitted, the probe. If it fails, the breaker opens for twice as long, up to
+   `MAX_OPEN_S`.
+4. A probe that has not failed within `PROBE_S` closes the breaker, but the next failure opens it again. A service that
+   is gone fails a call at once; a service that is back may take long to answer.
+5. An answer to any call closes the breaker.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+THRESHOLD: Final = 5
+FIRST_OPEN_S: Final = 0.25
+MAX_OPEN_S: Final = 1.0
+PROBE_S: Final = 0.5
+
+
+class Breaker:
+    """The breaker of one service."""
+
+    def __init__(self) -> None:
+        self._failures = 0  # in a row
+        self._open_s = 0.0  # length of the interval; 0 is closed
+        self._until_s = 0.0  # end of the interval or, while a probe runs, of PROBE_S
+        self._is_probing = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether calls other than probes are refused."""
+        return self._open_s > 0
+
+    def admit(self, now_s: float) -> float:
+        """Admit a call and return 0.0, or return the seconds for which calls are refused."""
+        if self._is_probing and now_s >= self._until_s:
+            self._close(THRESHOLD - 1)
+        if not self.is_open:
+            return 0.0
+        if now_s < self._until_s:
+            return self._until_s - now_s
+        self._is_probing = True
+        self._until_s = now_s + PROBE_S
+        return 0.0
+
+    def note_answer(self) -> None:
+        """Note that a call was answered, with a response or with the service's own error."""
+        self._close(0)
+
+    def note_failure(self, now_s: float) -> None:
+        """Note that a call was not answered; do not note a call that its caller cancelled."""
+        if self._is_probing:
+            self._open(now_s, min(2 * self._open_s, MAX_OPEN_S))
+        elif not self.is_open:
+            self._failures += 1
+            if self._failures >= THRESHOLD:
+                self._open(now_s, FIRST_OPEN_S)
+
+    def _open(self, now_s: float, interval_s: float) -> None:
+        self._open_s = interval_s
+        self._until_s = now_s + interval_s
+        self._is_probing = False
+
+    def _close(self, failures: int) -> None:
+        self._failures = failures
+        self._open_s = 0.0
+        self._is_probing = False

@@ -1,0 +1,22 @@
+"""Defaults that all programs of the system share: ports, addresses, the size of messages, the time of a request."""
+
+from __future__ import annotations
+
+from typing import Final
+
+HOST: Final = "127.0.0.1"
+PORTS: Final = {
+    "orchestrator": 50051,
+    "inference": 50052,
+    "constraint": 50053,
+    "context": 50054,
+    "rerank": 50055,
+    "tools": 50056,
+}
+MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
+REQUEST_TIMEOUT_S: Final = 120.0
+
+
+def local_address(area: str) -> str:
+    """Return the default address of a service on this machine, host:port."""
+    return f"{HOST}:{PORTS[area]}"

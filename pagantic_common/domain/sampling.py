@@ -1,0 +1,29 @@
+"""The ranges of sampling parameters, the same in the contracts of inference and of the orchestrator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pagantic_common.domain.errors import InvalidRequest
+
+# The lowest value, whether it is excluded, and the highest.
+SAMPLING_RANGES: Mapping[str, tuple[float, bool, float]] = {
+    "temperature": (0.0, False, 2.0),
+    "top_p": (0.0, True, 1.0),
+    "top_k": (0, False, 2**31 - 1),
+    "min_p": (0.0, False, 1.0),
+    "repetition_penalty": (0.1, False, 2.0),  # divides logits: a number near 0 makes them infinite
+    "presence_penalty": (-2.0, False, 2.0),
+    "frequency_penalty": (-2.0, False, 2.0),
+}
+
+
+def check_sampling_value(field: str, name: str, value: float) -> None:
+    """Raise InvalidRequest for a value of the parameter `name` out of its range; `field` names it in the message."""
+    low, is_exclusive, high = SAMPLING_RANGES[name]
+    if low < value <= high or (value == low and not is_exclusive):
+        return
+    bound = f"between {low:g} and"
+    if is_exclusive:
+        bound = f"above {low:g} and at most"
+    raise InvalidRequest(f"{field} is {value:g}: it must be {bound} {high:g}")

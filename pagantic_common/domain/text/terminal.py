@@ -1,0 +1,80 @@
+"""Text of models, tools and documents for a terminal: without control sequences, in lines that end between words."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+# ECMA-48: control sequences (CSI), strings (OSC, DCS, SOS, PM, APC) with their terminator, and other escapes.
+_SEQUENCE = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
+    r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)"
+    r"|\x1b[ -/]*[0-~]"
+)
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_PIECE = re.compile(r"\n|[^\S\n]+|\S+")
+_WIDE = ("W", "F")
+
+
+def plain_text(text: str) -> str:
+    """Return the text without terminal control sequences and control characters; newlines and tabs stay."""
+    return _CONTROL.sub("", _SEQUENCE.sub("", text))
+
+
+def plain_json(text: str) -> str:
+    """Return the same JSON with the control characters of its strings as escapes."""
+    return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text.replace("\r", ""))
+
+
+class WordWrap:
+    """Breaks a text that arrives in pieces into lines between words.
+
+    A line break replaces the space before a word; nothing else is added or lost. A word longer than a line is left
+    whole. A word is held until its end has arrived, or until `flush`.
+    """
+
+    def __init__(self, width: int) -> None:
+        self._width = width
+        self._column = 0
+        self._space = ""
+        self._word = ""
+
+    def feed(self, text: str) -> str:
+        """Return the text that can be written now."""
+        pieces = _PIECE.findall(self._word + text)
+        self._word = ""
+        if pieces and not pieces[-1].isspace():
+            self._word = pieces.pop()
+        return "".join(self._place(piece) for piece in pieces)
+
+    def flush(self) -> str:
+        """Return the held text; the next text continues the line."""
+        written = ""
+        if self._word:
+            written = self._place(self._word)
+        written += self._space
+        self._column += len(self._space)
+        self._word = self._space = ""
+        return written
+
+    def _place(self, piece: str) -> str:
+        if piece == "\n":
+            ended = self._space + "\n"
+            self._space = ""
+            self._column = 0
+            return ended
+        if piece.isspace():
+            self._space = self._space + piece
+            return ""
+        space = self._space
+        self._space = ""
+        columns = _columns_of(piece)
+        if self._column and space and self._column + len(space) + columns > self._width:
+            self._column = columns
+            return "\n" + piece
+        self._column += len(space) + columns
+        return space + piece
+
+
+def _columns_of(word: str) -> int:
+    return len(word) + sum(unicodedata.east_asian_width(character) in _WIDE for character in word)

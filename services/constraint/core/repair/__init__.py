@@ -1,0 +1,1 @@
+"""Mends outputs: text that is nearly JSON, repeated keys, enum values in another case."""

@@ -1,0 +1,8 @@
+"""The lexemes of a JSON text, for changing parts of a text without writing it anew."""
+
+from __future__ import annotations
+
+import re
+
+# Strings, punctuation, and runs of other characters but white space. The text must be valid JSON.
+LEXEME = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{},:]|[^\s\[\]{},:"]+', re.DOTALL)

@@ -1,0 +1,1 @@
+"""Rules over an output: built-in kinds and CEL expressions."""

@@ -1,0 +1,62 @@
+"""Prompts as the model sees them: a conversation is rendered by the model's chat template, then tokenized."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pagantic_common.domain.errors import InvalidRequest
+from services.inference.core.answers.answer import AnswerForm
+from services.inference.core.answers.dialect import VERBATIM, dialect_of
+from services.inference.core.generation import ChatPrompt, ReasoningMode
+from services.inference.core.prompts.chat import template_input, with_joined_system
+from services.inference.core.prompts.control_text import ControlTextGuard
+from services.inference.ports import ChatTemplate, TextEngine
+
+_THINKS = {ReasoningMode.ON: True, ReasoningMode.OFF: False}
+
+
+@dataclass(frozen=True, slots=True)
+class PromptTokens:
+    """A prompt as tokens, and how the model writes the answer to it."""
+
+    tokens: list[int]
+    form: AnswerForm
+
+
+class PromptTokenizer:
+    """Tokenizes prompts for one model; callable from any thread."""
+
+    def __init__(self, engine: TextEngine, template: ChatTemplate) -> None:
+        self._engine = engine
+        self._template = template
+        self._dialect = dialect_of(template.source)
+
+    def tokenize(self, prompt: ChatPrompt | str, reasoning: ReasoningMode = ReasoningMode.AUTO) -> PromptTokens:
+        """Return a prompt's tokens; raises InvalidRequest for a conversation that the template refuses."""
+        if isinstance(prompt, str):
+            tokens = self._engine.tokenize(prompt, add_special=True, parse_special=False)
+            return PromptTokens(tokens, AnswerForm(VERBATIM))
+        rendered = template_input(prompt, knows_tools=self._template.knows_tools)
+        guard = ControlTextGuard(self._engine.vocabulary.control_texts)
+        try:
+            text = self._render(guard.hide(rendered.messages), guard.hide(rendered.tools), _THINKS.get(reasoning))
+        except RecursionError:
+            raise InvalidRequest("a tool call's arguments or a tool's parameters are nested too deeply") from None
+        tokens = [
+            token
+            for part, is_markup in guard.split(text)
+            for token in self._engine.tokenize(part, add_special=False, parse_special=is_markup)
+        ]
+        form = AnswerForm(self._dialect.after(text), rendered.tool_names, prompt.tool_choice.is_enforced)
+        return PromptTokens(tokens, form)
+
+    def _render(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]], thinks: bool | None) -> str:
+        """Render a conversation; if the template refuses later system messages, join them at the beginning."""
+        try:
+            return self._template.render(messages, tools, thinks=thinks)
+        except InvalidRequest:
+            joined = with_joined_system(messages)
+            if joined == messages:
+                raise
+            return self._template.render(joined, tools, thinks=thinks)

@@ -1,0 +1,1 @@
+"""Between `pagantic.inference.v1` and the core's types."""

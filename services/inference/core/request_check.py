@@ -1,0 +1,100 @@
+"""Checks the values of a request before a model is used. Knows neither the wire nor a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.domain.ids import check_tool_name
+from pagantic_common.domain.json_text import JsonTextError, parse_json
+from pagantic_common.domain.messages import ToolDefinition, check_message
+from pagantic_common.domain.sampling import SAMPLING_RANGES, check_sampling_value
+from services.inference.core.generation import ChatPrompt, InferenceRequest, Sampling
+
+MAX_STOP_STRINGS = 16
+MAX_STOP_BYTES = 256
+MAX_PRIORITY = 10
+MAX_TOP_LOGPROBS = 20
+MAX_BIASED_TOKENS = 1024
+MAX_LOGIT_BIAS = 100
+
+
+def check_request(request: InferenceRequest, *, max_priority: int) -> None:
+    """Raise InvalidRequest for a field out of its range."""
+    if request.top_logprobs is not None and not 0 <= request.top_logprobs <= MAX_TOP_LOGPROBS:
+        raise InvalidRequest(f"top_logprobs is {request.top_logprobs}: it must be between 0 and {MAX_TOP_LOGPROBS}")
+    if request.max_tokens < 0:
+        raise InvalidRequest(f"max_tokens is {request.max_tokens}: it must not be negative")
+    if not -MAX_PRIORITY <= request.priority <= max_priority:
+        raise InvalidRequest(
+            f"priority is {request.priority}: it must be between -{MAX_PRIORITY} and {max_priority}, which "
+            "PAGANTIC_INFERENCE_MAX_PRIORITY sets"
+        )
+    _check_stop(request.stop)
+    _check_options(request.options_json)
+    check_prompt(request.prompt)
+    check_sampling(request.sampling)
+    if request.reasoning.max_tokens < 0:
+        raise InvalidRequest(f"reasoning.max_tokens is {request.reasoning.max_tokens}: it must not be negative")
+
+
+def check_prompt(prompt: ChatPrompt | str) -> None:
+    """Raise InvalidRequest for a conversation with a malformed message or tool."""
+    if isinstance(prompt, str):
+        return
+    if not prompt.messages:
+        raise InvalidRequest("chat.messages is empty")
+    for position, message in enumerate(prompt.messages):
+        check_message(message, position)
+    names: set[str] = set()
+    for tool in prompt.tools:
+        check_tool_name(tool.name)
+        if tool.name in names:
+            raise InvalidRequest(f"two tools are named {tool.name!r}")
+        names.add(tool.name)
+        _check_parameters(tool)
+
+
+def check_sampling(sampling: Sampling) -> None:
+    """Raise InvalidRequest for a value out of its range."""
+    for name in SAMPLING_RANGES:
+        check_sampling_value(f"sampling.{name}", name, getattr(sampling, name))
+    _check_bias(sampling.logit_bias)
+
+
+def _check_bias(bias: Mapping[int, float]) -> None:
+    if negative := [token for token in bias if token < 0]:
+        raise InvalidRequest(f"sampling.logit_bias names token {negative[0]}: ids begin at 0")
+    if len(bias) > MAX_BIASED_TOKENS or not all(abs(value) <= MAX_LOGIT_BIAS for value in bias.values()):
+        raise InvalidRequest(
+            f"sampling.logit_bias takes at most {MAX_BIASED_TOKENS} tokens, each at most {MAX_LOGIT_BIAS} up or down"
+        )
+
+
+def _check_stop(stop: Sequence[str]) -> None:
+    if len(stop) > MAX_STOP_STRINGS or any(not 0 < len(text.encode()) <= MAX_STOP_BYTES for text in stop):
+        raise InvalidRequest(f"stop takes at most {MAX_STOP_STRINGS} strings of 1 to {MAX_STOP_BYTES} bytes each")
+
+
+def _check_options(text: str) -> None:
+    if not text:
+        return
+    try:
+        options = parse_json(text)
+    except JsonTextError as error:
+        raise InvalidRequest(f"options_json is not JSON: {error}") from None
+    if not isinstance(options, dict):
+        raise InvalidRequest("options_json is not a JSON object")
+    if options:
+        raise InvalidRequest(f"this engine has no option {next(iter(options))!r}")
+
+
+def _check_parameters(tool: ToolDefinition) -> None:
+    if not tool.parameters_json:
+        return
+    try:
+        schema = parse_json(tool.parameters_json, is_rewritable=True)
+    except JsonTextError as error:
+        raise InvalidRequest(f"the parameters of tool {tool.name!r} are not JSON: {error}") from None
+    if not isinstance(schema, dict):
+        raise InvalidRequest(f"the parameters of tool {tool.name!r} are not a JSON object")

@@ -1,0 +1,156 @@
+"""Continues branches with the rows of logits after their tokens: candidates draw, branches part, candidates end."""
+
+from __future__ import annotations
+
+from pagantic_common.domain.errors import InvalidRequest
+from services.inference.core.decoding.output import Output, Row, Step
+from services.inference.core.decoding.sampling import Logits
+from services.inference.core.generation import FinishReason
+from services.inference.core.scheduling.branches import (
+    Branch,
+    Candidate,
+    Ended,
+    Failed,
+    FailureCause,
+    Finished,
+    Progress,
+    Prompted,
+    SchedulerEvent,
+    Ticket,
+)
+from services.inference.core.scheduling.parked_prefixes import common_length
+from services.inference.core.scheduling.seating import Seating
+
+
+class Advancing:
+    """Applies rows of logits to the branches of a seating, and appends the events of each change."""
+
+    def __init__(self, seating: Seating) -> None:
+        self._seating = seating
+        self.output_tokens_total = 0
+
+    def advance(self, branch: Branch, draft: list[int], rows: Logits, events: list[SchedulerEvent]) -> None:
+        """Continue a branch with the rows after its tokens and after each token of its draft.
+
+        An error in the sampling, constraint or text of a request fails that request alone.
+        """
+        ticket = branch.ticket
+        if not ticket.is_prompted:
+            ticket.is_prompted = True
+            cached = max(0, len(ticket.request.tokens) - ticket.prompt_tokens_computed)
+            events.append(Prompted(ticket.number, cached))
+        try:
+            self._advance(branch, draft, rows, events)
+        except InvalidRequest as error:  # the constraint cannot be enforced any longer
+            self.fail(ticket, FailureCause.CONSTRAINT, str(error), events)
+        except BaseException as error:  # noqa: BLE001 - a panic of a library written in Rust is not an Exception
+            self.fail(ticket, FailureCause.UNEXPECTED, "", events, error)
+
+    def fail(
+        self,
+        ticket: Ticket,
+        cause: FailureCause,
+        reason: str,
+        events: list[SchedulerEvent],
+        error: BaseException | None = None,
+    ) -> None:
+        """Fail a request and remove its branches."""
+        self._seating.remove_ticket(ticket)
+        events.append(Failed(ticket.number, cause, reason, error))
+
+    def drop_cancelled(self, branch: Branch, events: list[SchedulerEvent]) -> None:
+        """End the cancelled candidates of a branch, and the branch with its last candidate."""
+        cancelled = [candidate for candidate in branch.candidates if candidate.is_cancelled]
+        for candidate in cancelled:
+            branch.candidates.remove(candidate)
+            self._end(branch.ticket, candidate, branch.output, FinishReason.CANCELLED, events)
+        if cancelled and not branch.candidates:
+            self._seating.remove(branch)
+
+    def _advance(self, branch: Branch, draft: list[int], logits: Logits, events: list[SchedulerEvent]) -> None:
+        accepted = 0
+        while True:
+            row = branch.output.rank(logits[accepted])
+            drafted = None
+            if accepted < len(draft):
+                drafted = draft[accepted]
+            token = self._draw(branch, row, drafted, events)
+            step = branch.output.accept(token, row)
+            self._report(branch, step, events)
+            if step.finish_reason is not None:
+                self._seating.remove(branch)
+                return
+            branch.tokens.extend(step.tokens)
+            matched = common_length(step.tokens, draft[accepted:], len(draft))
+            branch.computed += matched
+            accepted += matched
+            if matched < len(step.tokens):
+                break
+        if branch.drafter is not None and draft:
+            branch.drafter.judge(len(draft), accepted)
+        assert branch.sequence_id is not None  # noqa: S101 - it was just computed
+        self._seating.tree.truncate(branch.sequence_id, branch.computed)
+
+    def _draw(self, branch: Branch, row: Row, drafted: int | None, events: list[SchedulerEvent]) -> int:
+        """Let every candidate draw, and return the token of those that stay in the branch.
+
+        The drafted token stays if it was drawn, else the most drawn one. Candidates of other tokens part.
+        """
+        groups: dict[int, list[Candidate]] = {}
+        is_random = branch.output.is_random
+        for candidate in branch.candidates:
+            draw = 0.0
+            if is_random:
+                draw = candidate.draw()
+            groups.setdefault(row.choices.pick(draw), []).append(candidate)
+        stays = max(groups, key=lambda token: len(groups[token]))
+        if drafted in groups:
+            stays = drafted
+        for token, candidates in groups.items():
+            if token != stays:
+                self._part(branch, candidates, token, row, events)
+        branch.candidates = groups[stays]
+        return stays
+
+    def _part(
+        self, branch: Branch, candidates: list[Candidate], token: int, row: Row, events: list[SchedulerEvent]
+    ) -> None:
+        """Let the candidates that drew another token continue in a branch of their own."""
+        other = Branch(branch.ticket, [], branch.output.fork(), candidates)
+        step = other.output.accept(token, row)
+        self._report(other, step, events)
+        if step.finish_reason is not None:
+            return
+        assert branch.sequence_id is not None  # noqa: S101 - it was just computed
+        other.tokens = [*branch.tokens, *step.tokens]
+        other.sequence_id = self._seating.tree.fork(branch.sequence_id, branch.computed)
+        if other.sequence_id is not None:
+            other.computed = branch.computed
+        other.last_served = branch.last_served
+        self._seating.branches.append(other)
+
+    def _report(self, branch: Branch, step: Step, events: list[SchedulerEvent]) -> None:
+        number = branch.ticket.number
+        if step.text or step.logprobs:
+            indexes = tuple(candidate.index for candidate in branch.candidates)
+            events.append(Progress(number, indexes, step.text, branch.output.output_tokens, step.logprobs))
+        if step.finish_reason is not None:
+            for candidate in branch.candidates:
+                self._end(branch.ticket, candidate, branch.output, step.finish_reason, events)
+
+    def _end(
+        self,
+        ticket: Ticket,
+        candidate: Candidate,
+        output: Output,
+        reason: FinishReason,
+        events: list[SchedulerEvent],
+    ) -> None:
+        tokens = output.output_tokens
+        ticket.unfinished -= 1
+        ticket.output_tokens += tokens
+        ticket.longest_output = max(ticket.longest_output, tokens)
+        self.output_tokens_total += tokens
+        events.append(Ended(ticket.number, candidate.index, reason, tokens, output.constraint_satisfied))
+        if ticket.unfinished == 0:
+            events.append(Finished(ticket.number, ticket.output_tokens, ticket.longest_output, ticket.rows))

@@ -1,0 +1,33 @@
+"""Reports the load of the models as metrics."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from pagantic_common.telemetry import names
+from pagantic_common.telemetry.metrics import add_counter, add_gauge
+from services.inference.app.models import Models
+
+_GAUGES = (
+    (names.INFERENCE_QUEUED_REQUESTS, "Requests that wait for their first step", "queued_requests"),
+    (names.INFERENCE_RUNNING_SEQUENCES, "Sequences that are being decoded", "running_sequences"),
+    (names.INFERENCE_KV_USED_TOKENS, "KV cache cells in use", "kv_used_tokens"),
+    (names.INFERENCE_KV_CAPACITY_TOKENS, "KV cache cells in all", "kv_capacity_tokens"),
+)
+_COUNTERS = (
+    (names.INFERENCE_OUTPUT_TOKENS, "Tokens given out since the start", "output_tokens_total"),
+    (names.INFERENCE_COMPUTED_TOKENS, "Tokens computed since the start", "computed_tokens_total"),
+    (names.INFERENCE_PREEMPTIONS, "Sequences that lost their cells to others", "preemptions_total"),
+)
+
+
+def report_load(models: Models) -> None:
+    """Add the gauges and counters, which read the load when they are collected."""
+    for name, description, attribute in _GAUGES:
+        add_gauge(name, description, partial(_read_load, models, attribute))
+    for name, description, attribute in _COUNTERS:
+        add_counter(name, description, partial(_read_load, models, attribute))
+
+
+def _read_load(models: Models, attribute: str) -> float:
+    return float(getattr(models.load(), attribute))

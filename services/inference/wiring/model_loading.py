@@ -1,0 +1,61 @@
+"""Loads the models of the settings, with the engine options that hold at that time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from services.inference.adapters.llama_cpp_embedder import EmbedderOptions
+from services.inference.adapters.llama_cpp_engine import MAX_SEQUENCES, EngineOptions
+from services.inference.adapters.llguidance_constraints import Workers
+from services.inference.adapters.model_file import describe_model
+from services.inference.app.models import ModelSpec, ServedModel
+from services.inference.core.embedding import CAPABILITY
+from services.inference.core.tuning import Tuning
+from services.inference.settings import InferenceSettings
+from services.inference.wiring.text_embedding import load_embedding
+from services.inference.wiring.text_generation import load_generation
+
+IDLE_SEQUENCES = 96  # ids for finished sequences whose tokens may be shared
+
+
+class ModelLoader:
+    """Loads models by their specs; the first spec is the default model."""
+
+    def __init__(self, settings: InferenceSettings, default: Path, workers: Workers) -> None:
+        self._settings = settings
+        self._workers = workers
+        self._options = EngineOptions()
+        self._paths = {settings.model_name or default.stem: default}
+        self._paths |= {alias: Path(path) for alias, path in settings.models.items()}
+        self.specs = [
+            ModelSpec(describe_model(path, alias=alias, context_tokens=settings.context_tokens), path.stat().st_size)
+            for alias, path in self._paths.items()
+        ]
+
+    def set_options(self, tuning: Tuning, *, use_extra_bufts: bool) -> None:
+        """Load models with this tuning from now on."""
+        settings = self._settings
+        self._options = EngineOptions(
+            context_tokens=settings.context_tokens,
+            kv_tokens=settings.kv_tokens or 2 * settings.context_tokens,
+            max_sequences=min(MAX_SEQUENCES, settings.max_running + IDLE_SEQUENCES),
+            batch_tokens=tuning.step_tokens,
+            threads=tuning.threads,
+            gpu_layers=settings.gpu_layers,
+            flash_attention=tuning.flash_attention,
+            use_extra_bufts=use_extra_bufts,
+        )
+
+    def disable_extra_bufts(self) -> None:
+        """Load models without the engine's extra buffer types from now on."""
+        self._options = replace(self._options, use_extra_bufts=False)
+
+    async def load(self, spec: ModelSpec) -> ServedModel:
+        """Load a model."""
+        path = self._paths[spec.info.name]
+        if CAPABILITY in spec.info.capabilities:
+            options = EmbedderOptions.like(self._options)
+            return ServedModel(spec.info, await load_embedding(path, spec.info, self._settings, options))
+        generation = await load_generation(path, spec.info, self._settings, self._options, self._workers)
+        return ServedModel(spec.info, generation)

@@ -1,0 +1,52 @@
+"""Loads a model that generates text, with its engine loop and its constraints."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+from pagantic_common.domain.messages import ModelInfo
+from pagantic_common.telemetry.clock import SystemClock
+from services.inference.adapters.jinja_chat_template import JinjaChatTemplate
+from services.inference.adapters.llama_cpp_engine import EngineOptions, LlamaCppEngine
+from services.inference.adapters.llguidance_constraints import LlguidanceCompiler, Workers
+from services.inference.app.engine_loop import EngineLoop
+from services.inference.app.generation import Generation
+from services.inference.app.prepared_request import RequestPreparer
+from services.inference.core.scheduling.batching import Limits
+from services.inference.settings import InferenceSettings
+
+MEMO_ROWS = 64  # rows of logits kept for repeated prompts and first tokens
+MIB = 1024 * 1024
+
+
+async def load_generation(
+    path: Path, info: ModelInfo, settings: InferenceSettings, options: EngineOptions, workers: Workers
+) -> Generation:
+    """Load a model and start its engine loop."""
+    engine = await asyncio.to_thread(LlamaCppEngine, path, info, options)
+    template = JinjaChatTemplate(engine.chat_template, bos_token=engine.bos_text, eos_token=engine.eos_text)
+    clock = SystemClock()
+    loop = EngineLoop(
+        engine,
+        limits=Limits(engine.max_batch_tokens, settings.max_running, settings.queue_capacity, MEMO_ROWS),
+        max_idle_tokens=settings.max_idle_tokens,
+        max_parked_bytes=settings.parked_mib * MIB,
+        clock=clock,
+        post=asyncio.get_running_loop().call_soon_threadsafe,
+        stream_interval_s=settings.stream_interval_ms / 1000,
+    )
+    return Generation(
+        loop=loop,
+        requests=RequestPreparer(engine, template, may_draft=settings.drafting, new_seed=_new_seed),
+        constraints=LlguidanceCompiler(
+            engine.vocab, workers, cache_bytes=settings.constraint_cache_mib * MIB, monotonic_s=clock.monotonic_s
+        ),
+        clock=clock,
+        max_candidates=settings.max_candidates,
+    )
+
+
+def _new_seed() -> int:
+    return int.from_bytes(os.urandom(4), "little")

@@ -1,0 +1,61 @@
+"""Retrieves the context of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pagantic_common.domain.errors import Failure, PaganticError
+from pagantic_common.domain.messages import Message
+from services.orchestrator.app.effects.scope import RunScope
+from services.orchestrator.app.failures import failure_from, is_outage
+from services.orchestrator.core.conversation.prompt import last_user_text
+from services.orchestrator.core.conversation.retrieval import retrieval_confidence
+from services.orchestrator.core.execution import events
+from services.orchestrator.core.model.request import Request
+from services.orchestrator.core.model.response_warning import ResponseWarning
+from services.orchestrator.ports.services import BuiltContext
+
+
+@dataclass(frozen=True, slots=True)
+class Retrieved:
+    """The context message, None for none, how well it covers the question, and what could not be had."""
+
+    message: Message | None = None
+    confidence: float | None = None
+    warnings: tuple[ResponseWarning, ...] = ()
+
+
+async def retrieve(request: Request, history: tuple[Message, ...], scope: RunScope) -> Retrieved:
+    """Return the context that a request's policy asks for, or a warning where it cannot be had for now.
+
+    A collection, retriever or scorer that does not exist fails the request, and so does an outage where the context is
+    required.
+    """
+    policy, query = request.context, last_user_text(request, history)
+    if policy is None:
+        return Retrieved()
+    started_s = scope.clock.monotonic_s()
+    built = BuiltContext(None)
+    failed: PaganticError | None = None
+    try:
+        built = await scope.services.context.build(query, policy, request.hints.model)
+    except PaganticError as error:
+        failed = error
+    await scope.recorder.emit(
+        events.ContextRetrieved(policy.collection, len(built.chunks), built.token_count),
+        duration_s=scope.clock.monotonic_s() - started_s,
+        failure=_failure_of(failed),
+        caused_by=scope.cause,
+    )
+    if failed is None:
+        return Retrieved(built.message, retrieval_confidence(query, built.chunks))
+    if policy.is_required or not is_outage(failed):
+        raise failed
+    text = f"answered without the context of collection {policy.collection!r}: {failure_from(failed).message}"
+    return Retrieved(warnings=(ResponseWarning("context_unavailable", text),))
+
+
+def _failure_of(error: PaganticError | None) -> Failure | None:
+    if error is None:
+        return None
+    return failure_from(error)

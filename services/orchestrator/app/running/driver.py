@@ -1,0 +1,115 @@
+"""Drives the machine of one execution, and records what it tells."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+
+from pagantic_common.domain.deadline import Deadline
+from pagantic_common.domain.errors import Failure
+from services.orchestrator.app.effects.scope import RunScope
+from services.orchestrator.app.effects.table import EFFECTS
+from services.orchestrator.app.recording.recorder import Recorder
+from services.orchestrator.app.running.environment import Environment
+from services.orchestrator.app.running.time_limits import TimeLimits
+from services.orchestrator.app.usage import total_of
+from services.orchestrator.core.execution import events, machine
+from services.orchestrator.core.execution.commands import Finish
+from services.orchestrator.core.execution.events import Payload
+from services.orchestrator.core.execution.inputs import Input
+from services.orchestrator.core.execution.progress import failed_with
+from services.orchestrator.core.execution.replay import Replay
+from services.orchestrator.core.execution.run import Outcome
+from services.orchestrator.core.model.plan import MAX_PARALLEL
+
+
+class Driver:
+    """The machine of one execution, from where it stands to its end.
+
+    Args:
+        begun: Where it stands.
+        limits: How long it may take.
+        deadline: Gives the deadline of a command that begins now.
+        on_decided: Called once the outcome is known, before it is stored.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        recorder: Recorder,
+        begun: Replay,
+        limits: TimeLimits,
+        *,
+        deadline: Callable[[], Deadline],
+        on_decided: Callable[[], None],
+    ) -> None:
+        self.limits = limits
+        self._environment = environment
+        self._recorder = recorder
+        recorder.progress = begun.progress
+        self._outcome = begun.outcome
+        self._is_resumed = begun.is_resumed
+        self._deadline = deadline
+        self._on_decided = on_decided
+
+    def turn(self) -> AbstractAsyncContextManager[None]:
+        """Wait for the turn of the session."""
+        return self._environment.turns.turn(self._outcome.run.request)
+
+    async def begin(self) -> Outcome:
+        """Record that the execution begins or is resumed, and return where it stands."""
+        outcome = self._outcome
+        if self._recorder.has_no_events:
+            await self.record(outcome)
+        if self._is_resumed and not isinstance(outcome.command, Finish):
+            # Durable: an execution that ends its orchestrator each time must not look as if it were resumed once.
+            resumed = events.Resumed(len(self._recorder.progress.steps))
+            await self._recorder.emit(resumed, is_durable=True)
+        return outcome
+
+    def scope(self) -> RunScope:
+        """Return the scope of its effects."""
+        environment = self._environment
+        return RunScope(
+            services=environment.services,
+            conversations=environment.journal,
+            clock=environment.clock,
+            recorder=self._recorder,
+            effects=EFFECTS,
+            tool_slots=asyncio.Semaphore(MAX_PARALLEL),
+            deadline=self._deadline,
+        )
+
+    async def end(self, failure: Failure) -> None:
+        """End the machine from outside. An outcome that is decided already stays."""
+        if self._recorder.is_finishing:
+            await self._recorder.settle()
+            return
+        if self._recorder.has_no_events:
+            await self.record(self._outcome)
+            if isinstance(self._outcome.command, Finish):
+                return
+        failed = failed_with(self._outcome.run, self._recorder.progress, failure)
+        await self.record(machine.step(self._outcome.run, failed), failed)
+
+    async def record(self, outcome: Outcome, happened: Input | None = None) -> None:
+        """Record what the machine told, and the input that it took; the last time with the response."""
+        self._outcome = outcome
+        entries: list[Input] = []
+        if happened is not None:
+            entries.append(happened)
+        command = outcome.command
+        if isinstance(command, Finish):
+            self._on_decided()
+            run = outcome.run
+            used = total_of(run.request, command.response.usage, run.model, self._environment.limits.prices)
+            await self._recorder.finish(
+                outcome.transitions, command.response, turn=command.turn, entries=entries, used=used
+            )
+            return
+        told: list[Payload] = list(outcome.transitions)
+        discarded = outcome.discarded
+        if discarded is not None:
+            told.append(events.AttemptDiscarded(discarded.attempt, discarded.reason))
+        await self._recorder.record_step(told, entries)
