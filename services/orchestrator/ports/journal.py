@@ -119,9 +119,9 @@ class ExecutionJournal(Protocol):
         """
 
     def admit_new(self, record: ExecutionRecord, admitted: Admitted) -> Awaitable[None]:
-        """Store a new execution of this owner under an id that nobody else has, in order with what is written next.
+        """Store a new execution of this owner under a new id, in order with its writes.
 
-        It may be stored some milliseconds later, together with that. What was written for it fails when it does.
+        It may share a transaction some milliseconds later. Its later writes fail when it fails.
         """
 
     async def admit_again(

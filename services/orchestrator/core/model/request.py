@@ -62,7 +62,7 @@ class Reasoning:
 class Hints:
     """The caller's settings for inferences and tools; None and 0 mean not set.
 
-    `sampling` has the set fields of SAMPLING_RANGES, by their names in the contract.
+    `sampling` has the other sampling parameters that are set, by their names in the contract.
     """
 
     max_tokens: int = 0
