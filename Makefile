@@ -103,7 +103,7 @@ unit: setup-dev ## Only the unit tests
 	@$(BIN)/python -m pytest tests/unit
 
 .PHONY: measures
-measures: setup-dev ## Print how long, branched and entangled the source is
+measures: setup-dev ## Print how long, branched and entangled the source is, and hold its limits
 	@$(BIN)/python -m tests.measures
 
 .PHONY: fuzz

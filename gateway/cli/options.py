@@ -15,7 +15,7 @@ from pagantic_common.client import Options
 from pagantic_common.client.hints import REASONING_MODES
 from pagantic_common.domain.defaults import REQUEST_TIMEOUT_S, local_address
 from pagantic_common.domain.ids import is_id
-from pagantic_common.domain.json_text import JsonTextError, parse_json
+from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 
 ORCHESTRATOR = local_address("orchestrator")
 INFERENCE = local_address("inference")

@@ -15,7 +15,7 @@ from gateway.cli.output import UsageError, check_response, print_json, reporting
 from pagantic.orchestrator.v1 import execution_pb2, plan_pb2
 from pagantic_common.client import Client, plan_request, structured_request, vote_request
 from pagantic_common.client.requests import STRATEGIES
-from pagantic_common.domain.json_text import JsonTextError, parse_json
+from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 
 MessageT = TypeVar("MessageT", execution_pb2.SystemRequest, plan_pb2.ExecutionPlan)
 

@@ -26,7 +26,7 @@ from pagantic_common.client.typed_output import (
     with_refusal,
 )
 from pagantic_common.domain.defaults import MAX_MESSAGE_BYTES, REQUEST_TIMEOUT_S, local_address
-from pagantic_common.domain.json_text import dump_json
+from pagantic_common.domain.text.json_text import dump_json
 from pagantic_common.rpc.call import call_stream, call_unary
 from pagantic_common.rpc.channel import open_channel
 

@@ -11,8 +11,8 @@ from pagantic.context.v1 import policy_pb2
 from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.codec.messages import duration_to_proto, tool_choice_to_proto
-from pagantic_common.domain.json_text import dump_json
 from pagantic_common.domain.messages import ToolChoice, ToolChoiceMode
+from pagantic_common.domain.text.json_text import dump_json
 
 # "auto", "required", "none", the name of a tool, or a whole choice; None leaves it to the system.
 Choice = str | ToolChoice | None

@@ -10,8 +10,8 @@ from pagantic.constraint.v1 import contract_pb2
 from pagantic.orchestrator.v1 import execution_pb2, plan_pb2
 from pagantic_common.client.hints import Choice, Options, apply_options, one_of, several
 from pagantic_common.codec.messages import duration_from_proto
-from pagantic_common.domain.json_text import dump_json
 from pagantic_common.domain.messages import ToolChoice, ToolChoiceMode
+from pagantic_common.domain.text.json_text import dump_json
 
 Messages = str | Sequence[message_pb2.Message]
 

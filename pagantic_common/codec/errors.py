@@ -8,7 +8,7 @@ from typing import Any
 from pagantic.common.v1 import error_pb2
 from pagantic_common.codec.enums import EnumCodec
 from pagantic_common.domain.errors import MAX_CAUSES, ErrorCategory, ErrorCode, Failure
-from pagantic_common.domain.json_text import JsonTextError, dump_json, parse_json
+from pagantic_common.domain.text.json_text import JsonTextError, dump_json, parse_json
 
 _CODES = EnumCodec(error_pb2.ErrorCode, ErrorCode, "ERROR_CODE_", unknown=None)
 _CATEGORIES = EnumCodec(error_pb2.ErrorCategory, ErrorCategory, "ERROR_CATEGORY_", unknown=None)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pagantic_common.domain.errors import InvalidRequest
-from pagantic_common.domain.json_text import JsonTextError, parse_json
+from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 
 MAX_CHUNKS: Final = 1000
 MAX_CHUNK_CHARS: Final = 100_000

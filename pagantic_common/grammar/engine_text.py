@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-from pagantic_common.domain.json_text import JsonTextError, parse_json
+from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from pagantic_common.grammar.gbnf import parse_gbnf
 from pagantic_common.grammar.json_schema import find_rounded_value, schema_for_engine
 from pagantic_common.grammar.lark import to_lark

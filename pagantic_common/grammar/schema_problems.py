@@ -7,7 +7,7 @@ from typing import Any
 
 import jsonschema_rs
 
-from pagantic_common.domain.json_text import dump_json
+from pagantic_common.domain.text.json_text import dump_json
 from pagantic_common.grammar.json_schema import shorten
 
 _LIMIT_TEXTS = {

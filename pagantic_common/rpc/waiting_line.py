@@ -14,13 +14,9 @@ class WaitingLine:
     Whenever a call ends, the first of the line is let through, for that call has made room. Every PROBE_S one is let
     through besides, for the service has other callers too. A caller that is let through and refused again takes a new
     ticket: what it lacks may be room for its own request only, and the others must not wait for that.
-
-    Attributes:
-        callers: How many use the line, whether they wait or are served.
     """
 
     def __init__(self) -> None:
-        self.callers = 0
         self._tickets = itertools.count()
         self._line: dict[int, asyncio.Future[None]] = {}
         self._timer: asyncio.TimerHandle | None = None

@@ -14,7 +14,7 @@ from collections import defaultdict
 
 from pagantic.constraint.v1 import contract_pb2
 from pagantic_common.client import Client, structured_request
-from pagantic_common.domain.json_text import parse_json
+from pagantic_common.domain.text.json_text import parse_json
 
 FIELDS = {
     "number": ("the house number alone", ("AddressNumber",)),

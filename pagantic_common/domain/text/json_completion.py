@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from pagantic_common.domain.json_text import JsonTextError, parse_json
+from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 
 NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _NUMBER_CHARS = re.compile(r"[-+0-9.eE]+")

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
-from pagantic_common.domain.json_text import dump_json
+from pagantic_common.domain.text.json_text import dump_json
 from pagantic_common.grammar.engine_text import (
     GrammarError,
     GrammarTooComplexError,

@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass, replace
 
 from pagantic_common.domain.errors import ErrorCode, Internal, InvalidRequest
-from pagantic_common.domain.json_text import JsonTextError, parse_json
 from pagantic_common.domain.messages import Message, Role
+from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement, Stage, Violation
 from services.constraint.core.reports import failed, failure_of_report, passed

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from pagantic_common.domain.errors import ErrorCode
-from pagantic_common.domain.json_text import JsonTextError
+from pagantic_common.domain.text.json_text import JsonTextError
 from pagantic_common.domain.validation import Enforcement, Guarantee, Stage, StageOutcome, StageReport, Violation
 from pagantic_common.grammar.json_schema import Schema
 from pagantic_common.grammar.schema_validator import Validator

@@ -15,7 +15,7 @@ from typing import Any
 import jsonschema_rs
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
-from pagantic_common.domain.json_text import JsonTextError, parse_json
+from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from pagantic_common.domain.validation import Violation
 from pagantic_common.grammar.engine_text import (
     GrammarError,

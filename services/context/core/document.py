@@ -10,7 +10,7 @@ from datetime import datetime
 
 from pagantic_common.domain.chunks import parse_metadata
 from pagantic_common.domain.errors import InvalidRequest
-from pagantic_common.domain.json_text import dump_json
+from pagantic_common.domain.text.json_text import dump_json
 
 _COLLECTION = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _MAX_SOURCE_CHARS = 512

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.ids import check_tool_name
-from pagantic_common.domain.json_text import JsonTextError, parse_json
 from pagantic_common.domain.messages import ToolDefinition, check_message
 from pagantic_common.domain.sampling import SAMPLING_RANGES, check_sampling_value
+from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from services.inference.core.generation import ChatPrompt, InferenceRequest, Sampling
 
 MAX_STOP_STRINGS = 16

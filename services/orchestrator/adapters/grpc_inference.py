@@ -29,6 +29,7 @@ from services.orchestrator.core.model.response import CandidateOutput, Inference
 from services.orchestrator.ports.services import TokenCount
 
 BUSY_RETRY_S = 2.0
+MAX_LINES = 64  # one for each model, and callers may name any
 COUNT_TIMEOUT_S = 10.0
 
 
@@ -81,12 +82,29 @@ class _Answer:
         )
 
 
-class _NoRoomError(Exception):
-    """The inference service refused a call for now."""
+class _Call:
+    """One call of Infer; `refusal` is set once the service had no room for it."""
 
-    def __init__(self, error: Overloaded) -> None:
-        super().__init__(str(error))
-        self.error = error
+    def __init__(self, stream: AsyncGenerator[inference_service_pb2.InferResponse, None], line: WaitingLine) -> None:
+        self._stream = stream
+        self._line = line
+        self.refusal: Overloaded | None = None
+
+    async def responses(self) -> AsyncGenerator[inference_service_pb2.InferResponse, None]:
+        """Yield the responses, none where the call is refused. Any other end of it makes room for the next in line."""
+        is_answered = False
+        try:
+            async with aclosing(self._stream) as responses:
+                async for response in responses:
+                    is_answered = True
+                    yield response
+        except Overloaded as error:
+            if is_answered or error.code is not ErrorCode.INFERENCE_OVERLOADED:
+                raise
+            self.refusal = error
+        finally:
+            if self.refusal is None:
+                self._line.call_ended()
 
 
 def _no_room(waiting: int) -> Overloaded:
@@ -148,47 +166,27 @@ class GrpcInference:
     ) -> AsyncGenerator[inference_service_pb2.InferResponse, None]:
         """Call Infer; a call that finds no room waits in line for it, and is made again, within the patience."""
         end_s = time.monotonic() + self._busy_patience_s
-        line = self._lines.setdefault(request.model, WaitingLine())  # a model that has no room holds up no other
-        line.callers += 1
-        try:
-            ticket = line.take_ticket()
-            refusal = _no_room(len(line))
-            is_let_through = not line or await line.wait(ticket, end_s - time.monotonic())
-            while is_let_through:
-                try:
-                    async with aclosing(self._call(request, line)) as responses:
-                        async for response in responses:
-                            yield response
-                except _NoRoomError as refused:
-                    refusal = refused.error
-                else:
-                    return
-                is_let_through = await line.wait(ticket, end_s - time.monotonic())
-                ticket = line.take_ticket()
-            raise refusal
-        finally:
-            line.callers -= 1
-            if not line.callers:
-                self._lines.pop(request.model, None)
-
-    async def _call(
-        self, request: inference_service_pb2.InferRequest, line: WaitingLine
-    ) -> AsyncGenerator[inference_service_pb2.InferResponse, None]:
-        """Call Infer once; raises _NoRoomError when the service refused it. Any other end of the call makes room."""
-        is_refused = is_answered = False
-        try:
-            async with aclosing(self._peer.call_stream(self._stub.Infer, request)) as responses:
+        line = self._line_of(request.model)
+        ticket = line.take_ticket()
+        refusal = _no_room(len(line))
+        is_let_through = not line or await line.wait(ticket, end_s - time.monotonic())
+        while is_let_through:
+            call = _Call(self._peer.call_stream(self._stub.Infer, request), line)
+            async with aclosing(call.responses()) as responses:
                 async for response in responses:
-                    is_answered = True
                     yield response
-        except Overloaded as error:
-            is_refused = not is_answered and error.code is ErrorCode.INFERENCE_OVERLOADED
-            if is_refused:
-                raise _NoRoomError(error) from None
-            raise
-        finally:
-            if not is_refused:
-                line.call_ended()
+            if call.refusal is None:
+                return
+            refusal = call.refusal
+            is_let_through = await line.wait(ticket, end_s - time.monotonic())
+            ticket = line.take_ticket()
+        raise refusal
+
+    def _line_of(self, model: str) -> WaitingLine:
+        """Return the line of a model: one that has no room holds up no other."""
+        if len(self._lines) >= MAX_LINES:
+            self._lines = {name: line for name, line in self._lines.items() if line}
+        return self._lines.setdefault(model, WaitingLine())
 
     async def sample(self, command: Sample, hints: Hints) -> AsyncGenerator[CandidateOutput | TokenUsage, None]:
         """Yield the prompt's usage, each candidate with its own usage as it ends, then the usage of all."""

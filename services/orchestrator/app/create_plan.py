@@ -18,7 +18,7 @@ from services.orchestrator.app.running.time_limits import time_limits
 from services.orchestrator.app.usage import total_of
 from services.orchestrator.core.model.plan import Plan
 from services.orchestrator.core.model.request import Mode, Request, check_request
-from services.orchestrator.core.model.response import FinishReason, InferenceOutput
+from services.orchestrator.core.model.response import FinishReason, InferenceDelta, InferenceOutput
 from services.orchestrator.core.plans.planning import Planner, made_at, static_plan
 from services.orchestrator.core.plans.result import accept_plan
 
@@ -56,17 +56,28 @@ async def _make_plan(request: Request, environment: Environment) -> Plan:
     if services.planner is Planner.STATIC:
         return made_at(static_plan(request), now())
     command, asked = await planner_command(services, request, environment.limits.plan_bounds)
-    output = InferenceOutput("", FinishReason.ERROR)
+    inference = _Inference()
     try:
         async with aclosing(services.inference.infer(command, asked.hints)) as pieces:
             async for piece in pieces:
-                if isinstance(piece, InferenceOutput):
-                    output = piece
-                else:
-                    output = replace(output, usage=piece.usage, model=piece.model)
+                inference.take(piece)
     finally:
-        await asyncio.shield(asyncio.ensure_future(_count(request, output, environment)))
-    return made_at(plan_of(request, asked, output), now())
+        await asyncio.shield(asyncio.ensure_future(_count(request, inference.output, environment)))
+    return made_at(plan_of(request, asked, inference.output), now())
+
+
+class _Inference:
+    """What an inference has given so far, and what it cost."""
+
+    def __init__(self) -> None:
+        self.output = InferenceOutput("", FinishReason.ERROR)
+
+    def take(self, piece: InferenceDelta | InferenceOutput) -> None:
+        """Keep a piece: the whole output, or what it cost until then."""
+        if isinstance(piece, InferenceOutput):
+            self.output = piece
+        else:
+            self.output = replace(self.output, usage=piece.usage, model=piece.model)
 
 
 async def _count(request: Request, output: InferenceOutput, environment: Environment) -> None:

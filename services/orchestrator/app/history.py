@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.ids import require_id
-from pagantic_common.domain.json_text import JsonTextError, parse_json
+from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from services.orchestrator.core.execution.events import Event
 from services.orchestrator.core.execution.lifecycle import State
 from services.orchestrator.core.model.request import MAX_MODEL_CHARS

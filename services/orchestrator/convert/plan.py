@@ -20,7 +20,7 @@ from pagantic_common.codec.messages import (
     usage_to_proto,
 )
 from pagantic_common.domain.errors import InvalidRequest
-from pagantic_common.domain.json_text import JsonTextError, dump_json, parse_json
+from pagantic_common.domain.text.json_text import JsonTextError, dump_json, parse_json
 from services.orchestrator.convert.contract import output_from_proto, output_to_proto
 from services.orchestrator.convert.retry import retry_from_proto, retry_to_proto
 from services.orchestrator.core.model.plan import (

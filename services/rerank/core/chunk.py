@@ -9,7 +9,7 @@ from typing import Final
 
 from pagantic_common.domain.chunks import MAX_CHUNK_METADATA_BYTES, Chunk, check_chunks, check_min_score, parse_metadata
 from pagantic_common.domain.errors import InvalidRequest
-from pagantic_common.domain.json_text import dump_json
+from pagantic_common.domain.text.json_text import dump_json
 from pagantic_common.domain.text.scoring import TextIndex
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import jsonschema_rs
 
 from pagantic_common.domain.errors import InvalidRequest
-from pagantic_common.domain.json_text import JsonTextError, parse_json
+from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from pagantic_common.grammar.schema_problems import describe_problem, missing_field, unexpected_fields
 from pagantic_common.grammar.schema_validator import SchemaError, build_validator
 

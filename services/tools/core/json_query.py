@@ -12,7 +12,7 @@ import jmespath
 from jmespath.exceptions import JMESPathError
 from jmespath.visitor import TreeInterpreter
 
-from pagantic_common.domain.json_text import JsonTextError, dump_json, parse_json
+from pagantic_common.domain.text.json_text import JsonTextError, dump_json, parse_json
 from services.tools.core.failure import ToolFailed
 
 MAX_QUERY_CHARS: Final = 500

@@ -6,8 +6,8 @@ from pagantic_common.codec import messages as codec
 from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.ids import is_id, is_trace_id
-from pagantic_common.domain.json_text import JsonTextError, parse_json
 from pagantic_common.domain.messages import Message, Role, ToolCall, check_message, check_turn
+from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from pagantic_common.domain.usage import TokenUsage
 
 TEXT = st.text(max_size=20)

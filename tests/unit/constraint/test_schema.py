@@ -4,7 +4,7 @@ import time
 import pytest
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
-from pagantic_common.domain.json_text import JsonTextError
+from pagantic_common.domain.text.json_text import JsonTextError
 from pagantic_common.grammar.json_schema import read_dialect
 from services.constraint.core.model import Limits
 from services.constraint.core.schema import depth_of, find_violations, parse_schema, validator_of

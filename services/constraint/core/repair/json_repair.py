@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from pagantic_common.domain.json_text import JsonTextError, parse_json
 from pagantic_common.domain.text.json_completion import complete_json
+from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from services.constraint.core.paths import printable
 from services.constraint.core.repair.repeated_keys import without_repeated_keys
 from services.constraint.core.repair.tolerant_json import parse_tolerant

@@ -14,7 +14,7 @@ from typing import Any
 
 import cel
 
-from pagantic_common.domain.json_text import JsonTextError, parse_json
+from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from pagantic_common.grammar.json_schema import Schema
 from services.constraint.core.paths import resolve_reference
 from services.constraint.core.rules.check import Check, RuleError, first_line

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pagantic_common.domain.json_text import JsonTextError, parse_json
 from pagantic_common.domain.messages import ToolCall
+from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from services.inference.core.answers.answer_text import AnswerText, Reading
 from services.inference.core.answers.json_scan import JsonScan
 from services.inference.core.generation import ToolCallDelta

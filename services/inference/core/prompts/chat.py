@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pagantic_common.domain.json_text import JsonTextError, dump_json, parse_json
 from pagantic_common.domain.messages import Message, Role, ToolCall, ToolDefinition
+from pagantic_common.domain.text.json_text import JsonTextError, dump_json, parse_json
 from services.inference.core.generation import ChatPrompt
 from services.inference.core.prompts.tool_calls import parameters_of, shown_tools
 

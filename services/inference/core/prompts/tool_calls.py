@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
-from pagantic_common.domain.json_text import dump_json, parse_json
 from pagantic_common.domain.messages import ToolChoice, ToolChoiceMode, ToolDefinition
+from pagantic_common.domain.text.json_text import dump_json, parse_json
 from services.inference.core.generation import ChatPrompt, Constraint, ConstraintKind
 
 

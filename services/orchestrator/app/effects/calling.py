@@ -19,8 +19,8 @@ from pagantic_common.domain.errors import (
     Unavailable,
     failure_of,
 )
-from pagantic_common.domain.json_text import JsonTextError, parse_json
 from pagantic_common.domain.messages import ToolCall, ToolDefinition
+from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from pagantic_common.telemetry.scope import current_deadline, work_scope
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.app.failures import failure_from

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from pagantic_common.domain.json_text import JsonTextError, dump_json, parse_json
 from pagantic_common.domain.messages import Message, Role, ToolDefinition
+from pagantic_common.domain.text.json_text import JsonTextError, dump_json, parse_json
 from services.orchestrator.core.conversation.schema_form import form_of
 from services.orchestrator.core.model.contract import OutputContract, SchemaInPrompt
 from services.orchestrator.core.model.prepared import Prepared

@@ -15,7 +15,7 @@ from typing import Any
 from jinja2 import StrictUndefined, TemplateSyntaxError, nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from pagantic_common.domain.json_text import parse_json
+from pagantic_common.domain.text.json_text import parse_json
 
 MAX_PROMPT_CHARS = 1_000_000
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pagantic_common.domain.errors import Failure
-from pagantic_common.domain.json_text import JsonTextError, parse_json
+from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement
 from services.orchestrator.core.model.plan import Plan, StepResult

@@ -9,9 +9,9 @@ from enum import StrEnum
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.domain.ids import is_trace_id, require_id
-from pagantic_common.domain.json_text import JsonTextError, parse_json
 from pagantic_common.domain.messages import Message, ToolChoice, ToolChoiceMode, check_turn
 from pagantic_common.domain.sampling import check_sampling_value
+from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from services.orchestrator.core.model.contract import OutputContract, Rule
 from services.orchestrator.core.model.plan import Plan
 from services.orchestrator.core.model.retrieval import ContextPolicy

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import rfc8785
 
-from pagantic_common.domain.json_text import dump_json, parse_json
+from pagantic_common.domain.text.json_text import dump_json, parse_json
 
 DEFAULT_REPLICAS = 3
 DEFAULT_TEMPERATURE = 0.7

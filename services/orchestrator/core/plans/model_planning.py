@@ -14,8 +14,8 @@ from types import MappingProxyType
 from typing import Any
 
 from pagantic_common.domain.errors import ErrorCode, Internal
-from pagantic_common.domain.json_text import JsonTextError, parse_json
 from pagantic_common.domain.messages import Message, Role, ToolDefinition
+from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from services.orchestrator.core.conversation.prompt import last_user_text
 from services.orchestrator.core.model.plan import Plan, PlanPolicy, PlanTrace, Step, StepKind, Value, ValueKind
 from services.orchestrator.core.model.request import Request

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pagantic_common.domain.json_text import JsonTextError, dump_json, parse_json
 from pagantic_common.domain.messages import Message, Role
+from pagantic_common.domain.text.json_text import JsonTextError, dump_json, parse_json
 from services.orchestrator.core.conversation.prompt import last_user_text
 from services.orchestrator.core.model.plan import CallResult, Step, Value, ValueKind
 from services.orchestrator.core.model.request import Request

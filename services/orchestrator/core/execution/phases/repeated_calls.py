@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pagantic_common.domain.json_text import JsonTextError, parse_json
 from pagantic_common.domain.messages import Message, Role, ToolCall
+from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from services.orchestrator.core.model.response import ToolCallRecord
 from services.orchestrator.core.model.voting import canonical_json
 
