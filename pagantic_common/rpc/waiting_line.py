@@ -36,7 +36,7 @@ class WaitingLine:
         try:
             await asyncio.wait([turn], timeout=timeout_s)
         except asyncio.CancelledError:
-            if turn.done():  # its turn is another's now
+            if turn.done():  # the next in line takes the turn
                 self.call_ended()
             raise
         finally:

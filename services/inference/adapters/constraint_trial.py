@@ -30,7 +30,7 @@ _HEAP_FIELDS = [
     "fordblks",
     "keepcost",
 ]
-MAX_MEMORY_BYTES = 32 * 1024 * 1024  # of one constraint in the service
+MAX_MEMORY_BYTES = 32 * 1024 * 1024  # limit of each constraint
 
 _TO_ENGINE_TEXT: dict[ConstraintKind, Callable[[str], str]] = {
     ConstraintKind.SCHEMA: engine_text_of_schema,

@@ -166,7 +166,7 @@ async def test_nothing_is_acknowledged_that_is_not_stored(tmp_path, is_chosen):
 
 
 async def test_a_request_without_an_id_that_cannot_be_stored_ends_at_once(tmp_path):
-    journal, inference = SqlJournal(journal_url(tmp_path)), ScriptedInference(None)  # which decodes for ever
+    journal, inference = SqlJournal(journal_url(tmp_path)), ScriptedInference(None)  # decodes for ever
     async with orchestrator(tmp_path, scripted_services(inference=inference), journal=journal) as stub:
 
         def admit_all(*_arguments):

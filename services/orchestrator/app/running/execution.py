@@ -34,9 +34,9 @@ OnEnd = Callable[["Execution", bool], None]  # whether the journal knows that it
 class Phase(Enum):
     """How far an execution is."""
 
-    ADMITTING = auto()  # its id is taken, the journal is asked
+    ADMITTING = auto()  # holds its id, and waits for the journal
     RUNNING = auto()
-    ENDING = auto()  # its outcome is decided and being stored
+    ENDING = auto()  # stores its decided outcome
     ENDED = auto()
 
 

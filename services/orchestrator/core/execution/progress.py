@@ -240,11 +240,11 @@ def lost_call_message(tool: str) -> str:
 def failed_with(run: Run, progress: Progress, failure: Failure, step: str = "") -> Failed:
     """Return the failure of a machine's outstanding command with its partial results and their usage."""
     output = _stopped(progress.inference(step))
-    if step:  # its calls are the execution's
+    if step:  # the execution has the calls of its steps
         return Failed(failure, output=output)
     usage = progress.unended_usage()
     replicas: tuple[Replica, ...] = ()
-    if not run.replicas:  # of a vote that was counted, the machine has them
+    if not run.replicas:  # the machine has the replicas of a counted vote
         replicas = progress.ended_replicas
         usage += progress.vote_usage
     known = {record.id for record in run.records}

@@ -68,7 +68,7 @@ async def _attempt_until_done(step: Step, inputs: Mapping[str, Value], plan: Pla
         if not failure.retryable or number > retry.max_retries:
             usage += plan.progress.usage_of_step(step.name)
             return StepResult(step.name, step.kind, failure=failure, attempts=number, usage=usage)
-        if step.kind == StepKind.INFER:  # what it has streamed so far comes again
+        if step.kind == StepKind.INFER:  # the next attempt streams its text anew
             with attempt_scope(number):
                 await plan.scope.recorder.emit(events.AttemptDiscarded(number, failure.message))
         await plan.scope.clock.sleep(retry.wait_s(number, random.random()))  # noqa: S311 - no secret
