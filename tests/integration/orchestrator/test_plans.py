@@ -386,3 +386,14 @@ async def test_the_events_of_a_steps_inferences_carry_the_attempt_that_they_belo
     ]  # fmt: skip
     discarded = [event.attempt_discarded.attempt for event in events if event.HasField("attempt_discarded")]
     assert discarded == [1, 2]
+
+
+async def test_attempts_of_a_step_are_counted_on_after_its_machine_has_made_several_in_one_run(tmp_path):
+    inference = ScriptedInference(answer("bad"), None, answer("good"))
+    request = plan(step("a", output=SCHEMA, retry=plan_pb2.RetryPolicy(max_retries=2)))
+    request.plan.steps[0].timeout.FromMilliseconds(300)
+    response, events = await ask(tmp_path, request, inference=inference, constraint=ScriptedConstraint("bad"))
+    assert response.content == "good"
+    started = [event.attempt for event in events if event.action == "inference.start"]
+    discarded = [event.attempt_discarded.attempt for event in events if event.HasField("attempt_discarded")]
+    assert (started, discarded) == ([1, 2, 3], [1, 2])

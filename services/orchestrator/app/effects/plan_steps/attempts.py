@@ -53,10 +53,10 @@ async def run_step(step: Step, inputs: Mapping[str, Value], plan: PlanScope) -> 
 
 async def _attempt_until_done(step: Step, inputs: Mapping[str, Value], plan: PlanScope) -> StepResult:
     retry = retry_of(step, plan.request.retry)
-    first_run = max(1, plan.progress.run_of(step.name)[0])
+    run_number = max(1, plan.progress.run_of(step.name)[0])
     usage = TokenUsage()
     for number in itertools.count(1):
-        attempt = StepAttempt(step, inputs, plan, number, first_run + number - 1)
+        attempt = StepAttempt(step, inputs, plan, number, run_number)
         try:
             with attempt_scope(number):
                 done = await _attempt_in_time(attempt)
@@ -68,9 +68,11 @@ async def _attempt_until_done(step: Step, inputs: Mapping[str, Value], plan: Pla
         if not failure.retryable or number > retry.max_retries:
             usage += plan.progress.usage_of_step(step.name)
             return StepResult(step.name, step.kind, failure=failure, attempts=number, usage=usage)
+        last = plan.last_attempts.get(step.name, run_number)
         if step.kind == StepKind.INFER:  # the next attempt streams its text anew
-            with attempt_scope(number):
-                await plan.scope.recorder.emit(events.AttemptDiscarded(number, failure.message))
+            with attempt_scope(last):
+                await plan.scope.recorder.emit(events.AttemptDiscarded(last, failure.message))
+        run_number = last + 1
         await plan.scope.clock.sleep(retry.wait_s(number, random.random()))  # noqa: S311 - no secret
     raise AssertionError("attempts are counted without end")
 

@@ -29,6 +29,7 @@ async def run_infer(attempt: StepAttempt) -> StepDone:
     step, plan, scope = attempt.step, attempt.plan, attempt.scope()
 
     async def record(outcome: Outcome, happened: Input) -> None:
+        plan.last_attempts[step.name] = scope.attempt_of(outcome.run)
         nested = [NestedInput(step.name, attempt.run_number, happened)]
         discarded = outcome.discarded
         if discarded is None:
@@ -38,7 +39,9 @@ async def run_infer(attempt: StepAttempt) -> StepDone:
         with attempt_scope(number):
             await scope.recorder.record_step([events.AttemptDiscarded(number, discarded.reason)], nested)
 
-    outcome = await drive(_begin(attempt), scope, record)
+    begun = _begin(attempt)
+    plan.last_attempts[step.name] = scope.attempt_of(begun.run)
+    outcome = await drive(begun, scope, record)
     plan.model = outcome.run.model or plan.model
     response = _response_of(outcome)
     if response.failure is not None:

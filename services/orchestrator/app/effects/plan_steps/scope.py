@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pagantic_common.domain.errors import Failure
 from pagantic_common.domain.messages import ToolDefinition
@@ -26,6 +26,7 @@ class PlanScope:
         scope: That of the execution.
         enforcement: What the pipeline made of the final step's output.
         model: The alias that served the last inference.
+        last_attempts: The last attempt of each infer step, which may have made several in one run of its machine.
     """
 
     request: Request
@@ -34,6 +35,7 @@ class PlanScope:
     scope: RunScope
     enforcement: Enforcement | None = None
     model: str = ""
+    last_attempts: dict[str, int] = field(default_factory=dict)
 
     @property
     def progress(self) -> Progress:
@@ -59,7 +61,7 @@ class StepAttempt:
     Attributes:
         inputs: What the step works on, by the step that gave it.
         number: From 1, in this process. The first goes on with what an interrupted attempt had done.
-        run_number: From 1, among all runs of the step's machine, those before an interruption included.
+        run_number: Of the run of the step's machine, those before an interruption included: its first attempt.
     """
 
     step: Step
