@@ -61,7 +61,8 @@ class Execution:
 
     Attributes:
         recorder: Its journal and its watchers.
-        size_bytes: Bytes that its request counts with; `request` is that request, None where it was resumed.
+        request: Its request; None until a resumed one is read from the journal.
+        size_bytes: Bytes that its request counts with.
         admission: Done once it is known whether it runs here: None when it does, else the record that has its id.
         ended: Set once the registry has forgotten it.
     """
