@@ -15,7 +15,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from pagantic_common.grammar.gbnf import parse_gbnf
-from pagantic_common.grammar.json_schema import find_rounded_value, schema_for_engine
+from pagantic_common.grammar.json_schema import find_costly_multiple, find_rounded_value, schema_for_engine
 from pagantic_common.grammar.lark import to_lark
 from pagantic_common.grammar.problems import GrammarError, GrammarTooComplexError, Problem
 
@@ -70,7 +70,7 @@ _LIMIT = re.compile(  # in the engine's own words
 def engine_text_of_schema(schema_json: str, *, lenient: bool = False) -> str:
     """Compile a JSON Schema.
 
-    `lenient` leaves out keywords that the engine does not know and numbers that it would round, instead of refusing
+    `lenient` leaves out keywords that the engine does not know and numbers that it cannot enforce, instead of refusing
     them. Raises GrammarError when the text is not a JSON object or boolean, or cannot be enforced, and
     GrammarTooComplexError when it is nested too deeply. Call check_engine_text to find other problems.
     """
@@ -83,12 +83,15 @@ def engine_text_of_schema(schema_json: str, *, lenient: bool = False) -> str:
     }
     schema.pop("x-guidance", None)
     try:
-        rewritten = schema_for_engine(schema, keeps_rounded=not lenient)
+        rewritten = schema_for_engine(schema, keeps_numbers=not lenient)
     except RecursionError:
         raise GrammarTooComplexError(Problem("the schema is nested too deeply")) from None
     rounded = find_rounded_value(rewritten)
     if rounded is not None:
         raise GrammarError(Problem(f"the value {rounded} cannot be enforced: integers are exact up to 2^53"))
+    costly = find_costly_multiple(rewritten)
+    if costly is not None:
+        raise GrammarTooComplexError(Problem(f"the decoder cannot count multiples of {costly}"))
     try:
         text: str = LLMatcher.grammar_from_json_schema(json.dumps(rewritten), overrides=options)
     except ValueError as error:

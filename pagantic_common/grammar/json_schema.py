@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from decimal import Decimal
 from enum import StrEnum
+from math import gcd
 from typing import Any
 
 MAX_SHOWN_CHARS = 200
 MAX_EXACT_INTEGER = 2**53  # doubles are exact up to here
+MAX_MULTIPLE_STATES = 10_000  # of the engine's automaton for a multipleOf: 20 ms; a million take seconds
+_MOST_DIGITS = 6  # the states for more last digits exceed that limit by themselves
 
 Schema = dict[str, Any] | bool
 
@@ -80,24 +85,52 @@ _LATER: dict[Dialect, frozenset[str]] = {
 }
 
 
-def schema_for_engine(schema: Schema, *, keeps_rounded: bool = True) -> Schema:
+def schema_for_engine(schema: Schema, *, keeps_numbers: bool = True) -> Schema:
     """Return the schema without the keywords that mean nothing in its draft.
 
     The engine reads every keyword of every draft, and refuses an unknown `$schema`. Paths in the schema do not change,
-    so references hold. Keywords whose numbers the engine would round are kept or left out, by `keeps_rounded`.
+    so references hold. Keywords whose numbers the engine cannot enforce are kept or left out, by `keeps_numbers`.
     """
     dialect, _ = read_dialect(schema)
-    rewritten: Schema = _Rewriting(dialect, keeps_rounded=keeps_rounded).rewrite(schema)
+    rewritten: Schema = _Rewriting(dialect, keeps_numbers=keeps_numbers).rewrite(schema)
     return rewritten
 
 
-def is_rounded(key: str, value: Any) -> bool:
-    """Tell whether the engine would round the keyword's number: it reads numbers as doubles."""
-    return key in _WITH_NUMBERS and _find_large_integer(value) is not None
+def is_unenforceable(key: str, value: Any) -> bool:
+    """Tell whether the engine would round the keyword's number, or take seconds to build its automaton."""
+    return (key in _WITH_NUMBERS and _find_large_integer(value) is not None) or _is_costly(key, value)
 
 
 def find_rounded_value(schema: Any) -> int | None:
     """Return an integer of a `const` or `enum` that the engine would round: no output could be valid."""
+    for key, value in _keywords(schema):
+        if key in _VALUES and (rounded := _find_large_integer(value)) is not None:
+            return rounded
+    return None
+
+
+def find_costly_multiple(schema: Any) -> float | Decimal | None:
+    """Return a `multipleOf` whose automaton is too large to build."""
+    return next((value for key, value in _keywords(schema) if _is_costly(key, value)), None)
+
+
+def multiple_states(divisor: float | Decimal) -> int:
+    """Return how many states an automaton needs to tell the multiples of a positive number by their decimal digits.
+
+    A bound from B. Alexeev, "Minimal DFA for testing divisibility" (2004): the last N digits decide on the divisor's
+    factors 2 and 5, and the remainder by its other factors decides the rest. Factors of 10 are free.
+    """
+    digits = Decimal(str(divisor)).normalize().as_tuple().digits
+    number = int("".join(map(str, digits)))
+    return int(min((10**last - 1) // 9 + number // gcd(number, 10**last) for last in range(_MOST_DIGITS + 1)))
+
+
+def _is_costly(key: str, value: Any) -> bool:
+    is_number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+    return key == "multipleOf" and is_number and value > 0 and multiple_states(value) > MAX_MULTIPLE_STATES
+
+
+def _keywords(schema: Any) -> Iterator[tuple[str, Any]]:
     waiting = [schema]
     while waiting:
         value = waiting.pop()
@@ -106,13 +139,11 @@ def find_rounded_value(schema: Any) -> int | None:
         if not isinstance(value, dict):
             continue
         for key, item in value.items():
-            if key in _VALUES and (rounded := _find_large_integer(item)) is not None:
-                return rounded
+            yield key, item
             if key in SCHEMAS_BY_NAME and isinstance(item, dict):
                 waiting += item.values()
             elif key not in NO_SCHEMAS:
                 waiting.append(item)
-    return None
 
 
 def _find_large_integer(value: Any) -> int | None:
@@ -129,10 +160,10 @@ def _find_large_integer(value: Any) -> int | None:
 
 
 class _Rewriting:
-    def __init__(self, dialect: Dialect, *, keeps_rounded: bool) -> None:
+    def __init__(self, dialect: Dialect, *, keeps_numbers: bool) -> None:
         self.dialect = dialect
         self.later = _LATER[dialect]
-        self.keeps_rounded = keeps_rounded
+        self.keeps_numbers = keeps_numbers
 
     def rewrite(self, value: Any, *, is_schema: bool = True) -> Any:
         """Rewrite a schema, or a value at another place, where a `$ref` may refer to a schema."""
@@ -152,7 +183,7 @@ class _Rewriting:
             return find_dialect(item) is None
         if not is_schema:
             return False
-        return key in self.later or (not self.keeps_rounded and is_rounded(key, item))
+        return key in self.later or (not self.keeps_numbers and is_unenforceable(key, item))
 
     def _rewrite_member(self, key: str, item: Any) -> Any:
         if key in NO_SCHEMAS:

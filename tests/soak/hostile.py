@@ -34,6 +34,11 @@ def _infer(**fields):
     return {"text": "hello", "max_tokens": 8, **fields}
 
 
+def _multiple_of_both(number):
+    """Return a schema that costs all the time that a trial has: its automaton counts the multiples of a product."""
+    return json.dumps({"type": "integer", "allOf": [{"multipleOf": 9_973}, {"multipleOf": 9_001 + number % 998}]})
+
+
 NEVER = [{"name": "never", "expression": "false"}]
 MARKS = "e" + "\u0301\u0323" * MANY
 
@@ -43,7 +48,7 @@ REQUESTS = (
     ("InferenceService/Infer", lambda _: _infer(sampling={"temperature": 1e308, "top_p": 5e-324})),
     (
         "InferenceService/Infer",
-        lambda n: _infer(constraint={"schema_json": _multiple_of(999_961 + n)}),
+        lambda n: _infer(constraint={"schema_json": _multiple_of_both(n)}),
     ),
     ("InferenceService/Infer", lambda n: _infer(constraint={"regex": f"(a{{1000}}){{{900 + n % 99}}}"})),
     ("InferenceService/Infer", lambda _: _infer(constraint={"schema_json": DEEP})),

@@ -22,7 +22,7 @@ from pagantic_common.grammar.engine_text import (
     engine_text_of_schema,
     engine_text_of_values,
 )
-from pagantic_common.grammar.json_schema import NO_SCHEMAS, SCHEMAS_BY_NAME, Schema, is_rounded, schema_for_engine
+from pagantic_common.grammar.json_schema import NO_SCHEMAS, SCHEMAS_BY_NAME, Schema, is_unenforceable, schema_for_engine
 from services.constraint.core.model import Limits
 from services.constraint.core.schema import open_schema, warnings_of
 
@@ -122,7 +122,7 @@ def _compile_schema(source: Source, limits: Limits) -> Compiled:
     except GrammarError:
         pass
     else:
-        return Compiled(source.hash, engine_text, tuple(_rounded(schema))[:MAX_UNSUPPORTED], warnings)
+        return Compiled(source.hash, engine_text, tuple(_unenforceable(schema))[:MAX_UNSUPPORTED], warnings)
     try:
         engine_text = engine_text_of_schema(source.text, lenient=True)
         objections = check_engine_text(engine_text)
@@ -131,7 +131,7 @@ def _compile_schema(source: Source, limits: Limits) -> Compiled:
             reason = str(error).removeprefix(_UNSATISFIABLE).lstrip(" :")
             raise InvalidRequest(f"no JSON satisfies the schema{reason and f': {reason}'}") from None
         return _compile_type(source, schema, str(error))
-    unsupported = _rounded(schema)
+    unsupported = _unenforceable(schema)
     unsupported += [place for objection in objections for place in _places_of(objection, schema_for_engine(schema))]
     return Compiled(source.hash, engine_text, tuple(dict.fromkeys(unsupported))[:MAX_UNSUPPORTED], warnings)
 
@@ -164,8 +164,8 @@ def _places_of(warning: str, schema: Schema) -> list[Unsupported]:
     return unsupported or [Unsupported(warning[:_MAX_REASON_CHARS], "")]
 
 
-def _rounded(schema: Schema) -> list[Unsupported]:
-    return _find(schema_for_engine(schema), is_rounded)
+def _unenforceable(schema: Schema) -> list[Unsupported]:
+    return _find(schema_for_engine(schema), is_unenforceable)
 
 
 def _find(schema: Any, is_wanted: Callable[[str, Any], bool]) -> list[Unsupported]:

@@ -34,8 +34,8 @@ from services.inference.core.generation import Constraint, ConstraintKind
 from services.inference.settings import InferenceSettings
 
 MIB = 1024 * 1024
-BOMB = '{"type":"integer","multipleOf":999961}'  # minutes, or gigabytes
-LARGE = '{"type":"integer","multipleOf":149993}'  # quick, but 60 MB
+BOMB = '{"type":"integer","allOf":[{"multipleOf":9973},{"multipleOf":9967}]}'  # minutes, or gigabytes
+LARGE = '{"type":"integer","allOf":[{"multipleOf":499},{"multipleOf":307}]}'  # quick, but 60 MB
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +112,7 @@ async def test_the_kept_constraints_stay_within_their_bytes(compiler):
         (schema('{"items":' * 130 + "{}" + "}" * 130), ErrorCode.CONSTRAINT_TOO_COMPLEX),
         (schema('{"not":' * 10_000 + "{}" + "}" * 10_000), ErrorCode.CONSTRAINT_GRAMMAR_INVALID),
         (schema('{"const": 9007199254740993}'), ErrorCode.CONSTRAINT_GRAMMAR_INVALID),
+        (schema('{"type": "integer", "multipleOf": 999961}'), ErrorCode.CONSTRAINT_TOO_COMPLEX),
         (schema('{"description": "' + "x" * 262_144 + '"}'), ErrorCode.CONSTRAINT_TOO_COMPLEX),
         (Constraint(ConstraintKind.REGEX, "(a{1000}){999}"), ErrorCode.CONSTRAINT_TOO_COMPLEX),
         (Constraint(ConstraintKind.REGEX, "("), ErrorCode.CONSTRAINT_GRAMMAR_INVALID),

@@ -49,6 +49,14 @@ def test_numbers_that_decoding_would_round_are_listed():
     assert bound.unsupported == (Unsupported("maximum", "/maximum"),)
 
 
+def test_a_multiple_that_would_take_seconds_to_build_is_left_to_the_check_after_decoding():
+    place = "/properties/a/multipleOf"
+    compiled = compile_source(
+        schema({"type": "object", "properties": {"a": {"type": "integer", "multipleOf": 999_961}}}), LIMITS
+    )
+    assert compiled.unsupported == (Unsupported("multipleOf", place),)
+
+
 def test_schema_that_decoding_enforces_has_nothing_unsupported():
     assert compile_source(schema({"type": "string", "maxLength": 65535}), LIMITS).unsupported == ()
 

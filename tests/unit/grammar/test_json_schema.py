@@ -1,9 +1,11 @@
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pagantic_common.grammar.engine_text import check_engine_text, engine_text_of_schema
-from pagantic_common.grammar.json_schema import schema_for_engine
+from pagantic_common.grammar.json_schema import multiple_states, schema_for_engine
 from services.constraint.core.grammars import derives
 
 DRAFT_4 = "http://json-schema.org/draft-04/schema#"
@@ -56,3 +58,31 @@ def test_a_declared_key_is_never_decoded_twice():
     text = engine_text_of_schema(json.dumps({"type": "object", "properties": {"a": {"type": "integer"}}}))
     assert derives(text, '{"a": 1, "b": 2}')
     assert not derives(text, '{"a": 1, "a": 2}')
+
+
+def states_by_trying(number):
+    """Count the states of the smallest automaton, by refining a partition of the remainders until it is stable."""
+    group_of = [remainder == 0 for remainder in range(number)]
+    while True:
+        seen = [
+            (group_of[remainder], *(group_of[(10 * remainder + digit) % number] for digit in range(10)))
+            for remainder in range(number)
+        ]
+        names = {key: name for name, key in enumerate(dict.fromkeys(seen))}
+        refined = [names[key] for key in seen]
+        if len(set(refined)) == len(set(group_of)):
+            return len(set(refined))
+        group_of = refined
+
+
+@given(st.integers(1, 600).filter(lambda number: number % 10))
+def test_the_states_that_count_multiples_are_never_fewer_than_reckoned_for_the_limit(number):
+    assert states_by_trying(number) <= multiple_states(number) <= number
+
+
+@pytest.mark.parametrize(
+    ("divisor", "states"),
+    [(999_961, 999_961), (65_536, 5_207), (10**300, 1), (0.01, 1), (1e-300, 1), (3.14159, 314_159)],
+)
+def test_states_depend_on_the_digits_of_a_divisor_and_not_on_its_size(divisor, states):
+    assert multiple_states(divisor) == states
