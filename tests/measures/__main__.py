@@ -3,11 +3,12 @@
 import statistics
 import sys
 
-from tests.measures.source import read_modules, rooms
+from tests.measures.source import read_modules, room_of, rooms
 
 MAX_COMPLEXITY = 10
 MAX_NESTING = 4
 MAX_IMPORTS = 12
+MAX_ROOMS = 10
 MAX_ROOM = 13
 SHOWN = 12
 APP = "services.orchestrator.app."
@@ -38,6 +39,11 @@ def quantile(values, share):
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
+def rooms_of(module):
+    """Return the other rooms that a module imports from."""
+    return {room_of(name) for name in module.imports} - {room_of(module.name)}
+
+
 def lines_of(modules):
     functions = [function for module in modules for function in module.functions]
     total = sum(module.lines for module in modules)
@@ -51,6 +57,7 @@ def lines_of(modules):
         ("complexity of a function", [one.complexity for one in functions]),
         ("nesting of a function", [one.nesting for one in functions]),
         ("modules of ours that a module imports", list(fan_outs.values())),
+        ("rooms that a module imports from", [len(rooms_of(module)) for module in modules]),
     ):
         yield f"{name}: median {statistics.median(values):g}, p90 {quantile(values, 0.9)}, most {max(values)}"
     yield f"functions over complexity {MAX_COMPLEXITY}: {len(branched)}, {100 * len(branched) / len(functions):.1f} %"
@@ -71,6 +78,8 @@ def breaches_of(modules):
                 yield f"{function.name} nests {function.nesting} deep, at most {MAX_NESTING}"
         if len(module.imports) > MAX_IMPORTS and module.name not in MAY_IMPORT_MORE:
             yield f"{module.name} imports {len(module.imports)} of our modules, at most {MAX_IMPORTS}"
+        if len(rooms_of(module)) > MAX_ROOMS:
+            yield f"{module.name} imports from {len(rooms_of(module))} rooms, at most {MAX_ROOMS}"
     for room, count in rooms(modules).items():
         if count > MAX_ROOM:
             yield f"{room} holds {count} modules, at most {MAX_ROOM}"

@@ -59,11 +59,16 @@ def read_module(path, root, names):
     )
 
 
+def room_of(name):
+    """Return the folder that holds a module."""
+    return name.rpartition(".")[0]
+
+
 def rooms(modules):
     """Return how many modules each folder holds, without those of its subfolders."""
     counts = {}
     for module in modules:
-        room = module.name.rpartition(".")[0]
+        room = room_of(module.name)
         counts[room] = counts.get(room, 0) + 1
     return counts
 
