@@ -1,4 +1,4 @@
-"""Workers that are threads of this process, for tests and for programs that trust their schemas."""
+"""Work in threads of this process: workers for trusted schemas, and a guard against panics."""
 
 from __future__ import annotations
 
@@ -15,3 +15,13 @@ class ThreadWorkers:
     async def run(self, work: Callable[..., ResultT], *arguments: object) -> ResultT:
         """Run in a thread."""
         return await asyncio.to_thread(work, *arguments)
+
+
+def without_panic(work: Callable[..., ResultT], arguments: tuple[object, ...]) -> ResultT:
+    """Do the work; turn a panic of a library written in Rust, which is not an Exception, into a RuntimeError."""
+    try:
+        return work(*arguments)
+    except Exception:
+        raise
+    except BaseException as panic:
+        raise RuntimeError("a library panicked") from panic

@@ -1,4 +1,4 @@
-"""Knobs of the inference service, read as PAGANTIC_INFERENCE_<NAME>."""
+"""Settings of the inference service, read as PAGANTIC_INFERENCE_<NAME>."""
 
 from __future__ import annotations
 

@@ -19,9 +19,9 @@ from llguidance.llamacpp import lltokenizer_from_vocab
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Overloaded
 from pagantic_common.grammar.engine_text import GrammarError, has_pattern, start_matcher
+from pagantic_common.workers.thread_workers import without_panic
 from pagantic_common.workers.work_cache import WorkCache
 from services.inference.adapters.constraint_trial import refusal, try_constraint
-from services.inference.app.preparation import without_panic
 from services.inference.core.decoding.sampling import Logits
 from services.inference.core.generation import Constraint, ConstraintKind
 

@@ -15,6 +15,7 @@ from contextvars import copy_context
 from typing import Any, TypeVar
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Overloaded, Unavailable
+from pagantic_common.workers.thread_workers import without_panic
 from services.inference.ports import Tokenizer
 
 THREADS = 2
@@ -104,13 +105,3 @@ class Preparation:
 
     def _end(self, _call: asyncio.Future[Any]) -> None:
         self._pending -= 1
-
-
-def without_panic(work: Callable[..., ResultT], arguments: tuple[object, ...]) -> ResultT:
-    """Do the work; turn a panic of a library written in Rust, which is not an Exception, into a RuntimeError."""
-    try:
-        return work(*arguments)
-    except Exception:
-        raise
-    except BaseException as panic:
-        raise RuntimeError("a library panicked") from panic

@@ -42,15 +42,14 @@ class PlanScope:
         """What has happened inside the plan."""
         return self.scope.recorder.progress
 
-    def is_final(self, step: Step) -> bool:
+    def is_final(self, step: Step | StepResult) -> bool:
         """Tell whether a step's output is the plan's."""
         return step.name == self.plan.steps[-1].name
 
     def take_ended(self) -> tuple[StepResult, ...]:
         """Return the results of the steps that had ended before an interruption."""
         ended = self.progress.steps
-        final = self.plan.steps[-1].name if self.plan.steps else ""
-        self.enforcement = next((one.enforcement for one in ended if one.result.name == final), None)
+        self.enforcement = next((one.enforcement for one in ended if self.is_final(one.result)), None)
         return tuple(one.result for one in ended)
 
 
