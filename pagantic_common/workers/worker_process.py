@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import socket
 import subprocess
 import sys
@@ -134,7 +135,7 @@ class WorkerProcess:
         alarm = threading.Timer(time_s, self._kill_slow, (used_s,))
         alarm.start()
         try:
-            self._socket.send(job)
+            self._socket.send_bytes(pickle.dumps(job))
             return self._socket.recv_bytes()
         except (EOFError, OSError):
             if not used_s:

@@ -29,6 +29,7 @@ class Terminal:
         self.pid, self.file = pty.fork()
         if self.pid == 0:
             os.chdir(ROOT)
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # a background job ignores it
             environment = {key: value for key, value in system.environment.items() if key != "COLUMNS"}
             os.execvpe(command[0], command, environment | {"TERM": "xterm"})  # noqa: S606 - no shell is wanted
         fcntl.ioctl(self.file, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 80, 0, 0))

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from typing import Any
+
+# Lists and objects in each other. Python's own limit depends on its version and on the caller's stack; recursive code
+# that takes two frames for a level still has room within it.
+MAX_DEPTH = 256
 
 
 class JsonTextError(ValueError):
@@ -32,17 +37,41 @@ def parse_json(text: str, *, is_rewritable: bool = False) -> Any:
         value = json.loads(text, parse_constant=_reject_constant, parse_float=parse_float)
         if is_rewritable and "\\u" in text:
             json.dumps(value, ensure_ascii=False).encode()
+        if text.count("[") + text.count("{") > MAX_DEPTH:
+            _check_depth(value)
     except json.JSONDecodeError as error:
         raise JsonTextError(f"line {error.lineno} column {error.colno}: {error.msg.lower()}") from None
     except UnicodeEncodeError:
         raise JsonTextError("an escape gives half of a surrogate pair") from None
     except RecursionError:
-        raise JsonTextError("nested too deeply") from None
+        raise _too_deep() from None
     except ValueError as error:  # an integer of more digits than Python converts
         if isinstance(error, JsonTextError):
             raise
         raise JsonTextError("an integer has too many digits") from None
     return value
+
+
+def _check_depth(value: Any) -> None:
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [item for parent in level for item in _containers(parent)]
+        if not level:
+            return
+    raise _too_deep()
+
+
+def _containers(parent: Any) -> list[Any]:
+    children: Iterable[Any] = ()
+    if isinstance(parent, dict):
+        children = parent.values()
+    elif isinstance(parent, list):
+        children = parent
+    return [child for child in children if isinstance(child, dict | list)]
+
+
+def _too_deep() -> JsonTextError:
+    return JsonTextError(f"nested too deeply: at most {MAX_DEPTH} levels are taken")
 
 
 def dump_json(value: Any) -> str:

@@ -3,6 +3,7 @@ import re
 import pytest
 
 from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.domain.text.json_text import MAX_DEPTH
 from services.constraint.core.model import Rule
 from services.constraint.core.rules.compiled import compile_rules
 
@@ -100,9 +101,11 @@ def test_names_are_unique():
 
 
 def test_a_value_that_is_nested_too_deeply_fails_the_rule():
-    deep = "[" * 600 + "]" * 600
-    (found,) = compile_rules((Rule("r", expression="value != null"),)).check(deep)
-    assert "nested too deeply" in found.message or "cannot be evaluated" in found.message
+    rules = compile_rules((Rule("r", expression="value != null"),))
+    for depth in (MAX_DEPTH + 1, 600, 100_000):
+        (found,) = rules.check("[" * depth + "]" * depth)
+        assert "nested too deeply" in found.message
+    assert rules.check("[" * MAX_DEPTH + "]" * MAX_DEPTH) == []
 
 
 def test_a_pattern_that_is_no_text_is_refused():

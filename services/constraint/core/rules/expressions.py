@@ -189,10 +189,8 @@ def _value_of(output: str) -> Any:
     """Return the `value` of a rule; raises _EvaluationError when there is none."""
     try:
         return as_doubles(parse_json(output))
-    except JsonTextError:
-        raise _EvaluationError("the output is not JSON, so there is no value") from None
-    except RecursionError:
-        raise _EvaluationError("the value is nested too deeply") from None
+    except JsonTextError as error:
+        raise _EvaluationError(f"the output is not JSON, so there is no value: {error}") from None
 
 
 _SIZE = "unicode_size"
