@@ -1,4 +1,4 @@
-"""The correlation and the deadline of the current work. Set once per call, read anywhere below it."""
+"""The caller, the correlation and the deadline of the current work. Set once per call, read anywhere below it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,18 @@ from dataclasses import replace
 
 from opentelemetry import trace
 
+from pagantic_common.domain.access.principal import LOCAL, Principal
 from pagantic_common.domain.correlation import CorrelationContext
 from pagantic_common.domain.deadline import Deadline
 
+_principal: ContextVar[Principal] = ContextVar("principal", default=LOCAL)
 _correlation: ContextVar[CorrelationContext] = ContextVar("correlation", default=CorrelationContext())  # noqa: B039
 _deadline: ContextVar[Deadline] = ContextVar("deadline", default=Deadline())  # noqa: B039
+
+
+def current_principal() -> Principal:
+    """Return the caller that the current work is for."""
+    return _principal.get()
 
 
 def current_scope() -> CorrelationContext:
@@ -47,9 +54,13 @@ def current_deadline() -> Deadline:
 
 @contextmanager
 def work_scope(
-    *, correlation: CorrelationContext | None = None, deadline: Deadline | None = None, is_detached: bool = False
+    *,
+    principal: Principal | None = None,
+    correlation: CorrelationContext | None = None,
+    deadline: Deadline | None = None,
+    is_detached: bool = False,
 ) -> Iterator[None]:
-    """Set correlation and deadline for the work inside; without one, that of the work outside stays.
+    """Set caller, correlation and deadline for the work inside; without one, that of the work outside stays.
 
     The deadline of the work outside also bounds the work inside, unless that is detached: detached work serves more
     callers than the one that began it.
@@ -57,6 +68,7 @@ def work_scope(
     bound = _deadline.get()
     if is_detached:
         bound = Deadline()
+    principal_token = _principal.set(principal or _principal.get())
     correlation_token = _correlation.set(correlation or _correlation.get())
     deadline_token = _deadline.set(min(deadline or Deadline(), bound))
     try:
@@ -66,5 +78,6 @@ def work_scope(
         try:
             _deadline.reset(deadline_token)
             _correlation.reset(correlation_token)
+            _principal.reset(principal_token)
         except ValueError:
             pass

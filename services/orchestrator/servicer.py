@@ -12,6 +12,7 @@ from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as rpc
 from pagantic_common.domain.ids import require_id
+from pagantic_common.telemetry.scope import current_principal
 from services.orchestrator.app.executions import Executions
 from services.orchestrator.app.history import History
 from services.orchestrator.app.running.submission import Submission
@@ -21,6 +22,7 @@ from services.orchestrator.convert.plan import plan_to_proto
 from services.orchestrator.convert.record import record_to_proto, session_to_proto, usage_total_to_proto
 from services.orchestrator.convert.request import fingerprint_of, request_from_proto
 from services.orchestrator.convert.response import response_to_proto
+from services.orchestrator.core.model.keys import ExecutionKey, SessionKey
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -41,8 +43,9 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
     def _decode(self, request: execution_pb2.SystemRequest) -> Submission:
         """Return a request that is not too large; one without an id is given one."""
         size_bytes = request.ByteSize()
-        self._executions.check_size(request.request_id, size_bytes, len(request.messages))
-        decoded = request_from_proto(request, request.request_id or self._executions.new_request_id())
+        self._executions.check_size(_execution(request.request_id), size_bytes, len(request.messages))
+        request_id = request.request_id or self._executions.new_request_id()
+        decoded = request_from_proto(request, request_id, _tenant())
         return Submission(decoded, fingerprint_of(request), size_bytes, has_new_id=not request.request_id)
 
     async def Execute(self, request: execution_pb2.SystemRequest, context: Context) -> execution_pb2.SystemResponse:
@@ -56,15 +59,16 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
                 yield event_to_proto(event)
 
     async def CancelExecution(self, request: pb.CancelExecutionRequest, context: Context) -> pb.CancelExecutionResponse:
-        state = await self._executions.cancel(require_id("request_id", request.request_id))
+        state = await self._executions.cancel(_execution(require_id("request_id", request.request_id)))
         return pb.CancelExecutionResponse(state=state_to_proto(state))
 
     async def GetExecution(self, request: pb.GetExecutionRequest, context: Context) -> pb.GetExecutionResponse:
-        record = await self._history.execution(request.request_id)
+        record = await self._history.execution(_execution(request.request_id))
         return pb.GetExecutionResponse(execution=record_to_proto(record))
 
     async def ListExecutions(self, request: pb.ListExecutionsRequest, context: Context) -> pb.ListExecutionsResponse:
         page = await self._history.executions(
+            tenant=_tenant(),
             page_size=request.page_size,
             page_token=request.page_token,
             session_id=request.session_id,
@@ -74,12 +78,13 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         return pb.ListExecutionsResponse(executions=encoded, next_page_token=page.next_token)
 
     async def GetTimeline(self, request: pb.GetTimelineRequest, context: Context) -> pb.GetTimelineResponse:
-        page = await self._history.timeline(request.request_id, request.after_sequence, request.max_events)
+        key = _execution(request.request_id)
+        page = await self._history.timeline(key, request.after_sequence, request.max_events)
         encoded = [event_to_proto(event) for event in page.events]
         return pb.GetTimelineResponse(events=encoded, next_after_sequence=page.next_after)
 
     async def ResumeExecution(self, request: pb.ResumeExecutionRequest, context: Context) -> pb.ResumeExecutionResponse:
-        state = await self._executions.resume(require_id("request_id", request.request_id))
+        state = await self._executions.resume(_execution(require_id("request_id", request.request_id)))
         return pb.ResumeExecutionResponse(state=state_to_proto(state))
 
     async def CreatePlan(self, request: pb.CreatePlanRequest, context: Context) -> pb.CreatePlanResponse:
@@ -88,20 +93,23 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         return pb.CreatePlanResponse(plan=plan_to_proto(plan))
 
     async def GetSession(self, request: pb.GetSessionRequest, context: Context) -> pb.GetSessionResponse:
-        session = await self._history.session(request.session_id, request.max_messages, request.before_position)
+        key = _session(request.session_id)
+        session = await self._history.session(key, request.max_messages, request.before_position)
         return pb.GetSessionResponse(session=session_to_proto(session))
 
     async def ListSessions(self, request: pb.ListSessionsRequest, context: Context) -> pb.ListSessionsResponse:
-        page = await self._history.sessions(request.page_size, request.page_token)
+        page = await self._history.sessions(_tenant(), request.page_size, request.page_token)
         encoded = [session_to_proto(session) for session in page.items]
         return pb.ListSessionsResponse(sessions=encoded, next_page_token=page.next_token)
 
     async def UpdateSession(self, request: pb.UpdateSessionRequest, context: Context) -> pb.UpdateSessionResponse:
-        session = await self._history.update_session(request.session_id, dict(request.state_json), request.removed_keys)
+        key = _session(request.session_id)
+        session = await self._history.update_session(key, dict(request.state_json), request.removed_keys)
         return pb.UpdateSessionResponse(session=session_to_proto(session))
 
     async def GetUsage(self, request: pb.GetUsageRequest, context: Context) -> pb.GetUsageResponse:
         page = await self._history.usage(
+            tenant=_tenant(),
             session_id=request.session_id,
             model=request.model,
             page_size=request.page_size,
@@ -111,5 +119,17 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         return pb.GetUsageResponse(totals=encoded, next_page_token=page.next_token)
 
     async def DeleteSession(self, request: pb.DeleteSessionRequest, context: Context) -> pb.DeleteSessionResponse:
-        await self._history.delete_session(request.session_id)
+        await self._history.delete_session(_session(request.session_id))
         return pb.DeleteSessionResponse()
+
+
+def _tenant() -> str:
+    return current_principal().tenant
+
+
+def _execution(request_id: str) -> ExecutionKey:
+    return ExecutionKey(_tenant(), request_id)
+
+
+def _session(session_id: str) -> SessionKey:
+    return SessionKey(_tenant(), session_id)

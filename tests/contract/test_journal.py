@@ -10,6 +10,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import create_engine, text
 
+from pagantic_common.domain.access.principal import DEFAULT_TENANT
 from pagantic_common.domain.correlation import CorrelationContext
 from pagantic_common.domain.errors import (
     Aborted,
@@ -40,6 +41,7 @@ from services.orchestrator.ports.journal import (
     UsageTotal,
     Write,
 )
+from tests.support.keys import execution, session
 
 NOW = SystemClock().now()
 SAID = Inferred(InferenceOutput("hello", FinishReason.STOP))
@@ -91,19 +93,19 @@ def opened(database_url):
 
 
 async def sequences(journal, request_id):
-    return [one.sequence for one in await journal.timeline(request_id)]
+    return [one.sequence for one in await journal.timeline(execution(request_id))]
 
 
 async def test_an_execution_is_kept_with_its_events_entries_and_response(journal):
     assert await admit(journal) is None
     await journal.write(replace(happened(record(), 1, 2), entries=(SAID,), position=1))
-    assert await journal.entries("r") == [admitted(), SAID]
+    assert await journal.entries(execution("r")) == [admitted(), SAID]
     await journal.write(replace(ended(record(), 3), entries=(SAID,), position=2))
-    found = await journal.get("r")
+    found = await journal.get(execution("r"))
     assert (found.state, found.response.content, found.is_interrupted) == (State.COMPLETE, "hello", False)
     assert await sequences(journal, "r") == [1, 2, 3]
-    assert [one.sequence for one in await journal.timeline("r", after=2)] == [3]
-    assert await journal.entries("r") == [], "nobody takes up what has ended"
+    assert [one.sequence for one in await journal.timeline(execution("r"), after=2)] == [3]
+    assert await journal.entries(execution("r")) == [], "nobody takes up what has ended"
 
 
 async def test_an_id_is_admitted_once_also_when_several_come_together(journal):
@@ -112,13 +114,13 @@ async def test_an_id_is_admitted_once_also_when_several_come_together(journal):
     again = await admit(journal, "a", fingerprint="other")
     assert (again.request_id, again.fingerprint) == ("a", "f")
     with pytest.raises(NotFound, match="no execution has request_id 'never'"):
-        await journal.timeline("never")
+        await journal.timeline(execution("never"))
 
 
 async def test_an_execution_of_a_new_id_is_stored_with_what_is_written_next(journal):
     begun = asyncio.ensure_future(journal.admit_new(record(), admitted()))
     await asyncio.gather(begun, journal.write(happened(record(), 1)))
-    assert await journal.entries("r") == [admitted()]
+    assert await journal.entries(execution("r")) == [admitted()]
     assert await sequences(journal, "r") == [1]
 
 
@@ -152,7 +154,7 @@ async def test_the_writes_of_one_caller_keep_their_order_and_closing_writes_them
     await asyncio.gather(*writes[:-1])
     again = await journals()
     assert await sequences(again, "r") == list(range(1, 50))
-    assert (await again.get("r")).is_interrupted
+    assert (await again.get(execution("r"))).is_interrupted
 
 
 async def test_after_a_write_that_failed_nothing_of_its_execution_is_written(journal):
@@ -193,10 +195,10 @@ async def test_one_process_at_a_time_is_an_owner(journals, monkeypatch):
     await admit(first)
     with pytest.raises(PreconditionFailed, match="another orchestrator runs as 'a'"):
         await journals("a")
-    assert not (await first.get("r")).is_interrupted
+    assert not (await first.get(execution("r"))).is_interrupted
     await first.close()
     again = await journals("a")
-    assert (await again.get("r")).is_interrupted
+    assert (await again.get(execution("r"))).is_interrupted
 
 
 async def test_what_an_owner_ran_is_interrupted_when_it_comes_back_and_one_may_claim_it(journals):
@@ -206,11 +208,11 @@ async def test_what_an_owner_ran_is_interrupted_when_it_comes_back_and_one_may_c
     await first.write(ended(record("done", mode=Mode.PLAN)))
     other = await journals("b")
     assert await other.interrupted(Mode.PLAN) == []
-    assert not await other.claim("mine")
+    assert not await other.claim(execution("mine"))
     await first.close()
     again = await journals("a")
-    assert await again.interrupted(Mode.PLAN) == ["mine"]
-    assert sorted(await asyncio.gather(again.claim("mine"), other.claim("mine"))) == [False, True]
+    assert await again.interrupted(Mode.PLAN) == [execution("mine")]
+    assert sorted(await asyncio.gather(again.claim(execution("mine")), other.claim(execution("mine")))) == [False, True]
 
 
 async def test_an_owner_that_was_taken_for_dead_cannot_write_to_what_was_taken_over(journals):
@@ -224,7 +226,7 @@ async def test_an_owner_that_was_taken_for_dead_cannot_write_to_what_was_taken_o
     assert not await alive.interrupt("a", beats["a"]), "only one takes over"
     with pytest.raises(Conflict, match="another orchestrator's"):
         await dead.write(happened(record(), 3))
-    assert await alive.claim("r")
+    assert await alive.claim(execution("r"))
     await alive.write(happened(record(), 3))
     with pytest.raises(Conflict):
         await dead.write(ended(record(), 4))
@@ -239,9 +241,9 @@ async def test_beats_count_up_and_bring_what_is_to_be_cancelled(journals):
     await admit(one)
     before = await one.beat()
     assert before.to_cancel == ()
-    await other.request_cancel("r")
+    await other.request_cancel(execution("r"))
     after = await one.beat()
-    assert after.to_cancel == ("r",)
+    assert after.to_cancel == (execution("r"),)
     assert after.beats["a"] == before.beats["a"] + 1
     assert (await other.beat()).to_cancel == ()
 
@@ -250,25 +252,27 @@ async def test_a_conversation_grows_by_turns_and_goes_with_all_it_has(journal):
     for name in ("r1", "r2"):
         await admit(journal, name, session_id="s")
         await journal.write(ended(record(name, session_id="s"), 1, turn=TURN))
-    assert await journal.history("s") == (0, TURN + TURN)
-    await journal.update_state("s", {"color": '"red"', "count": "1"}, [])
-    found = await journal.update_state("s", {"count": "2"}, ["color"])
+    assert await journal.history(session("s")) == (0, TURN + TURN)
+    await journal.update_state(session("s"), {"color": '"red"', "count": "1"}, [])
+    found = await journal.update_state(session("s"), {"count": "2"}, ["color"])
     assert (found.message_count, found.state) == (4, {"count": "2"})
-    assert [one.session_id for one in (await journal.list_sessions(limit=5, after="")).items] == ["s"]
-    await journal.delete_session("s")
-    assert await journal.history("s") == (0, ())
-    for missing in (journal.get_session("s"), journal.delete_session("s")):
+    assert [
+        one.session_id for one in (await journal.list_sessions(tenant=DEFAULT_TENANT, limit=5, after="")).items
+    ] == ["s"]
+    await journal.delete_session(session("s"))
+    assert await journal.history(session("s")) == (0, ())
+    for missing in (journal.get_session(session("s")), journal.delete_session(session("s"))):
         with pytest.raises(NotFound, match="no session has id 's'"):
             await missing
-    assert (await journal.update_state("s", {}, [])).state == {}
+    assert (await journal.update_state(session("s"), {}, [])).state == {}
 
 
 async def test_a_session_keeps_so_much_and_no_more(journal):
-    await journal.update_state("s", {f"k{number}": "1" for number in range(MAX_STATE_VALUES)}, [])
+    await journal.update_state(session("s"), {f"k{number}": "1" for number in range(MAX_STATE_VALUES)}, [])
     for values in ({"one-more": "1"}, {"k1": f'"{"x" * MAX_STATE_BYTES}"'}):
         with pytest.raises(InvalidRequest, match="are kept"):
-            await journal.update_state("s", values, [])
-    found = await journal.update_state("s", {"one-more": "2"}, ["k1"])
+            await journal.update_state(session("s"), values, [])
+    found = await journal.update_state(session("s"), {"one-more": "2"}, ["k1"])
     assert len(found.state) == MAX_STATE_VALUES
 
 
@@ -276,41 +280,43 @@ async def test_what_grows_can_be_read_in_parts(journal):
     for name in ("r1", "r2"):
         await admit(journal, name, session_id="s")
         await journal.write(ended(record(name, session_id="s"), 1, 2, 3, turn=TURN))
-    found = await journal.get_session("s", 1)
+    found = await journal.get_session(session("s"), 1)
     assert (found.messages, found.message_count) == (TURN[1:], 4)
-    assert (await journal.update_state("s", {}, [])).messages == ()
-    assert [one.sequence for one in await journal.timeline("r1", after=1, limit=1)] == [2]
+    assert (await journal.update_state(session("s"), {}, [])).messages == ()
+    assert [one.sequence for one in await journal.timeline(execution("r1"), after=1, limit=1)] == [2]
 
 
 async def test_a_session_has_one_turn_at_a_time(journals):
     one, other = await journals("a"), await journals("b")
     await admit(one, "r1", session_id="s", takes_turn=True)
-    assert await one.take_turn("s", "r1")
+    assert await one.take_turn(session("s"), "r1")
     await admit(other, "r2", session_id="s")
-    assert not await other.take_turn("s", "r2")
+    assert not await other.take_turn(session("s"), "r2")
     with pytest.raises(Aborted, match="another turn of session 's' runs"):
         await admit(other, "r3", session_id="s", takes_turn=True)
     with pytest.raises(NotFound):
-        await other.get("r3")
+        await other.get(execution("r3"))
     await one.write(ended(record("r1", session_id="s"), 1, turn=TURN))
-    assert await other.take_turn("s", "r2")
-    await other.release(["r2"])
+    assert await other.take_turn(session("s"), "r2")
+    await other.release([execution("r2")])
     await admit(one, "r4", session_id="s", takes_turn=True)
 
 
 async def test_a_summary_goes_with_its_conversation_and_none_is_kept_without_one(journal):
-    await journal.put_summary("s", Summary("said", 2))
-    assert await journal.get_summary("s") is None
-    await journal.update_state("s", {}, [])
-    await journal.put_summary("s", Summary("said", 2))
-    await journal.put_summary("s", Summary("said more", 4))
-    assert await journal.get_summary("s") == Summary("said more", 4)
-    await journal.delete_session("s")
-    assert await journal.get_summary("s") is None
+    await journal.put_summary(session("s"), Summary("said", 2))
+    assert await journal.get_summary(session("s")) is None
+    await journal.update_state(session("s"), {}, [])
+    await journal.put_summary(session("s"), Summary("said", 2))
+    await journal.put_summary(session("s"), Summary("said more", 4))
+    assert await journal.get_summary(session("s")) == Summary("said more", 4)
+    await journal.delete_session(session("s"))
+    assert await journal.get_summary(session("s")) is None
 
 
 async def totals_of(journal, session_id=None, model=None):
-    return (await journal.usage_totals(session_id=session_id, model=model, limit=100, after="")).items
+    return (
+        await journal.usage_totals(tenant=DEFAULT_TENANT, session_id=session_id, model=model, limit=100, after="")
+    ).items
 
 
 async def test_totals_add_up_by_session_and_model(journal):
@@ -327,7 +333,7 @@ async def test_executions_are_listed_newest_first_by_page_session_and_state(jour
     for number in range(4):
         await admit(journal, f"r{number}", session_id=f"s{number % 2}")
     await journal.write(ended(record("r2", session_id="s0"), 1))
-    filters = {"limit": 3, "after": "", "session_id": "", "state": None}
+    filters = {"tenant": DEFAULT_TENANT, "limit": 3, "after": "", "session_id": "", "state": None}
 
     async def listed(**changed):
         page = await journal.list_executions(**(filters | changed))
@@ -350,13 +356,13 @@ async def test_what_has_ended_is_forgotten_after_its_time_and_what_runs_is_not(j
     await admit(journal, "live")
     await admit(journal, "given-up")
     await asyncio.sleep(0.05)
-    await journal.release(["given-up"])
+    await journal.release([execution("given-up")])
     await asyncio.sleep(0.05)
     await journal._purger.purge()
     for name in ("old", "given-up"):
         with pytest.raises(NotFound):
-            await journal.timeline(name)
-    assert (await journal.get("live")).request_id == "live"
+            await journal.timeline(execution(name))
+    assert (await journal.get(execution("live"))).request_id == "live"
 
 
 async def test_an_entry_of_another_version_cannot_be_taken_up_from(journal, database_url):
@@ -364,7 +370,7 @@ async def test_an_entry_of_another_version_cannot_be_taken_up_from(journal, data
     with opened(database_url) as db:
         db.execute(text("UPDATE entries SET entry = :entry"), {"entry": b'["Later",{}]'})
     with pytest.raises(PreconditionFailed, match="cannot be resumed"):
-        await journal.entries("r")
+        await journal.entries(execution("r"))
 
 
 async def test_the_migrations_lead_to_the_tables_and_may_be_run_by_several_at_once(journals, database_url):
@@ -376,7 +382,7 @@ async def test_the_migrations_lead_to_the_tables_and_may_be_run_by_several_at_on
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)  # a file has no connections
 async def test_a_database_that_dropped_its_connections_is_used_again(journal, database_url):
     await admit(journal)
-    await journal.get("r")
+    await journal.get(execution("r"))
     with opened(database_url) as db:
         others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = "
         db.execute(text(others + "current_database()"))

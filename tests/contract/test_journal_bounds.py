@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 from sqlalchemy import event, select, text
 
+from pagantic_common.domain.access.principal import DEFAULT_TENANT
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, NotFound, PreconditionFailed, Unavailable
 from pagantic_common.domain.messages import Message, Role
 from services.orchestrator.adapters.journal import conversations
@@ -16,6 +17,7 @@ from services.orchestrator.adapters.journal.schema import TABLES
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.ports.journal import UsageTotal, Write
 from tests.contract.test_journal import TURN, admit, ended, happened, opened, record, totals_of
+from tests.support.keys import execution, session
 
 
 async def test_the_history_of_a_run_is_kept_by_reference_and_read_back_exactly(journal, database_url):
@@ -32,11 +34,11 @@ async def test_the_history_of_a_run_is_kept_by_reference_and_read_back_exactly(j
         stored = bytes(db.execute(text("SELECT entry FROM entries WHERE position = 1")).scalar_one())
     assert b"They met." in stored
     assert b"hello" not in stored, "the conversation has it"
-    assert (await journal.entries("r"))[1] == prepared
+    assert (await journal.entries(execution("r")))[1] == prepared
     with opened(database_url) as db:
         db.execute(text("DELETE FROM messages"))
     with pytest.raises(PreconditionFailed, match="'s' that the execution goes on from was deleted"):
-        await journal.entries("r")
+        await journal.entries(execution("r"))
 
 
 async def test_all_that_is_old_is_forgotten_in_small_batches_also_behind_what_runs(journals, monkeypatch):
@@ -55,7 +57,7 @@ async def test_all_that_is_old_is_forgotten_in_small_batches_also_behind_what_ru
     journal._purger._at_once = 4
     await journal._purger.purge()
     assert sizes == [4, 4, 3, 0]
-    listed = await journal.list_executions(limit=50, after="", session_id="", state=None)
+    listed = await journal.list_executions(tenant=DEFAULT_TENANT, limit=50, after="", session_id="", state=None)
     assert [one.request_id for one in listed.items] == ["head"]
 
 
@@ -121,8 +123,8 @@ async def test_deleting_a_conversation_forgets_what_its_executions_said(journal,
     await admit(journal, "runs", session_id="s")
     await journal.write(ended(record("a", session_id="s"), 1, turn=TURN, used=UsageTotal("s", "m", 1, 10)))
     await journal.write(ended(record("other", session_id="t"), 1, turn=TURN))
-    await journal.release(["b"])
-    await journal.delete_session("s")
+    await journal.release([execution("b")])
+    await journal.delete_session(session("s"))
     with opened(database_url) as db:
         left = [
             db.execute(select(TABLES.tables[name].c.request_id).order_by("request_id")).scalars().all()
@@ -132,7 +134,7 @@ async def test_deleting_a_conversation_forgets_what_its_executions_said(journal,
         assert db.execute(text("SELECT session_id FROM messages GROUP BY 1")).scalars().all() == ["t"]
     assert [one.requests for one in await totals_of(journal, "s")] == [1]
     with pytest.raises(NotFound):
-        await journal.delete_session("s")
+        await journal.delete_session(session("s"))
 
 
 async def test_conversations_have_a_retention_where_one_is_set(journals):
@@ -142,13 +144,13 @@ async def test_conversations_have_a_retention_where_one_is_set(journals):
         await journal.write(ended(record(name, session_id=name), 1, turn=TURN))
     await admit(journal, "turn", session_id="busy", takes_turn=True)
     await asyncio.sleep(0.2)
-    await journal.update_state("new", {"a": "1"}, ())
+    await journal.update_state(session("new"), {"a": "1"}, ())
     await journal._purger.purge()
     for name in ("busy", "new"):
-        assert (await journal.get_session(name)).session_id == name
+        assert (await journal.get_session(session(name))).session_id == name
     with pytest.raises(NotFound):
-        await journal.get_session("old")
-    assert (await journal.get("old")).response.content == "hello"
+        await journal.get_session(session("old"))
+    assert (await journal.get(execution("old"))).response.content == "hello"
 
 
 async def pages(read):
@@ -168,31 +170,37 @@ async def test_lists_are_read_page_by_page_whole_and_each_item_once(journal):
         await admit(journal, name, session_id=f"s{number % 4}")
         used = UsageTotal(f"s{number % 4}", f"m/{number % 2}", 1, 1)
         await journal.write(ended(record(name, session_id=f"s{number % 4}"), 1, turn=TURN, used=used))
-    found, count = await pages(partial(journal.list_executions, limit=3, session_id="", state=None))
+    found, count = await pages(
+        partial(journal.list_executions, tenant=DEFAULT_TENANT, limit=3, session_id="", state=None)
+    )
     assert ([one.request_id for one in found], count) == ([f"r{number}" for number in range(9, -1, -1)], 4)
-    found, count = await pages(partial(journal.list_executions, limit=5, session_id="", state=None))
+    found, count = await pages(
+        partial(journal.list_executions, tenant=DEFAULT_TENANT, limit=5, session_id="", state=None)
+    )
     assert count == 2, "no empty page comes last"
-    found, count = await pages(partial(journal.list_sessions, limit=3))
+    found, count = await pages(partial(journal.list_sessions, tenant=DEFAULT_TENANT, limit=3))
     assert (sorted(one.session_id for one in found), count) == (["s0", "s1", "s2", "s3"], 2)
-    found, count = await pages(partial(journal.usage_totals, session_id=None, model=None, limit=1))
+    found, count = await pages(
+        partial(journal.usage_totals, tenant=DEFAULT_TENANT, session_id=None, model=None, limit=1)
+    )
     assert [(one.session_id, one.model) for one in found] == [
         ("s0", "m/0"), ("s1", "m/1"), ("s2", "m/0"), ("s3", "m/1"),
     ]  # fmt: skip
     for wrong in ("nope", "inf/s", "0x1p0/a b", "1" * 400 + "/s"):
         with pytest.raises(InvalidRequest, match="page_token"):
-            await journal.list_sessions(limit=1, after=wrong)
+            await journal.list_sessions(tenant=DEFAULT_TENANT, limit=1, after=wrong)
     for wrong in ("nope", "s/\0"):
         with pytest.raises(InvalidRequest, match="page_token"):
-            await journal.usage_totals(session_id=None, model=None, limit=1, after=wrong)
+            await journal.usage_totals(tenant=DEFAULT_TENANT, session_id=None, model=None, limit=1, after=wrong)
 
 
 async def test_a_conversation_in_use_moves_to_the_front_and_no_other_is_left_out(journal):
     for name in ("a", "b", "c", "d"):
-        await journal.update_state(name, {"x": "1"}, ())
-    first = await journal.list_sessions(limit=2, after="")
+        await journal.update_state(session(name), {"x": "1"}, ())
+    first = await journal.list_sessions(tenant=DEFAULT_TENANT, limit=2, after="")
     assert [one.session_id for one in first.items] == ["d", "c"]
-    await journal.update_state("c", {"x": "2"}, ())
-    rest = await journal.list_sessions(limit=2, after=first.next_token)
+    await journal.update_state(session("c"), {"x": "2"}, ())
+    rest = await journal.list_sessions(tenant=DEFAULT_TENANT, limit=2, after=first.next_token)
     assert [one.session_id for one in rest.items] == ["b", "a"]
 
 
@@ -201,21 +209,21 @@ async def test_what_comes_at_once_of_a_timeline_and_a_conversation_is_bounded_in
     await journal.write(happened(record(session_id="s"), *range(1, 8)))
     large = tuple(Message(Role.USER, f"{number}" * 100) for number in range(6))
     await journal.write(ended(record(session_id="s"), 8, turn=large))
-    found, has_more = await journal.timeline_page("r", 0, 5, 10_000)
+    found, has_more = await journal.timeline_page(execution("r"), 0, 5, 10_000)
     assert ([one.sequence for one in found], has_more) == ([1, 2, 3, 4, 5], True)
-    assert await journal.timeline_page("r", 8, 5, 10_000) == ([], False)
-    found, has_more = await journal.timeline_page("r", 5, 3, 10_000)
+    assert await journal.timeline_page(execution("r"), 8, 5, 10_000) == ([], False)
+    found, has_more = await journal.timeline_page(execution("r"), 5, 3, 10_000)
     assert ([one.sequence for one in found], has_more) == ([6, 7, 8], False)
-    assert len((await journal.timeline_page("r", 0, 5, 1))[0]) == 1
+    assert len((await journal.timeline_page(execution("r"), 0, 5, 1))[0]) == 1
     positions, before = [], 0
     while True:
-        session = await journal.get_session("s", 4, before=before, max_bytes=250)
-        positions.append((session.first_position, [message.content[0] for message in session.messages]))
-        if not (before := session.first_position):
+        found = await journal.get_session(session("s"), 4, before=before, max_bytes=250)
+        positions.append((found.first_position, [message.content[0] for message in found.messages]))
+        if not (before := found.first_position):
             break
     assert positions == [(4, ["4", "5"]), (2, ["2", "3"]), (0, ["0", "1"])]
-    assert session.message_count == 6
-    assert len((await journal.get_session("s", 4, max_bytes=1)).messages) == 1
+    assert found.message_count == 6
+    assert len((await journal.get_session(session("s"), 4, max_bytes=1)).messages) == 1
 
 
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)  # a file has one writer at a time
@@ -233,7 +241,7 @@ async def test_a_purge_that_takes_long_keeps_nobody_waiting(journal, monkeypatch
     await asyncio.to_thread(begun.wait, 5)
     await admit(journal)
     await journal.write(ended(record(), 1))
-    assert (await journal.get("r")).response.content == "hello"
+    assert (await journal.get(execution("r"))).response.content == "hello"
     await journal.beat()
     assert not purging.done()
     go.set()
@@ -244,10 +252,10 @@ async def test_of_a_long_conversation_the_newest_messages_are_read_with_their_po
     await admit(journal, session_id="s")
     large = tuple(Message(Role.USER, f"{number}" * 100) for number in range(6))
     await journal.write(ended(record(session_id="s"), 1, turn=large))
-    assert await journal.history("s") == (0, large)
-    assert await journal.history("s", 250) == (4, large[4:])
-    assert await journal.history("s", 1) == (5, large[5:])
-    assert await journal.history("s", 10_000) == (0, large)
+    assert await journal.history(session("s")) == (0, large)
+    assert await journal.history(session("s"), 250) == (4, large[4:])
+    assert await journal.history(session("s"), 1) == (5, large[5:])
+    assert await journal.history(session("s"), 10_000) == (0, large)
 
 
 async def test_a_turn_that_ends_while_a_conversation_is_read_moves_no_position(journal, database_url, monkeypatch):
@@ -259,11 +267,12 @@ async def test_a_turn_that_ends_while_a_conversation_is_read_moves_no_position(j
     def meanwhile(*given):
         found = within(*given)
         with opened(database_url) as db:
-            db.execute(text("INSERT INTO messages SELECT session_id, 6, message FROM messages WHERE position = 0"))
+            copied = "(tenant, session_id, position, message) SELECT tenant, session_id, 6, message FROM messages"
+            db.execute(text(f"INSERT INTO messages {copied} WHERE position = 0"))
         return found
 
     monkeypatch.setattr(conversations, "read_within", meanwhile)
-    assert await journal.history("s", 250) == (4, large[4:])
+    assert await journal.history(session("s"), 250) == (4, large[4:])
 
 
 async def test_a_turn_is_added_without_counting_the_conversation(journal):
@@ -274,6 +283,6 @@ async def test_a_turn_is_added_without_counting_the_conversation(journal):
     event.listen(journal._engine, "before_cursor_execute", lambda *given: statements.append(given[2]))
     await admit(journal, "r2", session_id="s")
     await journal.write(ended(record("r2", session_id="s"), 1, turn=TURN))
-    assert [message.content for message in (await journal.history("s"))[1]] == ["hi", "hello"] * 2
+    assert [message.content for message in (await journal.history(session("s")))[1]] == ["hi", "hello"] * 2
     assert not [statement for statement in statements if "count(" in statement.lower()]
     assert [statement for statement in statements if "max(" in statement.lower()]

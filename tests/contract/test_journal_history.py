@@ -12,6 +12,7 @@ from services.orchestrator.adapters.journal.database import check_url
 from services.orchestrator.adapters.journal.schema import TABLES
 from services.orchestrator.adapters.journal.sql_journal import SqlJournal
 from services.orchestrator.core.conversation.memory import Summary
+from tests.support.keys import execution, session
 
 # What differs between the databases, as the journals of each were made.
 WORDS = {
@@ -117,8 +118,8 @@ async def test_a_journal_of_any_earlier_commit_opens_with_what_is_in_it(journals
         assert db.execute(text("SELECT session_id, updated_at FROM sessions")).all() == [("s", 2.0)]
         assert db.execute(text("SELECT interrupted, owner, cancel_requested FROM executions")).all() == [(1, "", 0)]
     engine.dispose()
-    assert (await journal.get("r")).is_interrupted
-    await journal.put_summary("s", Summary("said", 0))
+    assert (await journal.get(execution("r"))).is_interrupted
+    await journal.put_summary(session("s"), Summary("said", 0))
 
 
 async def test_a_journal_of_a_version_to_come_is_refused_with_a_next_step(database_url, journals):
@@ -142,7 +143,7 @@ async def test_where_an_earlier_run_ended_is_known_of_what_an_earlier_version_be
         for name, entry in (("r", b'["Admitted",{"request":{},"after_sequence":7}]'), ("q", b"of another version")):
             db.execute(text("INSERT INTO entries VALUES (:name, 0, :entry)"), {"name": name, "entry": entry})
     engine.dispose()
-    assert await (await journals()).after_sequence("r") == 7
+    assert await (await journals()).after_sequence(execution("r")) == 7
 
 
 async def test_a_journal_with_much_text_is_brought_up_to_date_in_little_memory(journals, database_url):

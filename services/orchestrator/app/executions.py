@@ -25,6 +25,7 @@ from services.orchestrator.app.running.registry import Registry
 from services.orchestrator.app.running.submission import Submission
 from services.orchestrator.core.execution.events import Completed, Event
 from services.orchestrator.core.execution.lifecycle import State
+from services.orchestrator.core.model.keys import ExecutionKey
 from services.orchestrator.core.model.plan import Plan
 from services.orchestrator.core.model.request import MAX_MESSAGES, Request
 from services.orchestrator.core.model.response import Response
@@ -44,7 +45,7 @@ class Executions:
         self.registry = Registry(environment.limits.max_running, environment.limits.max_running_bytes)
         self._admission = Admission(environment, self.registry)
 
-    def check_size(self, request_id: str, size_bytes: int, message_count: int) -> None:
+    def check_size(self, key: ExecutionKey, size_bytes: int, message_count: int) -> None:
         """Look at a request before it is decoded: its size as it is encoded, and whether there is room for it.
 
         Raises InvalidRequest for one that is too large; Overloaded for a new one when too much runs, and for any when
@@ -60,7 +61,7 @@ class Executions:
                 f"messages has {message_count} entries, at most {MAX_MESSAGES} are taken: keep a long conversation in "
                 "a session"
             )
-        if request_id in self.registry:
+        if key in self.registry:
             self.registry.check_bytes(size_bytes)
         else:
             self.registry.check_room(size_bytes)
@@ -114,44 +115,44 @@ class Executions:
         """Return the plan that a PLAN request would run; see `create_plan`."""
         return await create_plan(request, size_bytes, self._environment, self.registry)
 
-    async def cancel(self, request_id: str) -> State:
+    async def cancel(self, key: ExecutionKey) -> State:
         """Cancel an execution and return the state it is in then. Raises NotFound for an unknown id."""
         clock = self._environment.clock
         end = Deadline.after(clock.monotonic_s(), END_TIMEOUT_S)
         failure, is_asked = failure_of(ErrorCode.CANCELLED_SIGNAL, "cancelled by CancelExecution"), False
         while True:
-            running = await self.registry.get(request_id)
+            running = await self.registry.get(key)
             if running is not None:
                 running.stop(failure)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(running.ended.wait(), END_TIMEOUT_S)
-                return (await self._journal.get(request_id)).state
-            record = await self._journal.get(request_id)
+                return (await self._journal.get(key)).state
+            record = await self._journal.get(key)
             if record.is_interrupted and await self._admission.resume(record, stop=failure) is not None:
                 continue  # to be ended, and nothing else
             if record.response is not None or end.has_passed(clock.monotonic_s()):
                 return record.state
             if not is_asked:  # another orchestrator runs it
-                await self._journal.request_cancel(request_id)
+                await self._journal.request_cancel(key)
                 is_asked = True
             await clock.sleep(FOLLOW_S)
 
-    async def resume(self, request_id: str) -> State:
+    async def resume(self, key: ExecutionKey) -> State:
         """Resume an interrupted execution, and return the state that it was in.
 
         Raises NotFound for an unknown id, PreconditionFailed for one that runs, has ended or cannot be read.
         """
-        record = await self._journal.get(request_id)
+        record = await self._journal.get(key)
         if record.is_interrupted and await self._admission.resume(record) is not None:
             return record.state
         what = "runs"
         if record.response is not None:
             what = "has ended"
-        raise PreconditionFailed(f"execution {request_id!r} is not interrupted: it {what}")
+        raise PreconditionFailed(f"execution {key.request_id!r} is not interrupted: it {what}")
 
-    async def stop(self, request_id: str) -> None:
+    async def stop(self, key: ExecutionKey) -> None:
         """Stop an execution that runs here, if it does."""
-        running = await self.registry.get(request_id)
+        running = await self.registry.get(key)
         if running is not None:
             running.stop(failure_of(ErrorCode.CANCELLED_SIGNAL, "cancelled by CancelExecution"))
 

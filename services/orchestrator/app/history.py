@@ -10,6 +10,7 @@ from pagantic_common.domain.ids import require_id
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from services.orchestrator.core.execution.events import Event
 from services.orchestrator.core.execution.lifecycle import State
+from services.orchestrator.core.model.keys import ExecutionKey, SessionKey
 from services.orchestrator.core.model.request import MAX_MODEL_CHARS
 from services.orchestrator.ports.journal import (
     MAX_STATE_VALUES,
@@ -41,25 +42,26 @@ class History:
         self._journal = journal
         self._page_bytes = page_bytes
 
-    async def execution(self, request_id: str) -> ExecutionRecord:
+    async def execution(self, key: ExecutionKey) -> ExecutionRecord:
         """Return an execution. Raises NotFound."""
-        return await self._journal.get(require_id("request_id", request_id))
+        return await self._journal.get(_checked(key))
 
     async def executions(
-        self, *, page_size: int, page_token: str, session_id: str, state: State | None
+        self, *, tenant: str, page_size: int, page_token: str, session_id: str, state: State | None
     ) -> Page[ExecutionRecord]:
-        """Return executions, newest first, without responses."""
+        """Return a tenant's executions, newest first, without responses."""
         return await self._journal.list_executions(
+            tenant=tenant,
             limit=_page_size(page_size, DEFAULT_PAGE),
             after=page_token,
             session_id=_optional_id("session_id", session_id),
             state=state,
         )
 
-    async def timeline(self, request_id: str, after_sequence: int, max_events: int) -> TimelinePage:
+    async def timeline(self, key: ExecutionKey, after_sequence: int, max_events: int) -> TimelinePage:
         """Return the stored events of an execution above a sequence. Raises NotFound."""
         events, has_more = await self._journal.timeline_page(
-            require_id("request_id", request_id),
+            _checked(key),
             _at_least_0("after_sequence", after_sequence),
             _count("max_events", max_events),
             self._page_bytes,
@@ -68,44 +70,59 @@ class History:
             return TimelinePage(events, 0)
         return TimelinePage(events, events[-1].sequence)
 
-    async def session(self, session_id: str, max_messages: int, before_position: int) -> SessionRecord:
+    async def session(self, key: SessionKey, max_messages: int, before_position: int) -> SessionRecord:
         """Return a conversation with its newest messages before a position, 0 for the end. Raises NotFound."""
         return await self._journal.get_session(
-            require_id("session_id", session_id),
+            _checked_session(key),
             _count("max_messages", max_messages),
             before=_at_least_0("before_position", before_position),
             max_bytes=self._page_bytes,
         )
 
-    async def sessions(self, page_size: int, page_token: str) -> Page[SessionRecord]:
-        """Return conversations, last used first, without messages."""
-        return await self._journal.list_sessions(limit=_page_size(page_size, DEFAULT_PAGE), after=page_token)
+    async def sessions(self, tenant: str, page_size: int, page_token: str) -> Page[SessionRecord]:
+        """Return a tenant's conversations, last used first, without messages."""
+        return await self._journal.list_sessions(
+            tenant=tenant, limit=_page_size(page_size, DEFAULT_PAGE), after=page_token
+        )
 
-    async def update_session(self, session_id: str, values: Mapping[str, str], removed: Sequence[str]) -> SessionRecord:
+    async def update_session(self, key: SessionKey, values: Mapping[str, str], removed: Sequence[str]) -> SessionRecord:
         """Set and remove values of a session, which is made when there is none; they are JSON documents."""
-        require_id("session_id", session_id)
-        for key, text in values.items():
-            _check_value(key, text)
-        for key in removed:
-            require_id("removed_keys", key)
+        _checked_session(key)
+        for name, text in values.items():
+            _check_value(name, text)
+        for name in removed:
+            require_id("removed_keys", name)
         if len(values) + len(removed) > MAX_STATE_VALUES:
             raise InvalidRequest(f"more than {MAX_STATE_VALUES} values are changed at once")
-        return await self._journal.update_state(session_id, values, removed)
+        return await self._journal.update_state(key, values, removed)
 
-    async def delete_session(self, session_id: str) -> None:
+    async def delete_session(self, key: SessionKey) -> None:
         """Remove a conversation and the executions of it that do not run. Raises NotFound when there are neither."""
-        await self._journal.delete_session(require_id("session_id", session_id))
+        await self._journal.delete_session(_checked_session(key))
 
-    async def usage(self, *, session_id: str, model: str, page_size: int, page_token: str) -> Page[UsageTotal]:
-        """Return what the executions of a session, of a model, of both or all used and cost."""
+    async def usage(
+        self, *, tenant: str, session_id: str, model: str, page_size: int, page_token: str
+    ) -> Page[UsageTotal]:
+        """Return what a tenant's executions of a session, of a model, of both or all used and cost."""
         if len(model) > MAX_MODEL_CHARS or not model.isprintable():
             raise InvalidRequest(f"model must be at most {MAX_MODEL_CHARS} printable characters")
         return await self._journal.usage_totals(
+            tenant=tenant,
             session_id=_optional_id("session_id", session_id) or None,
             model=model or None,
             limit=_page_size(page_size, MAX_PAGE),
             after=page_token,
         )
+
+
+def _checked(key: ExecutionKey) -> ExecutionKey:
+    require_id("request_id", key.request_id)
+    return key
+
+
+def _checked_session(key: SessionKey) -> SessionKey:
+    require_id("session_id", key.session_id)
+    return key
 
 
 def _page_size(wanted: int, default: int) -> int:

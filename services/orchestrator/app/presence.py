@@ -12,6 +12,7 @@ from pagantic_common.telemetry.logging import get_logger
 from services.orchestrator.app.executions import Executions
 from services.orchestrator.core.execution.events import count_idle_resumes
 from services.orchestrator.core.leases import Leases
+from services.orchestrator.core.model.keys import ExecutionKey
 from services.orchestrator.core.model.request import Mode
 from services.orchestrator.ports.journal import Journal
 
@@ -53,7 +54,7 @@ class Presence:
         self._resuming: asyncio.Task[None] | None = None
         self._is_ready = False
         self._beaten_s = -math.inf
-        self._left_alone: set[str] = set()
+        self._left_alone: set[ExecutionKey] = set()
 
     def start(self) -> None:
         """Beat from now on, and take up what plans are interrupted once the other services are ready."""
@@ -98,8 +99,8 @@ class Presence:
         """Beat once, stop what is to be stopped, and take over from who is dead."""
         pulse = await self._journal.beat()
         self._beaten_s = self._clock.monotonic_s()
-        for request_id in pulse.to_cancel:
-            await self._executions.stop(request_id)
+        for key in pulse.to_cancel:
+            await self._executions.stop(key)
         registry = self._executions.registry
         ended = registry.unrecorded
         if ended:
@@ -116,23 +117,27 @@ class Presence:
         try:
             found = await self._journal.interrupted(Mode.PLAN)
             self._left_alone &= set(found)
-            for request_id in found:
-                if request_id not in self._left_alone and self._executions.registry.has_room_for_others:
-                    await self._resume_plan(request_id)
+            for key in found:
+                if key not in self._left_alone and self._executions.registry.has_room_for_others:
+                    await self._resume_plan(key)
         except (Overloaded, Unavailable) as error:  # later, then
             log.warning("plans cannot be resumed now", reason=str(error))
 
-    async def _resume_plan(self, request_id: str) -> None:
+    async def _resume_plan(self, key: ExecutionKey) -> None:
         try:
-            events = await self._journal.timeline(request_id, await self._journal.after_sequence(request_id))
+            events = await self._journal.timeline(key, await self._journal.after_sequence(key))
             if count_idle_resumes(events) >= MAX_RESUMES:
-                self._left_alone.add(request_id)
-                log.warning("a plan was interrupted too often to be resumed unasked", request_id=request_id)
-            elif (await self._journal.get(request_id)).is_interrupted:  # else another was faster
-                await self._executions.resume(request_id)
-                log.info("a plan is resumed", request_id=request_id)
+                self._left_alone.add(key)
+                log.warning(
+                    "a plan was interrupted too often to be resumed unasked",
+                    request_id=key.request_id,
+                    tenant=key.tenant,
+                )
+            elif (await self._journal.get(key)).is_interrupted:  # else another was faster
+                await self._executions.resume(key)
+                log.info("a plan is resumed", request_id=key.request_id, tenant=key.tenant)
         except (Overloaded, Unavailable):
             raise
         except Exception:
-            self._left_alone.add(request_id)
-            log.exception("a plan cannot be resumed", request_id=request_id)
+            self._left_alone.add(key)
+            log.exception("a plan cannot be resumed", request_id=key.request_id, tenant=key.tenant)

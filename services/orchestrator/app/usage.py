@@ -17,6 +17,7 @@ def total_of(request: Request, usage: TokenUsage, model: str, prices: Mapping[st
     asked = request.hints.model
     found = (prices_of(prices, model) if model else None) or prices_of(prices, asked)
     return UsageTotal(
+        tenant=request.tenant,
         session_id=request.session_id,
         model=model or asked or "default",
         requests=1,

@@ -13,6 +13,7 @@ from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.codec.enums import EnumCodec
 from pagantic_common.codec.fields import decode_optional, optional
 from pagantic_common.codec.messages import duration_from_proto, message_from_proto, tool_choice_from_proto
+from pagantic_common.domain.access.principal import DEFAULT_TENANT
 from pagantic_common.domain.errors import InvalidRequest
 from services.orchestrator.convert.contract import output_from_proto, rule_from_proto
 from services.orchestrator.convert.inference import REASONING_MODES
@@ -45,8 +46,8 @@ _SAMPLING: tuple[Literal["top_k", "min_p", "repetition_penalty", "presence_penal
 )
 
 
-def request_from_proto(request: execution_pb2.SystemRequest, request_id: str) -> Request:
-    """Decode a request under the id `request_id`; raises InvalidRequest for an unknown mode, role or other enum."""
+def request_from_proto(request: execution_pb2.SystemRequest, request_id: str, tenant: str = DEFAULT_TENANT) -> Request:
+    """Decode a tenant's request under the id `request_id`; raises InvalidRequest for an unknown mode, role or enum."""
     return Request(
         request_id=request_id,
         session_id=request.session_id,
@@ -63,6 +64,7 @@ def request_from_proto(request: execution_pb2.SystemRequest, request_id: str) ->
         retry=retry_from_proto(request.retry),
         voting=_voting_from_proto(request.voting),
         plan=decode_optional(request, "plan", plan_from_proto),
+        tenant=tenant,
     )
 
 

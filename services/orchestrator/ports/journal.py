@@ -1,4 +1,7 @@
-"""The journal: storage for executions, their events, conversations and usage."""
+"""The journal: storage for executions, their events, conversations and usage.
+
+Whatever a caller can name is named by a key with its tenant; another tenant's is NotFound. Owners are orchestrators.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,13 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Generic, Protocol, TypeVar
 
+from pagantic_common.domain.access.principal import DEFAULT_TENANT
 from pagantic_common.domain.errors import Failure
 from pagantic_common.domain.messages import Message
 from services.orchestrator.core.execution.events import Event
 from services.orchestrator.core.execution.lifecycle import State
 from services.orchestrator.core.execution.replay import Admitted, Entry
+from services.orchestrator.core.model.keys import ExecutionKey, SessionKey
 from services.orchestrator.core.model.request import Mode
 from services.orchestrator.core.model.response import Response
 
@@ -47,6 +52,17 @@ class ExecutionRecord:
     last_failure: Failure | None = None
     response: Response | None = None
     is_interrupted: bool = False
+    tenant: str = DEFAULT_TENANT
+
+    @property
+    def key(self) -> ExecutionKey:
+        """Its key."""
+        return ExecutionKey(self.tenant, self.request_id)
+
+    @property
+    def session_key(self) -> SessionKey:
+        """The key of its conversation."""
+        return SessionKey(self.tenant, self.session_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +89,7 @@ class UsageTotal:
     cached_prompt_tokens: int = 0
     output_tokens: int = 0
     cost_usd: float = 0.0
+    tenant: str = DEFAULT_TENANT
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +121,7 @@ class Pulse:
     """The result of a heartbeat: every owner's count, and the executions that this owner must stop."""
 
     beats: Mapping[str, int]
-    to_cancel: tuple[str, ...] = ()
+    to_cancel: tuple[ExecutionKey, ...] = ()
 
 
 class ExecutionJournal(Protocol):
@@ -132,7 +149,7 @@ class ExecutionJournal(Protocol):
         Its events stay. Returns None when another caller has restarted it already. Raises Aborted as `admit` does.
         """
 
-    async def after_sequence(self, request_id: str) -> int:
+    async def after_sequence(self, key: ExecutionKey) -> int:
         """Return the last sequence of an earlier run under the id; 0 when the execution ran once."""
 
     def write(self, write: Write, *, can_wait: bool = False) -> Awaitable[None]:
@@ -141,43 +158,45 @@ class ExecutionJournal(Protocol):
         Writes are stored in the order of the calls. Raises Conflict when another owner has taken the execution over.
         """
 
-    async def get(self, request_id: str) -> ExecutionRecord:
+    async def get(self, key: ExecutionKey) -> ExecutionRecord:
         """Return an execution. Raises NotFound."""
 
     async def list_executions(
-        self, *, limit: int, after: str, session_id: str, state: State | None
+        self, *, tenant: str, limit: int, after: str, session_id: str, state: State | None
     ) -> Page[ExecutionRecord]:
-        """Return executions, newest first, without responses; `after` is the token of the previous page.
+        """Return a tenant's executions, newest first, without responses; `after` is the token of the previous page.
 
         Raises InvalidRequest for an invalid token.
         """
 
-    async def timeline(self, request_id: str, after: int = 0, limit: int = 0) -> list[Event]:
+    async def timeline(self, key: ExecutionKey, after: int = 0, limit: int = 0) -> list[Event]:
         """Return the stored events above a sequence, in sequence, at most `limit` unless that is 0.
 
         Raises NotFound.
         """
 
-    async def timeline_page(self, request_id: str, after: int, limit: int, max_bytes: int) -> tuple[list[Event], bool]:
+    async def timeline_page(
+        self, key: ExecutionKey, after: int, limit: int, max_bytes: int
+    ) -> tuple[list[Event], bool]:
         """Return the stored events above a sequence within the limits, at least one, and whether there are more.
 
         Raises NotFound.
         """
 
-    async def entries(self, request_id: str) -> list[Entry]:
+    async def entries(self, key: ExecutionKey) -> list[Entry]:
         """Return the entries for a resume. Raises PreconditionFailed for unreadable entries."""
 
-    async def interrupted(self, mode: Mode) -> list[str]:
-        """Return the ids of the interrupted executions of a mode, oldest first."""
+    async def interrupted(self, mode: Mode) -> list[ExecutionKey]:
+        """Return the keys of every tenant's interrupted executions of a mode, oldest first."""
 
 
 class Ownership(Protocol):
     """Owners of executions: the orchestrators that share the storage."""
 
-    async def claim(self, request_id: str) -> bool:
+    async def claim(self, key: ExecutionKey) -> bool:
         """Make an interrupted execution this owner's; False when it is not interrupted, or no longer."""
 
-    async def request_cancel(self, request_id: str) -> None:
+    async def request_cancel(self, key: ExecutionKey) -> None:
         """Ask the owner of an execution to stop it at its next heartbeat."""
 
     async def beat(self) -> Pulse:
@@ -190,56 +209,56 @@ class Ownership(Protocol):
     async def interrupt(self, owner: str, beat: int) -> bool:
         """Interrupt the executions of a dead owner; False when its heartbeat has moved, or another did so before."""
 
-    async def release(self, request_ids: Sequence[str]) -> None:
+    async def release(self, keys: Sequence[ExecutionKey]) -> None:
         """Mark executions of this owner as interrupted."""
 
 
 class Conversations(Protocol):
     """Conversations and the values kept for them."""
 
-    async def take_turn(self, session_id: str, request_id: str) -> bool:
+    async def take_turn(self, key: SessionKey, request_id: str) -> bool:
         """Give an execution its session's turn, until it ends; False while another live one has it."""
 
-    async def history(self, session_id: str, max_bytes: int = 0) -> tuple[int, tuple[Message, ...]]:
+    async def history(self, key: SessionKey, max_bytes: int = 0) -> tuple[int, tuple[Message, ...]]:
         """Return a conversation's newest messages, oldest first, and the position of the first of them.
 
         At most `max_bytes` of them, unless that is 0, but at least one message.
         """
 
     async def get_session(
-        self, session_id: str, limit: int = 0, *, before: int = 0, max_bytes: int = 0
+        self, key: SessionKey, limit: int = 0, *, before: int = 0, max_bytes: int = 0
     ) -> SessionRecord:
         """Return a conversation with its newest messages before a position, within the limits; 0 is no limit.
 
         Raises NotFound.
         """
 
-    async def session_state(self, session_id: str) -> Mapping[str, str]:
+    async def session_state(self, key: SessionKey) -> Mapping[str, str]:
         """Return the values of a session, JSON documents by key; empty for an unknown session."""
 
-    async def list_sessions(self, *, limit: int, after: str) -> Page[SessionRecord]:
-        """Return conversations, last used first; `after` is as in `list_executions`."""
+    async def list_sessions(self, *, tenant: str, limit: int, after: str) -> Page[SessionRecord]:
+        """Return a tenant's conversations, last used first; `after` is as in `list_executions`."""
 
-    async def update_state(self, session_id: str, values: Mapping[str, str], removed: Sequence[str]) -> SessionRecord:
+    async def update_state(self, key: SessionKey, values: Mapping[str, str], removed: Sequence[str]) -> SessionRecord:
         """Set and remove values of a session, and make the session if needed; returns it without its messages.
 
         Raises InvalidRequest for too many values, or too many bytes.
         """
 
-    async def delete_session(self, session_id: str) -> None:
+    async def delete_session(self, key: SessionKey) -> None:
         """Remove a conversation and its executions that do not run. Raises NotFound when there is neither."""
 
 
 class UsageLedger(Protocol):
-    """Usage and cost by session and model."""
+    """Usage and cost by tenant, session and model."""
 
     async def add_usage(self, used: UsageTotal) -> None:
         """Add the usage of work outside of executions."""
 
     async def usage_totals(
-        self, *, session_id: str | None, model: str | None, limit: int, after: str
+        self, *, tenant: str, session_id: str | None, model: str | None, limit: int, after: str
     ) -> Page[UsageTotal]:
-        """Return the totals of a session, a model, both or all, by session and model; `after` is as above."""
+        """Return a tenant's totals of a session, a model, both or all, by session and model; `after` is as above."""
 
 
 class Journal(ExecutionJournal, Ownership, Conversations, UsageLedger, Protocol):

@@ -13,6 +13,7 @@ from pagantic_common.domain.validation import Enforcement
 from services.orchestrator.core.conversation.memory import Summary
 from services.orchestrator.core.execution.commands import Infer, Sample
 from services.orchestrator.core.model.contract import OutputContract
+from services.orchestrator.core.model.keys import SessionKey
 from services.orchestrator.core.model.request import Hints, Request
 from services.orchestrator.core.model.response import CandidateOutput, InferenceDelta, InferenceOutput, ToolCallRecord
 from services.orchestrator.core.model.retrieval import ContextPolicy
@@ -109,10 +110,10 @@ class PromptProvider(Protocol):
 class SummaryStore(Protocol):
     """Summaries of stored conversations; a deleted conversation takes its summary along."""
 
-    async def get_summary(self, session_id: str) -> Summary | None:
+    async def get_summary(self, key: SessionKey) -> Summary | None:
         """Return the summary of a conversation's oldest messages; None without one."""
 
-    async def put_summary(self, session_id: str, summary: Summary) -> None:
+    async def put_summary(self, key: SessionKey, summary: Summary) -> None:
         """Replace a conversation's summary; does nothing for an unknown conversation."""
 
 

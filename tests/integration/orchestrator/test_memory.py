@@ -24,6 +24,7 @@ from services.orchestrator.core.execution.commands import Infer
 from services.orchestrator.core.model.request import Hints
 from services.orchestrator.settings import OrchestratorSettings
 from tests.support.inference_app import generation_over, registration_of, served
+from tests.support.keys import session
 from tests.support.orchestrator_app import execute, journal_url, orchestrator, system_request, timeline
 from tests.support.scripted_services import ScriptedInference, ScriptedSummaries, answer, scripted_services
 
@@ -261,7 +262,7 @@ async def test_what_goes_is_summarized_once_and_told_and_paid_for(tmp_path):
         assert inference.seen() == ["Be brief.", f"{SUMMARY}sum 2", *questions(5, 6)]
         assert not inference.summarized, "it outlives a restart"
         await call_unary("orchestrator", stub.DeleteSession, pb.DeleteSessionRequest(session_id="s"))
-        assert await journal.get_summary("s") is None
+        assert await journal.get_summary(session("s")) is None
         await talk(stub, 1, 2)
         assert inference.seen() == ["Be brief.", *questions(1, 2)], "it goes with its conversation"
 

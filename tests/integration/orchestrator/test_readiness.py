@@ -22,6 +22,7 @@ from services.orchestrator.adapters.journal.sql_journal import SqlJournal
 from services.orchestrator.ports.journal import MAX_STATE_BYTES
 from services.orchestrator.settings import OrchestratorSettings
 from tests.contract.test_journal import admit, ended, record
+from tests.support.keys import session
 from tests.support.ports import free_ports
 from tests.support.scripted_peers import ScriptedInference, served
 
@@ -140,7 +141,7 @@ async def test_a_journal_whose_writes_fail_is_trouble_until_one_succeeds(tmp_pat
         with monkeypatch.context() as patched:
             patched.setattr(journal._writes, "take_turn", full)
             with pytest.raises(Unavailable, match="disk is full"):
-                await journal.take_turn("s", "r")
+                await journal.take_turn(session("s"), "r")
             assert "disk is full" in _journal_trouble(presence, journal, 0)
         await journal.beat()
         assert _journal_trouble(presence, journal, 0) == ""

@@ -18,6 +18,7 @@ from services.orchestrator.core.execution.replay import Admitted
 from services.orchestrator.core.model.request import Mode
 from services.orchestrator.ports.journal import ExecutionRecord
 from tests.integration.orchestrator.test_plans import TOOL, plan, step
+from tests.support.keys import execution
 from tests.support.orchestrator_app import execute, orchestrator, stored, system_request
 from tests.support.scripted_services import ScriptedInference, ScriptedTools, answer, scripted_services
 
@@ -77,7 +78,7 @@ async def test_a_plan_that_was_given_up_is_taken_up_again_and_one_that_cannot_be
         for request_id, entry in (("unreadable", Admitted(None)), ("p", None)):
             record = ExecutionRecord(request_id, "", "", Mode.PLAN, now, State.INIT, now, 1, fingerprint_of(PLAN))
             await journal.admit(record, entry or Admitted(request_from_proto(PLAN, "p")))
-        await journal.release(["unreadable", "p"])
+        await journal.release([execution("unreadable"), execution("p")])
         await asyncio.wait_for(inference.waiting.wait(), 5)
         await cancel(stub, "p")
         unread = await call_unary("orchestrator", stub.GetExecution, pb.GetExecutionRequest(request_id="unreadable"))

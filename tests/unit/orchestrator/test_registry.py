@@ -9,13 +9,14 @@ from pagantic_common.domain.errors import ErrorCode, Unavailable
 from pagantic_common.telemetry.scope import work_scope
 from services.orchestrator.app.running.registry import MAX_UNRECORDED, Registry
 from services.orchestrator.app.running.time_limits import caller_left
+from tests.support.keys import execution
 
 
 class Run:
     """All that a registry knows of an execution."""
 
     def __init__(self, request_id, size_bytes=0):
-        self.request_id = request_id
+        self.key = execution(request_id)
         self.size_bytes = size_bytes
         self.admitted = self.ended = self
         self.is_set = False

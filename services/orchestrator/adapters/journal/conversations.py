@@ -16,8 +16,9 @@ from pagantic_common.domain.messages import Message
 from services.orchestrator.adapters.journal import schema as tables
 from services.orchestrator.adapters.journal.access import JournalAccess
 from services.orchestrator.adapters.journal.purge import Purger, forget_sessions
-from services.orchestrator.adapters.journal.rows import message_of, moment_of, read_within, wrong_token
+from services.orchestrator.adapters.journal.rows import message_of, moment_of, of_session, read_within, wrong_token
 from services.orchestrator.core.conversation.memory import Summary
+from services.orchestrator.core.model.keys import SessionKey
 from services.orchestrator.ports.journal import MAX_STATE_BYTES, MAX_STATE_VALUES, Conversations, Page, SessionRecord
 
 _sessions, _messages = tables.sessions, tables.messages
@@ -28,113 +29,114 @@ class SqlConversations(JournalAccess, Conversations):
 
     _purger: Purger
 
-    async def take_turn(self, session_id: str, request_id: str) -> bool:
-        return bool(await self._commit(lambda db: self._writes.take_turn(db, session_id, request_id)))
+    async def take_turn(self, key: SessionKey, request_id: str) -> bool:
+        return bool(await self._commit(lambda db: self._writes.take_turn(db, key, request_id)))
 
-    async def history(self, session_id: str, max_bytes: int = 0) -> tuple[int, tuple[Message, ...]]:
-        return await self._read(lambda db: _history(db, session_id, max_bytes or sys.maxsize))
+    async def history(self, key: SessionKey, max_bytes: int = 0) -> tuple[int, tuple[Message, ...]]:
+        return await self._read(lambda db: _history(db, key, max_bytes or sys.maxsize))
 
     async def get_session(
-        self, session_id: str, limit: int = 0, *, before: int = 0, max_bytes: int = 0
+        self, key: SessionKey, limit: int = 0, *, before: int = 0, max_bytes: int = 0
     ) -> SessionRecord:
-        return await self._read(
-            lambda db: _session(db, session_id, limit or sys.maxsize, before, max_bytes or sys.maxsize)
-        )
+        return await self._read(lambda db: _session(db, key, limit or sys.maxsize, before, max_bytes or sys.maxsize))
 
-    async def session_state(self, session_id: str) -> Mapping[str, str]:
-        return await self._read(lambda db: _state_of(db, session_id))
+    async def session_state(self, key: SessionKey) -> Mapping[str, str]:
+        return await self._read(lambda db: _state_of(db, key))
 
-    async def list_sessions(self, *, limit: int, after: str) -> Page[SessionRecord]:
+    async def list_sessions(self, *, tenant: str, limit: int, after: str) -> Page[SessionRecord]:
         used, name = _sessions.c.updated_at, _sessions.c.session_id
-        count = select(func.count()).where(_messages.c.session_id == name).scalar_subquery()
-        found = select(_sessions, count.label("message_count")).order_by(used.desc(), name)
+        is_its = and_(_messages.c.tenant == tenant, _messages.c.session_id == name)
+        count = select(func.count()).where(is_its).scalar_subquery()
+        found = (
+            select(_sessions, count.label("message_count"))
+            .where(_sessions.c.tenant == tenant)
+            .order_by(used.desc(), name)
+        )
         if after:
             used_s, last = _use_of(after)
             found = found.where(or_(used < used_s, and_(used == used_s, name > last)))
         return await self._read(lambda db: _page(db, found, limit))
 
-    async def update_state(self, session_id: str, values: Mapping[str, str], removed: Sequence[str]) -> SessionRecord:
+    async def update_state(self, key: SessionKey, values: Mapping[str, str], removed: Sequence[str]) -> SessionRecord:
         now_s = time.time()
-        updated: SessionRecord = await self._commit(
-            lambda db: self._update_state(db, session_id, values, removed, now_s)
-        )
+        updated: SessionRecord = await self._commit(lambda db: self._update_state(db, key, values, removed, now_s))
         return updated
 
-    async def delete_session(self, session_id: str) -> None:
-        forgotten = await self._purger.forget_session(session_id)
-        deleted = await self._commit(lambda db: forget_sessions(db, [session_id]))
+    async def delete_session(self, key: SessionKey) -> None:
+        forgotten = await self._purger.forget_session(key)
+        deleted = await self._commit(lambda db: forget_sessions(db, [key]))
         if not forgotten and not deleted:
-            raise _no_session(session_id)
+            raise _no_session(key)
 
-    async def get_summary(self, session_id: str) -> Summary | None:
+    async def get_summary(self, key: SessionKey) -> Summary | None:
         """Return a conversation's summary."""
-        return await self._read(lambda db: _summary(db, session_id))
+        return await self._read(lambda db: _summary(db, key))
 
-    async def put_summary(self, session_id: str, summary: Summary) -> None:
+    async def put_summary(self, key: SessionKey, summary: Summary) -> None:
         """Store a summary, unless the conversation is gone."""
-        await self._commit(lambda db: self._put_summary(db, session_id, summary))
+        await self._commit(lambda db: self._put_summary(db, key, summary))
 
     def _update_state(
-        self, db: Connection, session_id: str, values: Mapping[str, str], removed: Sequence[str], now_s: float
+        self, db: Connection, key: SessionKey, values: Mapping[str, str], removed: Sequence[str], now_s: float
     ) -> SessionRecord:
-        self._writes.touch(db, session_id, now_s)
+        self._writes.touch(db, key, now_s)
         table = tables.session_state
         if removed:
-            db.execute(delete(table).where(table.c.session_id == session_id, table.c.key.in_(removed)))
+            db.execute(delete(table).where(of_session(table, key), table.c.key.in_(removed)))
         if values:
             statement = self._insert(table)
             statement = statement.on_conflict_do_update(
-                index_elements=["session_id", "key"], set_={"value_json": statement.excluded.value_json}
+                index_elements=["tenant", "session_id", "key"], set_={"value_json": statement.excluded.value_json}
             )
-            rows = [{"session_id": session_id, "key": key, "value_json": value} for key, value in values.items()]
+            rows = [key._asdict() | {"key": name, "value_json": value} for name, value in values.items()]
             db.execute(statement, rows)
-        _check_state(session_id, _state_of(db, session_id))
-        return _session(db, session_id, 0, 0, 0)
+        _check_state(key.session_id, _state_of(db, key))
+        return _session(db, key, 0, 0, 0)
 
-    def _put_summary(self, db: Connection, session_id: str, summary: Summary) -> None:
-        if db.execute(select(_sessions).where(_sessions.c.session_id == session_id)).first() is None:
+    def _put_summary(self, db: Connection, key: SessionKey, summary: Summary) -> None:
+        if db.execute(select(_sessions).where(of_session(_sessions, key))).first() is None:
             return
         made = self._insert(tables.summaries).values(
-            session_id=session_id, text=summary.text, message_count=summary.message_count
+            **key._asdict(), text=summary.text, message_count=summary.message_count
         )
         kept = {"text": made.excluded.text, "message_count": made.excluded.message_count}
-        db.execute(made.on_conflict_do_update(index_elements=["session_id"], set_=kept))
+        db.execute(made.on_conflict_do_update(index_elements=["tenant", "session_id"], set_=kept))
 
 
-def _history(db: Connection, session_id: str, max_bytes: int) -> tuple[int, tuple[Message, ...]]:
-    found = select(_messages.c.message, _messages.c.position).where(_messages.c.session_id == session_id)
+def _history(db: Connection, key: SessionKey, max_bytes: int) -> tuple[int, tuple[Message, ...]]:
+    found = select(_messages.c.message, _messages.c.position).where(of_session(_messages, key))
     stored, _ = read_within(db, found.order_by(_messages.c.position.desc()), sys.maxsize, max_bytes)
     if not stored:
         return 0, ()
     return stored[-1].position, tuple(message_of(row.message) for row in reversed(stored))
 
 
-def _session(db: Connection, session_id: str, limit: int, before: int, max_bytes: int) -> SessionRecord:
+def _session(db: Connection, key: SessionKey, limit: int, before: int, max_bytes: int) -> SessionRecord:
     """Return a conversation with its newest messages before a position, within the limits; none for a limit of 0."""
-    row = db.execute(select(_sessions).where(_sessions.c.session_id == session_id)).first()
+    row = db.execute(select(_sessions).where(of_session(_sessions, key))).first()
     if row is None:
-        raise _no_session(session_id)
-    of_session = _messages.c.session_id == session_id
-    count = db.execute(select(func.count()).select_from(_messages).where(of_session)).scalar_one()
+        raise _no_session(key)
+    is_its = of_session(_messages, key)
+    count = db.execute(select(func.count()).select_from(_messages).where(is_its)).scalar_one()
     end = min(before or count, count)
     stored: list[Row[Any]] = []
     if limit:
-        found = select(_messages.c.message).where(of_session, _messages.c.position < end)
+        found = select(_messages.c.message).where(is_its, _messages.c.position < end)
         stored, _ = read_within(db, found.order_by(_messages.c.position.desc()), limit, max_bytes)
     return SessionRecord(
-        session_id,
+        key.session_id,
         tuple(message_of(row.message) for row in reversed(stored)),
         count,
         moment_of(row.created_at),
         moment_of(row.updated_at),
-        _state_of(db, session_id),
+        _state_of(db, key),
         first_position=end - len(stored),
     )
 
 
-def _state_of(db: Connection, session_id: str) -> dict[str, str]:
-    table = tables.session_state.c
-    values = db.execute(select(table.key, table.value_json).where(table.session_id == session_id))
+def _state_of(db: Connection, key: SessionKey) -> dict[str, str]:
+    table = tables.session_state
+    values = db.execute(select(table.c.key, table.c.value_json).where(of_session(table, key)))
     return {row.key: row.value_json for row in values}
 
 
@@ -161,15 +163,15 @@ def _use_of(token: str) -> tuple[float, str]:
     return used_s, session_id
 
 
-def _summary(db: Connection, session_id: str) -> Summary | None:
-    row = db.execute(select(tables.summaries).where(tables.summaries.c.session_id == session_id)).first()
+def _summary(db: Connection, key: SessionKey) -> Summary | None:
+    row = db.execute(select(tables.summaries).where(of_session(tables.summaries, key))).first()
     if row is None:
         return None
     return Summary(row.text, row.message_count)
 
 
-def _no_session(session_id: str) -> NotFound:
-    return NotFound(f"no session has id {session_id!r}")
+def _no_session(key: SessionKey) -> NotFound:
+    return NotFound(f"no session has id {key.session_id!r}")
 
 
 def _check_state(session_id: str, state: Mapping[str, str]) -> None:

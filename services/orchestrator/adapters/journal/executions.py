@@ -15,6 +15,8 @@ from services.orchestrator.adapters.journal.rows import (
     RECORD,
     get_record,
     message_of,
+    of_execution,
+    of_session,
     read_within,
     record_of,
     wrong_token,
@@ -26,6 +28,7 @@ from services.orchestrator.convert.event import event_from_proto
 from services.orchestrator.core.execution.events import Event
 from services.orchestrator.core.execution.lifecycle import State
 from services.orchestrator.core.execution.replay import Admitted, Entry
+from services.orchestrator.core.model.keys import ExecutionKey, SessionKey
 from services.orchestrator.core.model.request import Mode
 from services.orchestrator.ports.journal import ExecutionJournal, ExecutionRecord, Page, Write
 
@@ -51,21 +54,21 @@ class SqlExecutions(JournalAccess, ExecutionJournal):
         after: int | None = await self._commit(lambda db: self._writes.admit_again(db, admission, ended))
         return after
 
-    async def after_sequence(self, request_id: str) -> int:
-        found = select(executions.c.after_sequence).where(executions.c.request_id == request_id)
+    async def after_sequence(self, key: ExecutionKey) -> int:
+        found = select(executions.c.after_sequence).where(of_execution(executions, key))
         return await self._read(lambda db: int(db.execute(found).scalar_one_or_none() or 0))
 
     def write(self, write: Write, *, can_wait: bool = False) -> Awaitable[None]:
         return self._group.submit(write, can_wait=can_wait)
 
-    async def get(self, request_id: str) -> ExecutionRecord:
-        return await self._read(lambda db: get_record(db, request_id))
+    async def get(self, key: ExecutionKey) -> ExecutionRecord:
+        return await self._read(lambda db: get_record(db, key))
 
     async def list_executions(
-        self, *, limit: int, after: str, session_id: str, state: State | None
+        self, *, tenant: str, limit: int, after: str, session_id: str, state: State | None
     ) -> Page[ExecutionRecord]:
         ordinal = executions.c.ordinal
-        found = select(ordinal, *RECORD).order_by(ordinal.desc())
+        found = select(ordinal, *RECORD).where(executions.c.tenant == tenant).order_by(ordinal.desc())
         if after:
             found = found.where(ordinal < _ordinal_of(after))
         if session_id:
@@ -74,19 +77,23 @@ class SqlExecutions(JournalAccess, ExecutionJournal):
             found = found.where(executions.c.state == state.value)
         return await self._read(lambda db: _page(db, found, limit))
 
-    async def interrupted(self, mode: Mode) -> list[str]:
-        found = select(executions.c.request_id).where(IS_INTERRUPTED, executions.c.mode == mode.value)
+    async def interrupted(self, mode: Mode) -> list[ExecutionKey]:
+        found = select(executions.c.tenant, executions.c.request_id).where(
+            IS_INTERRUPTED, executions.c.mode == mode.value
+        )
         found = found.order_by(executions.c.ordinal)
-        return await self._read(lambda db: list(db.execute(found).scalars()))
+        return await self._read(lambda db: [ExecutionKey(*row) for row in db.execute(found)])
 
-    async def timeline(self, request_id: str, after: int = 0, limit: int = 0) -> list[Event]:
-        return await self._read(lambda db: _timeline(db, request_id, after, limit or None))
+    async def timeline(self, key: ExecutionKey, after: int = 0, limit: int = 0) -> list[Event]:
+        return await self._read(lambda db: _timeline(db, key, after, limit or None))
 
-    async def timeline_page(self, request_id: str, after: int, limit: int, max_bytes: int) -> tuple[list[Event], bool]:
-        return await self._read(lambda db: _timeline_page(db, request_id, after, limit, max_bytes))
+    async def timeline_page(
+        self, key: ExecutionKey, after: int, limit: int, max_bytes: int
+    ) -> tuple[list[Event], bool]:
+        return await self._read(lambda db: _timeline_page(db, key, after, limit, max_bytes))
 
-    async def entries(self, request_id: str) -> list[Entry]:
-        return await self._read(lambda db: _entries(db, request_id))
+    async def entries(self, key: ExecutionKey) -> list[Entry]:
+        return await self._read(lambda db: _entries(db, key))
 
 
 def _ordinal_of(token: str) -> int:
@@ -103,51 +110,54 @@ def _page(db: Connection, found: Select[Any], limit: int) -> Page[ExecutionRecor
     return Page(records, str(rows[limit - 1]["ordinal"]))
 
 
-def _stored_events(request_id: str, after: int) -> Select[Any]:
-    found = select(events.c.event).where(events.c.request_id == request_id, events.c.sequence > after)
+def _stored_events(key: ExecutionKey, after: int) -> Select[Any]:
+    found = select(events.c.event).where(of_execution(events, key), events.c.sequence > after)
     return found.order_by(events.c.sequence)
 
 
-def _timeline(db: Connection, request_id: str, after: int, limit: int | None) -> list[Event]:
-    stored = db.execute(_stored_events(request_id, after).limit(limit)).scalars().all()
-    return _events_of(db, request_id, stored)
+def _timeline(db: Connection, key: ExecutionKey, after: int, limit: int | None) -> list[Event]:
+    stored = db.execute(_stored_events(key, after).limit(limit)).scalars().all()
+    return _events_of(db, key, stored)
 
 
-def _timeline_page(db: Connection, request_id: str, after: int, limit: int, max_bytes: int) -> tuple[list[Event], bool]:
-    rows, has_more = read_within(db, _stored_events(request_id, after).limit(limit + 1), limit, max_bytes)
-    return _events_of(db, request_id, [row.event for row in rows]), has_more
+def _timeline_page(
+    db: Connection, key: ExecutionKey, after: int, limit: int, max_bytes: int
+) -> tuple[list[Event], bool]:
+    rows, has_more = read_within(db, _stored_events(key, after).limit(limit + 1), limit, max_bytes)
+    return _events_of(db, key, [row.event for row in rows]), has_more
 
 
-def _events_of(db: Connection, request_id: str, stored: Sequence[bytes]) -> list[Event]:
+def _events_of(db: Connection, key: ExecutionKey, stored: Sequence[bytes]) -> list[Event]:
     """Decode events; raises NotFound when there is no execution."""
     if not stored:
-        get_record(db, request_id)
+        get_record(db, key)
     return [event_from_proto(event_pb2.ExecutionEvent.FromString(event)) for event in stored]
 
 
-def _entries(db: Connection, request_id: str) -> list[Entry]:
-    found = select(entries.c.entry).where(entries.c.request_id == request_id).order_by(entries.c.position)
+def _entries(db: Connection, key: ExecutionKey) -> list[Entry]:
+    found = select(entries.c.entry).where(of_execution(entries, key)).order_by(entries.c.position)
     try:
         read = [entry_from_json(entry) for entry in db.execute(found).scalars()]
     except UnreadableEntryError as error:
-        raise PreconditionFailed(f"execution {request_id!r} cannot be resumed: {error}") from None
+        raise PreconditionFailed(f"execution {key.request_id!r} cannot be resumed: {error}") from None
     session_id = next((entry.request.session_id for entry in read if isinstance(entry, Admitted)), "")
-    return [_with_history(db, session_id, entry) for entry in read]
+    session = SessionKey(key.tenant, session_id)
+    return [_with_history(db, session, entry) for entry in read]
 
 
-def _with_history(db: Connection, session_id: str, entry: Entry) -> Entry:
+def _with_history(db: Connection, session: SessionKey, entry: Entry) -> Entry:
     """Return an entry with the messages of the stored conversation that it refers to."""
     referred = referred_positions(entry)
     if not referred:
         return entry
     position = messages.c.position
     found = select(messages.c.message).where(
-        messages.c.session_id == session_id, position >= referred.start, position < referred.stop
+        of_session(messages, session), position >= referred.start, position < referred.stop
     )
     stored = [message_of(message) for message in db.execute(found.order_by(position)).scalars()]
     if len(stored) != len(referred):
         raise PreconditionFailed(
-            f"the conversation {session_id!r} that the execution goes on from was deleted: send the request again "
-            "under a new request_id"
+            f"the conversation {session.session_id!r} that the execution goes on from was deleted: send the request "
+            "again under a new request_id"
         )
     return with_history(entry, stored)

@@ -22,6 +22,7 @@ from pagantic_common.telemetry.names import (
 )
 from services.orchestrator.adapters.journal.database import is_conflict, translate_error
 from services.orchestrator.adapters.journal.writes import Admission, Writes
+from services.orchestrator.core.model.keys import ExecutionKey
 from services.orchestrator.ports.journal import Write
 
 LINGER_S = 0.005  # longest delay of a deferrable write
@@ -103,11 +104,11 @@ class GroupCommit:
     def _end(self, work: Work, done: asyncio.Future[Any], outcome: Any) -> None:
         _settle(done, outcome)
         if isinstance(work, Write | Admission) and isinstance(outcome, Exception):
-            self._fail_after(work.record.request_id, outcome)
+            self._fail_after(work.record.key, outcome)
 
-    def _fail_after(self, request_id: str, error: Exception) -> None:
+    def _fail_after(self, key: ExecutionKey, error: Exception) -> None:
         """Fail the queued writes of an execution after a failed one."""
-        behind = [item for item in self._waiting if _is_of(item[0], request_id)]
+        behind = [item for item in self._waiting if _is_of(item[0], key)]
         self._waiting = [item for item in self._waiting if item not in behind]
         for _, done in behind:
             _settle(done, error)
@@ -138,16 +139,16 @@ class GroupCommit:
             raise _NotTogetherError
 
     def _write_each(self, db: Connection, works: Sequence[Work]) -> list[Any]:
-        failed: dict[str, Exception] = {}
+        failed: dict[ExecutionKey, Exception] = {}
         outcomes: list[Any] = []
         for work in works:
             if not isinstance(work, Write | Admission):
                 outcomes.append(self._write_one(db, work))
                 continue
-            request_id = work.record.request_id
-            outcome = failed.get(request_id) or self._write_one(db, work)
+            key = work.record.key
+            outcome = failed.get(key) or self._write_one(db, work)
             if isinstance(outcome, Exception):
-                failed[request_id] = outcome
+                failed[key] = outcome
             outcomes.append(outcome)
         return outcomes
 
@@ -178,8 +179,8 @@ def _call(work: Work, db: Connection) -> Any:
     return work(db)
 
 
-def _is_of(work: Work, request_id: str) -> bool:
-    return isinstance(work, Write) and work.record.request_id == request_id
+def _is_of(work: Work, key: ExecutionKey) -> bool:
+    return isinstance(work, Write) and work.record.key == key
 
 
 def _settle(done: asyncio.Future[Any], outcome: Any) -> None:

@@ -11,11 +11,12 @@ from sqlalchemy import ColumnElement, Connection, and_, delete, select, update
 
 from services.orchestrator.adapters.journal.access import JournalAccess
 from services.orchestrator.adapters.journal.database import translating_errors
-from services.orchestrator.adapters.journal.rows import IS_INTERRUPTED, IS_LIVE
+from services.orchestrator.adapters.journal.rows import IS_INTERRUPTED, IS_LIVE, among, of_execution
 from services.orchestrator.adapters.journal.schema import executions, owners
+from services.orchestrator.core.model.keys import ExecutionKey
 from services.orchestrator.ports.journal import Ownership, Pulse
 
-RELEASED_AT_ONCE = 1000  # a statement takes not many more parameters
+RELEASED_AT_ONCE = 500  # a statement takes not many more parameters
 
 
 class SqlOwnership(JournalAccess, Ownership):
@@ -25,13 +26,13 @@ class SqlOwnership(JournalAccess, Ownership):
         super().__init__(url, owner)
         self._beating = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal-beats")
 
-    async def claim(self, request_id: str) -> bool:
-        claimed = update(executions).where(executions.c.request_id == request_id, IS_INTERRUPTED)
+    async def claim(self, key: ExecutionKey) -> bool:
+        claimed = update(executions).where(of_execution(executions, key), IS_INTERRUPTED)
         claimed = claimed.values(owner=self._owner, interrupted=0)
         return bool(await self._commit(lambda db: db.execute(claimed).rowcount))
 
-    async def request_cancel(self, request_id: str) -> None:
-        asked = update(executions).where(executions.c.request_id == request_id, IS_LIVE).values(cancel_requested=1)
+    async def request_cancel(self, key: ExecutionKey) -> None:
+        asked = update(executions).where(of_execution(executions, key), IS_LIVE).values(cancel_requested=1)
         await self._commit(lambda db: db.execute(asked))
 
     async def beat(self) -> Pulse:
@@ -51,9 +52,9 @@ class SqlOwnership(JournalAccess, Ownership):
         now_s = time.time()
         return bool(await self._commit(lambda db: self._interrupt_dead(db, owner, beat, now_s)))
 
-    async def release(self, request_ids: Sequence[str]) -> None:
+    async def release(self, keys: Sequence[ExecutionKey]) -> None:
         now_s = time.time()
-        await self._commit(lambda db: self._release(db, request_ids, now_s))
+        await self._commit(lambda db: self._release(db, keys, now_s))
 
     def _register(self, db: Connection, now_s: float) -> None:
         """Register this owner; interrupt its predecessor's executions and those without an owner."""
@@ -73,10 +74,10 @@ class SqlOwnership(JournalAccess, Ownership):
         mine = self._insert(owners).values(owner=self._owner, beat=1)
         db.execute(mine.on_conflict_do_update(index_elements=["owner"], set_={"beat": owners.c.beat + 1}))
         beats = {row.owner: row.beat for row in db.execute(select(owners))}
-        asked = select(executions.c.request_id).where(
+        asked = select(executions.c.tenant, executions.c.request_id).where(
             executions.c.owner == self._owner, IS_LIVE, executions.c.cancel_requested == 1
         )
-        return Pulse(beats, tuple(db.execute(asked).scalars()))
+        return Pulse(beats, tuple(ExecutionKey(*row) for row in db.execute(asked)))
 
     def _interrupt_dead(self, db: Connection, owner: str, beat: int, now_s: float) -> bool:
         dead = and_(owners.c.owner == owner, owners.c.beat == beat)
@@ -85,10 +86,10 @@ class SqlOwnership(JournalAccess, Ownership):
         _interrupt(db, executions.c.owner == owner, now_s)
         return True
 
-    def _release(self, db: Connection, request_ids: Sequence[str], now_s: float) -> None:
-        for start in range(0, len(request_ids), RELEASED_AT_ONCE):
-            some = request_ids[start : start + RELEASED_AT_ONCE]
-            _interrupt(db, and_(executions.c.owner == self._owner, executions.c.request_id.in_(some)), now_s)
+    def _release(self, db: Connection, keys: Sequence[ExecutionKey], now_s: float) -> None:
+        for start in range(0, len(keys), RELEASED_AT_ONCE):
+            some = keys[start : start + RELEASED_AT_ONCE]
+            _interrupt(db, and_(executions.c.owner == self._owner, among(executions, some)), now_s)
 
 
 def _interrupt(db: Connection, which: ColumnElement[bool], now_s: float) -> None:

@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from sqlalchemy import Connection, Engine, and_, delete, select, text
+from sqlalchemy import Connection, Engine, Select, and_, delete, select, text
 
 from pagantic_common.telemetry.logging import get_logger
 from services.orchestrator.adapters.journal import schema as tables
 from services.orchestrator.adapters.journal.database import translating_errors
-from services.orchestrator.adapters.journal.rows import IS_INTERRUPTED
+from services.orchestrator.adapters.journal.rows import IS_INTERRUPTED, among, of_session
+from services.orchestrator.core.model.keys import ExecutionKey, SessionKey
 
 PURGED_AT_ONCE = 200
 PURGE_INTERVAL_S = 60.0
@@ -21,6 +22,7 @@ RETRY_S = 5.0  # after a purge that failed
 ANSWER_TIMEOUT_S = 30  # for a statement in PostgreSQL; no caller waits for the purge
 
 _executions, _sessions = tables.executions, tables.sessions
+_KEY = (_executions.c.tenant, _executions.c.request_id)
 log = get_logger(__name__)
 
 
@@ -57,9 +59,9 @@ class Purger:
             oldest_s = now_s - self._session_retention_s
             await self._repeat(lambda db: forget_old_sessions(db, oldest_s, self._at_once))
 
-    async def forget_session(self, session_id: str) -> int:
+    async def forget_session(self, key: SessionKey) -> int:
         """Delete the executions of a conversation that do not run; returns their number."""
-        return await self._repeat(lambda db: forget_executions_of(db, session_id, self._at_once))
+        return await self._repeat(lambda db: forget_executions_of(db, key, self._at_once))
 
     async def _live(self, afterwards: Callable[[], None]) -> None:
         await asyncio.sleep(FIRST_PURGE_S)
@@ -99,38 +101,45 @@ def forget_old_executions(db: Connection, oldest_s: float, limit: int) -> int:
     is_given_up = and_(IS_INTERRUPTED, _executions.c.interrupted_at < oldest_s)
     count = 0
     for is_old, moment in ((has_ended, _executions.c.entered_at), (is_given_up, _executions.c.interrupted_at)):
-        found = select(_executions.c.request_id).where(is_old).order_by(moment).limit(limit - count)
-        count += _forget_executions(db, db.execute(found.with_for_update(skip_locked=True)).scalars().all())
+        found = select(*_KEY).where(is_old).order_by(moment).limit(limit - count)
+        count += _forget_executions(db, _executions_of(db, found))
     return count
 
 
-def forget_executions_of(db: Connection, session_id: str, limit: int) -> int:
+def forget_executions_of(db: Connection, key: SessionKey, limit: int) -> int:
     """Delete the ended and interrupted executions of a conversation; returns their number."""
     has_stopped = (_executions.c.response.is_not(None)) | IS_INTERRUPTED
-    found = select(_executions.c.request_id).where(_executions.c.session_id == session_id, has_stopped).limit(limit)
-    return _forget_executions(db, db.execute(found.with_for_update(skip_locked=True)).scalars().all())
+    found = select(*_KEY).where(of_session(_executions, key), has_stopped).limit(limit)
+    return _forget_executions(db, _executions_of(db, found))
 
 
 def forget_old_sessions(db: Connection, oldest_s: float, limit: int) -> int:
     """Delete conversations that were last used before a time and have no running turn; returns their number."""
-    in_use = select(tables.turns.c.session_id)
-    is_old = and_(_sessions.c.updated_at < oldest_s, _sessions.c.session_id.not_in(in_use))
-    found = select(_sessions.c.session_id).where(is_old).order_by(_sessions.c.updated_at).limit(limit)
-    return forget_sessions(db, db.execute(found.with_for_update(skip_locked=True)).scalars().all())
+    turns = tables.turns.c
+    in_use = select(turns.tenant).where(turns.tenant == _sessions.c.tenant, turns.session_id == _sessions.c.session_id)
+    is_old = and_(_sessions.c.updated_at < oldest_s, ~in_use.exists())
+    found = select(_sessions.c.tenant, _sessions.c.session_id).where(is_old).order_by(_sessions.c.updated_at)
+    rows = db.execute(found.limit(limit).with_for_update(skip_locked=True))
+    return forget_sessions(db, [SessionKey(*row) for row in rows])
 
 
-def forget_sessions(db: Connection, session_ids: Sequence[str]) -> int:
+def forget_sessions(db: Connection, keys: Sequence[SessionKey]) -> int:
     """Delete conversations with their messages, values and summaries, but not their usage; returns their number."""
-    if not session_ids:
+    if not keys:
         return 0
     for table in (tables.messages, tables.session_state, tables.summaries):
-        db.execute(delete(table).where(table.c.session_id.in_(session_ids)))
-    return db.execute(delete(_sessions).where(_sessions.c.session_id.in_(session_ids))).rowcount
+        db.execute(delete(table).where(among(table, keys)))
+    return db.execute(delete(_sessions).where(among(_sessions, keys))).rowcount
 
 
-def _forget_executions(db: Connection, request_ids: Sequence[str]) -> int:
-    if not request_ids:
+def _executions_of(db: Connection, found: Select[tuple[str, str]]) -> list[ExecutionKey]:
+    """Lock the executions that are found, and return their keys."""
+    return [ExecutionKey(row.tenant, row.request_id) for row in db.execute(found.with_for_update(skip_locked=True))]
+
+
+def _forget_executions(db: Connection, keys: Sequence[ExecutionKey]) -> int:
+    if not keys:
         return 0
     for table in (tables.events, tables.entries, tables.turns):
-        db.execute(delete(table).where(table.c.request_id.in_(request_ids)))
-    return db.execute(delete(_executions).where(_executions.c.request_id.in_(request_ids))).rowcount
+        db.execute(delete(table).where(among(table, keys)))
+    return db.execute(delete(_executions).where(among(_executions, keys))).rowcount

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, RowMapping, Select, and_, select
+from sqlalchemy import ColumnElement, Connection, Row, RowMapping, Select, Table, and_, select, tuple_
 
 from pagantic.common.v1 import error_pb2, message_pb2
 from pagantic.orchestrator.v1 import execution_pb2
@@ -17,6 +18,7 @@ from pagantic_common.domain.messages import Message
 from services.orchestrator.adapters.journal.schema import executions
 from services.orchestrator.convert.response import response_from_proto
 from services.orchestrator.core.execution.lifecycle import State
+from services.orchestrator.core.model.keys import ExecutionKey, SessionKey
 from services.orchestrator.core.model.request import Mode
 from services.orchestrator.ports.journal import ExecutionRecord
 
@@ -28,12 +30,28 @@ _NOT_READ = ("ordinal", "response", "owner", "cancel_requested", "interrupted_at
 RECORD = [column for column in executions.c if column.name not in _NOT_READ]
 
 
-def get_record(db: Connection, request_id: str) -> ExecutionRecord:
+def of_execution(table: Table, key: ExecutionKey) -> ColumnElement[bool]:
+    """Return the condition for the rows of an execution."""
+    return and_(table.c.tenant == key.tenant, table.c.request_id == key.request_id)
+
+
+def of_session(table: Table, key: SessionKey) -> ColumnElement[bool]:
+    """Return the condition for the rows of a conversation."""
+    return and_(table.c.tenant == key.tenant, table.c.session_id == key.session_id)
+
+
+def among(table: Table, keys: Sequence[ExecutionKey] | Sequence[SessionKey]) -> ColumnElement[bool]:
+    """Return the condition for the rows of several executions, or of several conversations."""
+    names = type(keys[0])._fields
+    return tuple_(*(table.c[name] for name in names)).in_(keys)
+
+
+def get_record(db: Connection, key: ExecutionKey) -> ExecutionRecord:
     """Return an execution with its response. Raises NotFound."""
-    found = select(*RECORD, executions.c.response).where(executions.c.request_id == request_id)
+    found = select(*RECORD, executions.c.response).where(of_execution(executions, key))
     row = db.execute(found).mappings().first()
     if row is None:
-        raise NotFound(f"no execution has request_id {request_id!r}")
+        raise NotFound(f"no execution has request_id {key.request_id!r}")
     record = record_of(row)
     if row["response"] is None:
         return record
@@ -56,6 +74,7 @@ def record_of(row: RowMapping) -> ExecutionRecord:
         last_step=row["last_step"],
         last_failure=_failure_of(row["last_error"]),
         is_interrupted=bool(row["interrupted"]),
+        tenant=row["tenant"],
     )
 
 

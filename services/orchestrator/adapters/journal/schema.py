@@ -37,6 +37,7 @@ executions = Table(
     "executions",
     TABLES,
     Column("ordinal", ORDINAL, primary_key=True, autoincrement=True),
+    Column("tenant", Text, nullable=False),
     Column("request_id", Text, nullable=False),
     Column("session_id", Text, nullable=False),
     Column("trace_id", Text, nullable=False),
@@ -55,8 +56,9 @@ executions = Table(
     Column("owner", Text, nullable=False, server_default=""),
     Column("cancel_requested", Integer, nullable=False, server_default="0"),
     Column("after_sequence", Integer, nullable=False, server_default="0"),
-    UniqueConstraint("request_id"),
-    Index("executions_by_session", "session_id", "ordinal"),
+    UniqueConstraint("tenant", "request_id"),
+    Index("executions_by_tenant", "tenant", "ordinal"),
+    Index("executions_by_session", "tenant", "session_id", "ordinal"),
     # A partial index: few executions are live at a time.
     Index("executions_live", "owner", sqlite_where=text("response IS NULL"), postgresql_where=text("response IS NULL")),
     Index(
@@ -69,6 +71,7 @@ executions = Table(
 events = Table(
     "events",
     TABLES,
+    Column("tenant", Text, primary_key=True),
     Column("request_id", Text, primary_key=True),
     Column("sequence", Integer, primary_key=True),
     Column("event", LargeBinary, nullable=False),
@@ -77,6 +80,7 @@ events = Table(
 entries = Table(
     "entries",
     TABLES,
+    Column("tenant", Text, primary_key=True),
     Column("request_id", Text, primary_key=True),
     Column("position", Integer, primary_key=True),
     Column("entry", LargeBinary, nullable=False),
@@ -85,14 +89,17 @@ entries = Table(
 sessions = Table(
     "sessions",
     TABLES,
+    Column("tenant", Text, primary_key=True),
     Column("session_id", Text, primary_key=True),
     Column("created_at", Double, nullable=False),
     Column("updated_at", Double, nullable=False),
-    Index("sessions_by_use", "updated_at", "session_id"),
+    Index("sessions_by_use", "updated_at", "tenant", "session_id"),
+    Index("sessions_by_tenant", "tenant", "updated_at", "session_id"),
 )
 messages = Table(
     "messages",
     TABLES,
+    Column("tenant", Text, primary_key=True),
     Column("session_id", Text, primary_key=True),
     Column("position", Integer, primary_key=True),
     Column("message", LargeBinary, nullable=False),
@@ -101,6 +108,7 @@ messages = Table(
 session_state = Table(
     "session_state",
     TABLES,
+    Column("tenant", Text, primary_key=True),
     Column("session_id", Text, primary_key=True),
     Column("key", Text, primary_key=True),
     Column("value_json", Text, nullable=False),
@@ -109,6 +117,7 @@ session_state = Table(
 summaries = Table(
     "summaries",
     TABLES,
+    Column("tenant", Text, primary_key=True),
     Column("session_id", Text, primary_key=True),
     Column("message_count", Integer, nullable=False),
     Column("text", Text, nullable=False),
@@ -116,8 +125,10 @@ summaries = Table(
 turns = Table(
     "turns",
     TABLES,
+    Column("tenant", Text, primary_key=True),
     Column("session_id", Text, primary_key=True),
-    Column("request_id", Text, nullable=False, index=True),
+    Column("request_id", Text, nullable=False),
+    Index("turns_by_execution", "tenant", "request_id"),
     sqlite_with_rowid=False,
 )
 owners = Table(
@@ -129,6 +140,7 @@ owners = Table(
 usage_totals = Table(
     "usage_totals",
     TABLES,
+    Column("tenant", Text, primary_key=True),
     Column("session_id", Text, primary_key=True),
     Column("model", Text, primary_key=True),
     Column("requests", BigInteger, nullable=False),

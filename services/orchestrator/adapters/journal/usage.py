@@ -17,10 +17,10 @@ class SqlUsage(JournalAccess, UsageLedger):
         await self._commit(lambda db: self._writes.add_usage(db, [used]))
 
     async def usage_totals(
-        self, *, session_id: str | None, model: str | None, limit: int, after: str
+        self, *, tenant: str, session_id: str | None, model: str | None, limit: int, after: str
     ) -> Page[UsageTotal]:
         table = usage_totals.c
-        found = select(usage_totals).order_by(table.session_id, table.model)
+        found = select(usage_totals).where(table.tenant == tenant).order_by(table.session_id, table.model)
         if session_id is not None:
             found = found.where(table.session_id == session_id)
         if model is not None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from google.protobuf.message import Message as ProtoMessage
-from sqlalchemy import Connection, Dialect, and_, bindparam, delete, func, select, update
+from sqlalchemy import ColumnElement, Connection, Dialect, Table, and_, bindparam, delete, func, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from pagantic_common.codec.errors import failure_to_proto
@@ -19,11 +19,12 @@ from pagantic_common.codec.messages import message_to_proto
 from pagantic_common.domain.errors import Aborted, Conflict
 from pagantic_common.domain.messages import Message
 from services.orchestrator.adapters.journal import schema as tables
-from services.orchestrator.adapters.journal.rows import IS_LIVE, get_record
+from services.orchestrator.adapters.journal.rows import IS_LIVE, get_record, of_execution, of_session
 from services.orchestrator.convert.entry import entry_to_json
 from services.orchestrator.convert.event import event_to_proto
 from services.orchestrator.convert.response import response_to_proto
 from services.orchestrator.core.execution.replay import Admitted, Entry
+from services.orchestrator.core.model.keys import ExecutionKey, SessionKey
 from services.orchestrator.ports.journal import ExecutionRecord, UsageTotal, Write
 
 _executions, _turns, _sessions = tables.executions, tables.turns, tables.sessions
@@ -85,21 +86,17 @@ class Writes:
         admitted = [column.name for column in _executions.c if column.name not in later]
         new: dict[str, Any] = {name: bindparam(name) for name in admitted}
         new |= {"owner": owner, "interrupted": 0, "cancel_requested": 0}
-        moved = update(_executions).where(
-            _executions.c.request_id == bindparam("key"), _executions.c.owner == owner, IS_LIVE
-        )
+        moved = update(_executions).where(_is_keyed(_executions), _executions.c.owner == owner, IS_LIVE)
         added = {name: tables.usage_totals.c[name] + totals.excluded[name] for name in _SUMS}
         self._admit = _Prepared(executions.values(new).on_conflict_do_nothing(), dialect)
         self._move = _Prepared(moved.values({name: bindparam(name) for name in _MOVING}), dialect)
         self._add_events = _Prepared(self._insert(tables.events), dialect)
         self._add_entries = _Prepared(self._insert(tables.entries), dialect)
         self._add_messages = _Prepared(self._insert(tables.messages), dialect)
-        self._end_entries = _Prepared(
-            delete(tables.entries).where(tables.entries.c.request_id == bindparam("key")), dialect
-        )
-        self._end_turns = _Prepared(delete(_turns).where(_turns.c.request_id == bindparam("key")), dialect)
+        self._end_entries = _Prepared(delete(tables.entries).where(_is_keyed(tables.entries)), dialect)
+        self._end_turns = _Prepared(delete(_turns).where(_is_keyed(_turns)), dialect)
         self._add_totals = _Prepared(
-            totals.on_conflict_do_update(index_elements=["session_id", "model"], set_=added), dialect
+            totals.on_conflict_do_update(index_elements=["tenant", "session_id", "model"], set_=added), dialect
         )
 
     def admit(self, db: Connection, admission: Admission) -> ExecutionRecord | None:
@@ -108,37 +105,37 @@ class Writes:
         if self.admit_all(db, [admission]) == 0:
             if admission.has_new_id:
                 raise Conflict(f"request_id {record.request_id!r} was made for this request, and another one has it")
-            return get_record(db, record.request_id)
+            return get_record(db, record.key)
         self._take_turn_now(db, admission)
         return None
 
     def admit_again(self, db: Connection, admission: Admission, ended: ExecutionRecord) -> int | None:
         """Restart an ended execution unless another caller was faster; keep its events, delete its entries."""
-        record, request_id = admission.record, admission.record.request_id
+        record, key = admission.record, admission.record.key
         fresh = _row_of(record) | {
             "owner": self._owner, "response": None, "last_error": None,
             "interrupted": 0, "interrupted_at": None, "cancel_requested": 0,
         }  # fmt: skip
         ended_s = ended.entered_at.timestamp()
         has_ended = and_(
-            _executions.c.request_id == request_id,
+            of_execution(_executions, key),
             _executions.c.response.is_not(None),
             _executions.c.entered_at.between(ended_s - SAME_MOMENT_S, ended_s + SAME_MOMENT_S),
         )
         if not db.execute(update(_executions).where(has_ended).values(fresh)).rowcount:
             return None
         self._take_turn_now(db, admission)
-        events = tables.events.c
-        last = db.execute(select(func.max(events.sequence)).where(events.request_id == request_id)).scalar_one() or 0
-        begun = update(_executions).where(_executions.c.request_id == request_id)
+        events = tables.events
+        last = db.execute(select(func.max(events.c.sequence)).where(of_execution(events, key))).scalar_one() or 0
+        begun = update(_executions).where(of_execution(_executions, key))
         db.execute(begun.values(after_sequence=last))
-        db.execute(delete(tables.entries).where(tables.entries.c.request_id == request_id))
-        self._add_entries.run(db, [_entry_row(request_id, 0, replace(admission.admitted, after_sequence=last))])
+        db.execute(delete(tables.entries).where(of_execution(tables.entries, key)))
+        self._add_entries.run(db, [_entry_row(key, 0, replace(admission.admitted, after_sequence=last))])
         return int(last)
 
     def _take_turn_now(self, db: Connection, admission: Admission) -> None:
         record = admission.record
-        if admission.takes_turn and not self.take_turn(db, record.session_id, record.request_id):
+        if admission.takes_turn and not self.take_turn(db, record.session_key, record.request_id):
             raise Aborted(
                 f"another turn of session {record.session_id!r} runs: send this one again when it has ended",
                 retry_after_s=1.0,
@@ -148,71 +145,84 @@ class Writes:
         """Store the executions whose ids are free; returns their number."""
         count = self._admit.run(db, [_row_of(one.record) for one in admissions])
         if count == len(admissions):
-            self._add_entries.run(db, [_entry_row(one.record.request_id, 0, one.admitted) for one in admissions])
+            self._add_entries.run(db, [_entry_row(one.record.key, 0, one.admitted) for one in admissions])
         return count
 
     def write_all(self, db: Connection, writes: Sequence[Write]) -> None:
         """Store the writes; the last write of each execution gives its state."""
-        records = {write.record.request_id: write.record for write in writes}
+        records = {write.record.key: write.record for write in writes}
         updates = [_state_row(record) for record in records.values()]
         if self._move.run(db, updates) != len(updates):
             raise Conflict("the execution is another orchestrator's by now, or has ended")
         ended = [write for write in writes if write.record.response is not None]
         self._add_events.run(db, _event_rows(writes))
-        self._add_entries.run(db, _entry_rows(writes, {write.record.request_id for write in ended}))
+        self._add_entries.run(db, _entry_rows(writes, {write.record.key for write in ended}))
         if ended:
             self._end_all(db, ended)
 
     def _end_all(self, db: Connection, writes: Sequence[Write]) -> None:
         """Add the turns and the usage of ended executions; delete their entries, and free their sessions."""
-        self._end_entries.run(db, [{"key": write.record.request_id} for write in writes])
+        self._end_entries.run(db, [_named(write.record.key) for write in writes])
         for write in writes:
             if write.turn:
-                self._add_turn(db, write.record.session_id, write.turn, write.record.entered_at.timestamp())
-        self._end_turns.run(db, [{"key": write.record.request_id} for write in writes if write.record.session_id])
+                self._add_turn(db, write.record.session_key, write.turn, write.record.entered_at.timestamp())
+        self._end_turns.run(db, [_named(write.record.key) for write in writes if write.record.session_id])
         self.add_usage(db, [write.used for write in writes if write.used is not None])
 
     def add_usage(self, db: Connection, totals: Sequence[UsageTotal]) -> None:
         """Add to the totals of sessions and models."""
         self._add_totals.run(db, _total_rows(totals))
 
-    def _add_turn(self, db: Connection, session_id: str, turn: Sequence[Message], now_s: float) -> None:
-        self.touch(db, session_id, now_s)
-        messages = tables.messages.c
-        last = db.execute(select(func.max(messages.position)).where(messages.session_id == session_id)).scalar_one()
+    def _add_turn(self, db: Connection, key: SessionKey, turn: Sequence[Message], now_s: float) -> None:
+        self.touch(db, key, now_s)
+        messages = tables.messages
+        last = db.execute(select(func.max(messages.c.position)).where(of_session(messages, key))).scalar_one()
         if last is None:
             last = -1
         rows = [
-            {"session_id": session_id, "position": position, "message": message_to_proto(message).SerializeToString()}
+            key._asdict() | {"position": position, "message": message_to_proto(message).SerializeToString()}
             for position, message in enumerate(turn, start=last + 1)
         ]
         self._add_messages.run(db, rows)
 
-    def touch(self, db: Connection, session_id: str, now_s: float) -> None:
+    def touch(self, db: Connection, key: SessionKey, now_s: float) -> None:
         """Make a conversation if there is none, and set the time of its last use."""
-        made = self._insert(_sessions).values(session_id=session_id, created_at=now_s, updated_at=now_s)
+        made = self._insert(_sessions).values(**key._asdict(), created_at=now_s, updated_at=now_s)
         db.execute(
-            made.on_conflict_do_update(index_elements=["session_id"], set_={"updated_at": made.excluded.updated_at})
+            made.on_conflict_do_update(
+                index_elements=["tenant", "session_id"], set_={"updated_at": made.excluded.updated_at}
+            )
         )
 
-    def take_turn(self, db: Connection, session_id: str, request_id: str) -> bool:
+    def take_turn(self, db: Connection, key: SessionKey, request_id: str) -> bool:
         """Give an execution its session's turn; False while another live one has it."""
-        taken = self._insert(_turns).values(session_id=session_id, request_id=request_id).on_conflict_do_nothing()
+        taken = self._insert(_turns).values(**key._asdict(), request_id=request_id).on_conflict_do_nothing()
         if db.execute(taken.returning(_turns.c.session_id)).first() is not None:
             return True
-        mine = _turns.c.session_id == session_id
+        mine = of_session(_turns, key)
         holder = db.execute(select(_turns.c.request_id).where(mine)).scalar_one_or_none()
         if holder is None:  # its execution has just ended
-            return self.take_turn(db, session_id, request_id)
-        holds = select(_executions.c.ordinal).where(_executions.c.request_id == holder, IS_LIVE)
+            return self.take_turn(db, key, request_id)
+        holder_key = ExecutionKey(key.tenant, holder)
+        holds = select(_executions.c.ordinal).where(of_execution(_executions, holder_key), IS_LIVE)
         if holder != request_id and db.execute(holds).first() is not None:
             return False
         handed_over = update(_turns).where(mine, _turns.c.request_id == holder).values(request_id=request_id)
         return bool(db.execute(handed_over).rowcount)
 
 
+def _is_keyed(table: Table) -> ColumnElement[bool]:
+    """Return the condition for the rows of the execution whose key `_named` gives."""
+    return and_(table.c.tenant == bindparam("key_tenant"), table.c.request_id == bindparam("key_id"))
+
+
+def _named(key: ExecutionKey) -> dict[str, str]:
+    return {"key_tenant": key.tenant, "key_id": key.request_id}
+
+
 def _row_of(record: ExecutionRecord) -> dict[str, Any]:
     return {
+        "tenant": record.tenant,
         "request_id": record.request_id,
         "session_id": record.session_id,
         "trace_id": record.trace_id,
@@ -229,7 +239,7 @@ def _row_of(record: ExecutionRecord) -> dict[str, Any]:
 
 def _state_row(record: ExecutionRecord) -> dict[str, Any]:
     return {
-        "key": record.request_id,
+        **_named(record.key),
         "state": record.state.value,
         "entered_at": record.entered_at.timestamp(),
         "attempt": record.attempt,
@@ -249,7 +259,7 @@ def _serialized(message: ProtoMessage | None) -> bytes | None:
 def _event_rows(writes: Sequence[Write]) -> list[dict[str, Any]]:
     return [
         {
-            "request_id": write.record.request_id,
+            **write.record.key._asdict(),
             "sequence": event.sequence,
             "event": event_to_proto(event).SerializeToString(),
         }
@@ -258,23 +268,24 @@ def _event_rows(writes: Sequence[Write]) -> list[dict[str, Any]]:
     ]
 
 
-def _entry_rows(writes: Sequence[Write], ended: Collection[str]) -> list[dict[str, Any]]:
+def _entry_rows(writes: Sequence[Write], ended: Collection[ExecutionKey]) -> list[dict[str, Any]]:
     """Return the rows of the entries, without those of ended executions, which nothing resumes."""
     return [
-        _entry_row(write.record.request_id, position, entry)
+        _entry_row(write.record.key, position, entry)
         for write in writes
-        if write.record.request_id not in ended
+        if write.record.key not in ended
         for position, entry in enumerate(write.entries, start=write.position)
     ]
 
 
-def _entry_row(request_id: str, position: int, entry: Entry) -> dict[str, Any]:
-    return {"request_id": request_id, "position": position, "entry": entry_to_json(entry)}
+def _entry_row(key: ExecutionKey, position: int, entry: Entry) -> dict[str, Any]:
+    return {**key._asdict(), "position": position, "entry": entry_to_json(entry)}
 
 
 def _total_rows(totals: Sequence[UsageTotal]) -> list[dict[str, Any]]:
     return [
-        {"session_id": one.session_id, "model": one.model} | {name: getattr(one, name) for name in _SUMS}
+        {"tenant": one.tenant, "session_id": one.session_id, "model": one.model}
+        | {name: getattr(one, name) for name in _SUMS}
         # One order everywhere: orchestrators that add to the same rows must not deadlock.
-        for one in sorted(totals, key=lambda total: (total.session_id, total.model))
+        for one in sorted(totals, key=lambda total: (total.tenant, total.session_id, total.model))
     ]

@@ -70,8 +70,8 @@ async def _history(request: Request, scope: RunScope) -> tuple[int, tuple[Messag
     if not request.session_id:
         return 0, ()
     if scope.services.memory.eviction is Eviction.NONE:
-        return await scope.conversations.history(request.session_id)
-    return await scope.conversations.history(request.session_id, MAX_RECALLED_BYTES)
+        return await scope.conversations.history(request.session_key)
+    return await scope.conversations.history(request.session_key, MAX_RECALLED_BYTES)
 
 
 async def _system_prompt(request: Request, scope: RunScope) -> str:
@@ -80,7 +80,7 @@ async def _system_prompt(request: Request, scope: RunScope) -> str:
         return prompt.text
     session: Mapping[str, str] = {}
     if prompt.template is not None and request.session_id:
-        session = await scope.conversations.session_state(request.session_id)
+        session = await scope.conversations.session_state(request.session_key)
     return await scope.services.prompts.system_prompt(request, session)
 
 

@@ -98,7 +98,7 @@ class Memory:
             history, first = history[cuts[1] :], first + cuts[1]
             cuts = memory.cuts_of(history, request.messages)
         last_start, summary = 0, None
-        last = await self._summaries.get_summary(request.session_id)
+        last = await self._summaries.get_summary(request.session_key)
         if last is not None:
             last_start = max(0, last.message_count - first)
             if self._summarizes and last.text:
@@ -114,17 +114,17 @@ class Memory:
         self, request: Request, prepared: Prepared, past: _Past, start: int
     ) -> tuple[Prepared, Summary | None]:
         """Keep where the history begins now, with a summary of what went where the policy says so."""
-        session_id, position = request.session_id, past.first + start
+        key, position = request.session_key, past.first + start
         if self._summarizes and start > past.covered:
             gone = past.history[past.covered : start]
             text, prepared = await self._summarize(request, prepared, gone, past.summary)
             if not text:
                 return prepared, past.summary
             summary = Summary(text, position)
-            await self._summaries.put_summary(session_id, summary)
+            await self._summaries.put_summary(key, summary)
             return prepared, summary
         if start not in (0, past.last_start):
-            await self._summaries.put_summary(session_id, Summary("", position))
+            await self._summaries.put_summary(key, Summary("", position))
         return prepared, past.summary
 
     async def _start(self, request: Request, prepared: Prepared, past: _Past) -> int:

@@ -53,7 +53,7 @@ class Admission:
         if isinstance(found, Execution):
             return found
         if found.is_interrupted:
-            return await self.resume(found) or await self._journal.get(found.request_id)
+            return await self.resume(found) or await self._journal.get(found.key)
         if found.response is not None and found.response.may_run_again:
             return await self._find_or_begin(submission, ended=found)
         return found
@@ -64,7 +64,7 @@ class Admission:
         None when another was faster. Raises PreconditionFailed when it cannot be read. A caller that leaves meanwhile
         leaves an execution that nobody watches.
         """
-        found = await self._registry.get(record.request_id)
+        found = await self._registry.get(record.key)
         if found is not None:
             return found
         if self._is_draining:
@@ -84,7 +84,7 @@ class Admission:
         One that is being cancelled is waited for. A caller that leaves meanwhile stops what it began.
         """
         request = submission.request
-        while (running := await self._registry.get(request.request_id)) is not None:
+        while (running := await self._registry.get(request.key)) is not None:
             if not running.is_stopping:
                 return running
             await running.ended.wait()
@@ -116,6 +116,7 @@ class Admission:
             entered_at=now,
             attempt=1,
             fingerprint=submission.fingerprint,
+            tenant=request.tenant,
         )
         execution = Execution(
             Recorder(self._journal, self._clock, record),
@@ -150,20 +151,20 @@ class Admission:
             return await self._journal.admit(record, admitted, takes_turn=takes_turn)
         after = await self._journal.admit_again(record, admitted, ended, takes_turn=takes_turn)
         if after is None:  # another orchestrator has begun it anew
-            return await self._journal.get(record.request_id)
+            return await self._journal.get(record.key)
         execution.recorder = Recorder(self._journal, self._clock, record, after_sequence=after)
         return None
 
     async def _claim(self, record: ExecutionRecord, execution: Execution) -> Driver | ExecutionRecord:
         """Make an interrupted execution this orchestrator's, or return its record when another was faster."""
-        request_id = record.request_id
-        if not await self._journal.claim(request_id):
+        key = record.key
+        if not await self._journal.claim(key):
             return record
-        events, entries = await self._journal.timeline(request_id), await self._journal.entries(request_id)
+        events, entries = await self._journal.timeline(key), await self._journal.entries(key)
         try:
             replayed = replay(entries)
         except (ValueError, IllegalTransitionError, IllegalInputError) as error:
-            raise PreconditionFailed(f"execution {request_id!r} cannot be resumed: {error}") from None
+            raise PreconditionFailed(f"execution {record.request_id!r} cannot be resumed: {error}") from None
         admitted = replayed.admitted
         stored = [event for event in events if event.sequence > admitted.after_sequence]
         execution.recorder = Recorder(

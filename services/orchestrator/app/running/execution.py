@@ -19,6 +19,7 @@ from services.orchestrator.app.failures import failure_from
 from services.orchestrator.app.recording.recorder import Recorder
 from services.orchestrator.app.running.driver import Driver
 from services.orchestrator.app.running.time_limits import caller_left
+from services.orchestrator.core.model.keys import ExecutionKey
 from services.orchestrator.core.model.request import Request
 from services.orchestrator.ports.journal import ExecutionRecord
 
@@ -89,9 +90,9 @@ class Execution:
         self._times_out_at = Deadline()
 
     @property
-    def request_id(self) -> str:
-        """The id of its request."""
-        return self.recorder.record.request_id
+    def key(self) -> ExecutionKey:
+        """Its key."""
+        return self.recorder.record.key
 
     @property
     def fingerprint(self) -> str:

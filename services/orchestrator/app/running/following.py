@@ -28,14 +28,14 @@ async def follow(
 ) -> AsyncGenerator[Event, None]:
     """Yield the events of an execution that ended or that another orchestrator runs; resume it if that dies."""
     journal = environment.journal
-    sequence = await journal.after_sequence(record.request_id)
+    sequence = await journal.after_sequence(record.key)
     while True:
-        for event in await journal.timeline(record.request_id, sequence, FOLLOWED_AT_ONCE):
+        for event in await journal.timeline(record.key, sequence, FOLLOWED_AT_ONCE):
             sequence = event.sequence
             yield event
             if isinstance(event.payload, Completed):
                 return
-        record = await journal.get(record.request_id)
+        record = await journal.get(record.key)
         resumed = None
         if record.is_interrupted:
             resumed = await admission.resume(record)

@@ -8,29 +8,30 @@ from contextlib import contextmanager
 
 from pagantic_common.domain.errors import ErrorCode, Overloaded, Unavailable
 from services.orchestrator.app.running.execution import Execution
+from services.orchestrator.core.model.keys import ExecutionKey
 
 MAX_UNRECORDED = 10_000  # ids; a journal that fails for long must not fill the memory with them
 
 
 class Registry:
-    """Executions by request id, up to a limit of their number and one of their bytes.
+    """Executions by key, up to a limit of their number and one of their bytes.
 
-    An id is taken at once, so that whoever comes next with it waits.
+    A key is taken at once, so that whoever comes next with it waits.
     """
 
     def __init__(self, max_running: int, max_bytes: int) -> None:
         self._max_running = max_running
         self._max_bytes = max_bytes
-        self._running: dict[str, Execution] = {}
+        self._running: dict[ExecutionKey, Execution] = {}
         self._used_bytes = 0
         self._others = 0
-        self._unrecorded: set[str] = set()
+        self._unrecorded: set[ExecutionKey] = set()
 
     def __iter__(self) -> Iterator[Execution]:
         return iter(list(self._running.values()))
 
-    def __contains__(self, request_id: str) -> bool:
-        return request_id in self._running
+    def __contains__(self, key: ExecutionKey) -> bool:
+        return key in self._running
 
     @property
     def count(self) -> int:
@@ -43,13 +44,13 @@ class Registry:
         return 2 * self.count < self._max_running and 2 * self._used_bytes < self._max_bytes
 
     @property
-    def unrecorded(self) -> list[str]:
-        """Ids of executions that ended here, and of which the journal does not know that."""
+    def unrecorded(self) -> list[ExecutionKey]:
+        """Keys of executions that ended here, and of which the journal does not know that."""
         return sorted(self._unrecorded)
 
-    def mark_recorded(self, request_ids: Iterable[str]) -> None:
-        """Forget ids of executions that the journal knows to have ended here."""
-        self._unrecorded.difference_update(request_ids)
+    def mark_recorded(self, keys: Iterable[ExecutionKey]) -> None:
+        """Forget keys of executions that the journal knows to have ended here."""
+        self._unrecorded.difference_update(keys)
 
     @contextmanager
     def counted(self, size_bytes: int) -> Iterator[None]:
@@ -86,14 +87,14 @@ class Registry:
             sizes = f"{self._used_bytes} bytes already, and this one {size_bytes}"
             raise Overloaded(f"the requests that run have {sizes}, the limit is {self._max_bytes}", retry_after_s=1.0)
 
-    async def get(self, request_id: str) -> Execution | None:
-        """Return what runs under an id, once it is admitted."""
-        while (found := self._running.get(request_id)) is not None and not found.admission.done():
+    async def get(self, key: ExecutionKey) -> Execution | None:
+        """Return what runs under a key, once it is admitted."""
+        while (found := self._running.get(key)) is not None and not found.admission.done():
             await asyncio.wait([found.admission])
         return found
 
     def add(self, execution: Execution) -> None:
-        """Take an id that is free. Raises Overloaded when as much runs as may, Unavailable while the journal fails."""
+        """Take a key that is free. Raises Overloaded when as much runs as may, Unavailable while the journal fails."""
         if len(self._unrecorded) >= MAX_UNRECORDED:
             raise Unavailable(
                 f"{len(self._unrecorded)} executions could not be recorded: the journal must take writes again first",
@@ -101,9 +102,9 @@ class Registry:
                 retry_after_s=1.0,
             )
         self.check_room(execution.size_bytes)
-        self._running[execution.request_id] = execution
+        self._running[execution.key] = execution
         self._used_bytes += execution.size_bytes
-        self._unrecorded.discard(execution.request_id)
+        self._unrecorded.discard(execution.key)
 
     def resize(self, execution: Execution, size_bytes: int) -> None:
         """Count the bytes of an execution whose request was read after it was added."""
@@ -111,9 +112,9 @@ class Registry:
         execution.size_bytes = size_bytes
 
     def remove(self, execution: Execution, *, is_recorded: bool) -> None:
-        """Free the id of an execution, whose end or refusal the journal knows or does not."""
-        del self._running[execution.request_id]
+        """Free the key of an execution, whose end or refusal the journal knows or does not."""
+        del self._running[execution.key]
         self._used_bytes -= execution.size_bytes
         if not is_recorded:
-            self._unrecorded.add(execution.request_id)
+            self._unrecorded.add(execution.key)
         execution.ended.set()

@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import Aborted
+from services.orchestrator.core.model.keys import SessionKey
 from services.orchestrator.core.model.request import Mode, Request
 from services.orchestrator.ports.journal import Conversations
 
@@ -38,7 +39,7 @@ class Turns:
         self._journal = journal
         self._clock = clock
         self._is_waiting = policy is ConcurrentTurns.WAIT
-        self._lines: dict[str, _Line] = {}
+        self._lines: dict[SessionKey, _Line] = {}
 
     def join(self, request: Request, *, is_limited: bool = True) -> bool:
         """Queue for the session's turn, until `leave`; returns True if a busy session must be refused.
@@ -47,7 +48,7 @@ class Turns:
         """
         if not _is_turn(request):
             return False
-        line = self._lines.setdefault(request.session_id, _Line())
+        line = self._lines.setdefault(request.session_key, _Line())
         if is_limited and line.count > MAX_WAITING:
             raise Aborted(
                 f"{line.count} turns of session {request.session_id!r} wait already: send this one again later",
@@ -59,10 +60,10 @@ class Turns:
     def leave(self, request: Request) -> None:
         """Get out of the line."""
         if _is_turn(request):
-            line = self._lines[request.session_id]
+            line = self._lines[request.session_key]
             line.count -= 1
             if line.count == 0:
-                del self._lines[request.session_id]
+                del self._lines[request.session_key]
 
     @asynccontextmanager
     async def turn(self, request: Request) -> AsyncIterator[None]:
@@ -70,10 +71,10 @@ class Turns:
         if not _is_turn(request):
             yield
             return
-        session_id = request.session_id
-        async with self._lines[session_id].lock:
+        key = request.session_key
+        async with self._lines[key].lock:
             # Another process may have it, and tells nobody when it gives it back.
-            while not await self._journal.take_turn(session_id, request.request_id):
+            while not await self._journal.take_turn(key, request.request_id):
                 await self._clock.sleep(POLL_S)
             yield
 

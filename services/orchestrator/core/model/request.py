@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from pagantic_common.domain.access.principal import DEFAULT_TENANT
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.domain.ids import is_trace_id, require_id
 from pagantic_common.domain.messages import Message, ToolChoice, ToolChoiceMode, check_turn
 from pagantic_common.domain.sampling import check_sampling_value
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from services.orchestrator.core.model.contract import OutputContract, Rule
+from services.orchestrator.core.model.keys import ExecutionKey, SessionKey
 from services.orchestrator.core.model.plan import Plan
 from services.orchestrator.core.model.retrieval import ContextPolicy
 from services.orchestrator.core.model.retry import RetryPolicy
@@ -130,6 +132,17 @@ class Request:
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     voting: Voting = field(default_factory=Voting)
     plan: Plan | None = None
+    tenant: str = DEFAULT_TENANT
+
+    @property
+    def key(self) -> ExecutionKey:
+        """The key of its execution."""
+        return ExecutionKey(self.tenant, self.request_id)
+
+    @property
+    def session_key(self) -> SessionKey:
+        """The key of its conversation."""
+        return SessionKey(self.tenant, self.session_id)
 
     @property
     def is_validated(self) -> bool:

@@ -1,0 +1,49 @@
+"""The caller of a service, as identity has found it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+DEFAULT_TENANT = "default"
+
+
+class PrincipalKind(StrEnum):
+    """How a caller has shown who it is."""
+
+    LOCAL = "local"  # it did not have to: the service runs without identity
+    API_KEY = "api_key"
+
+
+class Scope(StrEnum):
+    """What a caller may do, by the kind of method."""
+
+    EXECUTE = "execute"  # run, plan, cancel and resume
+    READ = "read"  # executions, timelines, sessions, collections, tools
+    WRITE = "write"  # sessions, collections
+    USAGE = "usage"  # what was used and what it cost
+    ADMIN = "admin"  # keys of every tenant, models, settings
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """A caller.
+
+    Attributes:
+        tenant: Whose data it sees: part of every stored key.
+        subject: Its name within the tenant.
+        kind: How it has shown who it is.
+        scopes: What it may do.
+        key_id: The credentials that it used; empty for none.
+        expires_at: When these expire, in seconds since 1970; None for never.
+    """
+
+    tenant: str
+    subject: str
+    kind: PrincipalKind
+    scopes: frozenset[Scope]
+    key_id: str = ""
+    expires_at: float | None = None
+
+
+LOCAL = Principal(DEFAULT_TENANT, "local", PrincipalKind.LOCAL, frozenset(Scope))
