@@ -17,9 +17,10 @@ from typing import Any
 from deploy.local import record
 from deploy.local.areas import Area, ConfigurationError, child_environment, read_areas
 from deploy.local.supervision import Supervision, SupervisionError
+from pagantic_common.domain.defaults import is_loopback
 from pagantic_common.domain.errors import PaganticError
 from pagantic_common.rpc.server import Program, Registration, StartFailed, run_service
-from pagantic_common.settings import EXIT_CONFIG, ServiceSettings, is_loopback, load_settings, state_folder
+from pagantic_common.settings import EXIT_CONFIG, ServiceSettings, load_settings, state_folder
 from services.constraint.__main__ import PROGRAM as CONSTRAINT
 from services.context.__main__ import PROGRAM as CONTEXT
 from services.inference.__main__ import SWITCH_INTERVAL_S

@@ -19,9 +19,9 @@ EXIT_CANCELLED = 8
 EXIT_INTERRUPTED = 130
 
 EXIT_CODES_HELP = (
-    "Exit codes: 0 success; 1 unexpected failure, or a check that failed; 2 wrong usage; 3 wrong request or "
-    "configuration; 4 inference failed; 5 a tool failed; 6 the output is invalid or was cut; 7 the system is not "
-    "available or could not finish; 8 cancelled or out of time; 130 Ctrl-C."
+    "Exit codes: 0 success; 1 unexpected failure, or a check that failed; 2 wrong usage; 3 wrong request, "
+    "credentials or configuration; 4 inference failed; 5 a tool failed; 6 the output is invalid or was cut; 7 the "
+    "system is not available or could not finish; 8 cancelled or out of time; 130 Ctrl-C."
 )
 
 _EXIT_OF_CATEGORY = {
@@ -32,6 +32,7 @@ _EXIT_OF_CATEGORY = {
     ErrorCategory.ORCHESTRATION_FAILURE: EXIT_UNAVAILABLE,
     ErrorCategory.CONFIGURATION_FAILURE: EXIT_REQUEST,
     ErrorCategory.CANCELLATION: EXIT_CANCELLED,
+    ErrorCategory.ACCESS_FAILURE: EXIT_REQUEST,
 }
 _EXIT_OF_CLASS: tuple[tuple[type[PaganticError], int], ...] = (
     (errors.Unavailable, EXIT_UNAVAILABLE),
@@ -48,6 +49,10 @@ _NEXT_OF_CODE = {
     ErrorCode.INFERENCE_MODEL_UNAVAILABLE: "see the models there are with `pagantic models`",
     ErrorCode.TOOL_NOT_FOUND: "see the tools there are with `pagantic tools`",
     ErrorCode.ORCHESTRATION_DEPENDENCY_UNAVAILABLE: "see which service is down with `pagantic status`",
+    ErrorCode.AUTH_MISSING: "put an API key into a file, and its path into PAGANTIC_API_KEY_FILE",
+    ErrorCode.AUTH_INVALID: "have an administrator look at the key with `pagantic keys list`",
+    ErrorCode.AUTH_EXPIRED: "have an administrator create another key with `pagantic keys create`",
+    ErrorCode.AUTH_DENIED: "use a key with the scope that the message names",
     ErrorCode.CANCELLED_SIGNAL: "send it again; under the same --request-id it runs once more",
 }
 

@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
-from gateway.cli import chat, doctor, documents, inner, local, requests, stored, tuning
+from gateway.cli import chat, doctor, documents, inner, local, requests, tuning
 from gateway.cli.failures import EXIT_CODES_HELP, EXIT_FAILED
 from gateway.cli.options import PlainCommand
+from gateway.cli.stored import executions, keys, sessions
 from pagantic_common.domain.text.terminal import plain_text
 
 app = typer.Typer(
@@ -32,18 +33,19 @@ for _command in (
     requests.vote,
     requests.plan,
     requests.run,
-    stored.executions,
-    stored.timeline,
-    stored.cancel,
-    stored.resume,
-    stored.usage,
+    executions.executions,
+    executions.timeline,
+    executions.cancel,
+    executions.resume,
+    executions.usage,
     documents.ingest,
     inner.tools,
     inner.models,
 ):
     app.command(cls=PlainCommand)(_command)
-app.command("show", cls=PlainCommand)(stored.show_execution)
-app.add_typer(stored.sessions, name="sessions")
+app.command("show", cls=PlainCommand)(executions.show_execution)
+app.add_typer(sessions.sessions, name="sessions")
+app.add_typer(keys.keys, name="keys")
 app.add_typer(documents.collections, name="collections")
 
 

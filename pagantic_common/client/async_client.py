@@ -6,14 +6,15 @@ import itertools
 import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, Self, Unpack, overload
+from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 import grpc
 from pydantic import TypeAdapter, ValidationError
 
-from pagantic.orchestrator.v1 import event_pb2, execution_pb2, plan_pb2, session_pb2, usage_total_pb2
+from pagantic.orchestrator.v1 import event_pb2, execution_pb2, key_pb2, plan_pb2, session_pb2, usage_total_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as pb_grpc
+from pagantic_common.client.credentials import credentials_for
 from pagantic_common.client.hints import Choice, Options
 from pagantic_common.client.requests import Messages, chat_request, structured_request, timeout_of, vote_request
 from pagantic_common.client.responses import raise_for_error
@@ -30,6 +31,8 @@ from pagantic_common.domain.text.json_text import dump_json
 from pagantic_common.rpc.call import call_stream, call_unary
 from pagantic_common.rpc.channel import open_channel
 
+ResponseT = TypeVar("ResponseT")
+
 RESPONSE_GRACE_S = 5.0
 VALIDATION_RETRIES = 2
 _SERVICE = "orchestrator"
@@ -41,6 +44,9 @@ class AsyncClient:
     Args:
         address: host:port of the orchestrator; None is PAGANTIC_ADDRESS, or the local default.
         timeout_s: Longest time for each call, seconds.
+        api_key: Sent with each call; None is PAGANTIC_API_KEY, or the first line of the file PAGANTIC_API_KEY_FILE.
+            Raises InvalidRequest for a key that would leave this machine in plain text, unless PAGANTIC_PLAINTEXT_KEY
+            is 1, as behind a proxy or mesh that encrypts.
         max_message_bytes: Largest message to receive or send.
     """
 
@@ -49,10 +55,12 @@ class AsyncClient:
         address: str | None = None,
         *,
         timeout_s: float = REQUEST_TIMEOUT_S,
+        api_key: str | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
     ) -> None:
         self.address = address or os.environ.get("PAGANTIC_ADDRESS") or local_address(_SERVICE)
         self._timeout_s = timeout_s
+        self._credentials = credentials_for(self.address, api_key, os.environ)
         self._max_message_bytes = max_message_bytes
         self._channel: grpc.aio.Channel | None = None
         self._made_stub: pb_grpc.OrchestratorServiceAsyncStub | None = None
@@ -188,11 +196,17 @@ class AsyncClient:
 
     async def execute(self, request: execution_pb2.SystemRequest) -> execution_pb2.SystemResponse:
         """Run a request. Raises the error of a request that did not run; a failed run is the response's error."""
-        return await call_unary(_SERVICE, self._stub().Execute, request, self._time_for(request))
+        return await self._call(self._stub().Execute, request, self._time_for(request))
 
     def stream(self, request: execution_pb2.SystemRequest) -> AsyncGenerator[event_pb2.ExecutionEvent, None]:
         """Run a request and yield its events; the last is `completed`. Close the generator when leaving early."""
-        return call_stream(_SERVICE, self._stub().ExecuteStream, request, self._time_for(request))
+        return call_stream(
+            _SERVICE,
+            self._stub().ExecuteStream,
+            request,
+            self._time_for(request),
+            credentials=self._credentials,
+        )
 
     async def timeline(self, request_id: str) -> list[event_pb2.ExecutionEvent]:
         """Return the stored events of an execution, in sequence."""
@@ -200,7 +214,7 @@ class AsyncClient:
         after = 0
         while True:
             request = pb.GetTimelineRequest(request_id=request_id, after_sequence=after)
-            page = await call_unary(_SERVICE, self._stub().GetTimeline, request, self._timeout_s)
+            page = await self._call(self._stub().GetTimeline, request)
             events += page.events
             if not (after := page.next_after_sequence):
                 return events
@@ -208,12 +222,12 @@ class AsyncClient:
     async def get_execution(self, request_id: str) -> execution_pb2.Execution:
         """Return an execution with its current state; raises NotFound."""
         request = pb.GetExecutionRequest(request_id=request_id)
-        return (await call_unary(_SERVICE, self._stub().GetExecution, request, self._timeout_s)).execution
+        return (await self._call(self._stub().GetExecution, request)).execution
 
     async def cancel(self, request_id: str) -> execution_pb2.LifecycleState.ValueType:
         """Cancel an execution and return the state it ended in; raises NotFound."""
         request = pb.CancelExecutionRequest(request_id=request_id)
-        return (await call_unary(_SERVICE, self._stub().CancelExecution, request, self._timeout_s)).state
+        return (await self._call(self._stub().CancelExecution, request)).state
 
     async def resume(self, request_id: str) -> execution_pb2.LifecycleState.ValueType:
         """Resume an interrupted execution; returns the state from which it continues.
@@ -221,7 +235,7 @@ class AsyncClient:
         Raises NotFound, and PreconditionFailed for an execution that is not interrupted.
         """
         request = pb.ResumeExecutionRequest(request_id=request_id)
-        return (await call_unary(_SERVICE, self._stub().ResumeExecution, request, self._timeout_s)).state
+        return (await self._call(self._stub().ResumeExecution, request)).state
 
     async def get_usage(self, *, session_id: str = "", model: str = "") -> list[usage_total_pb2.UsageTotal]:
         """Return the usage and cost of ended executions by session and model; an empty filter matches all."""
@@ -229,7 +243,7 @@ class AsyncClient:
         token = ""
         while True:
             request = pb.GetUsageRequest(session_id=session_id, model=model, page_token=token)
-            page = await call_unary(_SERVICE, self._stub().GetUsage, request, self._timeout_s)
+            page = await self._call(self._stub().GetUsage, request)
             totals += page.totals
             if not (token := page.next_page_token):
                 return totals
@@ -248,7 +262,7 @@ class AsyncClient:
             request = pb.ListExecutionsRequest(
                 page_size=min(100, limit - len(executions)), page_token=token, session_id=session_id, state=state
             )
-            page = await call_unary(_SERVICE, self._stub().ListExecutions, request, self._timeout_s)
+            page = await self._call(self._stub().ListExecutions, request)
             executions += page.executions
             if not (token := page.next_page_token):
                 break
@@ -257,7 +271,7 @@ class AsyncClient:
     async def create_plan(self, request: execution_pb2.SystemRequest) -> plan_pb2.ExecutionPlan:
         """Return the checked plan of a PLAN request without running it."""
         request_message = pb.CreatePlanRequest(request=request)
-        return (await call_unary(_SERVICE, self._stub().CreatePlan, request_message, self._timeout_s)).plan
+        return (await self._call(self._stub().CreatePlan, request_message)).plan
 
     async def update_session(
         self, session_id: str, values: Mapping[str, Any], *, removed: Sequence[str] = ()
@@ -265,7 +279,7 @@ class AsyncClient:
         """Set values of a session, as JSON, and remove others; returns the session without its messages."""
         texts = {key: dump_json(value) for key, value in values.items()}
         request = pb.UpdateSessionRequest(session_id=session_id, state_json=texts, removed_keys=removed)
-        return (await call_unary(_SERVICE, self._stub().UpdateSession, request, self._timeout_s)).session
+        return (await self._call(self._stub().UpdateSession, request)).session
 
     async def get_session(self, session_id: str) -> session_pb2.Session:
         """Return a stored conversation with all its messages; raises NotFound."""
@@ -273,7 +287,7 @@ class AsyncClient:
         before = 0
         while True:
             request = pb.GetSessionRequest(session_id=session_id, before_position=before)
-            page = (await call_unary(_SERVICE, self._stub().GetSession, request, self._timeout_s)).session
+            page = (await self._call(self._stub().GetSession, request)).session
             if session is not None:  # this page holds older messages
                 page.messages.extend(session.messages)
             session = page
@@ -286,7 +300,7 @@ class AsyncClient:
         token = ""
         while True:
             request = pb.ListSessionsRequest(page_token=token)
-            page = await call_unary(_SERVICE, self._stub().ListSessions, request, self._timeout_s)
+            page = await self._call(self._stub().ListSessions, request)
             sessions += page.sessions
             if not (token := page.next_page_token):
                 return sessions
@@ -294,7 +308,46 @@ class AsyncClient:
     async def delete_session(self, session_id: str) -> None:
         """Remove a stored conversation; raises NotFound."""
         request = pb.DeleteSessionRequest(session_id=session_id)
-        await call_unary(_SERVICE, self._stub().DeleteSession, request, self._timeout_s)
+        await self._call(self._stub().DeleteSession, request)
+
+    async def create_key(
+        self,
+        subject: str,
+        scopes: Sequence[key_pb2.KeyScope.ValueType],
+        *,
+        tenant: str = "",
+        lifetime_s: float | None = None,
+    ) -> tuple[key_pb2.Key, str]:
+        """Create an API key, for ever or `lifetime_s` seconds; returns it and its text, which cannot be had again."""
+        request = pb.CreateKeyRequest(subject=subject, scopes=scopes, tenant=tenant)
+        if lifetime_s is not None:
+            request.lifetime.FromMilliseconds(round(lifetime_s * 1000))
+        created = await self._call(self._stub().CreateKey, request)
+        return created.key, created.text
+
+    async def list_keys(self, *, tenant: str = "") -> list[key_pb2.Key]:
+        """Return the API keys of a tenant, or of all, the oldest first."""
+        keys: list[key_pb2.Key] = []
+        token = ""
+        while True:
+            request = pb.ListKeysRequest(tenant=tenant, page_token=token)
+            page = await self._call(self._stub().ListKeys, request)
+            keys += page.keys
+            if not (token := page.next_page_token):
+                return keys
+
+    async def revoke_key(self, key_id: str) -> key_pb2.Key:
+        """Revoke an API key; raises NotFound."""
+        return (await self._call(self._stub().RevokeKey, pb.RevokeKeyRequest(key_id=key_id))).key
+
+    async def _call(
+        self,
+        method: grpc.aio.UnaryUnaryMultiCallable[Any, ResponseT],
+        request: Any,
+        timeout_s: float | None = None,
+    ) -> ResponseT:
+        """Make a unary call, within `timeout_s` instead of the client's own time."""
+        return await call_unary(_SERVICE, method, request, timeout_s or self._timeout_s, credentials=self._credentials)
 
     def _time_for(self, request: execution_pb2.SystemRequest) -> float:
         """Return the timeout of a request's call, a little more than the request's own: its response must arrive."""

@@ -48,9 +48,10 @@ class Client:
         address: str | None = None,
         *,
         timeout_s: float = REQUEST_TIMEOUT_S,
+        api_key: str | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
     ) -> None:
-        self._client = AsyncClient(address, timeout_s=timeout_s, max_message_bytes=max_message_bytes)
+        self._client = AsyncClient(address, timeout_s=timeout_s, api_key=api_key, max_message_bytes=max_message_bytes)
         self.address = self._client.address
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="pagantic-client", daemon=True)
@@ -88,6 +89,9 @@ class Client:
     get_session = _blocking(AsyncClient.get_session)
     list_sessions = _blocking(AsyncClient.list_sessions)
     delete_session = _blocking(AsyncClient.delete_session)
+    create_key = _blocking(AsyncClient.create_key)
+    list_keys = _blocking(AsyncClient.list_keys)
+    revoke_key = _blocking(AsyncClient.revoke_key)
 
     @overload
     def structured(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Final
 
 HOST: Final = "127.0.0.1"
@@ -20,3 +21,11 @@ REQUEST_TIMEOUT_S: Final = 120.0
 def local_address(area: str) -> str:
     """Return the default address of a service on this machine, host:port."""
     return f"{HOST}:{PORTS[area]}"
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether a listening address can only be reached from this machine."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost" or host.startswith("unix:")

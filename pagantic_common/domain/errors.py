@@ -20,6 +20,7 @@ class ErrorCategory(StrEnum):
     ORCHESTRATION_FAILURE = "ORCHESTRATION_FAILURE"
     CONFIGURATION_FAILURE = "CONFIGURATION_FAILURE"
     CANCELLATION = "CANCELLATION"
+    ACCESS_FAILURE = "ACCESS_FAILURE"
 
 
 class ErrorCode(StrEnum):
@@ -58,6 +59,10 @@ class ErrorCode(StrEnum):
     CONFIG_INVALID = "CONFIG_INVALID"
     CANCELLED_TIMEOUT = "CANCELLED_TIMEOUT"
     CANCELLED_SIGNAL = "CANCELLED_SIGNAL"
+    AUTH_MISSING = "AUTH_MISSING"
+    AUTH_INVALID = "AUTH_INVALID"
+    AUTH_EXPIRED = "AUTH_EXPIRED"
+    AUTH_DENIED = "AUTH_DENIED"
 
     @property
     def category(self) -> ErrorCategory:
@@ -78,6 +83,7 @@ _CATEGORY_OF_PREFIX = {
     "ORCHESTRATION": ErrorCategory.ORCHESTRATION_FAILURE,
     "CONFIG": ErrorCategory.CONFIGURATION_FAILURE,
     "CANCELLED": ErrorCategory.CANCELLATION,
+    "AUTH": ErrorCategory.ACCESS_FAILURE,
 }
 
 _NEVER_RETRYABLE = frozenset(
@@ -99,6 +105,10 @@ _NEVER_RETRYABLE = frozenset(
         ErrorCode.CONFIG_INVALID,
         ErrorCode.CANCELLED_TIMEOUT,
         ErrorCode.CANCELLED_SIGNAL,
+        ErrorCode.AUTH_MISSING,
+        ErrorCode.AUTH_INVALID,
+        ErrorCode.AUTH_EXPIRED,
+        ErrorCode.AUTH_DENIED,
     }
 )
 
@@ -201,6 +211,12 @@ class Conflict(PaganticError):
 
 class Aborted(PaganticError):
     """Other work stands in the way; send the request again when that has ended."""
+
+
+class Unauthenticated(PaganticError):
+    """The caller is not known; send other credentials."""
+
+    default_code = ErrorCode.AUTH_INVALID
 
 
 class PermissionDenied(PaganticError):

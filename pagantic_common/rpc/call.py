@@ -14,15 +14,21 @@ import grpc
 
 from pagantic_common.domain.errors import DeadlineExceeded
 from pagantic_common.rpc.status import restore_error
-from pagantic_common.telemetry.names import CAUSED_BY_KEY, REQUEST_ID_KEY, SESSION_ID_KEY, STEP_NAME_KEY
+from pagantic_common.telemetry.names import (
+    AUTHORIZATION_KEY,
+    CAUSED_BY_KEY,
+    REQUEST_ID_KEY,
+    SESSION_ID_KEY,
+    STEP_NAME_KEY,
+)
 from pagantic_common.telemetry.scope import current_deadline, current_scope
 from pagantic_common.telemetry.tracing import TRACEPARENT_KEY, current_traceparent
 
 ResponseT = TypeVar("ResponseT")
 
 
-def outgoing_metadata() -> tuple[tuple[str, str | bytes], ...]:
-    """Return the correlation of the current work as metadata."""
+def outgoing_metadata(credentials: str = "") -> tuple[tuple[str, str | bytes], ...]:
+    """Return the correlation of the current work, and the caller's credentials, as metadata."""
     correlation = current_scope()
     pairs: list[tuple[str, str | bytes]] = [
         (REQUEST_ID_KEY, correlation.request_id),
@@ -30,6 +36,7 @@ def outgoing_metadata() -> tuple[tuple[str, str | bytes], ...]:
         (STEP_NAME_KEY, correlation.step_name.encode()),
         (CAUSED_BY_KEY, correlation.caused_by.encode()),
         (TRACEPARENT_KEY, current_traceparent()),
+        (AUTHORIZATION_KEY, credentials),
     ]
     return tuple((key, value) for key, value in pairs if value)
 
@@ -47,12 +54,17 @@ def remaining_timeout_s(service: str, timeout_s: float | None) -> float | None:
 
 
 async def call_unary(
-    service: str, method: grpc.aio.UnaryUnaryMultiCallable[Any, ResponseT], request: Any, timeout_s: float | None = None
+    service: str,
+    method: grpc.aio.UnaryUnaryMultiCallable[Any, ResponseT],
+    request: Any,
+    timeout_s: float | None = None,
+    *,
+    credentials: str = "",
 ) -> ResponseT:
     """Make a unary call; raises the service's PaganticError. Cancelling the task cancels the call."""
     timeout = remaining_timeout_s(service, timeout_s)
     try:
-        return await method(request, timeout=timeout, metadata=outgoing_metadata())
+        return await method(request, timeout=timeout, metadata=outgoing_metadata(credentials))
     except grpc.aio.AioRpcError as error:
         raise restore_error(service, error) from None
 
@@ -62,9 +74,12 @@ async def call_stream(
     method: grpc.aio.UnaryStreamMultiCallable[Any, ResponseT],
     request: Any,
     timeout_s: float | None = None,
+    *,
+    credentials: str = "",
 ) -> AsyncGenerator[ResponseT, None]:
     """Make a streaming call; closing the generator cancels it. Close it (contextlib.aclosing) when leaving early."""
-    call = method(request, timeout=remaining_timeout_s(service, timeout_s), metadata=outgoing_metadata())
+    timeout = remaining_timeout_s(service, timeout_s)
+    call = method(request, timeout=timeout, metadata=outgoing_metadata(credentials))
     try:
         async for response in call:
             yield response

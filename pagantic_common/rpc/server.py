@@ -23,6 +23,7 @@ from opentelemetry.instrumentation.grpc import aio_server_interceptor, filters
 
 from pagantic_common.domain.calls.limits import CallLimits
 from pagantic_common.domain.errors import PaganticError
+from pagantic_common.rpc.access.gate import Authenticator, Door, Gate, Scopes
 from pagantic_common.rpc.admin import PortInUse, listen, start_admin_server
 from pagantic_common.rpc.health import SERVING, Health
 from pagantic_common.rpc.reflection import add_reflection
@@ -59,7 +60,9 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """A servicer to add: its full service name, and the function that adds it to a server.
+    """A servicer to add: its full service name, the function that adds it to a server, and the scope of each method.
+
+    Without an `authenticator` every caller may call everything.
 
     The server calls `begin_drain` when no new calls will come, and `drain` shortly before the drain's time ends: it
     ends running work, so that callers get an answer instead of a broken connection.
@@ -70,6 +73,8 @@ class Registration:
 
     service_name: str
     add_to: Callable[[grpc.aio.Server], None]
+    scopes: Scopes
+    authenticator: Authenticator | None = None
     begin_drain: Callable[[], None] | None = None
     drain: Callable[[], Awaitable[None]] | None = None
     wait_until_broken: Callable[[], Awaitable[str]] | None = None
@@ -110,7 +115,7 @@ async def start_server(
 ) -> tuple[grpc.aio.Server, Health, int]:
     """Start a server with health, limits and interceptors; returns it, its health and its port. Raises PortInUse."""
     limits = CallLimits(settings.max_concurrent_rpcs, settings.max_calls_per_host, settings.max_concurrent_bytes)
-    interceptors: list[grpc.aio.ServerInterceptor] = [CallInterceptor(limits)]
+    interceptors: list[grpc.aio.ServerInterceptor] = [CallInterceptor(limits, _gate_of(registrations))]
     if is_recording():
         interceptors.insert(0, aio_server_interceptor(filter_=filters.negate(filters.health_check())))
     add_gauge(RPC_RUNNING_CALLS, "calls that run", lambda: limits.running)
@@ -137,6 +142,16 @@ async def start_server(
     health.set_ready(is_ready=all(registration.why_not_ready is None for registration in registrations))
     await server.start()
     return server, health, port
+
+
+def _gate_of(registrations: Sequence[Registration]) -> Gate:
+    return Gate(
+        {
+            f"{one.service_name}/{method}": Door(scope, one.authenticator)
+            for one in registrations
+            for method, scope in one.scopes.items()
+        }
+    )
 
 
 async def _watch_readiness(registrations: Sequence[Registration], health: Health) -> None:

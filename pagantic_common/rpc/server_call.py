@@ -15,7 +15,8 @@ from google.protobuf import message
 
 from pagantic_common.domain.calls.limits import CallLimits
 from pagantic_common.domain.errors import ErrorCode, Internal, InvalidRequest, Overloaded, PaganticError, Unavailable
-from pagantic_common.rpc.caller_scope import caller_scope
+from pagantic_common.rpc.access.caller_scope import caller_scope
+from pagantic_common.rpc.access.gate import Gate
 from pagantic_common.rpc.status import DETAILS_KEY, details_of, status_code_of, status_message
 from pagantic_common.telemetry.logging import get_logger, report_bug
 from pagantic_common.telemetry.metrics import DURATION_BOUNDS_S, make_counter, make_histogram
@@ -46,8 +47,9 @@ class Malformed:
 class CallInterceptor(grpc.aio.ServerInterceptor):
     """Wraps our methods, which all take a single request, and bounds the calls of every method."""
 
-    def __init__(self, limits: CallLimits) -> None:
+    def __init__(self, limits: CallLimits, gate: Gate) -> None:
         self._limits = limits
+        self._gate = gate
 
     async def intercept_service(
         self,
@@ -75,7 +77,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         async def unary(request: Any, context: Context) -> Any:
             end = _End(method)
             try:
-                async with self._call_scope(request, context):
+                async with self._call_scope(method, request, context):
                     reply = await behavior(request, context)
             except grpc.aio.AbortError:
                 raise
@@ -96,7 +98,10 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             end = _End(method)
             try:
                 # Closed here, not by the garbage collector: the work stops at once when the caller is gone.
-                async with self._call_scope(request, context), aclosing(behavior(request, context)) as responses:
+                async with (
+                    self._call_scope(method, request, context),
+                    aclosing(behavior(request, context)) as responses,
+                ):
                     async for response in responses:
                         yield response
             except grpc.aio.AbortError:
@@ -111,7 +116,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         return stream
 
     @asynccontextmanager
-    async def _call_scope(self, request: Any, context: Context) -> AsyncIterator[None]:
+    async def _call_scope(self, method: str, request: Any, context: Context) -> AsyncIterator[None]:
         peer = context.peer()
         is_malformed = isinstance(request, Malformed)
         size = 0
@@ -123,9 +128,10 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             if PREVIOUS_ATTEMPTS_KEY in metadata:
                 retried_calls.add(1)
             with caller_scope(metadata, context.time_remaining()):
-                if is_malformed:
-                    raise InvalidRequest("the message cannot be read: it is cut, of another type, or not UTF-8")
-                yield
+                async with self._gate.admit(method, metadata):
+                    if is_malformed:
+                        raise InvalidRequest("the message cannot be read: it is cut, of another type, or not UTF-8")
+                    yield
         finally:
             self._limits.end_call(peer, size)
 

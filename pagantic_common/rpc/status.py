@@ -33,6 +33,7 @@ STATUS_OF_CLASS: dict[type[PaganticError], grpc.StatusCode] = {
     errors.PreconditionFailed: grpc.StatusCode.FAILED_PRECONDITION,
     errors.Conflict: grpc.StatusCode.ALREADY_EXISTS,
     errors.Aborted: grpc.StatusCode.ABORTED,
+    errors.Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
     errors.PermissionDenied: grpc.StatusCode.PERMISSION_DENIED,
     errors.Overloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.Unavailable: grpc.StatusCode.UNAVAILABLE,
@@ -81,6 +82,10 @@ _CLASS_OF_CODE: dict[ErrorCode, type[PaganticError]] = {
     ErrorCode.ORCHESTRATION_STEP_TIMEOUT: errors.DeadlineExceeded,
     ErrorCode.CANCELLED_TIMEOUT: errors.DeadlineExceeded,
     ErrorCode.CANCELLED_SIGNAL: errors.Cancelled,
+    ErrorCode.AUTH_MISSING: errors.Unauthenticated,
+    ErrorCode.AUTH_INVALID: errors.Unauthenticated,
+    ErrorCode.AUTH_EXPIRED: errors.Unauthenticated,
+    ErrorCode.AUTH_DENIED: errors.PermissionDenied,
 }
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 import sys
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 from pydantic_settings import (
@@ -22,12 +21,20 @@ from pydantic_settings import (
     SettingsError,
 )
 
-from pagantic_common.domain.defaults import HOST, MAX_MESSAGE_BYTES
+from pagantic_common.domain.defaults import HOST, MAX_MESSAGE_BYTES, is_loopback
 from pagantic_common.settings.names import AREAS, PREFIX, area_prefix, find_unknown
 
 EXIT_CONFIG = 78  # EX_CONFIG of sysexits.h
 
 SettingsT = TypeVar("SettingsT", bound=BaseSettings)
+
+
+class Auth(StrEnum):
+    """Who may call a service."""
+
+    LOCAL = "local"
+    NONE = "none"
+    KEYS = "keys"
 
 
 class LogFormat(StrEnum):
@@ -55,7 +62,14 @@ class ServiceSettings(BaseSettings):
 
     model_config = SettingsConfigDict(frozen=True, extra="ignore")
 
+    known_auth: ClassVar[tuple[Auth, ...]] = (Auth.LOCAL, Auth.NONE)
+
     host: str = Field(HOST, description="address to listen on; 0.0.0.0 in a container")
+    auth: Auth = Field(
+        Auth.LOCAL,
+        validate_default=True,
+        description="who may call: local (this machine, everybody on it), none (everybody), or keys (API keys)",
+    )
     port: int = Field(ge=0, le=65535, description="port to listen on; 0 takes a free one")
     max_message_bytes: int = Field(MAX_MESSAGE_BYTES, ge=1024, description="largest message taken or sent")
     max_concurrent_rpcs: int = Field(1024, ge=1, description="calls beyond this are RESOURCE_EXHAUSTED")
@@ -73,6 +87,17 @@ class ServiceSettings(BaseSettings):
     metrics_port: int = Field(0, ge=0, le=65535, description="port where Prometheus reads metrics; 0 is none")
     admin_port: int = Field(0, ge=0, le=65535, description="port for probes: health and channelz over gRPC; 0 is none")
     reflection: bool | None = Field(None, description="serve gRPC reflection; by default only on a loopback address")
+
+    @field_validator("auth")
+    @classmethod
+    def _check_auth(cls, auth: Auth, info: ValidationInfo) -> Auth:
+        if auth not in cls.known_auth:
+            raise ValueError(f"this service knows {' and '.join(cls.known_auth)} only")
+        host = str(info.data.get("host", HOST))
+        if auth is Auth.LOCAL and not is_loopback(host):
+            others = " or ".join(way for way in cls.known_auth if way is not Auth.LOCAL)
+            raise ValueError(f"others can call it on HOST {host!r}: set AUTH to {others}, or listen on 127.0.0.1")
+        return auth
 
     @classmethod
     def settings_customise_sources(
@@ -124,14 +149,6 @@ class CallerSettings(ServiceSettings):
 
 # Services can share every setting but the ports: two services cannot listen on one port.
 SHARED_SETTINGS = frozenset(CallerSettings.model_fields) - {"port", "metrics_port", "admin_port"}
-
-
-def is_loopback(host: str) -> bool:
-    """Tell whether a listening address can only be reached from this machine."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost" or host.startswith("unix:")
 
 
 def known_names(cls: type[BaseSettings]) -> frozenset[str]:

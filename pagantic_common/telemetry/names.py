@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+AUTHORIZATION_KEY: Final = "authorization"
 REQUEST_ID_KEY: Final = "x-request-id"
 SESSION_ID_KEY: Final = "x-session-id"
 STEP_NAME_KEY: Final = "x-step-name-bin"

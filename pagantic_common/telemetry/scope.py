@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from opentelemetry import trace
 
-from pagantic_common.domain.access.principal import LOCAL, Principal
+from pagantic_common.domain.calls.principal import LOCAL, Principal
 from pagantic_common.domain.correlation import CorrelationContext
 from pagantic_common.domain.deadline import Deadline
 

@@ -16,7 +16,7 @@ from services.constraint.adapters.grammar_folder import GrammarFolder
 from services.constraint.adapters.inference_judge import InferenceJudge
 from services.constraint.app.constraints import Constraints
 from services.constraint.core.work import Work
-from services.constraint.servicer import ConstraintServicer
+from services.constraint.servicer import SCOPES, ConstraintServicer
 from services.constraint.settings import ConstraintSettings
 
 MIB = 1024 * 1024
@@ -43,7 +43,7 @@ async def open_app(settings: ConstraintSettings) -> AsyncIterator[Sequence[Regis
             clock=SystemClock(),
         )
         servicer = ConstraintServicer(constraints)
-        yield [Registration(SERVICE_NAME, partial(pb_grpc.add_ConstraintServiceServicer_to_server, servicer))]
+        yield [Registration(SERVICE_NAME, partial(pb_grpc.add_ConstraintServiceServicer_to_server, servicer), SCOPES)]
 
 
 PROGRAM = Program("constraint", ConstraintSettings, open_app)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import grpc
@@ -9,10 +11,27 @@ import grpc
 from pagantic.constraint.v1 import constraint_service_pb2 as pb
 from pagantic.constraint.v1 import constraint_service_pb2_grpc
 from pagantic_common.codec.validation import violation_to_proto
+from pagantic_common.domain.calls.principal import Scope
 from services.constraint import convert
 from services.constraint.app.constraints import Constraints
 
 Context = grpc.aio.ServicerContext[Any, Any]
+
+# What a caller needs for each method.
+SCOPES: Mapping[str, Scope] = MappingProxyType(
+    {
+        "Compile": Scope.EXECUTE,
+        "Enforce": Scope.EXECUTE,
+        "ValidateGrammar": Scope.EXECUTE,
+        "ValidateJson": Scope.EXECUTE,
+        "RepairJson": Scope.EXECUTE,
+        "NormalizeEnums": Scope.EXECUTE,
+        "ValidateSchema": Scope.EXECUTE,
+        "CompileRules": Scope.EXECUTE,
+        "ValidateRules": Scope.EXECUTE,
+        "ValidateSemantics": Scope.EXECUTE,
+    }
+)
 
 
 class ConstraintServicer(constraint_service_pb2_grpc.ConstraintServiceServicer):

@@ -15,8 +15,10 @@ from services.context.adapters.sqlite_store import SqliteStore
 from services.context.app.building import ContextBuilding
 from services.context.app.library import Library
 from services.context.app.retrieval import Retrieval
-from services.context.servicer import ContextServicer
+from services.context.servicer import SCOPES, ContextServicer
 from services.context.settings import ContextSettings
+
+SERVICE_NAME = "pagantic.context.v1.ContextService"
 
 
 @asynccontextmanager
@@ -33,7 +35,7 @@ async def open_app(settings: ContextSettings) -> AsyncIterator[Sequence[Registra
             building = ContextBuilding(retrieval, counter, settings.default_max_tokens)
             servicer = ContextServicer(library, retrieval, building)
             add_to = partial(pb_grpc.add_ContextServiceServicer_to_server, servicer)
-            yield [Registration("pagantic.context.v1.ContextService", add_to, why_not_ready=store.why_not_ready)]
+            yield [Registration(SERVICE_NAME, add_to, SCOPES, why_not_ready=store.why_not_ready)]
 
 
 PROGRAM = Program("context", ContextSettings, open_app)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import grpc
@@ -9,6 +11,7 @@ import grpc
 from pagantic.context.v1 import context_service_pb2 as pb
 from pagantic.context.v1 import context_service_pb2_grpc as pb_grpc
 from pagantic_common.codec.chunks import chunk_from_proto, chunk_to_proto
+from pagantic_common.domain.calls.principal import Scope
 from services.context.app.building import ContextBuilding
 from services.context.app.library import Library
 from services.context.app.retrieval import Retrieval
@@ -21,6 +24,19 @@ from services.context.convert import (
 )
 
 Context = grpc.aio.ServicerContext[Any, Any]
+
+# What a caller needs for each method.
+SCOPES: Mapping[str, Scope] = MappingProxyType(
+    {
+        "ListCollections": Scope.READ,
+        "Retrieve": Scope.READ,
+        "BuildContext": Scope.READ,
+        "CreateCollection": Scope.WRITE,
+        "DeleteCollection": Scope.WRITE,
+        "Ingest": Scope.WRITE,
+        "Delete": Scope.WRITE,
+    }
+)
 
 
 class ContextServicer(pb_grpc.ContextServiceServicer):

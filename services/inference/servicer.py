@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
+from types import MappingProxyType
 from typing import Any
 
 import grpc
@@ -11,6 +12,7 @@ import grpc
 from pagantic.inference.v1 import inference_service_pb2 as pb
 from pagantic.inference.v1 import inference_service_pb2_grpc as rpc
 from pagantic_common.codec.messages import model_info_to_proto
+from pagantic_common.domain.calls.principal import Scope
 from services.inference.app.models import Models
 from services.inference.app.scoring import score_continuations
 from services.inference.app.tuning import Tuner
@@ -27,6 +29,23 @@ from services.inference.core.request_check import check_prompt, check_request
 Context = grpc.aio.ServicerContext[Any, Any]
 
 SERVICE_NAME = pb.DESCRIPTOR.services_by_name["InferenceService"].full_name
+
+# What a caller needs for each method.
+SCOPES: Mapping[str, Scope] = MappingProxyType(
+    {
+        "Infer": Scope.EXECUTE,
+        "CancelCandidates": Scope.EXECUTE,
+        "Embed": Scope.EXECUTE,
+        "Score": Scope.EXECUTE,
+        "Tokenize": Scope.EXECUTE,
+        "Detokenize": Scope.EXECUTE,
+        "CountTokens": Scope.EXECUTE,
+        "ListModels": Scope.READ,
+        "GetLoad": Scope.READ,
+        "DescribeEngine": Scope.READ,
+        "TuneEngine": Scope.ADMIN,
+    }
+)
 
 
 class InferenceServicer(rpc.InferenceServiceServicer):

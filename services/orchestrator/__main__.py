@@ -11,7 +11,7 @@ import grpc
 
 from pagantic_common.rpc.channel import open_channel
 from pagantic_common.rpc.server import Registration, run_service
-from pagantic_common.settings import load_settings
+from pagantic_common.settings import Auth, load_settings
 from pagantic_common.telemetry.clock import SystemClock
 from pagantic_common.telemetry.metrics import add_gauge
 from pagantic_common.telemetry.names import (
@@ -20,6 +20,7 @@ from pagantic_common.telemetry.names import (
     ORCHESTRATOR_MAX_EXECUTIONS,
     ORCHESTRATOR_RUNNING_EXECUTIONS,
 )
+from services.orchestrator.adapters.admin_key_file import read_admin_keys
 from services.orchestrator.adapters.custom_steps import load_custom_steps
 from services.orchestrator.adapters.grpc_constraint import GrpcConstraint
 from services.orchestrator.adapters.grpc_context import GrpcContext
@@ -30,13 +31,14 @@ from services.orchestrator.adapters.prompt_folder import PromptFolder
 from services.orchestrator.adapters.readiness import Readiness
 from services.orchestrator.app.executions import Executions
 from services.orchestrator.app.history import PAGE_BYTES, History
+from services.orchestrator.app.keys import Keys
 from services.orchestrator.app.presence import Presence
 from services.orchestrator.app.running.environment import Limits, make_environment
 from services.orchestrator.app.services import Services
 from services.orchestrator.core.conversation.memory import MemoryPolicy
 from services.orchestrator.core.model.plan import PlanPolicy
 from services.orchestrator.ports.services import CustomStep
-from services.orchestrator.servicer import SERVICE_NAME, OrchestratorServicer
+from services.orchestrator.servicer import SCOPES, SERVICE_NAME, OrchestratorServicer
 from services.orchestrator.settings import OrchestratorSettings
 
 READY_TIMEOUT_S = 120.0  # a large model takes its time to load
@@ -64,6 +66,9 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
         stack.push_async_callback(executions.close)
         add_gauge(ORCHESTRATOR_RUNNING_EXECUTIONS, "executions that run", lambda: executions.registry.count)
         add_gauge(ORCHESTRATOR_MAX_EXECUTIONS, "most executions that may run", lambda: settings.max_running)
+        admin_keys = read_admin_keys(settings.admin_key_file)
+        keys = Keys(journal, admin_keys, SystemClock())
+        authenticator = keys if settings.auth is Auth.KEYS else None
         history = History(journal, min(PAGE_BYTES, settings.max_message_bytes // 2))
         presence = Presence(
             executions,
@@ -85,7 +90,9 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
         yield [
             Registration(
                 SERVICE_NAME,
-                OrchestratorServicer(executions, history).add_to,
+                OrchestratorServicer(executions, history, keys).add_to,
+                SCOPES,
+                authenticator,
                 begin_drain=presence.begin_drain,
                 drain=drain,
                 why_not_ready=readiness.why_not,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
+from types import MappingProxyType
 from typing import Any
 
 import grpc
@@ -11,12 +12,17 @@ import grpc
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as rpc
+from pagantic_common.codec.fields import decode_optional
+from pagantic_common.codec.messages import duration_from_proto
+from pagantic_common.domain.calls.principal import Scope
 from pagantic_common.domain.ids import require_id
 from pagantic_common.telemetry.scope import current_principal
 from services.orchestrator.app.executions import Executions
 from services.orchestrator.app.history import History
+from services.orchestrator.app.keys import Keys
 from services.orchestrator.app.running.submission import Submission
 from services.orchestrator.convert.event import event_to_proto
+from services.orchestrator.convert.key import key_to_proto, scopes_from_proto
 from services.orchestrator.convert.lifecycle import state_from_proto, state_to_proto
 from services.orchestrator.convert.plan import plan_to_proto
 from services.orchestrator.convert.record import record_to_proto, session_to_proto, usage_total_to_proto
@@ -28,12 +34,35 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 SERVICE_NAME = pb.DESCRIPTOR.services_by_name["OrchestratorService"].full_name
 
+# What a caller needs for each method.
+SCOPES: Mapping[str, Scope] = MappingProxyType(
+    {
+        "Execute": Scope.EXECUTE,
+        "ExecuteStream": Scope.EXECUTE,
+        "CancelExecution": Scope.EXECUTE,
+        "ResumeExecution": Scope.EXECUTE,
+        "CreatePlan": Scope.EXECUTE,
+        "GetExecution": Scope.READ,
+        "ListExecutions": Scope.READ,
+        "GetTimeline": Scope.READ,
+        "GetSession": Scope.READ,
+        "ListSessions": Scope.READ,
+        "UpdateSession": Scope.WRITE,
+        "DeleteSession": Scope.WRITE,
+        "GetUsage": Scope.USAGE,
+        "CreateKey": Scope.ADMIN,
+        "ListKeys": Scope.ADMIN,
+        "RevokeKey": Scope.ADMIN,
+    }
+)
+
 
 class OrchestratorServicer(rpc.OrchestratorServiceServicer):
     """See the service's proto for what each rpc promises."""
 
-    def __init__(self, executions: Executions, history: History) -> None:
+    def __init__(self, executions: Executions, history: History, keys: Keys) -> None:
         self._executions = executions
+        self._keys = keys
         self._history = history
 
     def add_to(self, server: grpc.aio.Server) -> None:
@@ -121,6 +150,20 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
     async def DeleteSession(self, request: pb.DeleteSessionRequest, context: Context) -> pb.DeleteSessionResponse:
         await self._history.delete_session(_session(request.session_id))
         return pb.DeleteSessionResponse()
+
+    async def CreateKey(self, request: pb.CreateKeyRequest, context: Context) -> pb.CreateKeyResponse:
+        lifetime_s = decode_optional(request, "lifetime", duration_from_proto)
+        scopes = scopes_from_proto(list(request.scopes))
+        key, text = await self._keys.create(request.tenant, request.subject, scopes, lifetime_s)
+        return pb.CreateKeyResponse(key=key_to_proto(key), text=text)
+
+    async def ListKeys(self, request: pb.ListKeysRequest, context: Context) -> pb.ListKeysResponse:
+        page = await self._keys.list_keys(request.tenant, request.page_size, request.page_token)
+        encoded = [key_to_proto(key) for key in page.items]
+        return pb.ListKeysResponse(keys=encoded, next_page_token=page.next_token)
+
+    async def RevokeKey(self, request: pb.RevokeKeyRequest, context: Context) -> pb.RevokeKeyResponse:
+        return pb.RevokeKeyResponse(key=key_to_proto(await self._keys.revoke(request.key_id)))
 
 
 def _tenant() -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
-from pagantic_common.settings import CallerSettings, state_folder
+from pagantic_common.settings import Auth, CallerSettings, state_folder
 from services.orchestrator.app.running.turns import ConcurrentTurns
 from services.orchestrator.core.conversation.memory import Eviction
 from services.orchestrator.core.cost import Prices, parse_prices
@@ -21,7 +21,13 @@ class OrchestratorSettings(CallerSettings):
     """The settings."""
 
     model_config = SettingsConfigDict(frozen=True, extra="ignore", env_prefix="PAGANTIC_ORCHESTRATOR_")
+    known_auth: ClassVar[tuple[Auth, ...]] = tuple(Auth)
 
+    admin_key_file: Path | None = Field(
+        None,
+        validate_default=True,
+        description="file of the operator's own API keys, one for each line; AUTH=keys needs it",
+    )
     port: int = Field(50051, ge=0, le=65535, description="port to listen on")
     inference_address: str = Field("127.0.0.1:50052", description="address of the inference service")
     constraint_address: str = Field("127.0.0.1:50053", description="address of the constraint service")
@@ -100,6 +106,13 @@ class OrchestratorSettings(CallerSettings):
         The limit leaves room for all values of a session in one update.
         """
         return min(self.max_message_bytes, 2 * max(self.max_request_bytes, MAX_STATE_BYTES))
+
+    @field_validator("admin_key_file")
+    @classmethod
+    def _check_admin_key_file(cls, path: Path | None, info: ValidationInfo) -> Path | None:
+        if path is None and info.data.get("auth") is Auth.KEYS:
+            raise ValueError("AUTH=keys needs a first key: put the output of `pagantic keys new` into this file")
+        return path
 
     @field_validator("prices", mode="before")
     @classmethod

@@ -8,7 +8,7 @@ from functools import partial
 
 from pagantic.rerank.v1 import rerank_service_pb2_grpc as pb_grpc
 from pagantic_common.rpc.server import Program, Registration
-from services.rerank.servicer import RerankServicer
+from services.rerank.servicer import SCOPES, RerankServicer
 from services.rerank.settings import RerankSettings
 
 
@@ -16,7 +16,7 @@ from services.rerank.settings import RerankSettings
 async def open_app(_settings: RerankSettings) -> AsyncIterator[Sequence[Registration]]:
     """Wire the service."""
     add_to = partial(pb_grpc.add_RerankServiceServicer_to_server, RerankServicer())
-    yield [Registration("pagantic.rerank.v1.RerankService", add_to)]
+    yield [Registration("pagantic.rerank.v1.RerankService", add_to, SCOPES)]
 
 
 PROGRAM = Program("rerank", RerankSettings, open_app)

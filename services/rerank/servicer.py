@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import grpc
@@ -10,10 +12,19 @@ import grpc
 from pagantic.rerank.v1 import rerank_service_pb2 as pb
 from pagantic.rerank.v1 import rerank_service_pb2_grpc as pb_grpc
 from pagantic_common.codec.chunks import chunk_from_proto, chunk_to_proto
+from pagantic_common.domain.calls.principal import Scope
 from services.rerank.convert import policy_from_proto, scorer_to_proto
 from services.rerank.core.chunk import SCORERS, rerank
 
 Context = grpc.aio.ServicerContext[Any, Any]
+
+# What a caller needs for each method.
+SCOPES: Mapping[str, Scope] = MappingProxyType(
+    {
+        "Rerank": Scope.EXECUTE,
+        "ListScorers": Scope.READ,
+    }
+)
 
 
 class RerankServicer(pb_grpc.RerankServiceServicer):

@@ -12,7 +12,7 @@ from pagantic_common.telemetry.clock import SystemClock
 from services.tools.adapters.builtin_tools import builtin_tools
 from services.tools.app.execution import ExecutionLimits, ToolExecutor
 from services.tools.app.registry import ToolRegistry
-from services.tools.servicer import ToolServicer
+from services.tools.servicer import SCOPES, ToolServicer
 from services.tools.settings import ToolsSettings
 
 
@@ -28,7 +28,11 @@ async def open_app(settings: ToolsSettings) -> AsyncIterator[Sequence[Registrati
         max_result_bytes=settings.max_result_bytes,
     )
     servicer = ToolServicer(registry, ToolExecutor(registry, clock, limits), clock)
-    yield [Registration("pagantic.tools.v1.ToolService", partial(pb_grpc.add_ToolServiceServicer_to_server, servicer))]
+    yield [
+        Registration(
+            "pagantic.tools.v1.ToolService", partial(pb_grpc.add_ToolServiceServicer_to_server, servicer), SCOPES
+        )
+    ]
 
 
 PROGRAM = Program("tools", ToolsSettings, open_app)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import grpc
@@ -9,6 +11,7 @@ import grpc
 from pagantic.tools.v1 import tools_service_pb2 as pb
 from pagantic.tools.v1 import tools_service_pb2_grpc as pb_grpc
 from pagantic_common.codec.messages import tool_call_from_proto
+from pagantic_common.domain.calls.principal import Scope
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import InvalidRequest, Unsupported
@@ -19,6 +22,16 @@ from services.tools.app.registry import ToolRegistry
 from services.tools.convert import outcome_to_proto, registered_tool_to_proto, timeout_from_proto
 
 Context = grpc.aio.ServicerContext[Any, Any]
+
+# What a caller needs for each method.
+SCOPES: Mapping[str, Scope] = MappingProxyType(
+    {
+        "ExecuteTool": Scope.EXECUTE,
+        "ListTools": Scope.READ,
+        "RegisterMcpServer": Scope.ADMIN,
+        "RemoveMcpServer": Scope.ADMIN,
+    }
+)
 
 
 class ToolServicer(pb_grpc.ToolServiceServicer):

@@ -10,7 +10,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import create_engine, text
 
-from pagantic_common.domain.access.principal import DEFAULT_TENANT
+from pagantic_common.domain.calls.principal import DEFAULT_TENANT
 from pagantic_common.domain.correlation import CorrelationContext
 from pagantic_common.domain.errors import (
     Aborted,

@@ -17,6 +17,10 @@ MEETS_ALL = "it is where the machine's commands, inputs and events meet the serv
 MAY_IMPORT_MORE = {
     "services.orchestrator.__main__": "it names every concrete class of the service",
     "deploy.local.host": "it opens all services in one process",
+    "gateway.cli.main": "it names every command",
+    "services.orchestrator.servicer": "every rpc, each with its converter",
+    "services.orchestrator.adapters.journal.executions": "all that is stored of an execution, and read again",
+    "services.orchestrator.adapters.journal.writes": "all that is stored of an execution",
     f"{APP}create_plan": "a use-case of its own: it checks, asks, counts and accepts a plan",
     f"{APP}executions": "the use-cases of the servicer",
     f"{APP}recording.recorder": "it makes the envelope of every event, and its journal's write",

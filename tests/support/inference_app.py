@@ -13,7 +13,7 @@ from services.inference.app.prepared_request import RequestPreparer
 from services.inference.app.tuning import Tuner
 from services.inference.core.scheduling.batching import Limits
 from services.inference.core.tuning import untuned
-from services.inference.servicer import SERVICE_NAME, InferenceServicer
+from services.inference.servicer import SCOPES, SERVICE_NAME, InferenceServicer
 
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant: "
 
@@ -51,7 +51,7 @@ async def served(generation):
 
 def registration_of(models, tuner=None):
     """Return the service over models; without a tuner nothing is measured."""
-    return Registration(SERVICE_NAME, InferenceServicer(models, tuner or resting_tuner()).add_to)
+    return Registration(SERVICE_NAME, InferenceServicer(models, tuner or resting_tuner()).add_to, SCOPES)
 
 
 def resting_tuner():

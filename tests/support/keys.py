@@ -1,6 +1,6 @@
 """Keys of what the default tenant owns."""
 
-from pagantic_common.domain.access.principal import DEFAULT_TENANT
+from pagantic_common.domain.calls.principal import DEFAULT_TENANT
 from services.orchestrator.core.model.keys import ExecutionKey, SessionKey
 
 

@@ -16,9 +16,10 @@ from pagantic_common.testing.server import serving
 from services.orchestrator.adapters.journal.sql_journal import SqlJournal
 from services.orchestrator.app.executions import Executions
 from services.orchestrator.app.history import History
+from services.orchestrator.app.keys import Keys
 from services.orchestrator.app.presence import Presence
 from services.orchestrator.app.running.environment import Limits, make_environment
-from services.orchestrator.servicer import SERVICE_NAME, OrchestratorServicer
+from services.orchestrator.servicer import SCOPES, SERVICE_NAME, OrchestratorServicer
 from tests.support.scripted_services import scripted_services
 
 
@@ -28,9 +29,12 @@ def journal_url(path):
 
 @asynccontextmanager
 async def orchestrator(
-    path, services=None, *, max_running=8, journal=None, presence=None, owner="local", url="", **limits
+    path, services=None, *, max_running=8, journal=None, presence=None, owner="local", url="", admin_keys=None, **limits
 ):
-    """Serve with a journal in this folder; `presence` are the settings of its loop, which else does not run."""
+    """Serve with a journal in this folder; `presence` are the settings of its loop, which else does not run.
+
+    With `admin_keys`, which gives them, callers need a key.
+    """
     journal = journal or SqlJournal(url or journal_url(path), owner=owner)
     await journal.open()
     limits = Limits(max_running=max_running, **limits)
@@ -40,10 +44,11 @@ async def orchestrator(
     if presence is not None:
         loop.start()
     try:
-        async with serving([Registration(SERVICE_NAME, OrchestratorServicer(executions, History(journal)).add_to)]) as (
-            channel,
-            _,
-        ):
+        keys = Keys(journal, admin_keys or dict, SystemClock())
+        servicer = OrchestratorServicer(executions, History(journal), keys)
+        authenticator = keys if admin_keys is not None else None
+        registration = Registration(SERVICE_NAME, servicer.add_to, SCOPES, authenticator)
+        async with serving([registration]) as (channel, _):
             stub = rpc.OrchestratorServiceStub(channel)
             stub.executions, stub.journal, stub.turns = executions, journal, environment.turns
             yield stub

@@ -9,6 +9,7 @@ from pagantic.tools.v1 import tools_service_pb2 as pb
 from pagantic.tools.v1 import tools_service_pb2_grpc as rpc
 from pagantic_common.rpc.server import Registration, start_server
 from pagantic_common.settings import ServiceSettings
+from tests.support.doors import open_to_all
 
 
 class ScriptedTools(rpc.ToolServiceServicer):
@@ -34,7 +35,7 @@ class ScriptedTools(rpc.ToolServiceServicer):
 
     def registration(self):
         name = pb.DESCRIPTOR.services_by_name["ToolService"].full_name
-        return Registration(name, lambda server: rpc.add_ToolServiceServicer_to_server(self, server))
+        return Registration(name, lambda server: rpc.add_ToolServiceServicer_to_server(self, server), open_to_all(name))
 
 
 class ScriptedInference(inference_rpc.InferenceServiceServicer):
@@ -54,7 +55,7 @@ class ScriptedInference(inference_rpc.InferenceServiceServicer):
     def registration(self):
         name = inference_pb.DESCRIPTOR.services_by_name["InferenceService"].full_name
         add = inference_rpc.add_InferenceServiceServicer_to_server
-        return Registration(name, lambda server: add(self, server))
+        return Registration(name, lambda server: add(self, server), open_to_all(name))
 
 
 @asynccontextmanager

@@ -12,6 +12,7 @@ from pagantic.tools.v1 import tools_service_pb2, tools_service_pb2_grpc
 from pagantic_common.rpc.call import call_unary
 from pagantic_common.rpc.server import Registration
 from pagantic_common.testing.server import serving
+from tests.support.doors import open_to_all
 
 NAME = "pagantic.tools.v1.ToolService"
 
@@ -25,7 +26,7 @@ class NoTools(tools_service_pb2_grpc.ToolServiceServicer):
 
 
 async def call_once():
-    async with serving([Registration(NAME, NoTools().add_to)]) as (channel, _address):
+    async with serving([Registration(NAME, NoTools().add_to, open_to_all(NAME))]) as (channel, _address):
         stub = tools_service_pb2_grpc.ToolServiceStub(channel)
         await call_unary("tools", stub.ListTools, tools_service_pb2.ListToolsRequest())
 

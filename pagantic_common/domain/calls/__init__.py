@@ -1,1 +1,1 @@
-"""Rules about calls: which calls of a service are made, and which calls a server takes."""
+"""Rules about calls: which calls of a service are made, which calls a server takes, and from whom."""

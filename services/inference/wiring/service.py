@@ -10,7 +10,7 @@ from pagantic_common.rpc.server import Registration
 from pagantic_common.telemetry.clock import SystemClock
 from services.inference.app.models import Models
 from services.inference.app.watchdog import wait_until_broken
-from services.inference.servicer import SERVICE_NAME, InferenceServicer
+from services.inference.servicer import SCOPES, SERVICE_NAME, InferenceServicer
 from services.inference.settings import InferenceSettings
 from services.inference.wiring.constraint_workers import open_workers
 from services.inference.wiring.load_metrics import report_load
@@ -37,6 +37,7 @@ async def open_app(settings: InferenceSettings, default: Path) -> AsyncIterator[
                 Registration(
                     SERVICE_NAME,
                     InferenceServicer(models, tuner, max_priority=settings.max_priority).add_to,
+                    SCOPES,
                     wait_until_broken=lambda: wait_until_broken(
                         models, step_timeout_s=settings.step_timeout_s, clock=SystemClock()
                     ),

@@ -13,7 +13,7 @@ from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.codec.enums import EnumCodec
 from pagantic_common.codec.fields import decode_optional, optional
 from pagantic_common.codec.messages import duration_from_proto, message_from_proto, tool_choice_from_proto
-from pagantic_common.domain.access.principal import DEFAULT_TENANT
+from pagantic_common.domain.calls.principal import DEFAULT_TENANT
 from pagantic_common.domain.errors import InvalidRequest
 from services.orchestrator.convert.contract import output_from_proto, rule_from_proto
 from services.orchestrator.convert.inference import REASONING_MODES

@@ -11,7 +11,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Generic, Protocol, TypeVar
 
-from pagantic_common.domain.access.principal import DEFAULT_TENANT
+from pagantic_common.domain.calls.principal import DEFAULT_TENANT
 from pagantic_common.domain.errors import Failure
 from pagantic_common.domain.messages import Message
 from services.orchestrator.core.execution.events import Event

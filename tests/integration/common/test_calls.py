@@ -18,6 +18,7 @@ from pagantic_common.rpc.server import PortInUse, Registration, start_server
 from pagantic_common.settings import ServiceSettings
 from pagantic_common.telemetry.scope import current_correlation, current_deadline, work_scope
 from pagantic_common.testing.server import serving
+from tests.support.doors import open_to_all
 
 NAME = pb.DESCRIPTOR.services_by_name["ToolService"].full_name
 
@@ -40,7 +41,7 @@ class Scripted(rpc.ToolServiceServicer):
         return pb.ListToolsResponse()
 
     def registration(self):
-        return Registration(NAME, lambda server: rpc.add_ToolServiceServicer_to_server(self, server))
+        return Registration(NAME, lambda server: rpc.add_ToolServiceServicer_to_server(self, server), open_to_all(NAME))
 
 
 async def list_tools(channel, timeout_s=5.0):

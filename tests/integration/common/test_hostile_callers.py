@@ -24,7 +24,8 @@ from pagantic_common.rpc.admin import start_admin_server
 from pagantic_common.rpc.call import call_unary
 from pagantic_common.rpc.channel import open_channel
 from pagantic_common.rpc.server import EXIT_BROKEN, Registration, start_server
-from pagantic_common.settings import ServiceSettings
+from pagantic_common.settings import Auth, ServiceSettings
+from tests.support.doors import open_to_all
 
 NAME = pb.DESCRIPTOR.services_by_name["ToolService"].full_name
 LIST_TOOLS = f"/{NAME}/ListTools"
@@ -43,7 +44,7 @@ class Scripted(rpc.ToolServiceServicer):
         return pb.ListToolsResponse()
 
     def registration(self):
-        return Registration(NAME, lambda server: rpc.add_ToolServiceServicer_to_server(self, server))
+        return Registration(NAME, lambda server: rpc.add_ToolServiceServicer_to_server(self, server), open_to_all(NAME))
 
 
 async def answer():
@@ -235,8 +236,8 @@ async def test_reflection_is_for_this_machine_unless_told():
             return isinstance(reply, reflection_pb2.ServerReflectionResponse)
 
     assert await reflects()
-    assert not await reflects(host="0.0.0.0")  # noqa: S104 - what a container is told
-    assert await reflects(host="0.0.0.0", reflection=True)  # noqa: S104
+    assert not await reflects(host="0.0.0.0", auth=Auth.NONE)  # noqa: S104 - what a container is told
+    assert await reflects(host="0.0.0.0", auth=Auth.NONE, reflection=True)  # noqa: S104
 
 
 async def test_probes_and_sockets_are_shown_at_the_admin_port_alone(unused_tcp_port):
@@ -258,7 +259,7 @@ async def test_probes_and_sockets_are_shown_at_the_admin_port_alone(unused_tcp_p
 BROKEN_SERVICE = """
 import asyncio, contextlib, threading, time
 from pagantic_common.rpc.server import Registration, run_service
-from pagantic_common.settings import ServiceSettings
+from pagantic_common.settings import Auth, ServiceSettings
 
 async def break_down():
     await asyncio.sleep(0.2)
@@ -267,7 +268,7 @@ async def break_down():
 @contextlib.asynccontextmanager
 async def open_app():
     threading.Thread(target=time.sleep, args=(3600,)).start()  # as a decode that hangs
-    yield [Registration("pagantic.test.v1.Test", lambda server: None, wait_until_broken=break_down)]
+    yield [Registration("pagantic.test.v1.Test", lambda server: None, {}, wait_until_broken=break_down)]
 
 run_service("tools", ServiceSettings(port=0), open_app)
 """

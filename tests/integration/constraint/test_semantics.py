@@ -19,6 +19,7 @@ from pagantic_common.rpc.call import call_unary
 from pagantic_common.rpc.server import Registration, start_server
 from services.constraint.settings import ConstraintSettings
 from tests.support.constraint_app import running
+from tests.support.doors import open_to_all
 
 MET = {"reason": "it greets", "valid": True, "confidence": 0.9}
 MISSED = {"reason": "it insults", "valid": False, "confidence": 0.8}
@@ -50,6 +51,7 @@ async def judge():
     registration = Registration(
         "pagantic.inference.v1.InferenceService",
         lambda server: inference_grpc.add_InferenceServiceServicer_to_server(servicer, server),
+        open_to_all("pagantic.inference.v1.InferenceService"),
     )
     server, _, port = await start_server(ConstraintSettings(port=0), [registration])
     servicer.address = f"127.0.0.1:{port}"

@@ -18,6 +18,7 @@ from pagantic_common.rpc.server import Registration, start_server
 from pagantic_common.rpc.status import restore_error
 from services.context.__main__ import open_app
 from services.context.settings import ContextSettings
+from tests.support.doors import open_to_all
 
 
 class WordCountingInference(inference_grpc.InferenceServiceServicer):
@@ -35,6 +36,7 @@ async def inference_address():
     registration = Registration(
         "pagantic.inference.v1.InferenceService",
         lambda server: inference_grpc.add_InferenceServiceServicer_to_server(servicer, server),
+        open_to_all("pagantic.inference.v1.InferenceService"),
     )
     server, _, port = await start_server(ContextSettings(port=0), [registration])
     yield f"127.0.0.1:{port}"

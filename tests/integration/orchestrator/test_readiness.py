@@ -22,6 +22,7 @@ from services.orchestrator.adapters.journal.sql_journal import SqlJournal
 from services.orchestrator.ports.journal import MAX_STATE_BYTES
 from services.orchestrator.settings import OrchestratorSettings
 from tests.contract.test_journal import admit, ended, record
+from tests.support.doors import open_to_all
 from tests.support.keys import session
 from tests.support.ports import free_ports
 from tests.support.scripted_peers import ScriptedInference, served
@@ -33,7 +34,9 @@ class Constraint(constraint_service_pb2_grpc.ConstraintServiceServicer):
     def registration(self):
         name = constraint_service_pb2.DESCRIPTOR.services_by_name["ConstraintService"].full_name
         return Registration(
-            name, lambda server: constraint_service_pb2_grpc.add_ConstraintServiceServicer_to_server(self, server)
+            name,
+            lambda server: constraint_service_pb2_grpc.add_ConstraintServiceServicer_to_server(self, server),
+            open_to_all(name),
         )
 
 

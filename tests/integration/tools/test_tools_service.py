@@ -21,6 +21,7 @@ from services.tools.app.execution import ExecutionLimits, ToolExecutor
 from services.tools.app.registry import ToolRegistry
 from services.tools.servicer import ToolServicer
 from services.tools.settings import ToolsSettings
+from tests.support.doors import open_to_all
 
 
 class SleepingTool:
@@ -51,7 +52,9 @@ async def tools(sleeper):
     registry = ToolRegistry([*builtin_tools(clock), sleeper])
     servicer = ToolServicer(registry, ToolExecutor(registry, clock, ExecutionLimits()), clock)
     registration = Registration(
-        "pagantic.tools.v1.ToolService", lambda server: pb_grpc.add_ToolServiceServicer_to_server(servicer, server)
+        "pagantic.tools.v1.ToolService",
+        lambda server: pb_grpc.add_ToolServiceServicer_to_server(servicer, server),
+        open_to_all("pagantic.tools.v1.ToolService"),
     )
     server, _, port = await start_server(ToolsSettings(port=0), [registration])
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:

@@ -13,6 +13,7 @@ from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as rpc
 from pagantic_common.domain.errors import NotFound, PreconditionFailed
 from pagantic_common.rpc.server import Registration, start_server
 from services.orchestrator.settings import OrchestratorSettings
+from tests.support.doors import open_to_all
 
 
 class ScriptedOrchestrator(rpc.OrchestratorServiceServicer):
@@ -113,6 +114,7 @@ def serving(servicer):
     registration = Registration(
         "pagantic.orchestrator.v1.OrchestratorService",
         lambda server: rpc.add_OrchestratorServiceServicer_to_server(servicer, server),
+        open_to_all("pagantic.orchestrator.v1.OrchestratorService"),
     )
     start = start_server(OrchestratorSettings(port=0), [registration])
     server, _, port = asyncio.run_coroutine_threadsafe(start, loop).result(10)

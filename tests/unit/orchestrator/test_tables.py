@@ -159,6 +159,12 @@ FAILURES = {
         "CONFIG_INVALID": False,
     },
     ErrorCategory.CANCELLATION: {"CANCELLED_TIMEOUT": False, "CANCELLED_SIGNAL": False},
+    ErrorCategory.ACCESS_FAILURE: {
+        "AUTH_MISSING": False,
+        "AUTH_INVALID": False,
+        "AUTH_EXPIRED": False,
+        "AUTH_DENIED": False,
+    },
 }
 
 

@@ -15,8 +15,8 @@ from pagantic_common.domain.ids import is_id
 from pagantic_common.domain.messages import Message
 from services.orchestrator.adapters.journal import schema as tables
 from services.orchestrator.adapters.journal.access import JournalAccess
-from services.orchestrator.adapters.journal.purge import Purger, forget_sessions
 from services.orchestrator.adapters.journal.rows import message_of, moment_of, of_session, read_within, wrong_token
+from services.orchestrator.adapters.journal.upkeep.purge import Purger, forget_sessions
 from services.orchestrator.core.conversation.memory import Summary
 from services.orchestrator.core.model.keys import SessionKey
 from services.orchestrator.ports.journal import MAX_STATE_BYTES, MAX_STATE_VALUES, Conversations, Page, SessionRecord

@@ -150,6 +150,19 @@ usage_totals = Table(
     Column("cost_usd", Double, nullable=False),
     sqlite_with_rowid=False,
 )
+api_keys = Table(
+    "api_keys",
+    TABLES,
+    Column("tenant", Text, primary_key=True),
+    Column("key_id", Text, primary_key=True),
+    Column("subject", Text, nullable=False),
+    Column("scopes", Text, nullable=False),
+    Column("secret_hash", LargeBinary, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("expires_at", Double),
+    Column("revoked_at", Double),
+    UniqueConstraint("key_id"),
+)
 
 
 _OTHER_JOURNAL = "name another journal with PAGANTIC_ORCHESTRATOR_JOURNAL_URL, or move this one away"

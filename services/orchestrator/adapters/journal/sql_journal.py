@@ -15,17 +15,18 @@ from services.orchestrator.adapters.journal.conversations import SqlConversation
 from services.orchestrator.adapters.journal.database import OwnerLock, open_engine, translating_errors
 from services.orchestrator.adapters.journal.executions import SqlExecutions
 from services.orchestrator.adapters.journal.group_commit import GroupCommit
+from services.orchestrator.adapters.journal.keys import SqlKeys
 from services.orchestrator.adapters.journal.ownership import SqlOwnership
-from services.orchestrator.adapters.journal.purge import Purger
 from services.orchestrator.adapters.journal.schema import migrate
-from services.orchestrator.adapters.journal.space import JournalSpace
+from services.orchestrator.adapters.journal.upkeep.purge import Purger
+from services.orchestrator.adapters.journal.upkeep.space import JournalSpace
 from services.orchestrator.adapters.journal.usage import SqlUsage
 from services.orchestrator.ports.journal import Durability
 
 _OPENING = Lock()  # Alembic has one context per process, and a new SQLite file can switch to WAL only once
 
 
-class SqlJournal(SqlExecutions, SqlOwnership, SqlConversations, SqlUsage):
+class SqlJournal(SqlExecutions, SqlOwnership, SqlConversations, SqlUsage, SqlKeys):
     """The journal of one owner. Opening it interrupts the executions that this owner ran before."""
 
     def __init__(

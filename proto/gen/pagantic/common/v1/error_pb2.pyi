@@ -41,6 +41,8 @@ class _ErrorCategoryEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCa
     """The request or the deployment asks for something that cannot be. Recovery: fix it."""
     ERROR_CATEGORY_CANCELLATION: _ErrorCategory.ValueType  # 7
     """The caller, a disconnect or a deadline ended the request. Recovery: send it again."""
+    ERROR_CATEGORY_ACCESS_FAILURE: _ErrorCategory.ValueType  # 8
+    """The caller is not known, may not do this, or has used up what it may use. Recovery: other credentials, or wait."""
 
 class ErrorCategory(_ErrorCategory, metaclass=_ErrorCategoryEnumTypeWrapper):
     """Part of the system in which a failure belongs."""
@@ -61,6 +63,8 @@ ERROR_CATEGORY_CONFIGURATION_FAILURE: ErrorCategory.ValueType  # 6
 """The request or the deployment asks for something that cannot be. Recovery: fix it."""
 ERROR_CATEGORY_CANCELLATION: ErrorCategory.ValueType  # 7
 """The caller, a disconnect or a deadline ended the request. Recovery: send it again."""
+ERROR_CATEGORY_ACCESS_FAILURE: ErrorCategory.ValueType  # 8
+"""The caller is not known, may not do this, or has used up what it may use. Recovery: other credentials, or wait."""
 Global___ErrorCategory: _TypeAlias = ErrorCategory  # noqa: Y015
 
 class _ErrorCode:
@@ -139,6 +143,14 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     """A deadline passed: the caller's, or hints.timeout."""
     ERROR_CODE_CANCELLED_SIGNAL: _ErrorCode.ValueType  # 701
     """The caller cancelled or went away."""
+    ERROR_CODE_AUTH_MISSING: _ErrorCode.ValueType  # 800
+    """The call carries no credentials, and the service asks for them."""
+    ERROR_CODE_AUTH_INVALID: _ErrorCode.ValueType  # 801
+    """The credentials are not valid here. The service's log says why; the caller does not learn it."""
+    ERROR_CODE_AUTH_EXPIRED: _ErrorCode.ValueType  # 802
+    """The credentials were valid and have expired. Get new ones."""
+    ERROR_CODE_AUTH_DENIED: _ErrorCode.ValueType  # 803
+    """The caller is known and may not do this; the message names the scope that it lacks."""
 
 class ErrorCode(_ErrorCode, metaclass=_ErrorCodeEnumTypeWrapper):
     """Kind of a failure. Logs, metrics and ErrorInfo.reason carry the name without its prefix; it is stable."""
@@ -213,6 +225,14 @@ ERROR_CODE_CANCELLED_TIMEOUT: ErrorCode.ValueType  # 700
 """A deadline passed: the caller's, or hints.timeout."""
 ERROR_CODE_CANCELLED_SIGNAL: ErrorCode.ValueType  # 701
 """The caller cancelled or went away."""
+ERROR_CODE_AUTH_MISSING: ErrorCode.ValueType  # 800
+"""The call carries no credentials, and the service asks for them."""
+ERROR_CODE_AUTH_INVALID: ErrorCode.ValueType  # 801
+"""The credentials are not valid here. The service's log says why; the caller does not learn it."""
+ERROR_CODE_AUTH_EXPIRED: ErrorCode.ValueType  # 802
+"""The credentials were valid and have expired. Get new ones."""
+ERROR_CODE_AUTH_DENIED: ErrorCode.ValueType  # 803
+"""The caller is known and may not do this; the message names the scope that it lacks."""
 Global___ErrorCode: _TypeAlias = ErrorCode  # noqa: Y015
 
 @_typing.final

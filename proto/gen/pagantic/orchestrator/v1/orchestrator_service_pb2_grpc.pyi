@@ -71,6 +71,14 @@ class OrchestratorServiceStub:
     """
     GetUsage: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.GetUsageRequest, _orchestrator_service_pb2.GetUsageResponse]
     """Returns the usage and cost of ended executions, by session and model."""
+    CreateKey: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.CreateKeyRequest, _orchestrator_service_pb2.CreateKeyResponse]
+    """Creates an API key, and gives its text, which is not stored and cannot be had again."""
+    ListKeys: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListKeysRequest, _orchestrator_service_pb2.ListKeysResponse]
+    """Lists API keys, those that expired or were revoked too, the oldest first."""
+    RevokeKey: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.RevokeKeyRequest, _orchestrator_service_pb2.RevokeKeyResponse]
+    """Revokes an API key: within seconds no call is taken with it, and calls that run with it end with AUTH_INVALID.
+    NOT_FOUND for an unknown id; no error for one that is revoked already.
+    """
 
 @_typing.type_check_only
 class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
@@ -113,6 +121,14 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     """
     GetUsage: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.GetUsageRequest, _orchestrator_service_pb2.GetUsageResponse]  # type: ignore[assignment]
     """Returns the usage and cost of ended executions, by session and model."""
+    CreateKey: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.CreateKeyRequest, _orchestrator_service_pb2.CreateKeyResponse]  # type: ignore[assignment]
+    """Creates an API key, and gives its text, which is not stored and cannot be had again."""
+    ListKeys: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListKeysRequest, _orchestrator_service_pb2.ListKeysResponse]  # type: ignore[assignment]
+    """Lists API keys, those that expired or were revoked too, the oldest first."""
+    RevokeKey: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.RevokeKeyRequest, _orchestrator_service_pb2.RevokeKeyResponse]  # type: ignore[assignment]
+    """Revokes an API key: within seconds no call is taken with it, and calls that run with it end with AUTH_INVALID.
+    NOT_FOUND for an unknown id; no error for one that is revoked already.
+    """
 
 class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
     """The entry point of the system. A malformed request or overload is a gRPC status, and nothing is executed. After
@@ -230,5 +246,31 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_service_pb2.GetUsageResponse, _abc.Awaitable[_orchestrator_service_pb2.GetUsageResponse]]:
         """Returns the usage and cost of ended executions, by session and model."""
+
+    @_abc_1.abstractmethod
+    def CreateKey(
+        self,
+        request: _orchestrator_service_pb2.CreateKeyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_orchestrator_service_pb2.CreateKeyResponse, _abc.Awaitable[_orchestrator_service_pb2.CreateKeyResponse]]:
+        """Creates an API key, and gives its text, which is not stored and cannot be had again."""
+
+    @_abc_1.abstractmethod
+    def ListKeys(
+        self,
+        request: _orchestrator_service_pb2.ListKeysRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_orchestrator_service_pb2.ListKeysResponse, _abc.Awaitable[_orchestrator_service_pb2.ListKeysResponse]]:
+        """Lists API keys, those that expired or were revoked too, the oldest first."""
+
+    @_abc_1.abstractmethod
+    def RevokeKey(
+        self,
+        request: _orchestrator_service_pb2.RevokeKeyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_orchestrator_service_pb2.RevokeKeyResponse, _abc.Awaitable[_orchestrator_service_pb2.RevokeKeyResponse]]:
+        """Revokes an API key: within seconds no call is taken with it, and calls that run with it end with AUTH_INVALID.
+        NOT_FOUND for an unknown id; no error for one that is revoked already.
+        """
 
 def add_OrchestratorServiceServicer_to_server(servicer: OrchestratorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

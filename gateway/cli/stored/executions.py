@@ -1,4 +1,4 @@
-"""Commands for the orchestrator's store: executions, their timelines and responses, conversations, usage."""
+"""Commands for executions: their timelines and responses, and what they used."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ import typer
 
 from gateway.cli import options
 from gateway.cli.answers import show_response
-from gateway.cli.output import UsageError, note, print_json, reporting_errors, say, show
+from gateway.cli.output import UsageError, note, print_json, reporting_errors, show
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import Client
-from pagantic_common.client.descriptions import mode_name, role_name, state_name
+from pagantic_common.client.descriptions import mode_name, state_name
 from pagantic_common.client.tables import (
     executions_table,
-    sessions_table,
     timeline_table,
     usage_table,
     wide_console,
@@ -30,9 +29,6 @@ ENDED = frozenset(
     }
 )
 POLL_S = 0.3
-
-sessions = typer.Typer(help="List, show and delete stored conversations.", no_args_is_help=True)
-SessionId = Annotated[str, typer.Argument(metavar="ID", help="Id of the conversation.")]
 
 
 def timeline(
@@ -146,55 +142,6 @@ def usage(
             print_json(total, one_line=True)
     else:
         show(usage_table(totals))
-
-
-@sessions.command("list", cls=options.PlainCommand)
-def list_sessions(
-    *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print each conversation as a line of JSON.")] = False,
-    timeout: options.Timeout = options.TIMEOUT_S,
-    address: options.Address = options.ORCHESTRATOR,
-) -> None:
-    """List conversations, last used first."""
-    with reporting_errors(), Client(address, timeout_s=timeout) as client:
-        stored = client.list_sessions()
-    if as_json:
-        for session in stored:
-            print_json(session, one_line=True)
-    else:
-        show(sessions_table(stored, now_s=time.time()))
-
-
-@sessions.command("show", cls=options.PlainCommand)
-def show_session(
-    session_id: SessionId,
-    *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the conversation as JSON.")] = False,
-    timeout: options.Timeout = options.TIMEOUT_S,
-    address: options.Address = options.ORCHESTRATOR,
-) -> None:
-    """Show the messages of a conversation."""
-    with reporting_errors(), Client(address, timeout_s=timeout) as client:
-        session = client.get_session(session_id)
-    if as_json:
-        print_json(session)
-        return
-    for message in session.messages:
-        calls = ", ".join(f"{call.name}({call.arguments_json})" for call in message.tool_calls)
-        say(f"{role_name(message.role)}: {message.content or calls}")
-
-
-@sessions.command("delete", cls=options.PlainCommand)
-def delete_session(
-    session_id: SessionId,
-    *,
-    timeout: options.Timeout = options.TIMEOUT_S,
-    address: options.Address = options.ORCHESTRATOR,
-) -> None:
-    """Delete a conversation."""
-    with reporting_errors(), Client(address, timeout_s=timeout) as client:
-        client.delete_session(session_id)
-    note(f"{session_id} deleted")
 
 
 def _state_of(name: str) -> execution_pb2.LifecycleState.ValueType:

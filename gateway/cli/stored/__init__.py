@@ -1,0 +1,1 @@
+"""Commands for what the orchestrator stores."""

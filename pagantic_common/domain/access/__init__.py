@@ -1,1 +1,0 @@
-"""Who calls, and what each caller may do."""

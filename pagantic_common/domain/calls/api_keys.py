@@ -1,0 +1,109 @@
+"""API keys: `pag_<id>_<secret>_<checksum>`. The prefix and the checksum let scanners find lost ones."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pagantic_common.domain.calls.principal import Principal, PrincipalKind, Scope
+from pagantic_common.domain.errors import ErrorCode
+
+PREFIX = "pag"
+ID_BYTES, SECRET_BYTES = 10, 32
+MAX_KEY_CHARS = 128
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """A key as its holder has it; `str()` does not show the secret."""
+
+    key_id: str
+    secret: str
+
+    @property
+    def text(self) -> str:
+        """What the holder sends."""
+        return f"{_signed(self.key_id, self.secret)}_{_checksum(self.key_id, self.secret)}"
+
+    def __repr__(self) -> str:
+        return f"ApiKey({self.key_id!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredKey:
+    """What the service knows of a key. Times are seconds since 1970.
+
+    A secret has 256 random bits, so its plain SHA-256 cannot be reversed, and a slow hash would add nothing.
+    """
+
+    tenant: str
+    key_id: str
+    subject: str
+    scopes: frozenset[Scope]
+    secret_hash: bytes
+    created_at: float
+    expires_at: float | None = None
+    revoked_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why credentials do not hold: the code for the caller, and the reason for the log."""
+
+    code: ErrorCode
+    reason: str
+
+
+def make_key(random_bytes: Callable[[int], bytes]) -> ApiKey:
+    """Return a new key."""
+    return ApiKey(_encode(random_bytes(ID_BYTES)), _encode(random_bytes(SECRET_BYTES)))
+
+
+def parse_key(text: str) -> ApiKey | None:
+    """Return the key of a text; None for a text that is none."""
+    parts = text.split("_")
+    if len(text) > MAX_KEY_CHARS or len(parts) != 4 or parts[0] != PREFIX:  # noqa: PLR2004 - as the form above
+        return None
+    _, key_id, secret, checksum = parts
+    if checksum != _checksum(key_id, secret):
+        return None
+    return ApiKey(key_id, secret)
+
+
+def hash_of(secret: str) -> bytes:
+    """Return what is stored of a secret."""
+    return hashlib.sha256(secret.encode()).digest()
+
+
+def judge(key: ApiKey, stored: StoredKey | None, now_s: float) -> Principal | Refusal:
+    """Return the holder of a key, or why the key does not hold.
+
+    That it has expired is told only to who has the secret.
+    """
+    if stored is None:
+        return Refusal(ErrorCode.AUTH_INVALID, "the key is not known")
+    if not hmac.compare_digest(hash_of(key.secret), stored.secret_hash):
+        return Refusal(ErrorCode.AUTH_INVALID, "the secret is not the key's")
+    if stored.revoked_at is not None and stored.revoked_at <= now_s:
+        return Refusal(ErrorCode.AUTH_INVALID, "the key is revoked")
+    if stored.expires_at is not None and stored.expires_at <= now_s:
+        return Refusal(ErrorCode.AUTH_EXPIRED, "the key has expired")
+    return Principal(
+        stored.tenant, stored.subject, PrincipalKind.API_KEY, stored.scopes, stored.key_id, stored.expires_at
+    )
+
+
+def _encode(data: bytes) -> str:
+    return base64.b32encode(data).decode().rstrip("=").lower()
+
+
+def _signed(key_id: str, secret: str) -> str:
+    return f"{PREFIX}_{key_id}_{secret}"
+
+
+def _checksum(key_id: str, secret: str) -> str:
+    return f"{zlib.crc32(_signed(key_id, secret).encode()):08x}"

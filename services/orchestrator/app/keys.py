@@ -1,0 +1,130 @@
+"""API keys: makes, lists and revokes them, and knows callers by them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from pagantic_common.domain.calls.api_keys import ApiKey, Refusal, StoredKey, hash_of, judge, make_key, parse_key
+from pagantic_common.domain.calls.principal import DEFAULT_TENANT, Principal, Scope
+from pagantic_common.domain.clock import Clock
+from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Unauthenticated, Unavailable
+from pagantic_common.domain.ids import require_id
+from pagantic_common.telemetry.logging import get_logger
+from services.orchestrator.ports.journal import Page
+from services.orchestrator.ports.keys import KeyStore
+
+FRESH_S = 1.0  # how long a key is not looked up again: a revocation takes effect after that
+STALE_S = 60.0  # how long a known key holds while the storage cannot be asked
+MAX_KNOWN = 10_000
+DEFAULT_PAGE, MAX_PAGE = 50, 500
+_BEARER = "bearer "
+_INVALID = "the credentials are not valid: send a valid API key"
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A key as it was at a moment; None for an id that was unknown."""
+
+    stored: StoredKey | None
+    asked_s: float
+
+
+class Keys:
+    """The API keys of every tenant.
+
+    Args:
+        store: Where they are kept.
+        admin_keys: Returns the operator's own keys by id, which are not in the store.
+        clock: Gives the times of keys.
+        random_bytes: Gives so many bytes that nobody can guess.
+    """
+
+    def __init__(
+        self,
+        store: KeyStore,
+        admin_keys: Callable[[], Mapping[str, StoredKey]],
+        clock: Clock,
+        random_bytes: Callable[[int], bytes] = os.urandom,
+    ) -> None:
+        self._store = store
+        self._admin_keys = admin_keys
+        self._clock = clock
+        self._random_bytes = random_bytes
+        self._known: dict[str, _Known] = {}
+
+    async def authenticate(self, credentials: str) -> Principal:
+        """Return the holder of the key in `credentials`, "Bearer pag_..."; the log tells why one is refused.
+
+        Raises Unauthenticated, and Unavailable when the storage cannot be asked.
+        """
+        if not credentials:
+            raise Unauthenticated("the call has no credentials: send an API key", code=ErrorCode.AUTH_MISSING)
+        key = parse_key(credentials[len(_BEARER) :].strip())
+        if key is None or not credentials.lower().startswith(_BEARER):
+            raise _refused(Refusal(ErrorCode.AUTH_INVALID, "it is not of the form of a key"), "")
+        judged = judge(key, await self._find(key), self._clock.now().timestamp())
+        if isinstance(judged, Refusal):
+            raise _refused(judged, key.key_id)
+        return judged
+
+    async def create(
+        self, tenant: str, subject: str, scopes: frozenset[Scope], lifetime_s: float | None
+    ) -> tuple[StoredKey, str]:
+        """Return a new key, and its text. Raises InvalidRequest."""
+        require_id("tenant", tenant or DEFAULT_TENANT)
+        require_id("subject", subject)
+        if not scopes:
+            raise InvalidRequest("scopes is empty: name at least one")
+        if lifetime_s == 0:
+            raise InvalidRequest("lifetime is 0: leave it unset for a key that does not expire")
+        key, now_s = make_key(self._random_bytes), self._clock.now().timestamp()
+        expires_at = now_s + lifetime_s if lifetime_s is not None else None
+        stored = StoredKey(
+            tenant or DEFAULT_TENANT, key.key_id, subject, scopes, hash_of(key.secret), now_s, expires_at
+        )
+        await self._store.add_key(stored)
+        log.info("a key was created", key_id=key.key_id, tenant=stored.tenant, subject=subject)
+        return stored, key.text
+
+    async def list_keys(self, tenant: str, page_size: int, page_token: str) -> Page[StoredKey]:
+        """Return stored keys of a tenant, or of all. Raises InvalidRequest."""
+        if tenant:
+            require_id("tenant", tenant)
+        if not 0 <= page_size <= MAX_PAGE:
+            raise InvalidRequest(f"page_size is {page_size}: it must be between 0 and {MAX_PAGE}")
+        return await self._store.list_keys(tenant=tenant, limit=page_size or DEFAULT_PAGE, after=page_token)
+
+    async def revoke(self, key_id: str) -> StoredKey:
+        """Revoke a key, for every orchestrator within FRESH_S, and return it. Raises NotFound."""
+        stored = await self._store.revoke_key(require_id("key_id", key_id), self._clock.now().timestamp())
+        self._known.pop(key_id, None)
+        log.info("a key was revoked", key_id=key_id, tenant=stored.tenant, subject=stored.subject)
+        return stored
+
+    async def _find(self, key: ApiKey) -> StoredKey | None:
+        if found := self._admin_keys().get(key.key_id):
+            return found
+        known, now_s = self._known.get(key.key_id), self._clock.monotonic_s()
+        if known is not None and now_s - known.asked_s < FRESH_S:
+            return known.stored
+        try:
+            stored = await self._store.find_key(key.key_id)
+        except Unavailable:
+            if known is None or now_s - known.asked_s > STALE_S:
+                raise
+            return known.stored
+        if len(self._known) >= MAX_KNOWN:
+            self._known.clear()
+        self._known[key.key_id] = _Known(stored, now_s)
+        return stored
+
+
+def _refused(refusal: Refusal, key_id: str) -> Unauthenticated:
+    log.warning("credentials refused", reason=refusal.reason, key_id=key_id)
+    if refusal.code is ErrorCode.AUTH_EXPIRED:
+        return Unauthenticated("the API key has expired: have another one created", code=refusal.code)
+    return Unauthenticated(_INVALID, code=refusal.code)

@@ -1,0 +1,42 @@
+"""API keys <-> proto."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from pagantic.orchestrator.v1 import key_pb2
+from pagantic_common.codec.enums import EnumCodec
+from pagantic_common.codec.fields import encode_optional
+from pagantic_common.domain.calls.api_keys import StoredKey
+from pagantic_common.domain.calls.principal import Scope
+from pagantic_common.domain.errors import InvalidRequest
+from services.orchestrator.convert.lifecycle import timestamp_to_proto
+
+_SCOPES = EnumCodec(key_pb2.KeyScope, Scope, "KEY_SCOPE_", unknown=None)
+
+
+def scopes_from_proto(numbers: list[int]) -> frozenset[Scope]:
+    """Decode scopes; raises InvalidRequest for one that is not known."""
+    scopes = [_SCOPES.from_proto(number) for number in numbers]
+    if None in scopes:
+        raise InvalidRequest("scopes has one that is unspecified or not known")
+    return frozenset(scope for scope in scopes if scope is not None)
+
+
+def key_to_proto(key: StoredKey) -> key_pb2.Key:
+    """Encode a key; its secret is not in it."""
+    return key_pb2.Key(
+        key_id=key.key_id,
+        tenant=key.tenant,
+        subject=key.subject,
+        scopes=sorted(_SCOPES.to_proto(scope) for scope in key.scopes),
+        created_at=_moment(key.created_at),
+        expires_at=encode_optional(key.expires_at, _moment),
+        revoked_at=encode_optional(key.revoked_at, _moment),
+    )
+
+
+def _moment(seconds: float) -> Timestamp:
+    return timestamp_to_proto(datetime.fromtimestamp(seconds, UTC))
