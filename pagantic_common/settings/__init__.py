@@ -207,7 +207,9 @@ def _wrong_values(error: ValidationError, prefix: str) -> list[str]:
 
 
 def _reason_of(problem: ErrorDetails) -> str:
-    reason = problem["msg"].lower()
+    if type(problem["input"]) is not str and (own := problem.get("ctx", {}).get("error")):
+        return str(own)  # about a default, which nobody wrote
+    reason = str(problem.get("ctx", {}).get("error", problem["msg"].lower()))
     if _may_show(problem["input"]):
         return f"{reason}, not {problem['input']!r}"
     return reason

@@ -1,0 +1,104 @@
+"""API keys as an operator and a caller use them: a real orchestrator, and the commands."""
+
+import json
+
+import pytest
+
+from tests.support.service_process import ServiceProcess
+
+ANYWHERE = "0.0.0.0"  # noqa: S104 - no service comes to listen there
+
+
+class Guarded:
+    """An orchestrator of its own that asks for keys, and the commands against it."""
+
+    def __init__(self, system, folder):
+        self.system = system
+        self.admin = system.run("pagantic", "keys", "new").stdout.strip()
+        self.log = folder / "log"
+        file = folder / "admin-key"
+        file.write_text(self.admin)
+        journal = f"sqlite:///{folder / 'journal.sqlite3'}"
+        self.process = ServiceProcess(
+            "orchestrator", system, self.log, auth="keys", admin_key_file=file, journal_url=journal
+        )
+
+    def run(self, *command, key, **more):
+        """Run a command with a key, "" for none."""
+        environment = dict(self.system.environment)
+        self.system.environment |= {"PAGANTIC_API_KEY": key, "PAGANTIC_ADDRESS": self.process.address}
+        try:
+            return self.system.run("pagantic", *command, **more)
+        finally:
+            self.system.environment = environment
+
+    def create(self, name, *options):
+        """Create a key; returns its id and its text."""
+        created = json.loads(self.run("keys", "create", name, "--json", *options, key=self.admin).stdout)
+        return created["key"]["key_id"], created["text"]
+
+
+@pytest.fixture
+def guarded(system, tmp_path):
+    made = Guarded(system, tmp_path)
+    with made.process:
+        yield made
+
+
+def test_an_operator_lets_a_caller_in_and_shuts_it_out_again(guarded):
+    refused = guarded.run("chat", "hi", key="", check=False)
+    assert refused.returncode == 3
+    assert "AUTH_MISSING" in refused.stderr
+    assert "PAGANTIC_API_KEY_FILE" in refused.stderr
+    key_id, text = guarded.create("billing", "--tenant", "acme", "--expires", "90d")
+    chat = ("chat", "Say hello.", "--max-tokens", "8", "--request-id", "first", "--session", "talk")
+    assert guarded.run(*chat, key=text).stdout.strip()
+    assert "first" in guarded.run("executions", key=text).stdout
+    denied = guarded.run("keys", "list", key=text, check=False)
+    assert denied.returncode == 3
+    assert "AUTH_DENIED" in denied.stderr
+    assert "'admin'" in denied.stderr
+    listed = guarded.run("keys", "list", key=guarded.admin).stdout
+    assert all(word in listed for word in (key_id, "acme", "billing", "execute, read", "valid until"))
+    guarded.run("keys", "revoke", key_id, key=guarded.admin)
+    ended = guarded.run("chat", "hi", key=text, check=False)
+    assert "AUTH_INVALID" in ended.stderr
+    assert "revoked" not in ended.stderr
+    assert "revoked" in guarded.run("keys", "list", key=guarded.admin).stdout
+    log = guarded.log.read_text()
+    assert "the key is revoked" in log
+    for secret in (text, guarded.admin):
+        assert secret.split("_")[2] not in log
+
+
+def test_two_tenants_see_nothing_of_each_other(guarded):
+    keys = [
+        guarded.create(name, "--tenant", name, "--scopes", "execute,read,write,usage")[1] for name in ("acme", "beta")
+    ]
+    for key in keys:
+        guarded.run("chat", "Say hello.", "--max-tokens", "8", "--request-id", "r", "--session", "s", key=key)
+    guarded.run("sessions", "delete", "s", key=keys[0])
+    assert guarded.run("show", "r", key=keys[0], check=False).returncode == 3
+    assert guarded.run("show", "r", key=keys[1]).stdout.strip()
+    assert "user: Say hello." in guarded.run("sessions", "show", "s", key=keys[1]).stdout
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"PAGANTIC_ORCHESTRATOR_HOST": ANYWHERE}, ("PAGANTIC_ORCHESTRATOR_AUTH", "none or keys")),
+        ({"PAGANTIC_ORCHESTRATOR_AUTH": "keys"}, ("PAGANTIC_ORCHESTRATOR_ADMIN_KEY_FILE", "pagantic keys new")),
+        ({"PAGANTIC_TOOLS_AUTH": "keys"}, ("PAGANTIC_TOOLS_AUTH", "local and none only")),
+    ],
+)
+def test_a_service_does_not_start_before_it_knows_who_may_call(system, settings, words):
+    environment = dict(system.environment)
+    area = next(iter(settings)).split("_")[1].lower()
+    system.environment |= settings
+    try:
+        refused = system.run("python", "-m", f"services.{area}", check=False)
+    finally:
+        system.environment = environment
+    assert refused.returncode == 78
+    assert all(word in refused.stderr for word in words)
+    assert len(refused.stderr.splitlines()) == 1
