@@ -1,16 +1,23 @@
 """Two tenants that use the same ids see nothing of each other, in each database."""
 
 import asyncio
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from pagantic_common.domain.errors import NotFound
+from pagantic_common.domain.errors import NotFound, PaganticError
+from services.orchestrator.adapters.journal.sql_journal import SqlJournal
 from services.orchestrator.core.conversation.memory import Summary
 from services.orchestrator.core.execution.lifecycle import State
 from services.orchestrator.core.model.request import Mode
-from services.orchestrator.ports.journal import UsageTotal
+from services.orchestrator.ports.journal import Page, SessionRecord, UsageTotal
 from tests.contract.test_journal import TURN, admit, ended, event, happened, record
 from tests.support.keys import execution, session
+from tests.support.orchestrator_app import journal_url
 
 TENANTS = ("acme", "beta")
 
@@ -106,3 +113,81 @@ async def test_one_group_writes_the_executions_of_both(journal):
     states = [(await journal.get(execution("r", tenant))).state for tenant in TENANTS]
     assert states == [State.COMPLETE, State.INIT]
     assert await journal.timeline(execution("r", "beta")) == [event(1)]
+
+
+async def outcome_of(call):
+    """Return what a call gave, or the error that it raised, without times, which differ from run to run."""
+    try:
+        found = await call
+    except PaganticError as error:
+        return type(error), str(error)
+    if isinstance(found, Page):
+        return [steady(item) for item in found.items]
+    return steady(found)
+
+
+def steady(found):
+    if isinstance(found, SessionRecord):
+        return replace(found, created_at=None, updated_at=None)
+    return found
+
+
+# What may be done with a journal, by a tenant, with a request id and a session id.
+METHODS = {
+    "admit": lambda journal, tenant, one, talk: admit(journal, one, tenant=tenant, session_id=talk, mode=Mode.PLAN),
+    "end": lambda journal, tenant, one, talk: journal.write(
+        ended(
+            record(one, tenant=tenant, session_id=talk), 1, turn=TURN, used=UsageTotal(talk, "m", 1, 1, tenant=tenant)
+        )
+    ),
+    "get": lambda journal, tenant, one, _: journal.get(execution(one, tenant)),
+    "timeline": lambda journal, tenant, one, _: journal.timeline(execution(one, tenant)),
+    "release": lambda journal, tenant, one, _: journal.release([execution(one, tenant)]),
+    "claim": lambda journal, tenant, one, _: journal.claim(execution(one, tenant)),
+    "take a turn": lambda journal, tenant, one, talk: journal.take_turn(session(talk, tenant), one),
+    "remember": lambda journal, tenant, one, talk: journal.update_state(session(talk, tenant), {one: "1"}, ()),
+    "read": lambda journal, tenant, _, talk: journal.get_session(session(talk, tenant)),
+    "delete": lambda journal, tenant, _, talk: journal.delete_session(session(talk, tenant)),
+    "list": lambda journal, tenant, _, talk: journal.list_executions(
+        tenant=tenant, limit=9, after="", session_id=talk, state=None
+    ),
+    "sessions": lambda journal, tenant, *_: journal.list_sessions(tenant=tenant, limit=9, after=""),
+    "usage": lambda journal, tenant, *_: journal.usage_totals(
+        tenant=tenant, session_id=None, model=None, limit=9, after=""
+    ),
+}
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(TENANTS),
+        st.sampled_from(sorted(METHODS)),
+        st.sampled_from(["a", "b", "c"]),
+        st.sampled_from(["s", "t"]),
+    ),
+    max_size=40,
+)
+
+
+async def check_steps(folder, steps):
+    shared, alone = SqlJournal(journal_url(folder / "shared")), {}
+    for tenant in TENANTS:
+        alone[tenant] = SqlJournal(journal_url(folder / tenant))
+    journals = [shared, *alone.values()]
+    for journal, name in zip(journals, ("shared", *TENANTS), strict=True):
+        (folder / name).mkdir()
+        await journal.open()
+    try:
+        for tenant, name, request_id, session_id in steps:
+            call = METHODS[name]
+            assert await outcome_of(call(shared, tenant, request_id, session_id)) == await outcome_of(
+                call(alone[tenant], tenant, request_id, session_id)
+            ), (tenant, name, request_id, session_id)
+    finally:
+        for journal in journals:
+            await journal.close()
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(STEPS)
+def test_each_tenant_of_a_journal_sees_what_it_would_see_alone(steps):
+    with TemporaryDirectory() as folder:
+        asyncio.run(check_steps(Path(folder), steps))
