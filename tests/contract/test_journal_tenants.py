@@ -163,7 +163,8 @@ STEPS = st.lists(
         st.sampled_from(["a", "b", "c"]),
         st.sampled_from(["s", "t"]),
     ),
-    max_size=40,
+    min_size=20,
+    max_size=60,
 )
 
 
