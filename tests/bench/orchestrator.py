@@ -8,6 +8,7 @@ nothing but pass the call on is measured beside it, with the same gRPC: what it 
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 import tempfile
@@ -25,8 +26,12 @@ from pagantic.inference.v1 import inference_service_pb2 as inference_pb
 from pagantic.inference.v1 import inference_service_pb2_grpc as inference_grpc
 from pagantic.orchestrator.v1 import execution_pb2, orchestrator_service_pb2_grpc
 from pagantic_common.client import chat_request
+from pagantic_common.domain.calls.api_keys import make_key
+from pagantic_common.telemetry.names import AUTHORIZATION_KEY
 from services.orchestrator.ports.journal import Durability
 from tests.bench.ours import running_service
+
+Metadata = tuple[tuple[str, str], ...]
 
 CLIENTS = (1, 16, 64)
 REQUESTS = 1000
@@ -52,14 +57,14 @@ def _chat() -> execution_pb2.SystemRequest:
     return chat_request("What is a lighthouse for?", tools=[])
 
 
-async def _measure(stub: Any, process: psutil.Process, clients: int) -> None:
+async def _measure(stub: Any, process: psutil.Process, clients: int, metadata: Metadata) -> None:
     times: list[float] = []
     numbers = iter(range(REQUESTS))
 
     async def work() -> None:
         for _ in numbers:
             started_s = time.perf_counter()
-            response = await stub.Execute(_chat())
+            response = await stub.Execute(_chat(), metadata=metadata)
             times.append(time.perf_counter() - started_s)
             if not response.content:
                 raise SystemExit(f"no answer: {response}")
@@ -118,14 +123,15 @@ async def _relay(inference: str) -> None:
         await server.wait_for_termination()
 
 
-async def _measure_all(name: str, address: str, pid: int) -> None:
+async def _measure_all(name: str, address: str, pid: int, key: str = "") -> None:
+    metadata: Metadata = ((AUTHORIZATION_KEY, f"Bearer {key}"),) if key else ()
     print(name)  # noqa: T201
     async with grpc.aio.insecure_channel(address) as channel:
         stub = orchestrator_service_pb2_grpc.OrchestratorServiceStub(channel)  # type: ignore[no-untyped-call]
         for _ in range(WARM_UP):
-            await stub.Execute(_chat())
+            await stub.Execute(_chat(), metadata=metadata)
         for clients in CLIENTS:
-            await _measure(stub, psutil.Process(pid), clients)
+            await _measure(stub, psutil.Process(pid), clients, metadata)
 
 
 async def _run() -> None:
@@ -141,17 +147,28 @@ async def _run() -> None:
         await _measure_all("a bare relay", f"127.0.0.1:{relay_port}", relay.pid)
         relay.terminate()
     with tempfile.TemporaryDirectory() as folder:
+        shared = {"inference_address": inference, "constraint_address": inference}
         for durability in Durability:
             journal = f"sqlite:///{Path(folder) / durability}.sqlite3"
-            settings = {"inference_address": inference, "constraint_address": inference, "journal_url": journal}
-            settings["durability"] = durability.value
-            service = running_service("orchestrator", **settings)
-            address, pid = await asyncio.to_thread(service.__enter__)
-            try:
-                await _measure_all(f"the orchestrator, durability {durability}", address, pid)
-            finally:
-                await asyncio.to_thread(service.__exit__, None, None, None)
+            await _measure_orchestrator(
+                f"the orchestrator, durability {durability}",
+                {**shared, "journal_url": journal, "durability": durability.value},
+            )
+        key, file = make_key(os.urandom).text, Path(folder) / "key"
+        file.write_text(key)
+        settings = {**shared, "journal_url": f"sqlite:///{file}.sqlite3", "durability": Durability.PROCESS.value}
+        settings |= {"auth": "keys", "admin_key_file": str(file)}
+        await _measure_orchestrator("the orchestrator, durability process, with an API key", settings, key)
     await server.stop(None)
+
+
+async def _measure_orchestrator(name: str, settings: dict[str, str], key: str = "") -> None:
+    service = running_service("orchestrator", **settings)
+    address, pid = await asyncio.to_thread(service.__enter__)
+    try:
+        await _measure_all(name, address, pid, key)
+    finally:
+        await asyncio.to_thread(service.__exit__, None, None, None)
 
 
 def main() -> None:
