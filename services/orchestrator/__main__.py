@@ -51,7 +51,7 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
         prompts = PromptFolder(settings.prompt_folder)
         custom_steps = load_custom_steps(settings.step_kinds)
         journal = SqlJournal(
-            settings.journal_url,
+            settings.read_journal_url(),
             owner=settings.owner,
             retention_s=settings.retention_s,
             session_retention_s=settings.session_retention_s,

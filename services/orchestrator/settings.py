@@ -6,9 +6,10 @@ import socket
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
+from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.settings import Auth, CallerSettings, state_folder
 from services.orchestrator.app.running.turns import ConcurrentTurns
 from services.orchestrator.core.conversation.memory import Eviction
@@ -34,9 +35,12 @@ class OrchestratorSettings(CallerSettings):
     context_address: str = Field("127.0.0.1:50054", description="address of the context service")
     rerank_address: str = Field("127.0.0.1:50055", description="address of the rerank service")
     tools_address: str = Field("127.0.0.1:50056", description="address of the tools service")
-    journal_url: str = Field(
-        default_factory=lambda: f"sqlite:///{state_folder() / 'orchestrator' / 'journal.sqlite3'}",
+    journal_url: SecretStr = Field(
+        default_factory=lambda: SecretStr(f"sqlite:///{state_folder() / 'orchestrator' / 'journal.sqlite3'}"),
         description="database of executions, events and conversations: sqlite:///PATH or postgresql://…",
+    )
+    journal_url_file: Path | None = Field(
+        None, description="file with that URL in its first line, as for a password; it wins over JOURNAL_URL"
     )
     instance_id: str = Field(
         "",
@@ -106,6 +110,16 @@ class OrchestratorSettings(CallerSettings):
         The limit leaves room for all values of a session in one update.
         """
         return min(self.max_message_bytes, 2 * max(self.max_request_bytes, MAX_STATE_BYTES))
+
+    def read_journal_url(self) -> str:
+        """Return the URL of the journal's database; raises InvalidRequest for a file that cannot be read."""
+        if self.journal_url_file is None:
+            return self.journal_url.get_secret_value()
+        try:
+            with self.journal_url_file.open(encoding="utf-8") as file:
+                return file.readline().strip()
+        except (OSError, UnicodeDecodeError):
+            raise InvalidRequest(f"JOURNAL_URL_FILE {str(self.journal_url_file)!r} cannot be read") from None
 
     @field_validator("admin_key_file")
     @classmethod

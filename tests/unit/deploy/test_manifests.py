@@ -152,8 +152,14 @@ def test_services_are_addressed_by_their_name_and_port(area, monkeypatch):
     }
 
 
-@pytest.mark.parametrize(("area", "setting"), [("orchestrator", "journal_url"), ("context", "data_folder")])
-def test_state_is_kept_on_a_claim_by_one_pod_at_a_time(area, setting, monkeypatch):
+@pytest.mark.parametrize(
+    ("area", "kept_at"),
+    [
+        ("orchestrator", lambda settings: settings.read_journal_url()),
+        ("context", lambda settings: settings.data_folder),
+    ],
+)
+def test_state_is_kept_on_a_claim_by_one_pod_at_a_time(area, kept_at, monkeypatch):
     spec = of_kind("Deployment")[area]["spec"]
     assert spec["replicas"] == 1
     assert spec["strategy"] == {"type": "Recreate"}
@@ -161,7 +167,7 @@ def test_state_is_kept_on_a_claim_by_one_pod_at_a_time(area, setting, monkeypatc
     assert volume["persistentVolumeClaim"]["claimName"] in of_kind("PersistentVolumeClaim")
     (mount,) = (mount for mount in container_of(area)["volumeMounts"] if mount["name"] == volume["name"])
     settings = settings_from(area, environment_of(area), monkeypatch)
-    kept = Path(str(getattr(settings, setting)).removeprefix("sqlite:///"))
+    kept = Path(str(kept_at(settings)).removeprefix("sqlite:///"))
     assert kept.is_relative_to(mount["mountPath"])
 
 
