@@ -24,6 +24,10 @@ EXIT_CODES_HELP = (
     "system is not available or could not finish; 8 cancelled or out of time; 130 Ctrl-C."
 )
 
+_EXIT_OF_CODE = {
+    ErrorCode.INFERENCE_OUTPUT_TRUNCATED: EXIT_OUTPUT,
+    ErrorCode.QUOTA_CONCURRENCY: EXIT_UNAVAILABLE,
+}
 _EXIT_OF_CATEGORY = {
     ErrorCategory.INFERENCE_FAILURE: EXIT_INFERENCE,
     ErrorCategory.TOOL_FAILURE: EXIT_TOOL,
@@ -59,8 +63,8 @@ _NEXT_OF_CODE = {
 
 def exit_code_of(error: PaganticError) -> int:
     """Return the exit code of a failure."""
-    if error.code is ErrorCode.INFERENCE_OUTPUT_TRUNCATED:
-        return EXIT_OUTPUT
+    if error.code in _EXIT_OF_CODE:
+        return _EXIT_OF_CODE[error.code]
     if error.failure.category is not None:
         return _EXIT_OF_CATEGORY[error.failure.category]
     return next((code for cls, code in _EXIT_OF_CLASS if isinstance(error, cls)), EXIT_REQUEST)

@@ -63,6 +63,7 @@ class ErrorCode(StrEnum):
     AUTH_INVALID = "AUTH_INVALID"
     AUTH_EXPIRED = "AUTH_EXPIRED"
     AUTH_DENIED = "AUTH_DENIED"
+    QUOTA_CONCURRENCY = "QUOTA_CONCURRENCY"
 
     @property
     def category(self) -> ErrorCategory:
@@ -84,6 +85,7 @@ _CATEGORY_OF_PREFIX = {
     "CONFIG": ErrorCategory.CONFIGURATION_FAILURE,
     "CANCELLED": ErrorCategory.CANCELLATION,
     "AUTH": ErrorCategory.ACCESS_FAILURE,
+    "QUOTA": ErrorCategory.ACCESS_FAILURE,
 }
 
 _NEVER_RETRYABLE = frozenset(

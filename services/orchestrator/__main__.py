@@ -144,6 +144,7 @@ def _limits(settings: OrchestratorSettings, custom_steps: Mapping[str, CustomSte
     )
     return Limits(
         max_running=settings.max_running,
+        max_running_of_tenant=settings.max_running_of_tenant,
         max_running_bytes=settings.max_running_bytes,
         max_request_bytes=settings.max_request_bytes,
         max_execution_s=settings.max_execution_s,

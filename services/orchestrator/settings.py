@@ -101,6 +101,9 @@ class OrchestratorSettings(CallerSettings):
     journal_min_free_bytes: int = Field(
         64 * 1024 * 1024, ge=0, description="least room on the journal's volume; with less it is not ready"
     )
+    max_running_of_tenant: int = Field(
+        0, ge=0, description="executions of one tenant that may run at once; 0 is as many as of all"
+    )
     max_running: int = Field(256, ge=1, description="executions that may run at once; one more is RESOURCE_EXHAUSTED")
 
     @property

@@ -42,7 +42,9 @@ class Executions:
         self._journal = environment.journal
         self._limits = environment.limits
         self.new_request_id = new_id
-        self.registry = Registry(environment.limits.max_running, environment.limits.max_running_bytes)
+        self.registry = Registry(
+            self._limits.max_running, self._limits.max_running_bytes, self._limits.max_running_of_tenant
+        )
         self._admission = Admission(environment, self.registry)
 
     def check_size(self, key: ExecutionKey, size_bytes: int, message_count: int) -> None:
@@ -64,7 +66,7 @@ class Executions:
         if key in self.registry:
             self.registry.check_bytes(size_bytes)
         else:
-            self.registry.check_room(size_bytes)
+            self.registry.check_room(key.tenant, size_bytes)
 
     async def execute(self, submission: Submission) -> Response:
         """Run a request, or join the execution or the response of the same id, and return what came of it.

@@ -72,7 +72,7 @@ def test_the_setting_is_parsed_and_a_wrong_one_stops_at_start_naming_what_is_wro
     assert load_settings(OrchestratorSettings).prices == {"": Prices(1.0, 1.0, 2.0)}
     monkeypatch.setenv(SETTING, "")
     assert load_settings(OrchestratorSettings).prices == {}
-    for text, wrong in (('{"a": {"prompt": 1}}', "'a' lacks the price 'output'"), ("{", "it is not json")):
+    for text, wrong in (('{"a": {"prompt": 1}}', "'a' lacks the price 'output'"), ("{", "it is not JSON")):
         monkeypatch.setenv(SETTING, text)
         with pytest.raises(SystemExit) as caught:
             load_settings(OrchestratorSettings)

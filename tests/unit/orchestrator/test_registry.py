@@ -5,7 +5,7 @@ import time
 import pytest
 
 from pagantic_common.domain.deadline import Deadline
-from pagantic_common.domain.errors import ErrorCode, Unavailable
+from pagantic_common.domain.errors import ErrorCode, Overloaded, Unavailable
 from pagantic_common.telemetry.scope import work_scope
 from services.orchestrator.app.running.registry import MAX_UNRECORDED, Registry
 from services.orchestrator.app.running.time_limits import caller_left
@@ -15,8 +15,8 @@ from tests.support.keys import execution
 class Run:
     """All that a registry knows of an execution."""
 
-    def __init__(self, request_id, size_bytes=0):
-        self.key = execution(request_id)
+    def __init__(self, request_id, size_bytes=0, tenant="default"):
+        self.key = execution(request_id, tenant)
         self.size_bytes = size_bytes
         self.admitted = self.ended = self
         self.is_set = False
@@ -67,3 +67,20 @@ def test_nothing_new_is_added_while_very_many_could_not_be_recorded():
     registry.mark_recorded(registry.unrecorded)  # as a beat does that the journal takes
     registry.add(Run("r"))
     assert registry.count == 1
+
+
+def test_one_tenant_does_not_take_the_room_of_another():
+    registry = Registry(max_running=4, max_bytes=1000, max_of_tenant=2)
+    runs = [Run(f"r{number}", tenant="acme") for number in range(2)]
+    for run in runs:
+        registry.add(run)
+    with pytest.raises(Overloaded, match="2 executions of tenant 'acme' run") as refused:
+        registry.add(Run("r2", tenant="acme"))
+    assert (refused.value.code, refused.value.retry_after_s) == (ErrorCode.QUOTA_CONCURRENCY, 1.0)
+    registry.add(Run("r2", tenant="beta"))
+    with registry.counted("beta", 0), pytest.raises(Overloaded, match="tenant 'beta'"):
+        registry.check_room("beta")
+    registry.check_room("beta")
+    registry.remove(runs[0], is_recorded=True)
+    registry.add(Run("r3", tenant="acme"))
+    assert registry.count == 3

@@ -164,6 +164,7 @@ FAILURES = {
         "AUTH_INVALID": False,
         "AUTH_EXPIRED": False,
         "AUTH_DENIED": False,
+        "QUOTA_CONCURRENCY": True,
     },
 }
 

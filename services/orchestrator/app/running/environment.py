@@ -18,6 +18,7 @@ class Limits:
     """What executions may do, and what they cost, by model."""
 
     max_running: int = 256
+    max_running_of_tenant: int = 0
     max_running_bytes: int = 16 * 1024 * 1024
     max_request_bytes: int = 1024 * 1024
     max_execution_s: float = 3600.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -14,13 +15,15 @@ MAX_UNRECORDED = 10_000  # ids; a journal that fails for long must not fill the 
 
 
 class Registry:
-    """Executions by key, up to a limit of their number and one of their bytes.
+    """Executions by key, up to limits of their number, of each tenant's number (0 is none), and of their bytes.
 
     A key is taken at once, so that whoever comes next with it waits.
     """
 
-    def __init__(self, max_running: int, max_bytes: int) -> None:
+    def __init__(self, max_running: int, max_bytes: int, max_of_tenant: int = 0) -> None:
         self._max_running = max_running
+        self._max_of_tenant = max_of_tenant
+        self._count_of: Counter[str] = Counter()
         self._max_bytes = max_bytes
         self._running: dict[ExecutionKey, Execution] = {}
         self._used_bytes = 0
@@ -53,15 +56,17 @@ class Registry:
         self._unrecorded.difference_update(keys)
 
     @contextmanager
-    def counted(self, size_bytes: int) -> Iterator[None]:
+    def counted(self, tenant: str, size_bytes: int) -> Iterator[None]:
         """Count work that is not an execution among what runs. Raises Overloaded when as much runs as may."""
-        self.check_room(size_bytes)
+        self.check_room(tenant, size_bytes)
         self._others += 1
+        self._count_of[tenant] += 1
         try:
             with self.held(size_bytes):
                 yield
         finally:
             self._others -= 1
+            self._uncount(tenant)
 
     @contextmanager
     def held(self, size_bytes: int) -> Iterator[None]:
@@ -74,8 +79,11 @@ class Registry:
         finally:
             self._used_bytes -= size_bytes
 
-    def check_room(self, size_bytes: int = 0) -> None:
-        """Raise Overloaded when as much runs as may, or a request of this size would be too much."""
+    def check_room(self, tenant: str, size_bytes: int = 0) -> None:
+        """Raise Overloaded when as much runs as may, in all or of a tenant, or a request of this size is too much."""
+        if 0 < self._max_of_tenant <= self._count_of[tenant]:
+            text = f"{self._count_of[tenant]} executions of tenant {tenant!r} run, the limit is {self._max_of_tenant}"
+            raise Overloaded(text, code=ErrorCode.QUOTA_CONCURRENCY, retry_after_s=1.0)
         if self.count >= self._max_running:
             text = f"{self.count} executions run already, the limit is {self._max_running}"
             raise Overloaded(text, retry_after_s=1.0)
@@ -101,8 +109,9 @@ class Registry:
                 code=ErrorCode.ORCHESTRATION_DEPENDENCY_UNAVAILABLE,
                 retry_after_s=1.0,
             )
-        self.check_room(execution.size_bytes)
+        self.check_room(execution.key.tenant, execution.size_bytes)
         self._running[execution.key] = execution
+        self._count_of[execution.key.tenant] += 1
         self._used_bytes += execution.size_bytes
         self._unrecorded.discard(execution.key)
 
@@ -114,7 +123,13 @@ class Registry:
     def remove(self, execution: Execution, *, is_recorded: bool) -> None:
         """Free the key of an execution, whose end or refusal the journal knows or does not."""
         del self._running[execution.key]
+        self._uncount(execution.key.tenant)
         self._used_bytes -= execution.size_bytes
         if not is_recorded:
             self._unrecorded.add(execution.key)
         execution.ended.set()
+
+    def _uncount(self, tenant: str) -> None:
+        self._count_of[tenant] -= 1
+        if not self._count_of[tenant]:
+            del self._count_of[tenant]  # tenants come and go

@@ -151,6 +151,8 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     """The credentials were valid and have expired. Get new ones."""
     ERROR_CODE_AUTH_DENIED: _ErrorCode.ValueType  # 803
     """The caller is known and may not do this; the message names the scope that it lacks."""
+    ERROR_CODE_QUOTA_CONCURRENCY: _ErrorCode.ValueType  # 811
+    """The caller's tenant runs as many executions as it may. Retry after the delay in RetryInfo."""
 
 class ErrorCode(_ErrorCode, metaclass=_ErrorCodeEnumTypeWrapper):
     """Kind of a failure. Logs, metrics and ErrorInfo.reason carry the name without its prefix; it is stable."""
@@ -233,6 +235,8 @@ ERROR_CODE_AUTH_EXPIRED: ErrorCode.ValueType  # 802
 """The credentials were valid and have expired. Get new ones."""
 ERROR_CODE_AUTH_DENIED: ErrorCode.ValueType  # 803
 """The caller is known and may not do this; the message names the scope that it lacks."""
+ERROR_CODE_QUOTA_CONCURRENCY: ErrorCode.ValueType  # 811
+"""The caller's tenant runs as many executions as it may. Retry after the delay in RetryInfo."""
 Global___ErrorCode: _TypeAlias = ErrorCode  # noqa: Y015
 
 @_typing.final
