@@ -19,6 +19,7 @@ DEADLINE_S = 60.0
 AGAIN_AFTER_S = 0.5  # the first time; twice as long each time after, and by chance up to twice that
 MOST_AGAIN_AFTER_S = 16.0
 CUT = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNKNOWN)
+TALKS, TURNS = 24, 8
 SCHEMA = json.dumps(schema_of(sad={"type": "boolean"}, kind={"enum": ["sea", "land"]}))
 TEXTS = ["Say a word about the sea.", "What is 17 * 23?", "Name a colour.", "Is the sea wide?"]
 MODES = ("chat", "chat", "conversation", "context", "structured", "structured", "vote", "plan")
@@ -38,7 +39,21 @@ class Outcome:
     refusals: tuple[str, ...] = ()
 
 
-def make_request(mode, random):
+class Talks:
+    """The conversations that go on at a time. Each ends after some turns, so that the load does not grow with time."""
+
+    def __init__(self, seed):
+        self._seed = seed
+        self._turns = [0] * TALKS
+
+    def next_id(self, random):
+        """Return the session of one more turn."""
+        talk = random.randrange(TALKS)
+        self._turns[talk] += 1
+        return f"soak-{self._seed}-{talk}-{self._turns[talk] // TURNS}"
+
+
+def make_request(mode, random, talks):
     """Return a request of one mode."""
     request = execution_pb2.SystemRequest(request_id=str(uuid.UUID(int=random.getrandbits(128))))
     request.messages.add(role=message_pb2.ROLE_USER, content=random.choice(TEXTS))
@@ -46,7 +61,7 @@ def make_request(mode, random):
     request.hints.seed = random.randrange(1, 1000)
     request.mode = execution_pb2.MODE_CHAT
     if mode == "conversation":
-        request.session_id = f"soak-{random.randrange(200)}"
+        request.session_id = talks.next_id(random)
     elif mode == "context":
         request.context.CopyFrom(CONTEXT)
     elif mode == "structured":
@@ -87,14 +102,14 @@ async def send(stub, mode, request):
 
 async def capacity_of(address, clients, seconds, seed):
     """Return how many requests a second the system ends for so many clients that always wait for an answer."""
-    random, ended = Random(seed), 0  # noqa: S311 - a load that can be made again
+    random, talks, ended = Random(seed), Talks(seed), 0  # noqa: S311 - a load that can be made again
     end_s = time.monotonic() + seconds
 
     async def ask(stub):
         nonlocal ended
         while time.monotonic() < end_s:
             mode = random.choice(MODES)
-            outcome = await send(stub, mode, make_request(mode, random))
+            outcome = await send(stub, mode, make_request(mode, random, talks))
             ended += not outcome.error
 
     async with grpc.aio.insecure_channel(address) as channel:
@@ -105,12 +120,12 @@ async def capacity_of(address, clients, seconds, seed):
 
 async def load(address, rate, seconds, seed):
     """Send requests at a rate, whether earlier ones ended or not, and return how each ended."""
-    random, running = Random(seed), []  # noqa: S311
+    random, talks, running = Random(seed), Talks(seed), []  # noqa: S311
     begin_s = time.monotonic()
     async with grpc.aio.insecure_channel(address) as channel:
         stub = rpc.OrchestratorServiceStub(channel)
         while (since_s := time.monotonic() - begin_s) < seconds:
             await asyncio.sleep(max(0.0, len(running) / rate - since_s))
             mode = random.choice(MODES)
-            running.append(asyncio.create_task(send(stub, mode, make_request(mode, random))))
+            running.append(asyncio.create_task(send(stub, mode, make_request(mode, random, talks))))
         return await asyncio.gather(*running)
