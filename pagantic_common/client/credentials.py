@@ -43,4 +43,5 @@ def _read_file(path: str | None) -> str:
         with Path(path).expanduser().open(encoding="utf-8", errors="replace") as file:
             return file.readline(MAX_CHARS)
     except OSError as error:
-        raise InvalidRequest(f"{KEY_FILE} {path!r} cannot be read: {error.strerror}") from None
+        shown = "has a key instead of a path" if path.startswith("pag_") else f"{path!r} cannot be read"
+        raise InvalidRequest(f"{KEY_FILE} {shown}: {error.strerror}") from None

@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -16,7 +16,7 @@ from google.protobuf import message
 from pagantic_common.domain.calls.limits import CallLimits
 from pagantic_common.domain.errors import ErrorCode, Internal, InvalidRequest, Overloaded, PaganticError, Unavailable
 from pagantic_common.rpc.access.caller_scope import caller_scope
-from pagantic_common.rpc.access.gate import Gate
+from pagantic_common.rpc.access.gate import Admitted, Gate
 from pagantic_common.rpc.status import DETAILS_KEY, details_of, status_code_of, status_message
 from pagantic_common.telemetry.logging import get_logger, report_bug
 from pagantic_common.telemetry.metrics import DURATION_BOUNDS_S, make_counter, make_histogram
@@ -77,8 +77,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         async def unary(request: Any, context: Context) -> Any:
             end = _End(method)
             try:
-                async with self._call_scope(method, request, context):
-                    reply = await behavior(request, context)
+                async with self._call_scope(method, request, context) as admitted:
+                    reply = await admitted.wait(lambda: behavior(request, context))
             except grpc.aio.AbortError:
                 raise
             except (asyncio.CancelledError, Exception) as error:  # noqa: BLE001 - the edge of the process
@@ -99,11 +99,12 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             try:
                 # Closed here, not by the garbage collector: the work stops at once when the caller is gone.
                 async with (
-                    self._call_scope(method, request, context),
+                    self._call_scope(method, request, context) as admitted,
                     aclosing(behavior(request, context)) as responses,
                 ):
-                    async for response in responses:
-                        yield response
+                    with suppress(StopAsyncIteration):
+                        while True:
+                            yield await admitted.wait(lambda: anext(responses))
             except grpc.aio.AbortError:
                 raise
             except (asyncio.CancelledError, Exception) as error:  # noqa: BLE001 - the edge of the process
@@ -116,7 +117,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         return stream
 
     @asynccontextmanager
-    async def _call_scope(self, method: str, request: Any, context: Context) -> AsyncIterator[None]:
+    async def _call_scope(self, method: str, request: Any, context: Context) -> AsyncIterator[Admitted]:
         peer = context.peer()
         is_malformed = isinstance(request, Malformed)
         size = 0
@@ -124,14 +125,15 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             size = request.ByteSize()
         self._limits.begin_call(peer, size)
         try:
-            metadata = dict(context.invocation_metadata() or ())
+            pairs = tuple(context.invocation_metadata() or ())
+            metadata = dict(pairs)
             if PREVIOUS_ATTEMPTS_KEY in metadata:
                 retried_calls.add(1)
             with caller_scope(metadata, context.time_remaining()):
-                async with self._gate.admit(method, metadata):
+                async with self._gate.admit(method, pairs) as admitted:
                     if is_malformed:
                         raise InvalidRequest("the message cannot be read: it is cut, of another type, or not UTF-8")
-                    yield
+                    yield admitted
         finally:
             self._limits.end_call(peer, size)
 

@@ -13,7 +13,10 @@ AREAS = tuple(PORTS)
 TOOL_NAMES = frozenset(
     {
         "PAGANTIC_ADDRESS",
+        "PAGANTIC_API_KEY",
+        "PAGANTIC_API_KEY_FILE",
         "PAGANTIC_CORPUS",
+        "PAGANTIC_PLAINTEXT_KEY",
         "PAGANTIC_START_LIMIT_S",
         "PAGANTIC_STATE",
         "PAGANTIC_SUITES",

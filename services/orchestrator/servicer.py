@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -152,7 +153,7 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         return pb.DeleteSessionResponse()
 
     async def CreateKey(self, request: pb.CreateKeyRequest, context: Context) -> pb.CreateKeyResponse:
-        lifetime_s = decode_optional(request, "lifetime", duration_from_proto)
+        lifetime_s = decode_optional(request, "lifetime", partial(duration_from_proto, field="lifetime"))
         scopes = scopes_from_proto(list(request.scopes))
         key, text = await self._keys.create(request.tenant, request.subject, scopes, lifetime_s)
         return pb.CreateKeyResponse(key=key_to_proto(key), text=text)

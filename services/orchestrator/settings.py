@@ -155,7 +155,7 @@ class OrchestratorSettings(CallerSettings):
             raise ValueError(f"{wrong!r} must be name=package.module:function")
         return {name: path for name, _, path in pairs}
 
-    @field_validator("prompt_folder", mode="before")
+    @field_validator("prompt_folder", "admin_key_file", "journal_url_file", mode="before")
     @classmethod
     def _empty_is_none(cls, value: Any) -> Any:
         return value or None

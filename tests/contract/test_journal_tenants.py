@@ -8,8 +8,11 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sqlalchemy import select, text
 
 from pagantic_common.domain.errors import NotFound, PaganticError
+from services.orchestrator.adapters.journal.rows import among
+from services.orchestrator.adapters.journal.schema import TABLES
 from services.orchestrator.adapters.journal.sql_journal import SqlJournal
 from services.orchestrator.core.conversation.memory import Summary
 from services.orchestrator.core.execution.lifecycle import State
@@ -192,3 +195,14 @@ async def check_steps(folder, steps):
 def test_each_tenant_of_a_journal_sees_what_it_would_see_alone(steps):
     with TemporaryDirectory() as folder:
         asyncio.run(check_steps(Path(folder), steps))
+
+
+async def test_a_purge_finds_its_rows_by_their_key(journal):
+    await admit_both(journal)
+    keys = [execution(f"r{number}", tenant) for tenant in TENANTS for number in range(100)]
+    for table in (TABLES.tables["events"], TABLES.tables["entries"], TABLES.tables["executions"]):
+        if journal._engine.dialect.name != "sqlite":
+            continue
+        found = str(select(table.c.tenant).where(among(table, keys)).compile(compile_kwargs={"literal_binds": True}))
+        plan = await journal._read(lambda db, found=found: db.execute(text(f"EXPLAIN QUERY PLAN {found}")).all())
+        assert not [row for row in plan if row.detail.startswith("SCAN")], plan

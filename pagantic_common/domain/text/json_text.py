@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-# Lists and objects in each other. Python's own limit depends on its version and on the caller's stack; recursive code
+# Nested lists and objects. Python's own limit depends on its version and on the caller's stack; recursive code
 # that takes two frames for a level still has room within it.
 MAX_DEPTH = 256
 

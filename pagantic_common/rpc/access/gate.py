@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
 from pagantic_common.domain.calls.principal import LOCAL, Principal, Scope
-from pagantic_common.domain.errors import ErrorCode, PaganticError, PermissionDenied, Unauthenticated
+from pagantic_common.domain.errors import ErrorCode, PermissionDenied, Unauthenticated
 from pagantic_common.telemetry.logging import get_logger
 from pagantic_common.telemetry.names import AUTHORIZATION_KEY
 from pagantic_common.telemetry.scope import work_scope
 
-RECHECK_S = 2.0  # how often the credentials of a call that runs are looked at again
+RECHECK_S = 2.0  # how often the credentials of a running call are checked again
+
+ResultT = TypeVar("ResultT")
 
 log = get_logger(__name__)
 
 Scopes = Mapping[str, Scope]  # what a caller needs, by the method of a service
+Metadata = Sequence[tuple[str, str | bytes]]
 
 
 class Authenticator(Protocol):
@@ -42,6 +46,40 @@ class Door:
     authenticator: Authenticator | None = None
 
 
+class Admitted:
+    """A call that was let in, and whether its caller's credentials are still valid."""
+
+    def __init__(self, *, is_watched: bool) -> None:
+        self._is_watched = is_watched
+        self._refusal: Unauthenticated | None = None
+        self._limit: asyncio.Timeout | None = None
+
+    async def wait(self, begin: Callable[[], Awaitable[ResultT]]) -> ResultT:
+        """Begin work and wait for it; raises the refusal, and cancels the work, once the credentials are refused.
+
+        The response of a stream is not sent inside: a send that gRPC sees cancelled leaves the caller without a status.
+        """
+        if not self._is_watched:
+            return await begin()
+        if self._refusal is not None:
+            raise self._refusal
+        try:
+            async with asyncio.timeout(None) as self._limit:
+                return await begin()
+        except TimeoutError:
+            if self._refusal is None:
+                raise
+            raise self._refusal from None
+        finally:
+            self._limit = None
+
+    def refuse(self, refusal: Unauthenticated) -> None:
+        """End the work that is waited for, and begin no more."""
+        self._refusal = refusal
+        if self._limit is not None:
+            self._limit.reschedule(asyncio.get_running_loop().time())
+
+
 class Gate:
     """Who may call which method of one server; `doors` are named "service/Method".
 
@@ -52,8 +90,8 @@ class Gate:
         self._doors = doors
 
     @asynccontextmanager
-    async def admit(self, method: str, metadata: Mapping[str, Any]) -> AsyncIterator[None]:
-        """Set the caller for the work inside, which ends when the caller's credentials do not hold any more.
+    async def admit(self, method: str, metadata: Metadata) -> AsyncIterator[Admitted]:
+        """Set the caller for the work inside, and check the caller's credentials again while it runs.
 
         Raises Unauthenticated and PermissionDenied.
         """
@@ -62,59 +100,68 @@ class Gate:
             raise PermissionDenied(f"nobody may call {method}", code=ErrorCode.AUTH_DENIED)
         if door.authenticator is None:
             with work_scope(principal=LOCAL):
-                yield
+                yield Admitted(is_watched=False)
             return
-        watch = _Watch(door.authenticator, str(metadata.get(AUTHORIZATION_KEY, "")))
-        principal = await watch.authenticate()
+        credentials = _credentials_of(metadata)
+        principal = await door.authenticator.authenticate(credentials)
         if door.scope not in principal.scopes:
             log.warning("denied", method=method, subject=principal.subject, tenant=principal.tenant, scope=door.scope)
             raise PermissionDenied(f"{method} needs the scope {door.scope.value!r}", code=ErrorCode.AUTH_DENIED)
-        with work_scope(principal=principal):
-            async with watch.watching():
-                yield
+        admitted = Admitted(is_watched=True)
+        watch = _Watch(door.authenticator, credentials, principal.expires_at, admitted)
+        watch.start()
+        try:
+            with work_scope(principal=principal):
+                yield admitted
+        finally:
+            watch.stop()
+
+
+def _credentials_of(metadata: Metadata) -> str:
+    """Return the only `authorization` of a call; a proxy may have checked another than we would take."""
+    found = [value for key, value in metadata if key == AUTHORIZATION_KEY]
+    if len(found) > 1:
+        raise Unauthenticated(f"the call has {len(found)} credentials: send one")
+    return str(next(iter(found), ""))
 
 
 class _Watch:
-    """Looks at the credentials of one call again and again while it runs."""
+    """Checks the credentials of one running call again and again."""
 
-    def __init__(self, authenticator: Authenticator, credentials: str) -> None:
+    def __init__(
+        self, authenticator: Authenticator, credentials: str, expires_at: float | None, admitted: Admitted
+    ) -> None:
         self._authenticator = authenticator
         self._credentials = credentials
-        self._refusal: Unauthenticated | None = None
+        self._expires_at = expires_at
+        self._admitted = admitted
+        self._first: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
 
-    async def authenticate(self) -> Principal:
-        return await self._authenticator.authenticate(self._credentials)
+    def start(self) -> None:
+        """Check them after a while for the first time: most calls end before."""
+        self._first = asyncio.get_running_loop().call_later(RECHECK_S, self._begin)
 
-    @asynccontextmanager
-    async def watching(self) -> AsyncIterator[None]:
-        """End the work inside once the credentials are refused; raises the refusal."""
-        loop = asyncio.get_running_loop()
-        looking: set[asyncio.Task[None]] = set()
-        limit = asyncio.timeout(None)
+    def stop(self) -> None:
+        """Check them no more."""
+        if self._first is not None:
+            self._first.cancel()
+        if self._task is not None:
+            self._task.cancel()
 
-        def look() -> None:
-            looking.add(asyncio.ensure_future(self._look_until_refused(limit)))
+    def _begin(self) -> None:
+        self._task = asyncio.ensure_future(self._check_until_refused())
 
-        first = loop.call_later(RECHECK_S, look)  # most calls end before
-        try:
-            async with limit:
-                yield
-        except TimeoutError:
-            if self._refusal is None:
-                raise
-            raise self._refusal from None
-        finally:
-            first.cancel()
-            for task in looking:
-                task.cancel()
-
-    async def _look_until_refused(self, limit: asyncio.Timeout) -> None:
-        while self._refusal is None:
+    async def _check_until_refused(self) -> None:
+        while True:
             try:
-                await self.authenticate()
+                await self._authenticator.authenticate(self._credentials)
             except Unauthenticated as error:
-                self._refusal = error
-                limit.reschedule(asyncio.get_running_loop().time())
-            except PaganticError as error:  # it cannot be asked now: what was true stays so
-                log.warning("the caller of a running call cannot be looked up", reason=str(error))
+                self._admitted.refuse(error)
+                return
+            except Exception as error:  # noqa: BLE001 - while nobody can tell, only time can end the call
+                log.warning("the credentials of a running call cannot be checked", reason=str(error))
+                if self._expires_at is not None and self._expires_at <= time.time():
+                    self._admitted.refuse(Unauthenticated("the API key has expired", code=ErrorCode.AUTH_EXPIRED))
+                    return
             await asyncio.sleep(RECHECK_S)

@@ -21,7 +21,8 @@ log = get_logger(__name__)
 class AdminKeyFile:
     """Reads the file again when it changes, so that two keys can be valid while one replaces the other.
 
-    Raises InvalidRequest for a file that cannot be read, or has no key, when it is opened; later the last keys stay.
+    Raises InvalidRequest for a file that cannot be read, or has no key, when it is opened. Later a file that cannot be
+    read leaves the keys as they were, and lines that are removed take their keys along.
     """
 
     def __init__(self, path: Path) -> None:
@@ -29,6 +30,10 @@ class AdminKeyFile:
         self._looked_s = time.monotonic()
         self._changed_ns = self._path_changed_ns()
         self._keys = self._read()
+        if not self._keys:
+            raise InvalidRequest(
+                f"ADMIN_KEY_FILE {str(path)!r} has no API key: put the output of `pagantic keys new` into it"
+            )
 
     def keys(self) -> Mapping[str, StoredKey]:
         """Return the keys by id."""
@@ -53,25 +58,28 @@ class AdminKeyFile:
         try:
             return self._path.stat().st_mtime_ns
         except OSError as error:
-            raise InvalidRequest(f"ADMIN_KEY_FILE {str(self._path)!r} cannot be read: {error.strerror}") from None
+            raise self._unreadable(error) from None
 
     def _read(self) -> dict[str, StoredKey]:
         try:
             with self._path.open("rb") as file:
                 text = file.read(MAX_BYTES).decode(errors="replace")
         except OSError as error:
-            raise InvalidRequest(f"ADMIN_KEY_FILE {str(self._path)!r} cannot be read: {error.strerror}") from None
-        keys = [parse_key(line.strip()) for line in text.splitlines() if line.strip()]
-        if not keys or None in keys:
-            raise InvalidRequest(
-                f"ADMIN_KEY_FILE {str(self._path)!r} must have one API key for each line: make one with "
-                "`pagantic keys new`"
-            )
+            raise self._unreadable(error) from None
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        keys = [key for line in lines if (key := parse_key(line)) is not None]
+        if len(keys) < len(lines):
+            log.warning("the admin key file has lines that are not keys", count=len(lines) - len(keys))
         return {
             key.key_id: StoredKey(DEFAULT_TENANT, key.key_id, SUBJECT, frozenset(Scope), hash_of(key.secret), 0.0)
             for key in keys
-            if key is not None
         }
+
+    def _unreadable(self, error: OSError) -> InvalidRequest:
+        shown = repr(str(self._path))
+        if self._path.name.startswith("pag_"):  # a key where its path should be
+            shown = "(not a path)"
+        return InvalidRequest(f"ADMIN_KEY_FILE {shown} cannot be read: {error.strerror}")
 
 
 def read_admin_keys(path: Path | None) -> Callable[[], Mapping[str, StoredKey]]:

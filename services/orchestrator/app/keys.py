@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from pagantic_common.domain.calls.api_keys import ApiKey, Refusal, StoredKey, hash_of, judge, make_key, parse_key
 from pagantic_common.domain.calls.principal import DEFAULT_TENANT, Principal, Scope
@@ -16,7 +18,7 @@ from services.orchestrator.ports.journal import Page
 from services.orchestrator.ports.keys import KeyStore
 
 FRESH_S = 1.0  # how long a key is not looked up again: a revocation takes effect after that
-STALE_S = 60.0  # how long a known key holds while the storage cannot be asked
+STALE_S = 60.0  # how long a known key stays valid while the storage cannot be asked
 MAX_KNOWN = 10_000
 DEFAULT_PAGE, MAX_PAGE = 50, 500
 _BEARER = "bearer "
@@ -27,9 +29,9 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A key as it was at a moment; None for an id that was unknown."""
+    """A key as it was at a moment."""
 
-    stored: StoredKey | None
+    stored: StoredKey
     asked_s: float
 
 
@@ -55,6 +57,7 @@ class Keys:
         self._clock = clock
         self._random_bytes = random_bytes
         self._known: dict[str, _Known] = {}
+        self._asking: dict[str, asyncio.Future[StoredKey | None]] = {}
 
     async def authenticate(self, credentials: str) -> Principal:
         """Return the holder of the key in `credentials`, "Bearer pag_..."; the log tells why one is refused.
@@ -112,15 +115,31 @@ class Keys:
         if known is not None and now_s - known.asked_s < FRESH_S:
             return known.stored
         try:
-            stored = await self._store.find_key(key.key_id)
+            stored = await self._ask(key.key_id)
         except Unavailable:
             if known is None or now_s - known.asked_s > STALE_S:
                 raise
             return known.stored
-        if len(self._known) >= MAX_KNOWN:
-            self._known.clear()
-        self._known[key.key_id] = _Known(stored, now_s)
+        self._known.pop(key.key_id, None)
+        if stored is not None:  # anybody can make up ids
+            if len(self._known) >= MAX_KNOWN:
+                del self._known[next(iter(self._known))]
+            self._known[key.key_id] = _Known(stored, now_s)
         return stored
+
+    async def _ask(self, key_id: str) -> StoredKey | None:
+        """Look a key up in the store, once for all calls that ask at the same time."""
+        asking = self._asking.get(key_id)
+        if asking is None:
+            asking = asyncio.ensure_future(self._store.find_key(key_id))
+            self._asking[key_id] = asking
+            asking.add_done_callback(partial(self._forget_asking, key_id))
+        return await asyncio.shield(asking)
+
+    def _forget_asking(self, key_id: str, asked: asyncio.Future[StoredKey | None]) -> None:
+        del self._asking[key_id]
+        if not asked.cancelled():
+            asked.exception()  # those who asked may have gone
 
 
 def _refused(refusal: Refusal, key_id: str) -> Unauthenticated:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Awaitable, Callable
 
 from pagantic_common.domain.clock import Clock
-from pagantic_common.domain.errors import Overloaded, PaganticError, Unavailable
+from pagantic_common.domain.errors import ErrorCode, Overloaded, PaganticError, Unavailable
 from pagantic_common.telemetry.logging import get_logger
 from services.orchestrator.app.executions import Executions
 from services.orchestrator.core.execution.events import count_idle_resumes
@@ -136,8 +136,9 @@ class Presence:
             elif (await self._journal.get(key)).is_interrupted:  # else another was faster
                 await self._executions.resume(key)
                 log.info("a plan is resumed", request_id=key.request_id, tenant=key.tenant)
-        except (Overloaded, Unavailable):
-            raise
+        except (Overloaded, Unavailable) as error:
+            if error.code is not ErrorCode.QUOTA_CONCURRENCY:  # another tenant's plan may have room
+                raise
         except Exception:
             self._left_alone.add(key)
             log.exception("a plan cannot be resumed", request_id=key.request_id, tenant=key.tenant)

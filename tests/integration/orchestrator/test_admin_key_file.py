@@ -1,6 +1,7 @@
 """The operator's own keys."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -35,15 +36,28 @@ def test_one_key_replaces_another_without_a_restart(path):
     assert (key.key_id, key.scopes, key.tenant) == (SECOND.key_id, frozenset(Scope), "default")
 
 
-@pytest.mark.parametrize("text", ["", "nonsense\n", FIRST.text[:-1]])
-def test_a_file_that_is_broken_later_leaves_the_keys_as_they_were(path, text):
+def test_a_key_that_is_removed_is_valid_no_more_whatever_else_is_in_the_file(path):
     write(path, FIRST)
     file = AdminKeyFile(path)
-    path.write_text(text)
+    path.write_text(f"nonsense\n{SECOND.text}\n")
     os.utime(path, ns=(1, 1))
-    assert file.keys().keys() == {FIRST.key_id}
+    assert file.keys().keys() == {SECOND.key_id}
+    path.write_text("")
+    os.utime(path, ns=(2, 2))
+    assert file.keys() == {}
+
+
+def test_a_file_that_cannot_be_read_for_now_leaves_the_keys_as_they_were(path):
+    write(path, FIRST)
+    file = AdminKeyFile(path)
     path.unlink()
     assert file.keys().keys() == {FIRST.key_id}
+
+
+def test_a_key_in_the_place_of_its_path_is_not_shown():
+    with pytest.raises(InvalidRequest, match="not a path") as caught:
+        AdminKeyFile(Path(FIRST.text))
+    assert FIRST.secret not in str(caught.value)
 
 
 def test_a_file_without_a_key_stops_the_start_and_its_text_is_not_told(path):

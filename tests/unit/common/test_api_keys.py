@@ -22,6 +22,12 @@ def test_a_key_is_read_back_from_its_text_and_shows_its_secret_nowhere_else():
     assert KEY.secret.encode() not in STORED.secret_hash
 
 
+@pytest.mark.parametrize("letter", ["\0", "A", "1", "é", " "])
+def test_a_key_has_no_letters_but_its_own_whatever_its_checksum(letter):
+    for odd in (ApiKey(letter + KEY.key_id[1:], KEY.secret), ApiKey(KEY.key_id, letter + KEY.secret[1:])):
+        assert parse_key(odd.text) is None
+
+
 def test_two_keys_differ_in_id_and_secret():
     other = make_key(os.urandom)
     assert other.key_id != KEY.key_id
@@ -52,6 +58,7 @@ def test_the_holder_of_a_key_has_its_tenant_and_scopes_and_no_others():
         (KEY, None, ErrorCode.AUTH_INVALID),
         (ApiKey(KEY.key_id, "a" * 52), STORED, ErrorCode.AUTH_INVALID),
         (KEY, replace(STORED, revoked_at=NOW), ErrorCode.AUTH_INVALID),
+        (KEY, replace(STORED, revoked_at=NOW + 5), ErrorCode.AUTH_INVALID),  # by a clock that is ahead
         (KEY, replace(STORED, expires_at=NOW), ErrorCode.AUTH_EXPIRED),
         (ApiKey(KEY.key_id, "a" * 52), replace(STORED, expires_at=NOW), ErrorCode.AUTH_INVALID),
         (KEY, replace(STORED, revoked_at=NOW - 1, expires_at=NOW), ErrorCode.AUTH_INVALID),

@@ -39,6 +39,9 @@ def test_settings_of_services_commands_and_tests_are_known():
         {
             "PAGANTIC_STATE": "s",
             "PAGANTIC_TOOLS_ADDRESS": "a",
+            "PAGANTIC_API_KEY": "k",
+            "PAGANTIC_API_KEY_FILE": "f",
+            "PAGANTIC_PLAINTEXT_KEY": "1",
             "PAGANTIC_TEST_LIMIT_S": "1",
             "PAGANTIC_ORCHESTRATOR_PRICES": "{}",
             "PAGANTIC_DRAIN_S": "1",

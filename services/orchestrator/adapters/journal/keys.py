@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection, Select, and_, or_, select, update
@@ -18,13 +21,21 @@ from services.orchestrator.ports.keys import KeyStore
 
 
 class SqlKeys(JournalAccess, KeyStore):
-    """Keys by id. A page token is the time of the last key, and its id."""
+    """Keys by id. A page token is the time of the last key, and its id.
+
+    They are looked up on a thread of their own: no list that a caller asks for may hold up the calls of all others.
+    """
+
+    def __init__(self, url: str, owner: str) -> None:
+        super().__init__(url, owner)
+        self._looking = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal-keys")
 
     async def add_key(self, key: StoredKey) -> None:
         await self._commit(lambda db: db.execute(self._insert(api_keys).values(_row_of(key))))
 
     async def find_key(self, key_id: str) -> StoredKey | None:
-        return await self._read(lambda db: _find(db, key_id))
+        work = partial(_find, key_id=key_id)
+        return await asyncio.get_running_loop().run_in_executor(self._looking, self._read_now, work)
 
     async def list_keys(self, *, tenant: str, limit: int, after: str) -> Page[StoredKey]:
         made, name = api_keys.c.created_at, api_keys.c.key_id

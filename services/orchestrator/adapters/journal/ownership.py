@@ -16,7 +16,7 @@ from services.orchestrator.adapters.journal.schema import executions, owners
 from services.orchestrator.core.model.keys import ExecutionKey
 from services.orchestrator.ports.journal import Ownership, Pulse
 
-RELEASED_AT_ONCE = 500  # a statement takes not many more parameters
+RELEASED_AT_ONCE = 1000  # so that a statement has a bounded number of parameters
 
 
 class SqlOwnership(JournalAccess, Ownership):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, RowMapping, Select, Table, and_, select, tuple_
+from sqlalchemy import ColumnElement, Connection, Row, RowMapping, Select, Table, and_, or_, select
 
 from pagantic.common.v1 import error_pb2, message_pb2
 from pagantic.orchestrator.v1 import execution_pb2
@@ -41,9 +41,15 @@ def of_session(table: Table, key: SessionKey) -> ColumnElement[bool]:
 
 
 def among(table: Table, keys: Sequence[ExecutionKey] | Sequence[SessionKey]) -> ColumnElement[bool]:
-    """Return the condition for the rows of several executions, or of several conversations."""
-    names = type(keys[0])._fields
-    return tuple_(*(table.c[name] for name in names)).in_(keys)
+    """Return the condition for the rows of several executions, or of several conversations.
+
+    By tenant, because SQLite uses no index for pairs.
+    """
+    ids: dict[str, list[str]] = {}
+    for tenant, one in keys:
+        ids.setdefault(tenant, []).append(one)
+    name = type(keys[0])._fields[1]
+    return or_(*(and_(table.c.tenant == tenant, table.c[name].in_(some)) for tenant, some in ids.items()))
 
 
 def get_record(db: Connection, key: ExecutionKey) -> ExecutionRecord:

@@ -1,10 +1,19 @@
 """The tenant begins every key. What there is belongs to the tenant "default".
 
-SQLite cannot change a primary key: its tables are copied, which takes time and free space once.
+SQLite cannot change a primary key: its tables are copied, which takes time once, and three times the journal's size of
+free space. The file stays twice as large; its free half is used again.
 """
+
+import shutil
+from pathlib import Path
 
 import sqlalchemy as sa
 from alembic import op
+
+from pagantic_common.domain.errors import PreconditionFailed
+from pagantic_common.telemetry.logging import get_logger
+
+log = get_logger(__name__)
 
 revision = "0005"
 down_revision = "0004"
@@ -35,6 +44,8 @@ OLD_INDEXES = {
 def upgrade() -> None:
     """Add the column to every table and its key, and make the indexes again."""
     db = op.get_bind()
+    if db.dialect.name == "sqlite":
+        _check_space(Path(str(db.engine.url.database)))
     for index, table in OLD_INDEXES.items():
         op.drop_index(index, table, if_exists=True)
     for table in KEYS:
@@ -45,8 +56,19 @@ def upgrade() -> None:
     _create_indexes()
 
 
+def _check_space(path: Path) -> None:
+    size_bytes = path.stat().st_size
+    free_bytes = shutil.disk_usage(path.parent).free
+    if free_bytes < 3 * size_bytes:
+        raise PreconditionFailed(
+            f"the journal must be copied once, which needs {3 * size_bytes} bytes of free space, and {free_bytes} are "
+            "free: make room, or name another journal with PAGANTIC_ORCHESTRATOR_JOURNAL_URL"
+        )
+
+
 def _copy(db: sa.Connection, name: str) -> None:
     """Make the table anew, and move its rows."""
+    log.info("copying a table of the journal", table=name)
     old = sa.Table(name, sa.MetaData(), autoload_with=db, resolve_fks=False)
     columns = [
         sa.Column(one.name, one.type, nullable=one.nullable, server_default=one.server_default) for one in old.columns

@@ -89,6 +89,7 @@ def request_of(attempt: StepAttempt) -> Request:
         output=step.output,
         tools=tools,
         retry=retry_of(step, request.retry),
+        tenant=request.tenant,
     )
     if attempt.plan.is_final(step):
         return replace(asked, rules=request.rules, semantic_intent=request.semantic_intent)
