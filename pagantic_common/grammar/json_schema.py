@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from enum import StrEnum
 from math import gcd
@@ -11,6 +12,7 @@ from typing import Any
 MAX_SHOWN_CHARS = 200
 MAX_EXACT_INTEGER = 2**53  # doubles are exact up to here
 MAX_MULTIPLE_STATES = 10_000  # of the engine's automaton for a multipleOf: 20 ms; a million take seconds
+MAX_COMBINED_STATES = 100_000  # of all that a schema has: several that hold for one number multiply
 _MOST_DIGITS = 6  # the states for more last digits exceed that limit by themselves
 
 Schema = dict[str, Any] | bool
@@ -92,13 +94,26 @@ def schema_for_engine(schema: Schema, *, keeps_numbers: bool = True) -> Schema:
     so references hold. Keywords whose numbers the engine cannot enforce are kept or left out, by `keeps_numbers`.
     """
     dialect, _ = read_dialect(schema)
-    rewritten: Schema = _Rewriting(dialect, keeps_numbers=keeps_numbers).rewrite(schema)
+    is_left_out = None if keeps_numbers else unenforceable_in(schema)
+    rewritten: Schema = _Rewriting(dialect, is_left_out).rewrite(schema)
     return rewritten
 
 
-def is_unenforceable(key: str, value: Any) -> bool:
-    """Tell whether the engine would round the keyword's number, or take seconds to build its automaton."""
-    return (key in _WITH_NUMBERS and _find_large_integer(value) is not None) or _is_costly(key, value)
+def unenforceable_in(schema: Schema) -> Callable[[str, Any], bool]:
+    """Return what tells of a keyword of this schema whether the engine cannot enforce its number.
+
+    It would round the number, or take seconds to build the automaton.
+    """
+    states = {_multiple_states_of(key, value) for key, value in _keywords(schema)}
+    is_together_too_many = math.prod(states) > MAX_COMBINED_STATES
+
+    def is_unenforceable(key: str, value: Any) -> bool:
+        if key in _WITH_NUMBERS and _find_large_integer(value) is not None:
+            return True
+        own = _multiple_states_of(key, value)
+        return own > MAX_MULTIPLE_STATES or (own > 1 and is_together_too_many)
+
+    return is_unenforceable
 
 
 def find_rounded_value(schema: Any) -> int | None:
@@ -111,7 +126,9 @@ def find_rounded_value(schema: Any) -> int | None:
 
 def find_costly_multiple(schema: Any) -> float | Decimal | None:
     """Return a `multipleOf` whose automaton is too large to build."""
-    return next((value for key, value in _keywords(schema) if _is_costly(key, value)), None)
+    is_unenforceable = unenforceable_in(schema)
+    found = (value for key, value in _keywords(schema) if key == "multipleOf" and is_unenforceable(key, value))
+    return next((value for value in found if _find_large_integer(value) is None), None)
 
 
 def multiple_states(divisor: float | Decimal) -> int:
@@ -125,9 +142,12 @@ def multiple_states(divisor: float | Decimal) -> int:
     return int(min((10**last - 1) // 9 + number // gcd(number, 10**last) for last in range(_MOST_DIGITS + 1)))
 
 
-def _is_costly(key: str, value: Any) -> bool:
+def _multiple_states_of(key: str, value: Any) -> int:
+    """Return the states that a keyword adds; 1 for one that counts no multiples, or whose number is rounded."""
     is_number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
-    return key == "multipleOf" and is_number and value > 0 and multiple_states(value) > MAX_MULTIPLE_STATES
+    if key != "multipleOf" or not is_number or value <= 0 or _find_large_integer(value) is not None:
+        return 1
+    return max(1, multiple_states(value))
 
 
 def _keywords(schema: Any) -> Iterator[tuple[str, Any]]:
@@ -160,10 +180,10 @@ def _find_large_integer(value: Any) -> int | None:
 
 
 class _Rewriting:
-    def __init__(self, dialect: Dialect, *, keeps_numbers: bool) -> None:
+    def __init__(self, dialect: Dialect, is_number_left_out: Callable[[str, Any], bool] | None) -> None:
         self.dialect = dialect
         self.later = _LATER[dialect]
-        self.keeps_numbers = keeps_numbers
+        self.is_number_left_out = is_number_left_out
 
     def rewrite(self, value: Any, *, is_schema: bool = True) -> Any:
         """Rewrite a schema, or a value at another place, where a `$ref` may refer to a schema."""
@@ -183,7 +203,7 @@ class _Rewriting:
             return find_dialect(item) is None
         if not is_schema:
             return False
-        return key in self.later or (not self.keeps_numbers and is_unenforceable(key, item))
+        return key in self.later or (self.is_number_left_out is not None and self.is_number_left_out(key, item))
 
     def _rewrite_member(self, key: str, item: Any) -> Any:
         if key in NO_SCHEMAS:

@@ -1,10 +1,17 @@
 """API keys as an operator and a caller use them: a real orchestrator, and the commands."""
 
 import json
+import time
 
 import pytest
 
+from pagantic.orchestrator.v1 import key_pb2
+from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
+from pagantic_common.telemetry.names import ERROR_DOMAIN
+from tests.e2e.test_kill_orchestrator import connected
+from tests.support.live_requests import STORY, say
 from tests.support.service_process import ServiceProcess
+from tests.support.taxonomy import ACCESS, told_by
 
 ANYWHERE = "0.0.0.0"  # noqa: S104 - no service comes to listen there
 
@@ -12,7 +19,7 @@ ANYWHERE = "0.0.0.0"  # noqa: S104 - no service comes to listen there
 class Guarded:
     """An orchestrator of its own that asks for keys, and the commands against it."""
 
-    def __init__(self, system, folder):
+    def __init__(self, system, folder, **settings):
         self.system = system
         self.admin = system.run("pagantic", "keys", "new").stdout.strip()
         self.log = folder / "log"
@@ -20,7 +27,7 @@ class Guarded:
         file.write_text(self.admin)
         journal = f"sqlite:///{folder / 'journal.sqlite3'}"
         self.process = ServiceProcess(
-            "orchestrator", system, self.log, auth="keys", admin_key_file=file, journal_url=journal
+            "orchestrator", system, self.log, auth="keys", admin_key_file=file, journal_url=journal, **settings
         )
 
     def run(self, *command, key, **more):
@@ -102,3 +109,34 @@ def test_a_service_does_not_start_before_it_knows_who_may_call(system, settings,
     assert refused.returncode == 78
     assert all(word in refused.stderr for word in words)
     assert len(refused.stderr.splitlines()) == 1
+
+
+def test_every_failure_of_access_is_told_by_its_status(system, tmp_path):
+    guarded = Guarded(system, tmp_path, max_running_of_tenant=1)
+    with guarded.process, connected(guarded.process.address) as stub:
+
+        def answer(key, method="ListKeys", request=pb.ListKeysRequest()):  # noqa: B008 - it is not changed
+            metadata = (("authorization", f"Bearer {key}"),) if key else ()
+            return told_by(lambda: getattr(stub, method)(request, metadata=metadata, timeout=60))
+
+        caller = guarded.create("caller")[1]
+        brief = pb.CreateKeyRequest(subject="brief", scopes=[key_pb2.KEY_SCOPE_ADMIN])
+        brief.lifetime.FromMilliseconds(100)
+        expired = stub.CreateKey(brief, metadata=(("authorization", f"Bearer {guarded.admin}"),)).text
+        time.sleep(0.2)
+        running = stub.ExecuteStream(
+            say(STORY, max_tokens=1000), metadata=(("authorization", f"Bearer {caller}"),), timeout=60
+        )
+        next(running)
+        answers = [
+            answer(""),
+            answer("pag_wrong"),
+            answer(expired),
+            answer(caller),
+            answer(caller, "Execute", say("hi", max_tokens=1)),
+        ]
+        running.cancel()
+    assert [one.reason for one in answers] == list(ACCESS)
+    assert [one.status for one in answers] == [status for _, status in ACCESS.values()]
+    assert {one.domain for one in answers} == {ERROR_DOMAIN}
+    assert [one.has_retry for one in answers] == [may_help for may_help, _ in ACCESS.values()]

@@ -8,6 +8,7 @@ import json
 import grpc
 from google.protobuf import json_format, message_factory
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from llguidance import LLMatcher
 
 from tests.fuzz.target import METHODS
 from tests.fuzz.valid import ASKED
@@ -34,9 +35,9 @@ def _infer(**fields):
     return {"text": "hello", "max_tokens": 8, **fields}
 
 
-def _multiple_of_both(number):
-    """Return a schema that costs all the time that a trial has: its automaton counts the multiples of a product."""
-    return json.dumps({"type": "integer", "allOf": [{"multipleOf": 9_973}, {"multipleOf": 9_001 + number % 998}]})
+def _costly(number):
+    """Return an engine's text that costs all the time that a trial has: we would refuse its schema."""
+    return LLMatcher.grammar_from_json_schema(_multiple_of(999_961 + number))
 
 
 NEVER = [{"name": "never", "expression": "false"}]
@@ -48,7 +49,7 @@ REQUESTS = (
     ("InferenceService/Infer", lambda _: _infer(sampling={"temperature": 1e308, "top_p": 5e-324})),
     (
         "InferenceService/Infer",
-        lambda n: _infer(constraint={"schema_json": _multiple_of_both(n)}),
+        lambda n: _infer(constraint={"engine_text": _costly(n)}),
     ),
     ("InferenceService/Infer", lambda n: _infer(constraint={"regex": f"(a{{1000}}){{{900 + n % 99}}}"})),
     ("InferenceService/Infer", lambda _: _infer(constraint={"schema_json": DEEP})),

@@ -52,6 +52,15 @@ TABLE = {
     "CANCELLED_SIGNAL": ("CANCELLATION", False, "CANCELLED"),
 }
 
+# Codes of calls that are not let in, and have no response: whether to try again, and their status.
+ACCESS = {
+    "AUTH_MISSING": (False, "UNAUTHENTICATED"),
+    "AUTH_INVALID": (False, "UNAUTHENTICATED"),
+    "AUTH_EXPIRED": (False, "UNAUTHENTICATED"),
+    "AUTH_DENIED": (False, "PERMISSION_DENIED"),
+    "QUOTA_CONCURRENCY": (True, "RESOURCE_EXHAUSTED"),
+}
+
 
 @dataclass(frozen=True)
 class Row:

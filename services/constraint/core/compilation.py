@@ -22,7 +22,7 @@ from pagantic_common.grammar.engine_text import (
     engine_text_of_schema,
     engine_text_of_values,
 )
-from pagantic_common.grammar.json_schema import NO_SCHEMAS, SCHEMAS_BY_NAME, Schema, is_unenforceable, schema_for_engine
+from pagantic_common.grammar.json_schema import NO_SCHEMAS, SCHEMAS_BY_NAME, Schema, schema_for_engine, unenforceable_in
 from services.constraint.core.model import Limits
 from services.constraint.core.schema import open_schema, warnings_of
 
@@ -165,7 +165,8 @@ def _places_of(warning: str, schema: Schema) -> list[Unsupported]:
 
 
 def _unenforceable(schema: Schema) -> list[Unsupported]:
-    return _find(schema_for_engine(schema), is_unenforceable)
+    schema = schema_for_engine(schema)
+    return _find(schema, unenforceable_in(schema))
 
 
 def _find(schema: Any, is_wanted: Callable[[str, Any], bool]) -> list[Unsupported]:

@@ -268,7 +268,7 @@ async def break_down():
 @contextlib.asynccontextmanager
 async def open_app():
     threading.Thread(target=time.sleep, args=(3600,)).start()  # as a decode that hangs
-    yield [Registration("pagantic.test.v1.Test", lambda server: None, {}, wait_until_broken=break_down)]
+    yield [Registration("pagantic.test.v1.Test", lambda server: None, dict(), wait_until_broken=break_down)]
 
 run_service("tools", ServiceSettings(port=0), open_app)
 """

@@ -16,6 +16,7 @@ from pagantic_common.domain.errors import (
 from pagantic_common.rpc.call import call_unary
 from services.orchestrator.app.running.turns import MAX_WAITING
 from services.orchestrator.core.cost import Prices
+from tests.support.keys import session
 from tests.support.orchestrator_app import execute, orchestrator, system_request
 from tests.support.scripted_services import (
     ScriptedInference,
@@ -127,7 +128,7 @@ class Gated(ScriptedInference):
 async def in_line(stub, count):
     """Wait until so many want the turn of the session."""
     lines = stub.turns._lines
-    while "s" not in lines or lines["s"].count != count:  # noqa: ASYNC110 - there is no event of it
+    while session("s") not in lines or lines[session("s")].count != count:  # noqa: ASYNC110 - there is no event of it
         await asyncio.sleep(0.005)
 
 

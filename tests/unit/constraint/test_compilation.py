@@ -57,6 +57,14 @@ def test_a_multiple_that_would_take_seconds_to_build_is_left_to_the_check_after_
     assert compiled.unsupported == (Unsupported("multipleOf", place),)
 
 
+@pytest.mark.parametrize(("divisors", "is_enforced"), [((97, 89), True), ((0.01, 12, 48), True), ((1009, 997), False)])
+def test_multiples_that_would_together_take_seconds_are_left_to_the_check_after_decoding(divisors, is_enforced):
+    several = [{"multipleOf": divisor} for divisor in divisors]
+    compiled = compile_source(schema({"type": "number", "allOf": several}), LIMITS)
+    places = tuple(Unsupported("multipleOf", f"/allOf/{number}/multipleOf") for number in range(len(divisors)))
+    assert compiled.unsupported == (() if is_enforced else places)
+
+
 def test_schema_that_decoding_enforces_has_nothing_unsupported():
     assert compile_source(schema({"type": "string", "maxLength": 65535}), LIMITS).unsupported == ()
 
