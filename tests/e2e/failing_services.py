@@ -74,8 +74,7 @@ def ask_while_full(world):
 
 @ROWS.add("INFERENCE_OVERLOADED", "inference with QUEUE_CAPACITY 0 and MAX_RUNNING 1, which decodes", ask_while_full)
 def overload(world):
-    world.mend_narrow()
-    settled(world.narrowed, lambda: say("Hello.", max_tokens=1))
+    settled(world.narrowed, lambda: say("Hello.", max_tokens=1), world.mend_narrow)
     with full(world):
         return run(world.narrowed, say("Go on."))
 
@@ -85,8 +84,7 @@ LONG_STEP = "word " * 3500  # tokens of one step
 
 @ROWS.add("ORCHESTRATION_DEPENDENCY_UNAVAILABLE", "the only inference service, whose step passes STEP_TIMEOUT_S")
 def break_the_engine(world):
-    world.mend_narrow()
-    settled(world.narrowed, lambda: say("Hello.", max_tokens=1))
+    settled(world.narrowed, lambda: say("Hello.", max_tokens=1), world.mend_narrow)
 
     def attempt():
         work, response = run(world.narrowed, say(LONG_STEP, max_tokens=8))
@@ -103,8 +101,7 @@ def ask_for_a_failing_step(world):
 
 @ROWS.add("INFERENCE_ENGINE_ERROR", "an inference service whose engine fails at a text", ask_for_a_failing_step)
 def fail_a_step(world):
-    world.mend_narrow()
-    settled(world.narrowed, lambda: say("Hello.", max_tokens=1))
+    settled(world.narrowed, lambda: say("Hello.", max_tokens=1), world.mend_narrow)
 
     def attempt():
         work, response = run(world.narrowed, say(FAILING_TEXT, max_tokens=8))

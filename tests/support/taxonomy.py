@@ -140,10 +140,14 @@ def run(stub, work):
     return work, stub.Execute(work, timeout=100)
 
 
-def settled(stub, make):
-    """Run requests until one finds the neighbour that has just come (back); returns it with its response."""
+def settled(stub, make, mend=lambda: None):
+    """Run requests until one finds the neighbour that has just come (back); returns it with its response.
+
+    `mend` starts the neighbour again: one that is about to end may still serve when it is looked at.
+    """
 
     def attempt():
+        mend()
         work, response = run(stub, make())
         return None if name_of(response.error.code) in GONE else (work, response)
 
