@@ -13,7 +13,7 @@ from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic.tools.v1 import tools_service_pb2
-from tests.support.failing_inference import FAILING_TEXT
+from tests.support.failing_inference import FAILING_TEXT, SLOW_TEXT
 from tests.support.killing import wait_until
 from tests.support.live_requests import (
     ONCE,
@@ -79,19 +79,16 @@ def overload(world):
         return run(world.narrowed, say("Go on."))
 
 
-LONG_STEP = "word " * 3500  # tokens of one step
-
-
 @ROWS.add("ORCHESTRATION_DEPENDENCY_UNAVAILABLE", "the only inference service, whose step passes STEP_TIMEOUT_S")
 def break_the_engine(world):
     settled(world.narrowed, lambda: say("Hello.", max_tokens=1), world.mend_narrow)
 
     def attempt():
-        work, response = run(world.narrowed, say(LONG_STEP, max_tokens=8))
+        work, response = run(world.narrowed, say(SLOW_TEXT, max_tokens=8))
         is_full = response.error.code == error_pb2.ERROR_CODE_INFERENCE_OVERLOADED
         return None if is_full else (work, response)  # an earlier run has only just ended
 
-    return wait_until(attempt, "the long step is taken")
+    return wait_until(attempt, "the step that hangs is taken")
 
 
 def ask_for_a_failing_step(world):

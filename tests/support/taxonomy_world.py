@@ -84,9 +84,9 @@ def serving(add, servicer, port):
 class World:
     """The running system, and beside it processes with settings that provoke what it does not show.
 
-    `narrow` is an inference service that takes one request at a time, gives up a step after a second, and whose engine
-    fails at one text; `odd_*` are an
-    orchestrator with a constraint service whose judge is at `judge_port`, and tools at `odd_tools.port`.
+    `narrow` is an inference service that takes one request at a time and gives up a step after five seconds, whose
+    engine fails at one text and hangs at another; `odd_*` are an orchestrator with a constraint service whose judge is
+    at `judge_port`, and tools at `odd_tools.port`.
     """
 
     def __init__(self, system, folder, stack):
@@ -109,8 +109,7 @@ class World:
             module="tests.support.failing_inference",
             queue_capacity=0,
             max_running=1,
-            step_timeout_s=1,
-            step_tokens=4096,
+            step_timeout_s=5,
         )
         self.narrow_orchestrator = orchestrator(
             "narrow-orchestrator", inference_address=self.narrow.address, busy_patience_s=0
