@@ -11,8 +11,8 @@ from typing import Any
 
 MAX_SHOWN_CHARS = 200
 MAX_EXACT_INTEGER = 2**53  # doubles are exact up to here
-MAX_MULTIPLE_STATES = 10_000  # of the engine's automaton for a multipleOf: 20 ms; a million take seconds
-MAX_COMBINED_STATES = 100_000  # of all that a schema has: several that hold for one number multiply
+MAX_MULTIPLE_STATES = 10_000  # a multipleOf with so many takes the engine 20 ms, one with a million seconds
+MAX_COMBINED_STATES = 100_000  # the states of several multiples multiply when they hold for one number
 _MOST_DIGITS = 6  # the states for more last digits exceed that limit by themselves
 
 Schema = dict[str, Any] | bool

@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -102,9 +102,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                     self._call_scope(method, request, context) as admitted,
                     aclosing(behavior(request, context)) as responses,
                 ):
-                    with suppress(StopAsyncIteration):
-                        while True:
-                            yield await admitted.wait(lambda: anext(responses))
+                    while (response := await admitted.wait(lambda: anext(responses, None))) is not None:
+                        yield response
             except grpc.aio.AbortError:
                 raise
             except (asyncio.CancelledError, Exception) as error:  # noqa: BLE001 - the edge of the process
@@ -119,9 +118,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     @asynccontextmanager
     async def _call_scope(self, method: str, request: Any, context: Context) -> AsyncIterator[Admitted]:
         peer = context.peer()
-        is_malformed = isinstance(request, Malformed)
         size = 0
-        if not is_malformed:
+        if not isinstance(request, Malformed):
             size = request.ByteSize()
         self._limits.begin_call(peer, size)
         try:
@@ -131,8 +129,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 retried_calls.add(1)
             with caller_scope(metadata, context.time_remaining()):
                 async with self._gate.admit(method, pairs) as admitted:
-                    if is_malformed:
-                        raise InvalidRequest("the message cannot be read: it is cut, of another type, or not UTF-8")
+                    _check_readable(request)
                     yield admitted
         finally:
             self._limits.end_call(peer, size)
@@ -163,6 +160,11 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             request_deserializer=handler.request_deserializer,
             response_serializer=handler.response_serializer,
         )
+
+
+def _check_readable(request: Any) -> None:
+    if isinstance(request, Malformed):
+        raise InvalidRequest("the message cannot be read: it is cut, of another type, or not UTF-8")
 
 
 def _tolerant(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:

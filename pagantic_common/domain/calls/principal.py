@@ -21,7 +21,7 @@ class Scope(StrEnum):
     EXECUTE = "execute"  # run, plan, cancel and resume
     READ = "read"  # executions, timelines, sessions, collections, tools
     WRITE = "write"  # sessions, collections
-    USAGE = "usage"  # what was used and what it cost
+    USAGE = "usage"  # usage and cost
     ADMIN = "admin"  # keys of every tenant, models, settings
 
 

@@ -21,7 +21,7 @@ ResultT = TypeVar("ResultT")
 
 log = get_logger(__name__)
 
-Scopes = Mapping[str, Scope]  # what a caller needs, by the method of a service
+Scopes = Mapping[str, Scope]  # the scope that each method of a service needs
 Metadata = Sequence[tuple[str, str | bytes]]
 
 

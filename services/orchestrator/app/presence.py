@@ -133,7 +133,7 @@ class Presence:
                     request_id=key.request_id,
                     tenant=key.tenant,
                 )
-            elif (await self._journal.get(key)).is_interrupted:  # else another was faster
+            elif (await self._journal.get(key)).is_interrupted:  # another orchestrator may have been faster
                 await self._executions.resume(key)
                 log.info("a plan is resumed", request_id=key.request_id, tenant=key.tenant)
         except (Overloaded, Unavailable) as error:
