@@ -39,6 +39,10 @@ class InferenceSettings(ServiceSettings):
     kv_tokens: int = Field(0, ge=0, description="cells of the KV cache; 0 is twice the context window")
     max_idle_tokens: int = Field(0, ge=0, description="KV cells kept for repeated prompts; they slow every step")
     parked_mib: int = Field(512, ge=0, description="host memory for the KV cells of repeated prompts")
+    shared_prompt_folder: ExpandedPath = Field(
+        "",
+        description="folder of texts; tenants share the KV cells of system messages that begin with one; empty is none",
+    )
     max_running: int = Field(16, ge=1, le=128, description="requests and candidates decoded at the same time")
     drafting: bool = Field(True, description="guess tokens that repeat the prompt, while that pays (prompt lookup)")
     tuning: bool = Field(

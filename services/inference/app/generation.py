@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from functools import partial
 
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.telemetry.scope import current_principal
 from services.inference.app.answer_stream import AnswerStream
-from services.inference.app.engine_loop import EngineLoop
+from services.inference.app.engine_loop import Deliver, EngineLoop
 from services.inference.app.preparation import Preparation
 from services.inference.app.prepared_request import PreparedRequest, RequestPreparer
 from services.inference.app.workload import Load
 from services.inference.core.generation import ChatPrompt, Event, InferenceRequest
 from services.inference.core.prompts.tool_calls import call_constraint
+from services.inference.core.scheduling.branches import DecodeRequest
+from services.inference.core.scheduling.cache_owners import CacheOwners
 from services.inference.core.tuning import Tuning
 from services.inference.ports import ConstraintCompiler, TextEngine
 
@@ -39,6 +43,7 @@ class Generation:
         self._constraints = constraints
         self._clock = clock
         self._max_candidates = max_candidates
+        self._owners = CacheOwners()
         self._running: dict[str, tuple[int, int]] = {}
 
     @property
@@ -103,6 +108,12 @@ class Generation:
         self._check_size(prompt)
         return await self.preparation.run(self._requests.tokenize, prompt)
 
+    def submit(self, request: DecodeRequest, deliver: Deliver) -> int:
+        """Queue a request for the tenant of the current caller; see EngineLoop."""
+        owner = self._owners.number_of(current_principal().tenant)
+        shared_tokens = self._requests.shared_length(request.tokens)
+        return self.loop.submit(replace(request, owner=owner, shared_tokens=shared_tokens), deliver)
+
     async def infer(self, request: InferenceRequest) -> AsyncGenerator[Event, None]:
         """Stream the events of one request. Closing the generator stops decoding within one step."""
         if not 1 <= request.candidate_count <= self._max_candidates:
@@ -118,7 +129,7 @@ class Generation:
             candidate_count=request.candidate_count,
             clock=self._clock,
         )
-        number = self.loop.submit(prepared.decode, stream.put)
+        number = self.submit(prepared.decode, stream.put)
         self._running[prepared.started.inference_id] = (number, request.candidate_count)
         try:
             async with aclosing(stream.events()) as events:

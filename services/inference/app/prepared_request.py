@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,7 @@ from services.inference.core.answers.answer import AnswerForm
 from services.inference.core.answers.reasoning import with_reasoning
 from services.inference.core.decoding.output import Matcher, SampledOutput
 from services.inference.core.generation import DEFAULT_MAX_TOKENS, ChatPrompt, InferenceRequest, Started
+from services.inference.core.prompts.shared_prompts import SharedPrompts
 from services.inference.core.scheduling.branches import DecodeRequest
 from services.inference.core.scheduling.drafting import PromptLookup
 from services.inference.ports import ChatTemplate, TextEngine
@@ -37,19 +38,31 @@ class RequestPreparer:
         template: Its chat template.
         may_draft: Whether to guess tokens that repeat the prompt.
         new_seed: Gives the seed of a request that has none.
+        shared_prompts: The beginnings of system messages that tenants share in the cache.
     """
 
     def __init__(
-        self, engine: TextEngine, template: ChatTemplate, *, may_draft: bool, new_seed: Callable[[], int]
+        self,
+        engine: TextEngine,
+        template: ChatTemplate,
+        *,
+        may_draft: bool,
+        new_seed: Callable[[], int],
+        shared_prompts: Sequence[str] = (),
     ) -> None:
         self._engine = engine
         self._prompts = PromptTokenizer(engine, template)
         self._may_draft = may_draft
         self._new_seed = new_seed
+        self._shared = SharedPrompts([self._prompts.system_prefix(text) for text in shared_prompts])
 
     def tokenize(self, prompt: ChatPrompt | str) -> list[int]:
         """Return a prompt as the model sees it."""
         return self._prompts.tokenize(prompt).tokens
+
+    def shared_length(self, tokens: Sequence[int]) -> int:
+        """Return how many of a prompt's first tokens all tenants share in the cache."""
+        return self._shared.shared_length(tokens)
 
     def prepare(self, request: InferenceRequest, matcher: Matcher | None) -> PreparedRequest:
         """Return a request with its prompt tokenized; `matcher` enforces its constraint or its tool call.

@@ -6,13 +6,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.domain.messages import Message, Role
 from services.inference.core.answers.answer import AnswerForm
 from services.inference.core.answers.dialect import VERBATIM, dialect_of
 from services.inference.core.generation import ChatPrompt, ReasoningMode
 from services.inference.core.prompts.chat import template_input, with_joined_system
 from services.inference.core.prompts.control_text import ControlTextGuard
+from services.inference.core.scheduling.parked_prefixes import common_length
 from services.inference.ports import ChatTemplate, TextEngine
 
+_ENDS = ("\n\nA", "\n\n1")  # two continuations whose first tokens differ
 _THINKS = {ReasoningMode.ON: True, ReasoningMode.OFF: False}
 
 
@@ -50,6 +53,14 @@ class PromptTokenizer:
         ]
         form = AnswerForm(self._dialect.after(text), rendered.tool_names, prompt.tool_choice.is_enforced)
         return PromptTokens(tokens, form)
+
+    def system_prefix(self, text: str) -> list[int]:
+        """Return the tokens that every conversation begins with whose system message begins with a text."""
+        first, second = (
+            self.tokenize(ChatPrompt((Message(Role.SYSTEM, text + end), Message(Role.USER, "?")))).tokens
+            for end in _ENDS
+        )
+        return first[: common_length(first, second, len(first))]
 
     def _render(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]], thinks: bool | None) -> str:
         """Render a conversation; if the template refuses later system messages, join them at the beginning."""

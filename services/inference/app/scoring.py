@@ -110,7 +110,7 @@ async def _score(generation: Generation, prompt: Sequence[int], continuation: Se
             case Failed() if not done.done():
                 done.set_exception(event.to_error())
 
-    number = generation.loop.submit(request, take)
+    number = generation.submit(request, take)
     try:
         await done
     finally:

@@ -11,6 +11,7 @@ from pagantic_common.telemetry.clock import SystemClock
 from services.inference.adapters.jinja_chat_template import JinjaChatTemplate
 from services.inference.adapters.llama_cpp_engine import EngineOptions, LlamaCppEngine
 from services.inference.adapters.llguidance_constraints import LlguidanceCompiler, Workers
+from services.inference.adapters.shared_prompt_folder import read_shared_prompts
 from services.inference.app.engine_loop import EngineLoop
 from services.inference.app.generation import Generation
 from services.inference.app.prepared_request import RequestPreparer
@@ -27,6 +28,14 @@ async def load_generation(
     """Load a model and start its engine loop."""
     engine = await asyncio.to_thread(LlamaCppEngine, path, info, options)
     template = JinjaChatTemplate(engine.chat_template, bos_token=engine.bos_text, eos_token=engine.eos_text)
+    requests = await asyncio.to_thread(
+        RequestPreparer,
+        engine,
+        template,
+        may_draft=settings.drafting,
+        new_seed=_new_seed,
+        shared_prompts=read_shared_prompts(settings.shared_prompt_folder),
+    )
     clock = SystemClock()
     loop = EngineLoop(
         engine,
@@ -39,7 +48,7 @@ async def load_generation(
     )
     return Generation(
         loop=loop,
-        requests=RequestPreparer(engine, template, may_draft=settings.drafting, new_seed=_new_seed),
+        requests=requests,
         constraints=LlguidanceCompiler(
             engine.vocab, workers, cache_bytes=settings.constraint_cache_mib * MIB, monotonic_s=clock.monotonic_s
         ),

@@ -23,6 +23,8 @@ REQUESTS = st.fixed_dictionaries(
         "max_tokens": st.integers(1, 20),
         "priority": st.integers(-2, 2),
         "may_draft": st.booleans(),
+        "owner": st.integers(0, 2),
+        "shared_tokens": st.integers(0, 6),
         "at": st.integers(0, 10),
         "cancel_after": st.none() | st.integers(0, 8),
         "expires_after": st.none() | st.integers(0, 8),
@@ -57,6 +59,8 @@ def play(options, requests):
                     max_tokens=request["max_tokens"],
                     priority=request["priority"],
                     may_draft=request["may_draft"],
+                    owner=request["owner"],
+                    shared_tokens=min(request["shared_tokens"], len(request["prompt"])),
                     deadline=Deadline() if expires is None else Deadline(now + expires),
                 )
                 numbers[number] = index

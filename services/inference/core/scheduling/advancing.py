@@ -80,7 +80,7 @@ class Advancing:
             if step.finish_reason is not None:
                 self._seating.remove(branch)
                 return
-            branch.tokens.extend(step.tokens)
+            branch.extend(step.tokens)
             matched = common_length(step.tokens, draft[accepted:], len(draft))
             branch.computed += matched
             accepted += matched
@@ -116,13 +116,14 @@ class Advancing:
         self, branch: Branch, candidates: list[Candidate], token: int, row: Row, events: list[SchedulerEvent]
     ) -> None:
         """Let the candidates that drew another token continue in a branch of their own."""
-        other = Branch(branch.ticket, [], branch.output.fork(), candidates)
+        other = Branch(branch.ticket, [], [], branch.output.fork(), candidates)
         step = other.output.accept(token, row)
         self._report(other, step, events)
         if step.finish_reason is not None:
             return
         assert branch.sequence_id is not None  # noqa: S101 - it was just computed
-        other.tokens = [*branch.tokens, *step.tokens]
+        other.tokens, other.keys = list(branch.tokens), list(branch.keys)
+        other.extend(step.tokens)
         other.sequence_id = self._seating.tree.fork(branch.sequence_id, branch.computed)
         if other.sequence_id is not None:
             other.computed = branch.computed

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from services.inference.core.scheduling.branches import Branch
+from services.inference.core.scheduling.cache_owners import cache_keys
 from services.inference.core.scheduling.drafting import StepCosts
 
 _SHORT = 16  # pending tokens up to which a branch is served with the decoding branches
@@ -40,6 +41,12 @@ class Work:
     def tokens(self) -> int:
         """Tokens in the batch."""
         return self.size + len(self.draft)
+
+    @property
+    def keys(self) -> list[int]:
+        """The keys of these tokens in the cache, until the branch continues."""
+        computed, owner = self.slice.position, self.branch.ticket.request.owner
+        return self.branch.keys[computed : computed + self.size] + cache_keys(self.draft, owner)
 
     def plan_slice(self) -> Slice:
         """Fix and return the slice for the engine, once the plan is made."""
@@ -121,5 +128,5 @@ def _computes_next(item: Work, branch: Branch) -> bool:
     return (
         not other.ticket.is_prompted
         and other.computed <= branch.computed < other.computed + item.size
-        and other.tokens[:length] == branch.tokens[:length]
+        and other.keys[:length] == branch.keys[:length]
     )

@@ -154,7 +154,7 @@ class Scheduler:
             # If another branch has just failed the request, this one has no sequence any more.
             if wanted and item.branch.sequence_id is not None:
                 if _is_worth_keeping(item.branch):
-                    self._memo.keep(item.branch.tokens, rows[0])
+                    self._memo.keep(item.branch.keys, rows[0])
                 self._advancing.advance(item.branch, item.draft, rows, events)
         return events
 
@@ -235,21 +235,21 @@ class Scheduler:
         while known:
             for branch in known:
                 if branch.sequence_id is not None:
-                    self._advancing.advance(branch, [], self._memo.row(branch.tokens)[np.newaxis], events)
+                    self._advancing.advance(branch, [], self._memo.row(branch.keys)[np.newaxis], events)
             known = [branch for branch in self._seating.seated() if self._has_row(branch)]
 
     def _has_row(self, branch: Branch) -> bool:
-        if branch.pending > 1 or not _is_worth_keeping(branch) or branch.tokens not in self._memo:
+        if branch.pending > 1 or not _is_worth_keeping(branch) or branch.keys not in self._memo:
             return False
         length = len(branch.tokens)
-        if branch.pending and self.tree.shared_length(branch.tokens, length) == length:
+        if branch.pending and self.tree.shared_length(branch.keys, length) == length:
             self._seating.share_again(branch, length)
         return branch.pending == 0
 
     def _count_computed(self, item: Work) -> None:
         """Record that the tokens of an item were computed."""
         branch, ticket = item.branch, item.branch.ticket
-        self.tree.append(item.slice.sequence_id, item.slice.tokens)
+        self.tree.append(item.slice.sequence_id, item.keys)
         branch.computed += item.size
         branch.last_served = self._steps
         ticket.rows += item.tokens

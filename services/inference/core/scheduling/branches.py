@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -10,6 +10,7 @@ from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import Cancelled, DeadlineExceeded, ErrorCode, Internal, InvalidRequest, Unavailable
 from services.inference.core.decoding.output import Output
 from services.inference.core.generation import FinishReason, TokenLogprob
+from services.inference.core.scheduling.cache_owners import SHARED_OWNER, cache_keys
 from services.inference.core.scheduling.drafting import Drafter
 
 
@@ -17,7 +18,8 @@ from services.inference.core.scheduling.drafting import Drafter
 class DecodeRequest:
     """A prompt of at least one token, and how to continue it.
 
-    `draws` has a random stream in [0, 1) per candidate. The `drafter` is used only for a single candidate.
+    `draws` has a random stream in [0, 1) per candidate. The `drafter` is used only for a single candidate. The first
+    `shared_tokens` of the prompt are shared with every owner, the others only within requests of the same `owner`.
     """
 
     tokens: tuple[int, ...]
@@ -27,6 +29,8 @@ class DecodeRequest:
     priority: int = 0
     deadline: Deadline = field(default_factory=Deadline)
     drafter: Drafter | None = None
+    owner: int = SHARED_OWNER
+    shared_tokens: int = 0
 
 
 @dataclass(slots=True)
@@ -39,10 +43,14 @@ class Candidate:
 
 
 class Branch:
-    """Candidates that have sampled the same tokens so far; `tokens` from `computed` on are pending."""
+    """Candidates that have sampled the same tokens so far; `tokens` from `computed` on are pending.
+
+    The cache knows its tokens by their `keys`.
+    """
 
     __slots__ = (
         "candidates",
+        "keys",
         "computed",
         "drafter",
         "is_deferred",
@@ -53,9 +61,12 @@ class Branch:
         "tokens",
     )
 
-    def __init__(self, ticket: Ticket, tokens: list[int], output: Output, candidates: list[Candidate]) -> None:
+    def __init__(
+        self, ticket: Ticket, tokens: list[int], keys: list[int], output: Output, candidates: list[Candidate]
+    ) -> None:
         self.ticket = ticket
         self.tokens = tokens
+        self.keys = keys
         self.output = output
         self.candidates = candidates
         self.computed = 0
@@ -68,6 +79,11 @@ class Branch:
     def pending(self) -> int:
         """Tokens to compute before the next logits; at least one."""
         return len(self.tokens) - self.computed
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Add sampled or forced tokens."""
+        self.keys.extend(cache_keys(tokens, self.ticket.request.owner))
+        self.tokens.extend(tokens)
 
     @property
     def rank(self) -> tuple[int, int, int]:
@@ -97,7 +113,10 @@ class Ticket:
 
     def root(self) -> Branch:
         """Return the first branch, with all candidates."""
-        branch = Branch(self, list(self.request.tokens), self.request.output, list(self.candidates))
+        request = self.request
+        shared, own = request.tokens[: request.shared_tokens], request.tokens[request.shared_tokens :]
+        keys = [*shared, *cache_keys(own, request.owner)]
+        branch = Branch(self, list(request.tokens), keys, request.output, list(self.candidates))
         if len(self.candidates) == 1:
             branch.drafter = self.request.drafter
         return branch

@@ -4,7 +4,7 @@ Theory of operation. A node is a run of tokens whose cells exist once in the uni
 from the root, and ends where a node ends. A sequence shares the computed tokens of another one by a copy, which costs
 no cell. Finished sequences stay as idle ones, so that later sequences can share their tokens. The least recently used
 leaves of idle sequences make room, and are parked in host memory if they are long enough. The tree appends the
-operations on the engine's cache to `operations`, in order.
+operations on the engine's cache to `operations`, in order. Tokens stand here as their keys (see `cache_owners.py`).
 
 Invariants:
     1. A node is held by at least one sequence; a node's holders hold its parent too.

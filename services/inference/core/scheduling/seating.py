@@ -58,10 +58,10 @@ class Seating:
     def share_again(self, branch: Branch, limit: int) -> None:
         """Let a branch share the tokens that other branches have computed since it was seated."""
         branch.is_deferred = False
-        if branch.sequence_id is None or branch.computed >= self.tree.shared_length(branch.tokens, limit):
+        if branch.sequence_id is None or branch.computed >= self.tree.shared_length(branch.keys, limit):
             return
         self.tree.close(branch.sequence_id)
-        branch.sequence_id = self.tree.share(branch.tokens, limit)
+        branch.sequence_id = self.tree.share(branch.keys, limit)
         branch.computed = 0
         if branch.sequence_id is not None:
             branch.computed = self.tree.length(branch.sequence_id)
@@ -119,7 +119,7 @@ class Seating:
 
     def _seat(self, branch: Branch) -> bool:
         """Give a branch a sequence if the cache has room for all pending tokens, its own and the others'."""
-        sequence_id = self.tree.share(branch.tokens, self._needed_length(branch))
+        sequence_id = self.tree.share(branch.keys, self._needed_length(branch))
         if sequence_id is None:
             return False
         computed = self.tree.length(sequence_id)
@@ -132,4 +132,4 @@ class Seating:
 
     def _needed_length(self, branch: Branch) -> int:
         """Return how many tokens may come from the cache; the last is computed for its row, unless that is kept."""
-        return len(branch.tokens) - (branch.tokens not in self.memo)
+        return len(branch.tokens) - (branch.keys not in self.memo)

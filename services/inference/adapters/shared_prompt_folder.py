@@ -1,0 +1,42 @@
+"""The prompts that the operator declares shared: `<name>.txt` and `<name>.md` of a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pagantic_common.domain.errors import InvalidRequest
+
+SUFFIXES = (".md", ".txt")
+MAX_PROMPTS = 64
+MAX_PROMPT_BYTES = 256 * 1024
+
+
+def read_shared_prompts(folder: str) -> list[str]:
+    """Return the texts of a folder, without space at their ends; none for an empty name.
+
+    Raises InvalidRequest with the name of a folder or file that cannot be used.
+    """
+    if not folder:
+        return []
+    try:
+        paths = sorted(path for path in Path(folder).iterdir() if path.suffix in SUFFIXES and path.is_file())
+    except OSError as error:
+        raise InvalidRequest(f"the folder of shared prompts {folder!r} cannot be read: {error.strerror}") from None
+    if len(paths) > MAX_PROMPTS:
+        raise InvalidRequest(f"the folder of shared prompts {folder!r} has {len(paths)} of them; at most {MAX_PROMPTS}")
+    return [_read(path) for path in paths]
+
+
+def _read(path: Path) -> str:
+    try:
+        data = path.read_bytes()
+        if len(data) > MAX_PROMPT_BYTES:
+            raise InvalidRequest(
+                f"the shared prompt {path.name!r} has {len(data)} bytes; at most {MAX_PROMPT_BYTES}"
+            )
+        text = data.decode("utf-8-sig").rstrip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"the shared prompt {path.name!r} cannot be read: {error}") from None
+    if not text:
+        raise InvalidRequest(f"the shared prompt {path.name!r} is empty")
+    return text
