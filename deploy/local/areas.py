@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pagantic_common.domain.defaults import HOST, PORTS
+from pagantic_common.rpc.access.tenant_tokens import write_key_pair
+from pagantic_common.settings import Auth
 
 MAX_PORT = 65535
+SIGNING_KEY_VARIABLE = "PAGANTIC_ORCHESTRATOR_SIGNING_KEY_FILE"
 _LISTENS_ANYWHERE = ("0.0.0.0", "::", "[::]")  # noqa: S104 - compared with, not bound
 
 
@@ -53,7 +56,10 @@ def _read_area(name: str, default_port: int, environment: Mapping[str, str]) -> 
 
 
 def child_environment(areas: tuple[Area, ...], state: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of the services: variables that are missing get values for `areas` and `state`."""
+    """Return the environment of the services: variables that are missing get values for `areas` and `state`.
+
+    Where callers need API keys, it makes the keys of tenant tokens too.
+    """
     address_of = {area.name: area.address for area in areas}
     defaults = {
         f"PAGANTIC_ORCHESTRATOR_{name.upper()}_ADDRESS": address
@@ -64,4 +70,8 @@ def child_environment(areas: tuple[Area, ...], state: Path, environment: Mapping
         defaults[f"PAGANTIC_{name}_INFERENCE_ADDRESS"] = address_of["inference"]
     defaults["PAGANTIC_ORCHESTRATOR_JOURNAL_URL"] = f"sqlite:///{state / 'orchestrator' / 'journal.sqlite3'}"
     defaults["PAGANTIC_CONTEXT_DATA_FOLDER"] = str(state / "context")
+    auth = environment.get("PAGANTIC_ORCHESTRATOR_AUTH") or environment.get("PAGANTIC_AUTH")
+    if auth == Auth.KEYS and not environment.get(SIGNING_KEY_VARIABLE):
+        signing, verifying = write_key_pair(state / "identity")
+        defaults |= {SIGNING_KEY_VARIABLE: str(signing), "PAGANTIC_VERIFYING_KEYS_FILE": str(verifying)}
     return {**defaults, **environment}

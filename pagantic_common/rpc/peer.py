@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import grpc
 
 from pagantic_common.domain.calls.breaker import Breaker
+from pagantic_common.domain.calls.principal import Principal
 from pagantic_common.domain.errors import Cancelled, DeadlineExceeded, PaganticError
 from pagantic_common.rpc.call import call_stream, call_unary
 from pagantic_common.rpc.channel import MAX_RECONNECT_S
@@ -27,14 +28,21 @@ from pagantic_common.rpc.status import UNREACHABLE_RETRY_AFTER_S, Unreachable
 from pagantic_common.telemetry.logging import get_logger
 from pagantic_common.telemetry.metrics import make_counter
 from pagantic_common.telemetry.names import RPC_REFUSED_CALLS
-from pagantic_common.telemetry.scope import current_deadline
+from pagantic_common.telemetry.scope import current_deadline, current_principal
 
 ResponseT = TypeVar("ResponseT")
+
+Credentials = Callable[[str, Principal], str]
 
 RECONNECT_S = 1.5 * MAX_RECONNECT_S  # gRPC waits up to a fifth longer than its maximum, and connecting takes time
 
 log = get_logger(__name__)
 refused_calls = make_counter(RPC_REFUSED_CALLS, "Calls that were not made, because the service does not answer")
+
+
+def pass_on(_name: str, caller: Principal) -> str:
+    """Return the credentials of a service that works for its callers alone."""
+    return caller.tenant_token
 
 
 class Peer:
@@ -44,6 +52,7 @@ class Peer:
         name: Name of the service, for messages.
         channel: The channel to the service; its connections report whether the service serves.
         patience_s: Longest time that one call waits for the service, in all its waits together; 0 never waits.
+        credentials: Returns the `authorization` of a call for the current caller, by the peer's name.
         now_s: Monotonic time.
     """
 
@@ -53,9 +62,11 @@ class Peer:
         channel: grpc.aio.Channel,
         *,
         patience_s: float,
+        credentials: Credentials = pass_on,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
+        self._credentials = credentials
         self._channel = channel
         self._patience_s = patience_s
         self._breaker = Breaker()
@@ -74,7 +85,9 @@ class Peer:
         while True:
             await self._admit(patience)
             try:
-                response = await call_unary(self.name, method, request, timeout_s)
+                response = await call_unary(
+                    self.name, method, request, timeout_s, credentials=self._current_credentials()
+                )
             except PaganticError as error:
                 self._note(error)
                 if not patience.allows_another(error):
@@ -101,7 +114,8 @@ class Peer:
         patience = self._patience_for(method)
         while True:
             await self._admit(patience)
-            responses = call_stream(self.name, method, request, timeout_s)
+            credentials = self._current_credentials()
+            responses = call_stream(self.name, method, request, timeout_s, credentials=credentials)
             try:
                 first = [await anext(responses)]
             except StopAsyncIteration:
@@ -113,6 +127,9 @@ class Peer:
                 continue
             self._note(None)
             return first, responses
+
+    def _current_credentials(self) -> str:
+        return self._credentials(self.name, current_principal())
 
     def _patience_for(self, method: object) -> _Patience:
         attempts = 1

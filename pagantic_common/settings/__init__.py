@@ -35,6 +35,7 @@ class Auth(StrEnum):
     LOCAL = "local"
     NONE = "none"
     KEYS = "keys"
+    TOKENS = "tokens"
 
 
 class LogFormat(StrEnum):
@@ -68,7 +69,7 @@ class ServiceSettings(BaseSettings):
     auth: Auth = Field(
         Auth.LOCAL,
         validate_default=True,
-        description="who may call: local (this machine, everybody on it), none (everybody), or keys (API keys)",
+        description="who may call: local (this machine, everybody on it), none (everybody), keys (API keys), or tokens",
     )
     port: int = Field(ge=0, le=65535, description="port to listen on; 0 takes a free one")
     max_message_bytes: int = Field(MAX_MESSAGE_BYTES, ge=1024, description="largest message taken or sent")
@@ -92,7 +93,7 @@ class ServiceSettings(BaseSettings):
     @classmethod
     def _check_auth(cls, auth: Auth, info: ValidationInfo) -> Auth:
         if auth not in cls.known_auth:
-            raise ValueError(f"this service knows {' and '.join(cls.known_auth)} only")
+            raise ValueError(f"this service knows {', '.join(cls.known_auth)} only")
         host = str(info.data.get("host", HOST))
         if auth is Auth.LOCAL and not is_loopback(host):
             others = " or ".join(way for way in cls.known_auth if way is not Auth.LOCAL)
@@ -135,6 +136,30 @@ class ServiceSettings(BaseSettings):
         return is_loopback(self.host)
 
 
+class InnerSettings(ServiceSettings):
+    """The settings of every service behind the orchestrator."""
+
+    known_auth: ClassVar[tuple[Auth, ...]] = (Auth.LOCAL, Auth.NONE, Auth.TOKENS)
+
+    verifying_keys_file: Path | None = Field(
+        None,
+        validate_default=True,
+        description="PEM file of the orchestrators' public keys, which verify tenant tokens; AUTH=tokens needs it",
+    )
+
+    @field_validator("verifying_keys_file", mode="before")
+    @classmethod
+    def _empty_is_none(cls, value: Any) -> Any:
+        return value or None
+
+    @field_validator("verifying_keys_file")
+    @classmethod
+    def _check_verifying_keys_file(cls, path: Path | None, info: ValidationInfo) -> Path | None:
+        if path is None and info.data.get("auth") is Auth.TOKENS:
+            raise ValueError("AUTH=tokens needs a file of public keys")
+        return path
+
+
 class CallerSettings(ServiceSettings):
     """The settings of every service that calls others."""
 
@@ -148,7 +173,11 @@ class CallerSettings(ServiceSettings):
 
 
 # Services can share every setting but the ports: two services cannot listen on one port.
-SHARED_SETTINGS = frozenset(CallerSettings.model_fields) - {"port", "metrics_port", "admin_port"}
+SHARED_SETTINGS = frozenset(CallerSettings.model_fields | InnerSettings.model_fields) - {
+    "port",
+    "metrics_port",
+    "admin_port",
+}
 
 
 def known_names(cls: type[BaseSettings]) -> frozenset[str]:

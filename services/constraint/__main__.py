@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from pagantic.constraint.v1 import constraint_service_pb2_grpc as pb_grpc
+from pagantic_common.rpc.access.tenant_tokens import read_tenant_tokens
 from pagantic_common.rpc.channel import open_channel
 from pagantic_common.rpc.server import Program, Registration
 from pagantic_common.telemetry.clock import SystemClock
@@ -43,7 +44,8 @@ async def open_app(settings: ConstraintSettings) -> AsyncIterator[Sequence[Regis
             clock=SystemClock(),
         )
         servicer = ConstraintServicer(constraints)
-        yield [Registration(SERVICE_NAME, partial(pb_grpc.add_ConstraintServiceServicer_to_server, servicer), SCOPES)]
+        add_to = partial(pb_grpc.add_ConstraintServiceServicer_to_server, servicer)
+        yield [Registration(SERVICE_NAME, add_to, SCOPES, read_tenant_tokens("constraint", settings))]
 
 
 PROGRAM = Program("constraint", ConstraintSettings, open_app)

@@ -9,11 +9,11 @@ from pydantic import Field, ImportString
 from pydantic_settings import SettingsConfigDict
 
 from pagantic_common.domain.defaults import PORTS, local_address
-from pagantic_common.settings import CallerSettings
+from pagantic_common.settings import CallerSettings, InnerSettings
 from services.constraint.core.model import Limits
 
 
-class ConstraintSettings(CallerSettings):
+class ConstraintSettings(InnerSettings, CallerSettings):
     """Read from PAGANTIC_CONSTRAINT_<NAME>."""
 
     model_config = SettingsConfigDict(env_prefix="PAGANTIC_CONSTRAINT_", frozen=True, extra="ignore")

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, closing
 from functools import partial
 
 from pagantic.context.v1 import context_service_pb2_grpc as pb_grpc
+from pagantic_common.rpc.access.tenant_tokens import read_tenant_tokens
 from pagantic_common.rpc.channel import open_channel
 from pagantic_common.rpc.server import Program, Registration
 from pagantic_common.telemetry.clock import SystemClock
@@ -35,7 +36,15 @@ async def open_app(settings: ContextSettings) -> AsyncIterator[Sequence[Registra
             building = ContextBuilding(retrieval, counter, settings.default_max_tokens)
             servicer = ContextServicer(library, retrieval, building)
             add_to = partial(pb_grpc.add_ContextServiceServicer_to_server, servicer)
-            yield [Registration(SERVICE_NAME, add_to, SCOPES, why_not_ready=store.why_not_ready)]
+            yield [
+                Registration(
+                    SERVICE_NAME,
+                    add_to,
+                    SCOPES,
+                    read_tenant_tokens("context", settings),
+                    why_not_ready=store.why_not_ready,
+                )
+            ]
 
 
 PROGRAM = Program("context", ContextSettings, open_app)

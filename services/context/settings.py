@@ -9,11 +9,11 @@ from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from pagantic_common.domain.defaults import PORTS, local_address
-from pagantic_common.settings import CallerSettings, state_folder
+from pagantic_common.settings import CallerSettings, InnerSettings, state_folder
 from services.context.core.document import IngestBounds
 
 
-class ContextSettings(CallerSettings):
+class ContextSettings(InnerSettings, CallerSettings):
     """The settings of the context service."""
 
     model_config = SettingsConfigDict(env_prefix="PAGANTIC_CONTEXT_", frozen=True, extra="ignore")

@@ -8,13 +8,13 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 from pydantic_settings import SettingsConfigDict
 
-from pagantic_common.settings import ServiceSettings
+from pagantic_common.settings import InnerSettings
 
 AUTO: Literal["auto"] = "auto"
 ExpandedPath = Annotated[str, AfterValidator(os.path.expanduser)]  # a shell expands no ~ in quotes or .env files
 
 
-class InferenceSettings(ServiceSettings):
+class InferenceSettings(InnerSettings):
     """The settings of the inference service."""
 
     model_config = SettingsConfigDict(frozen=True, extra="ignore", env_prefix="PAGANTIC_INFERENCE_")

@@ -20,13 +20,13 @@ from pagantic_common.telemetry.names import (
     ORCHESTRATOR_MAX_EXECUTIONS,
     ORCHESTRATOR_RUNNING_EXECUTIONS,
 )
-from services.orchestrator.adapters.admin_key_file import read_admin_keys
 from services.orchestrator.adapters.custom_steps import load_custom_steps
 from services.orchestrator.adapters.grpc_constraint import GrpcConstraint
 from services.orchestrator.adapters.grpc_context import GrpcContext
 from services.orchestrator.adapters.grpc_inference import GrpcInference
 from services.orchestrator.adapters.grpc_tools import GrpcTools
 from services.orchestrator.adapters.journal.sql_journal import SqlJournal
+from services.orchestrator.adapters.key_files import read_admin_keys, tenant_credentials
 from services.orchestrator.adapters.prompt_folder import PromptFolder
 from services.orchestrator.adapters.readiness import Readiness
 from services.orchestrator.app.executions import Executions
@@ -120,12 +120,12 @@ def _services(
     custom_steps: Mapping[str, CustomStep],
 ) -> Services:
     inference, constraint, context, rerank, tools = channels
-    patience_s = settings.connect_patience_s
+    patience_s, credentials = settings.connect_patience_s, tenant_credentials(settings.signing_key_file)
     return Services(
-        inference=GrpcInference(inference, patience_s, settings.busy_patience_s),
-        constraint=GrpcConstraint(constraint, patience_s),
-        tools=GrpcTools(tools, patience_s),
-        context=GrpcContext(context, rerank, patience_s),
+        inference=GrpcInference(inference, patience_s, settings.busy_patience_s, credentials),
+        constraint=GrpcConstraint(constraint, patience_s, credentials),
+        tools=GrpcTools(tools, patience_s, credentials),
+        context=GrpcContext(context, rerank, patience_s, credentials),
         prompts=prompts,
         summaries=journal,
         planner=settings.planner,

@@ -22,12 +22,17 @@ class OrchestratorSettings(CallerSettings):
     """The settings."""
 
     model_config = SettingsConfigDict(frozen=True, extra="ignore", env_prefix="PAGANTIC_ORCHESTRATOR_")
-    known_auth: ClassVar[tuple[Auth, ...]] = tuple(Auth)
+    known_auth: ClassVar[tuple[Auth, ...]] = (Auth.LOCAL, Auth.NONE, Auth.KEYS)
 
     admin_key_file: Path | None = Field(
         None,
         validate_default=True,
         description="file of the operator's own API keys, one for each line; AUTH=keys needs it",
+    )
+    signing_key_file: Path | None = Field(
+        None,
+        validate_default=True,
+        description="PEM file of the private key that signs tenant tokens for the other services; AUTH=keys needs it",
     )
     port: int = Field(50051, ge=0, le=65535, description="port to listen on")
     inference_address: str = Field("127.0.0.1:50052", description="address of the inference service")
@@ -131,6 +136,13 @@ class OrchestratorSettings(CallerSettings):
             raise ValueError("AUTH=keys needs a first key: put the output of `pagantic keys new` into this file")
         return path
 
+    @field_validator("signing_key_file")
+    @classmethod
+    def _check_signing_key_file(cls, path: Path | None, info: ValidationInfo) -> Path | None:
+        if path is None and info.data.get("auth") is Auth.KEYS:
+            raise ValueError("AUTH=keys needs an Ed25519 key, so that the other services can tell tenants apart")
+        return path
+
     @field_validator("prices", mode="before")
     @classmethod
     def _parse_prices(cls, value: Any) -> Any:
@@ -155,7 +167,7 @@ class OrchestratorSettings(CallerSettings):
             raise ValueError(f"{wrong!r} must be name=package.module:function")
         return {name: path for name, _, path in pairs}
 
-    @field_validator("prompt_folder", "admin_key_file", "journal_url_file", mode="before")
+    @field_validator("prompt_folder", "admin_key_file", "signing_key_file", "journal_url_file", mode="before")
     @classmethod
     def _empty_is_none(cls, value: Any) -> Any:
         return value or None

@@ -6,10 +6,10 @@ from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from pagantic_common.domain.defaults import PORTS
-from pagantic_common.settings import ServiceSettings
+from pagantic_common.settings import InnerSettings
 
 
-class RerankSettings(ServiceSettings):
+class RerankSettings(InnerSettings):
     """The settings of the rerank service."""
 
     model_config = SettingsConfigDict(env_prefix="PAGANTIC_RERANK_", frozen=True, extra="ignore")

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from pagantic.tools.v1 import tools_service_pb2_grpc as pb_grpc
+from pagantic_common.rpc.access.tenant_tokens import read_tenant_tokens
 from pagantic_common.rpc.server import Program, Registration
 from pagantic_common.telemetry.clock import SystemClock
 from services.tools.adapters.builtin_tools import builtin_tools
@@ -30,7 +31,10 @@ async def open_app(settings: ToolsSettings) -> AsyncIterator[Sequence[Registrati
     servicer = ToolServicer(registry, ToolExecutor(registry, clock, limits), clock)
     yield [
         Registration(
-            "pagantic.tools.v1.ToolService", partial(pb_grpc.add_ToolServiceServicer_to_server, servicer), SCOPES
+            "pagantic.tools.v1.ToolService",
+            partial(pb_grpc.add_ToolServiceServicer_to_server, servicer),
+            SCOPES,
+            read_tenant_tokens("tools", settings),
         )
     ]
 

@@ -6,10 +6,10 @@ from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from pagantic_common.domain.defaults import PORTS
-from pagantic_common.settings import ServiceSettings
+from pagantic_common.settings import InnerSettings
 
 
-class ToolsSettings(ServiceSettings):
+class ToolsSettings(InnerSettings):
     """The settings of the tools service."""
 
     model_config = SettingsConfigDict(env_prefix="PAGANTIC_TOOLS_", frozen=True, extra="ignore")

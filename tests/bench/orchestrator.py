@@ -27,6 +27,7 @@ from pagantic.inference.v1 import inference_service_pb2_grpc as inference_grpc
 from pagantic.orchestrator.v1 import execution_pb2, orchestrator_service_pb2_grpc
 from pagantic_common.client import chat_request
 from pagantic_common.domain.calls.api_keys import make_key
+from pagantic_common.rpc.access.tenant_tokens import write_key_pair
 from pagantic_common.telemetry.names import AUTHORIZATION_KEY
 from services.orchestrator.ports.journal import Durability
 from tests.bench.ours import running_service
@@ -157,8 +158,11 @@ async def _run() -> None:
         key, file = make_key(os.urandom).text, Path(folder) / "key"
         file.write_text(key)
         settings = {**shared, "journal_url": f"sqlite:///{file}.sqlite3", "durability": Durability.PROCESS.value}
-        settings |= {"auth": "keys", "admin_key_file": str(file)}
-        await _measure_orchestrator("the orchestrator, durability process, with an API key", settings, key)
+        signing, _verifying = write_key_pair(Path(folder) / "identity")
+        settings |= {"auth": "keys", "admin_key_file": str(file), "signing_key_file": str(signing)}
+        await _measure_orchestrator(
+            "the orchestrator, durability process, with an API key and tenant tokens", settings, key
+        )
     await server.stop(None)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from pagantic_common.rpc.access.tenant_tokens import write_key_pair
 from tests.support.killing import Processes
 from tests.support.live_requests import ingest
 from tests.support.ports import free_ports
@@ -22,12 +23,14 @@ class System:
     def __init__(self, state):
         self.ports = dict(zip(AREAS, free_ports(len(AREAS)), strict=True))
         self.state = state
+        self.signing_key, self.verifying_keys = write_key_pair(state / "identity")
         self.environment = {key: value for key, value in os.environ.items() if not key.startswith("PAGANTIC_")}
         self.environment |= {f"PAGANTIC_{area.upper()}_PORT": str(port) for area, port in self.ports.items()}
         self.environment |= {
             "PAGANTIC_STATE": str(state),
             "PAGANTIC_ORCHESTRATOR_JOURNAL_URL": f"sqlite:///{state / 'journal.sqlite3'}",
             "PAGANTIC_CONTEXT_DATA_FOLDER": str(state / "context"),
+            "PAGANTIC_VERIFYING_KEYS_FILE": str(self.verifying_keys),
             "PAGANTIC_ADDRESS": self.address("orchestrator"),
             "PAGANTIC_CONTEXT_ADDRESS": self.address("context"),
             "PAGANTIC_TOOLS_ADDRESS": self.address("tools"),

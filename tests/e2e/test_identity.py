@@ -27,7 +27,14 @@ class Guarded:
         file.write_text(self.admin)
         journal = f"sqlite:///{folder / 'journal.sqlite3'}"
         self.process = ServiceProcess(
-            "orchestrator", system, self.log, auth="keys", admin_key_file=file, journal_url=journal, **settings
+            "orchestrator",
+            system,
+            self.log,
+            auth="keys",
+            admin_key_file=file,
+            signing_key_file=system.signing_key,
+            journal_url=journal,
+            **settings,
         )
 
     def run(self, *command, key, **more):
@@ -94,8 +101,16 @@ def test_two_tenants_see_nothing_of_each_other(guarded):
     ("settings", "words"),
     [
         ({"PAGANTIC_ORCHESTRATOR_HOST": ANYWHERE}, ("PAGANTIC_ORCHESTRATOR_AUTH", "none or keys")),
-        ({"PAGANTIC_ORCHESTRATOR_AUTH": "keys"}, ("PAGANTIC_ORCHESTRATOR_ADMIN_KEY_FILE", "pagantic keys new")),
-        ({"PAGANTIC_TOOLS_AUTH": "keys"}, ("PAGANTIC_TOOLS_AUTH", "local and none only")),
+        (
+            {"PAGANTIC_ORCHESTRATOR_AUTH": "keys", "PAGANTIC_ORCHESTRATOR_SIGNING_KEY_FILE": "k"},
+            ("PAGANTIC_ORCHESTRATOR_ADMIN_KEY_FILE", "pagantic keys new"),
+        ),
+        (
+            {"PAGANTIC_ORCHESTRATOR_AUTH": "keys", "PAGANTIC_ORCHESTRATOR_ADMIN_KEY_FILE": "k"},
+            ("PAGANTIC_ORCHESTRATOR_SIGNING_KEY_FILE", "Ed25519"),
+        ),
+        ({"PAGANTIC_TOOLS_AUTH": "keys"}, ("PAGANTIC_TOOLS_AUTH", "local, none, tokens only")),
+        ({"PAGANTIC_TOOLS_AUTH": "tokens", "PAGANTIC_VERIFYING_KEYS_FILE": ""}, ("VERIFYING_KEYS_FILE", "public keys")),
     ],
 )
 def test_a_service_does_not_start_before_it_knows_who_may_call(system, settings, words):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 DEFAULT_TENANT = "default"
@@ -13,6 +13,7 @@ class PrincipalKind(StrEnum):
 
     LOCAL = "local"  # it did not have to: the service runs without identity
     API_KEY = "api_key"
+    SERVICE = "service"  # another service of the system, which works for a tenant
 
 
 class Scope(StrEnum):
@@ -36,6 +37,7 @@ class Principal:
         scopes: What it may do.
         key_id: The credentials that it used; empty for none.
         expires_at: When these expire, in seconds since 1970; None for never.
+        tenant_token: The token that a service passes on to the services that it calls for this caller; empty for none.
     """
 
     tenant: str
@@ -44,6 +46,12 @@ class Principal:
     scopes: frozenset[Scope]
     key_id: str = ""
     expires_at: float | None = None
+    tenant_token: str = field(default="", repr=False)
 
 
 LOCAL = Principal(DEFAULT_TENANT, "local", PrincipalKind.LOCAL, frozenset(Scope))
+
+
+def work_of(tenant: str) -> Principal:
+    """Return the caller for work that goes on for a tenant, whoever began it."""
+    return Principal(tenant, "", PrincipalKind.SERVICE, frozenset())

@@ -26,7 +26,13 @@ Metadata = Sequence[tuple[str, str | bytes]]
 
 
 class Authenticator(Protocol):
-    """Knows callers by their credentials."""
+    """Knows callers by their credentials.
+
+    Attributes:
+        is_rechecked: Whether the credentials of running calls are checked again.
+    """
+
+    is_rechecked: bool
 
     async def authenticate(self, credentials: str) -> Principal:
         """Return the caller; `credentials` is the call's `authorization`, empty without one.
@@ -107,6 +113,10 @@ class Gate:
         if door.scope not in principal.scopes:
             log.warning("denied", method=method, subject=principal.subject, tenant=principal.tenant, scope=door.scope)
             raise PermissionDenied(f"{method} needs the scope {door.scope.value!r}", code=ErrorCode.AUTH_DENIED)
+        if not door.authenticator.is_rechecked:
+            with work_scope(principal=principal):
+                yield Admitted(is_watched=False)
+            return
         admitted = Admitted(is_watched=True)
         watch = _Watch(door.authenticator, credentials, principal.expires_at, admitted)
         watch.start()

@@ -31,9 +31,7 @@ def _read(path: Path) -> str:
     try:
         data = path.read_bytes()
         if len(data) > MAX_PROMPT_BYTES:
-            raise InvalidRequest(
-                f"the shared prompt {path.name!r} has {len(data)} bytes; at most {MAX_PROMPT_BYTES}"
-            )
+            raise InvalidRequest(f"the shared prompt {path.name!r} has {len(data)} bytes; at most {MAX_PROMPT_BYTES}")
         text = data.decode("utf-8-sig").rstrip()
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"the shared prompt {path.name!r} cannot be read: {error}") from None

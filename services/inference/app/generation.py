@@ -5,21 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from functools import partial
 
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import InvalidRequest
-from pagantic_common.telemetry.scope import current_principal
 from services.inference.app.answer_stream import AnswerStream
-from services.inference.app.engine_loop import Deliver, EngineLoop
+from services.inference.app.engine_loop import EngineLoop
 from services.inference.app.preparation import Preparation
 from services.inference.app.prepared_request import PreparedRequest, RequestPreparer
 from services.inference.app.workload import Load
 from services.inference.core.generation import ChatPrompt, Event, InferenceRequest
 from services.inference.core.prompts.tool_calls import call_constraint
-from services.inference.core.scheduling.branches import DecodeRequest
-from services.inference.core.scheduling.cache_owners import CacheOwners
 from services.inference.core.tuning import Tuning
 from services.inference.ports import ConstraintCompiler, TextEngine
 
@@ -43,7 +39,6 @@ class Generation:
         self._constraints = constraints
         self._clock = clock
         self._max_candidates = max_candidates
-        self._owners = CacheOwners()
         self._running: dict[str, tuple[int, int]] = {}
 
     @property
@@ -108,11 +103,9 @@ class Generation:
         self._check_size(prompt)
         return await self.preparation.run(self._requests.tokenize, prompt)
 
-    def submit(self, request: DecodeRequest, deliver: Deliver) -> int:
-        """Queue a request for the tenant of the current caller; see EngineLoop."""
-        owner = self._owners.number_of(current_principal().tenant)
-        shared_tokens = self._requests.shared_length(request.tokens)
-        return self.loop.submit(replace(request, owner=owner, shared_tokens=shared_tokens), deliver)
+    def shared_length(self, tokens: Sequence[int]) -> int:
+        """Return how many of a prompt's first tokens all tenants share in the cache."""
+        return self._requests.shared_length(tokens)
 
     async def infer(self, request: InferenceRequest) -> AsyncGenerator[Event, None]:
         """Stream the events of one request. Closing the generator stops decoding within one step."""
@@ -129,7 +122,7 @@ class Generation:
             candidate_count=request.candidate_count,
             clock=self._clock,
         )
-        number = self.submit(prepared.decode, stream.put)
+        number = self.loop.submit(prepared.decode, stream.put)
         self._running[prepared.started.inference_id] = (number, request.candidate_count)
         try:
             async with aclosing(stream.events()) as events:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
-from pagantic_common.telemetry.scope import current_deadline
+from pagantic_common.telemetry.scope import current_deadline, current_principal
 from services.inference.app.prompt_tokens import PromptTokenizer, PromptTokens
 from services.inference.core.answers.answer import AnswerForm
 from services.inference.core.answers.reasoning import with_reasoning
@@ -87,6 +87,8 @@ class RequestPreparer:
             max_tokens=max_tokens,
             priority=request.priority,
             deadline=current_deadline(),
+            tenant=current_principal().tenant,
+            shared_tokens=self.shared_length(prompt.tokens),
             drafter=self._drafter(request, prompt),
         )
         return PreparedRequest(decode, Started(self._engine.model, len(prompt.tokens), 0, seed, uuid.uuid4().hex), form)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.domain.usage import TokenUsage
-from pagantic_common.telemetry.scope import current_deadline
+from pagantic_common.telemetry.scope import current_deadline, current_principal
 from services.inference.app.generation import Generation
 from services.inference.core.generation import ChatPrompt, TokenLogprob
 from services.inference.core.scheduling.branches import (
@@ -94,6 +94,8 @@ async def _score(generation: Generation, prompt: Sequence[int], continuation: Se
         draws=(lambda: 0.0,),
         max_tokens=len(continuation),
         deadline=current_deadline(),
+        tenant=current_principal().tenant,
+        shared_tokens=generation.shared_length(prompt),
         drafter=GivenDraft(continuation, len(prompt)),
     )
     score = Score()
@@ -110,7 +112,7 @@ async def _score(generation: Generation, prompt: Sequence[int], continuation: Se
             case Failed() if not done.done():
                 done.set_exception(event.to_error())
 
-    number = generation.submit(request, take)
+    number = generation.loop.submit(request, take)
     try:
         await done
     finally:

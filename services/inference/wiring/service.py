@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from pagantic_common.rpc.access.tenant_tokens import read_tenant_tokens
 from pagantic_common.rpc.server import Registration
 from pagantic_common.telemetry.clock import SystemClock
 from services.inference.app.models import Models
@@ -38,6 +39,7 @@ async def open_app(settings: InferenceSettings, default: Path) -> AsyncIterator[
                     SERVICE_NAME,
                     InferenceServicer(models, tuner, max_priority=settings.max_priority).add_to,
                     SCOPES,
+                    read_tenant_tokens("inference", settings),
                     wait_until_broken=lambda: wait_until_broken(
                         models, step_timeout_s=settings.step_timeout_s, clock=SystemClock()
                     ),

@@ -10,7 +10,7 @@ from pagantic_common.codec.fields import decode_optional, optional
 from pagantic_common.codec.messages import usage_from_proto
 from pagantic_common.codec.validation import guarantee_from_proto, stage_report_from_proto
 from pagantic_common.domain.validation import Enforcement
-from pagantic_common.rpc.peer import Peer
+from pagantic_common.rpc.peer import Credentials, Peer, pass_on
 from services.orchestrator.convert.contract import output_to_proto, rule_to_proto
 from services.orchestrator.core.model.contract import OutputContract
 from services.orchestrator.core.model.request import Request
@@ -20,11 +20,11 @@ from services.orchestrator.ports.services import CompiledConstraint
 class GrpcConstraint:
     """The constraint service behind a channel."""
 
-    def __init__(self, channel: grpc.aio.Channel, patience_s: float) -> None:
+    def __init__(self, channel: grpc.aio.Channel, patience_s: float, credentials: Credentials = pass_on) -> None:
         self._stub: constraint_service_pb2_grpc.ConstraintServiceAsyncStub = (
             constraint_service_pb2_grpc.ConstraintServiceStub(channel)
         )
-        self._peer = Peer("constraint", channel, patience_s=patience_s)
+        self._peer = Peer("constraint", channel, patience_s=patience_s, credentials=credentials)
 
     async def compile(self, output: OutputContract) -> CompiledConstraint:
         """Compile the contract's grammar, or else its schema; with both, the grammar decodes and the schema checks."""

@@ -12,7 +12,7 @@ from pagantic.rerank.v1 import rerank_service_pb2, rerank_service_pb2_grpc
 from pagantic_common.codec.chunks import chunk_from_proto, chunk_to_proto
 from pagantic_common.codec.messages import message_from_proto
 from pagantic_common.domain.chunks import Chunk
-from pagantic_common.rpc.peer import Peer
+from pagantic_common.rpc.peer import Credentials, Peer, pass_on
 from services.orchestrator.convert.request import context_to_proto
 from services.orchestrator.core.model.retrieval import ContextPolicy
 from services.orchestrator.ports.services import BuiltContext, Ranking
@@ -21,13 +21,19 @@ from services.orchestrator.ports.services import BuiltContext, Ranking
 class GrpcContext:
     """The context and rerank services behind their channels."""
 
-    def __init__(self, context: grpc.aio.Channel, rerank: grpc.aio.Channel, patience_s: float) -> None:
+    def __init__(
+        self,
+        context: grpc.aio.Channel,
+        rerank: grpc.aio.Channel,
+        patience_s: float,
+        credentials: Credentials = pass_on,
+    ) -> None:
         self._context: context_service_pb2_grpc.ContextServiceAsyncStub = context_service_pb2_grpc.ContextServiceStub(
             context
         )
         self._rerank: rerank_service_pb2_grpc.RerankServiceAsyncStub = rerank_service_pb2_grpc.RerankServiceStub(rerank)
-        self._context_peer = Peer("context", context, patience_s=patience_s)
-        self._rerank_peer = Peer("rerank", rerank, patience_s=patience_s)
+        self._context_peer = Peer("context", context, patience_s=patience_s, credentials=credentials)
+        self._rerank_peer = Peer("rerank", rerank, patience_s=patience_s, credentials=credentials)
 
     async def build(self, query: str, policy: ContextPolicy, model: str) -> BuiltContext:
         """Retrieve, rerank where the policy says so, and lay out."""

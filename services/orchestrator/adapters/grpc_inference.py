@@ -20,7 +20,7 @@ from pagantic_common.codec.messages import (
 from pagantic_common.domain.errors import ErrorCode, Internal, Overloaded
 from pagantic_common.domain.messages import Message, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
-from pagantic_common.rpc.peer import Peer
+from pagantic_common.rpc.peer import Credentials, Peer, pass_on
 from pagantic_common.rpc.waiting_line import WaitingLine
 from services.orchestrator.convert.inference import finish_reason_from_proto, logprob_from_proto, reasoning_to_proto
 from services.orchestrator.core.execution.commands import Infer, Sample
@@ -118,11 +118,17 @@ def _no_room(waiting: int) -> Overloaded:
 class GrpcInference:
     """The inference service behind a channel."""
 
-    def __init__(self, channel: grpc.aio.Channel, patience_s: float, busy_patience_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        channel: grpc.aio.Channel,
+        patience_s: float,
+        busy_patience_s: float = 0.0,
+        credentials: Credentials = pass_on,
+    ) -> None:
         self._stub: inference_service_pb2_grpc.InferenceServiceAsyncStub = (
             inference_service_pb2_grpc.InferenceServiceStub(channel)
         )
-        self._peer = Peer("inference", channel, patience_s=patience_s)
+        self._peer = Peer("inference", channel, patience_s=patience_s, credentials=credentials)
         self._busy_patience_s = busy_patience_s
         self._lines: dict[str, WaitingLine] = {}
         self._windows: dict[str, int] = {}

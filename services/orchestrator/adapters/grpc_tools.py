@@ -10,7 +10,7 @@ from pagantic.tools.v1 import tools_service_pb2, tools_service_pb2_grpc
 from pagantic_common.codec.errors import error_code_from_proto
 from pagantic_common.codec.messages import duration_from_proto, tool_call_to_proto, tool_definition_from_proto
 from pagantic_common.domain.messages import ToolCall
-from pagantic_common.rpc.peer import Peer
+from pagantic_common.rpc.peer import Credentials, Peer, pass_on
 from services.orchestrator.core.model.response import ToolCallRecord
 from services.orchestrator.ports.services import OfferedTool
 
@@ -18,9 +18,9 @@ from services.orchestrator.ports.services import OfferedTool
 class GrpcTools:
     """The tools service behind a channel."""
 
-    def __init__(self, channel: grpc.aio.Channel, patience_s: float) -> None:
+    def __init__(self, channel: grpc.aio.Channel, patience_s: float, credentials: Credentials = pass_on) -> None:
         self._stub: tools_service_pb2_grpc.ToolServiceAsyncStub = tools_service_pb2_grpc.ToolServiceStub(channel)
-        self._peer = Peer("tools", channel, patience_s=patience_s)
+        self._peer = Peer("tools", channel, patience_s=patience_s, credentials=credentials)
 
     async def list_tools(self, names: Sequence[str]) -> list[OfferedTool]:
         """List the named tools, or all."""

@@ -45,13 +45,13 @@ class ScriptedOrchestrator(rpc.OrchestratorServiceServicer):
 
     async def ExecuteStream(self, request, _context):
         self.requests.append(request)
-        yield event_pb2.ExecutionEvent(sequence=1, content_delta=event_pb2.ContentDelta(text="hel"))
-        if request.messages[-1].content == "hang":
-            try:
+        try:
+            yield event_pb2.ExecutionEvent(sequence=1, content_delta=event_pb2.ContentDelta(text="hel"))
+            if request.messages[-1].content == "hang":
                 await asyncio.sleep(60)
-            except asyncio.CancelledError:
-                self.cancelled.set()
-                raise
+        except (asyncio.CancelledError, GeneratorExit):  # the caller may leave while the text is sent
+            self.cancelled.set()
+            raise
         for event in self.events:
             yield event
         completed = event_pb2.Completed(response=self.response)

@@ -10,7 +10,7 @@ import pytest
 from google.protobuf import json_format
 
 from pagantic.orchestrator.v1 import execution_pb2, plan_pb2
-from pagantic_common.settings import CallerSettings, ServiceSettings
+from pagantic_common.settings import CallerSettings, InnerSettings, ServiceSettings
 from tests.support.pages import ROOT, blocks, pages
 
 AREAS = ("orchestrator", "inference", "constraint", "context", "rerank", "tools")
@@ -53,6 +53,9 @@ def anchors(page):
     return {anchor(heading) for heading in re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)}
 
 
+SHARED = upper_names(CallerSettings) | upper_names(InnerSettings)
+
+
 @pytest.mark.parametrize("name", MAX_LINES)
 def test_a_page_fits_its_length(name):
     assert len((ROOT / name).read_text(encoding="utf-8").splitlines()) <= MAX_LINES[name]
@@ -60,12 +63,12 @@ def test_a_page_fits_its_length(name):
 
 @pytest.mark.parametrize("area", AREAS)
 def test_the_settings_page_has_exactly_the_settings_of_a_service(area):
-    own = upper_names(own_settings(area)) - upper_names(CallerSettings)
+    own = upper_names(own_settings(area)) - SHARED
     assert settings_of(area.capitalize()) == own
 
 
 def test_the_settings_page_has_exactly_the_settings_that_services_share():
-    assert settings_of("Every service") == upper_names(CallerSettings)
+    assert settings_of("Every service") == SHARED
 
 
 @pytest.mark.parametrize("area", AREAS)

@@ -23,7 +23,7 @@ REQUESTS = st.fixed_dictionaries(
         "max_tokens": st.integers(1, 20),
         "priority": st.integers(-2, 2),
         "may_draft": st.booleans(),
-        "owner": st.integers(0, 2),
+        "tenant": st.sampled_from(["default", "a", "b"]),
         "shared_tokens": st.integers(0, 6),
         "at": st.integers(0, 10),
         "cancel_after": st.none() | st.integers(0, 8),
@@ -59,7 +59,7 @@ def play(options, requests):
                     max_tokens=request["max_tokens"],
                     priority=request["priority"],
                     may_draft=request["may_draft"],
-                    owner=request["owner"],
+                    tenant=request["tenant"],
                     shared_tokens=min(request["shared_tokens"], len(request["prompt"])),
                     deadline=Deadline() if expires is None else Deadline(now + expires),
                 )

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 
 from services.inference.core.prompts.shared_prompts import SharedPrompts
 from services.inference.core.scheduling.branches import Prompted
-from services.inference.core.scheduling.cache_owners import SHARED_OWNER, CacheOwners, cache_keys
+from services.inference.core.scheduling.cache_owners import SHARED_OWNER, CacheOwners
 from services.inference.core.scheduling.parked_prefixes import common_length
 from tests.unit.inference.batching_model import Bench
 from tests.unit.inference.test_batching import BENCHES, REQUESTS, play
@@ -19,8 +19,10 @@ def cached(bench, number):
 
 
 def keys_of(request, tokens):
+    """Return tokens with the tenant that may know of each; the operator's are the default tenant's."""
     shared = min(request["shared_tokens"], len(request["prompt"]))
-    return [*tokens[:shared], *cache_keys(tokens[shared:], request["owner"])]
+    tenants = ["default"] * shared + [request["tenant"]] * (len(tokens) - shared)
+    return list(zip(tenants, tokens, strict=True))
 
 
 def said_by(bench, number, request):
@@ -31,7 +33,7 @@ def said_by(bench, number, request):
 
 @settings(max_examples=150, deadline=None)
 @given(BENCHES, st.lists(REQUESTS, min_size=2, max_size=7))
-def test_a_count_of_cached_tokens_tells_only_what_the_same_owner_or_the_operator_wrote(options, requests):
+def test_a_count_of_cached_tokens_tells_only_what_the_same_tenant_or_the_operator_wrote(options, requests):
     bench, numbers = play(options, requests)
     for prompted in bench.of(Prompted):
         request = requests[numbers[prompted.number]]
@@ -45,29 +47,31 @@ def test_a_count_of_cached_tokens_tells_only_what_the_same_owner_or_the_operator
         assert prompted.cached_prompt_tokens <= max(known, default=0)
 
 
-def test_the_same_prompt_of_another_owner_is_computed_again_and_of_the_same_one_is_not():
+def test_the_same_prompt_of_another_tenant_is_computed_again_and_of_the_same_one_is_not():
     for memo in (0, 8):
         bench = Bench(parked=200, memo=memo)
         counts = []
-        for owner in (1, 2, 1, 0, 0):
-            number = bench.submit(SYSTEM, owner=owner, max_tokens=2)
+        for tenant in ("a", "b", "a", "default", "default"):
+            number = bench.submit(SYSTEM, tenant=tenant, max_tokens=2)
             bench.run()
             counts.append(cached(bench, number))
         again = len(SYSTEM) - (not memo)
         assert counts == [0, 0, again, 0, again]
 
 
-def test_a_waiting_prompt_does_not_wait_for_the_same_prompt_of_another_owner():
+def test_a_waiting_prompt_does_not_wait_for_the_same_prompt_of_another_tenant():
     bench = Bench(step_tokens=64)
-    for owner in (1, 2):
-        bench.submit(SYSTEM[:20], owner=owner, max_tokens=1)
+    for tenant in ("a", "b"):
+        bench.submit(SYSTEM[:20], tenant=tenant, max_tokens=1)
     bench.step()
     assert len(bench.of(Prompted)) == 2
 
 
-def test_a_declared_prompt_is_computed_once_for_all_owners():
+def test_a_declared_prompt_is_computed_once_for_all_tenants():
     bench = Bench(capacity=4000, step_tokens=64, max_running=64, sequences=64)
-    numbers = [bench.submit([*SYSTEM, owner, 1, 2], owner=owner, shared_tokens=40, max_tokens=1) for owner in range(32)]
+    numbers = [
+        bench.submit([*SYSTEM, index, 1, 2], tenant=f"t{index}", shared_tokens=40, max_tokens=1) for index in range(32)
+    ]
     bench.run()
     computed = sum(len(part.tokens) for _operations, slices in bench.trace for part in slices)
     assert computed == len(SYSTEM) + 32 * 3

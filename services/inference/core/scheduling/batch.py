@@ -45,7 +45,7 @@ class Work:
     @property
     def keys(self) -> list[int]:
         """The keys of these tokens in the cache, until the branch continues."""
-        computed, owner = self.slice.position, self.branch.ticket.request.owner
+        computed, owner = self.slice.position, self.branch.ticket.owner
         return self.branch.keys[computed : computed + self.size] + cache_keys(self.draft, owner)
 
     def plan_slice(self) -> Slice:

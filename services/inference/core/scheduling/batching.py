@@ -30,6 +30,7 @@ from services.inference.core.decoding.sampling import Logits
 from services.inference.core.scheduling.advancing import Advancing
 from services.inference.core.scheduling.batch import Slice, Work, fill_batch
 from services.inference.core.scheduling.branches import Branch, DecodeRequest, FailureCause, SchedulerEvent, Ticket
+from services.inference.core.scheduling.cache_owners import CacheOwners
 from services.inference.core.scheduling.drafting import StepCosts
 from services.inference.core.scheduling.prefix_tree import Operation, PrefixTree
 from services.inference.core.scheduling.seating import Seating
@@ -72,6 +73,7 @@ class Scheduler:
         )
         self._memo = self._seating.memo
         self._advancing = Advancing(self._seating)
+        self._owners = CacheOwners()
         self._numbers = 0
         self._steps = 0
 
@@ -113,7 +115,8 @@ class Scheduler:
         """Queue a request and return its number; raises Overloaded when too many wait."""
         self.check_capacity()
         self._numbers += 1
-        self._seating.waiting.append(Ticket(self._numbers, request))
+        owner = self._owners.number_of(request.tenant)
+        self._seating.waiting.append(Ticket(self._numbers, request, owner))
         return self._numbers
 
     def cancel(self, number: int) -> None:

@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from pagantic_common.domain.calls.principal import DEFAULT_TENANT
 from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import Cancelled, DeadlineExceeded, ErrorCode, Internal, InvalidRequest, Unavailable
 from services.inference.core.decoding.output import Output
 from services.inference.core.generation import FinishReason, TokenLogprob
-from services.inference.core.scheduling.cache_owners import SHARED_OWNER, cache_keys
+from services.inference.core.scheduling.cache_owners import cache_keys
 from services.inference.core.scheduling.drafting import Drafter
 
 
@@ -19,7 +20,7 @@ class DecodeRequest:
     """A prompt of at least one token, and how to continue it.
 
     `draws` has a random stream in [0, 1) per candidate. The `drafter` is used only for a single candidate. The first
-    `shared_tokens` of the prompt are shared with every owner, the others only within requests of the same `owner`.
+    `shared_tokens` of the prompt are shared with every tenant, the others only within requests of the same `tenant`.
     """
 
     tokens: tuple[int, ...]
@@ -29,7 +30,7 @@ class DecodeRequest:
     priority: int = 0
     deadline: Deadline = field(default_factory=Deadline)
     drafter: Drafter | None = None
-    owner: int = SHARED_OWNER
+    tenant: str = DEFAULT_TENANT
     shared_tokens: int = 0
 
 
@@ -50,10 +51,10 @@ class Branch:
 
     __slots__ = (
         "candidates",
-        "keys",
         "computed",
         "drafter",
         "is_deferred",
+        "keys",
         "last_served",
         "output",
         "sequence_id",
@@ -82,7 +83,7 @@ class Branch:
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Add sampled or forced tokens."""
-        self.keys.extend(cache_keys(tokens, self.ticket.request.owner))
+        self.keys.extend(cache_keys(tokens, self.ticket.owner))
         self.tokens.extend(tokens)
 
     @property
@@ -92,11 +93,12 @@ class Branch:
 
 
 class Ticket:
-    """One request in the scheduler."""
+    """One request in the scheduler; `owner` is the number of its tenant in the cache."""
 
-    def __init__(self, number: int, request: DecodeRequest) -> None:
+    def __init__(self, number: int, request: DecodeRequest, owner: int) -> None:
         self.number = number
         self.request = request
+        self.owner = owner
         self.candidates = [Candidate(index, draw) for index, draw in enumerate(request.draws)]
         self.unfinished = len(self.candidates)
         self.is_cancelled = False
@@ -115,7 +117,7 @@ class Ticket:
         """Return the first branch, with all candidates."""
         request = self.request
         shared, own = request.tokens[: request.shared_tokens], request.tokens[request.shared_tokens :]
-        keys = [*shared, *cache_keys(own, request.owner)]
+        keys = [*shared, *cache_keys(own, self.owner)]
         branch = Branch(self, list(request.tokens), keys, request.output, list(self.candidates))
         if len(self.candidates) == 1:
             branch.drafter = self.request.drafter

@@ -1,9 +1,9 @@
 """Separates the callers of different tenants in the KV cache.
 
-Theory of operation. The cache shares the tokens that two requests have in common, so the count of cached tokens, and the
-time to the first token, tell what others asked. Therefore the cache knows a token by a key: the token itself, with the
-owner of its request in the higher bits. The same token of another owner has another key, and no search by keys finds it.
-The beginning of a prompt that the operator declared shared has owner 0 for everybody.
+Theory of operation. The cache shares the tokens that two requests have in common, so the count of cached tokens, and
+the time to the first token, tell what others asked. Therefore the cache knows a token by a key: the token itself, with
+the owner of its request in the higher bits. The same token of another owner has another key, so no search finds it. The
+beginning of a prompt that the operator declared shared has owner 0 for everybody.
 
 Source of the attack: G. Wu et al., "I Know What You Asked: Prompt Leakage via KV-Cache Sharing in Multi-Tenant LLM
 Serving", NDSS 2025.

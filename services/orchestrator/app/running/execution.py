@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum, auto
 
+from pagantic_common.domain.calls.principal import work_of
 from pagantic_common.domain.correlation import CorrelationContext
 from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import Failure, Internal, PaganticError, Unavailable
@@ -166,7 +167,10 @@ class Execution:
         correlation = CorrelationContext(request_id=record.request_id, session_id=record.session_id)
         try:
             # Callers come and go, each with a deadline of its own: every command takes the deadline of its beginning.
-            with trace_scope(driver.trace_id), work_scope(correlation=correlation, is_detached=True):
+            with (
+                trace_scope(driver.trace_id),
+                work_scope(principal=work_of(record.tenant), correlation=correlation, is_detached=True),
+            ):
                 reason = self._halted_by
                 if reason is None:
                     reason = await self._drive(driver)

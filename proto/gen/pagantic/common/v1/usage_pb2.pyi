@@ -35,7 +35,9 @@ class TokenUsage(_message.Message):
     prompt_tokens: _builtins.int
     """Tokens of the prompts, cached ones included."""
     cached_prompt_tokens: _builtins.int
-    """Prompt tokens that were taken from the KV cache instead of computed."""
+    """Prompt tokens that were taken from the KV cache instead of computed. Only tokens of the same tenant, and prompts
+    that the operator declared shared, come from the cache.
+    """
     reasoning_tokens: _builtins.int
     """Output tokens that were reasoning, not answer; part of output_tokens."""
     output_tokens: _builtins.int

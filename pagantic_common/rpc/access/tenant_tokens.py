@@ -1,0 +1,222 @@
+"""Tenant tokens: what the orchestrator sends along, so that the other services know which tenant they work for.
+
+A token is a JWT (RFC 7519), signed with Ed25519 (RFC 9864). It names the tenant, what its bearer may do, and the
+services that take it; it is valid for minutes. A service that calls another one passes its caller's token on, so it can
+work for nobody but its own callers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from joserfc import jwt
+from joserfc.errors import ExpiredTokenError, JoseError
+from joserfc.jwk import KeySet, OKPKey
+
+from pagantic_common.domain.calls.principal import LOCAL, Principal, PrincipalKind, Scope
+from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Unauthenticated
+from pagantic_common.domain.ids import is_id
+from pagantic_common.rpc.access.watched_file import WatchedFile
+from pagantic_common.settings import Auth, InnerSettings
+from pagantic_common.telemetry.logging import get_logger
+
+ISSUER = "pagantic"
+TYPE = "tenant+jwt"
+ALGORITHM: Final = "Ed25519"
+LIFETIME_S = 300.0
+RENEW_S = 60.0  # a token is sent for so long, and has the rest of its life to be passed on
+LEEWAY_S = 30  # by which clocks may differ
+MAX_TOKEN_BYTES = 4096
+MAX_KNOWN = 4096
+SERVICE_SCOPES = frozenset({Scope.EXECUTE, Scope.READ})
+PASSED_ON = {"constraint": ("inference",), "context": ("inference",)}  # whom a service calls for its callers
+_BEARER = "Bearer "
+_PEM_END = b"-----END PUBLIC KEY-----"
+
+log = get_logger(__name__)
+
+
+class TenantTokens:
+    """Gives the credentials with which the orchestrator calls the other services.
+
+    Args:
+        key: Gives the private key that signs now.
+        now_s: Seconds since 1970.
+    """
+
+    def __init__(self, key: Callable[[], OKPKey], now_s: Callable[[], float] = time.time) -> None:
+        self._key = key
+        self._now_s = now_s
+        self._signed: OrderedDict[tuple[str, str], tuple[float, str]] = OrderedDict()
+
+    def credentials(self, area: str, principal: Principal) -> str:
+        """Return the `authorization` for a call of a service in the name of a caller's tenant."""
+        place, now_s = (area, principal.tenant), self._now_s()
+        signed_s, credentials = self._signed.get(place, (0.0, ""))
+        if not 0 <= now_s - signed_s < RENEW_S:
+            credentials = _BEARER + self._sign(area, principal.tenant, now_s)
+            self._signed[place] = (now_s, credentials)
+            self._signed.move_to_end(place)
+            if len(self._signed) > MAX_KNOWN:
+                self._signed.popitem(last=False)
+        return credentials
+
+    def _sign(self, area: str, tenant: str, now_s: float) -> str:
+        key = self._key()
+        claims = {
+            "iss": ISSUER,
+            "aud": [area, *PASSED_ON.get(area, ())],
+            "iat": int(now_s),
+            "exp": int(now_s + LIFETIME_S),
+            "tenant": tenant,
+            "scope": " ".join(sorted(SERVICE_SCOPES)),
+        }
+        header = {"alg": ALGORITHM, "typ": TYPE, "kid": key.thumbprint()}
+        return jwt.encode(header, claims, key, algorithms=[ALGORITHM])
+
+
+class TenantTokenReader:
+    """Knows callers by their tenant tokens; an Authenticator.
+
+    Args:
+        area: The service that reads them.
+        keys: Gives the public keys of the orchestrators; None when the service knows none, and takes no token.
+        is_required: Whether a call without a token is refused; else its caller is the local one.
+        now_s: Seconds since 1970.
+    """
+
+    is_rechecked = False  # it ends soon, and the orchestrator cancels what its caller may no longer run
+
+    def __init__(
+        self,
+        area: str,
+        keys: Callable[[], KeySet] | None,
+        *,
+        is_required: bool,
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
+        self._keys = keys
+        self._is_required = is_required
+        self._now_s = now_s
+        self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._claims = jwt.JWTClaimsRegistry(
+            now=lambda: int(now_s()),
+            leeway=LEEWAY_S,
+            iss={"essential": True, "value": ISSUER},
+            aud={"essential": True, "value": area},
+            exp={"essential": True},
+            iat={"essential": True},
+            tenant={"essential": True},
+            scope={"essential": True},
+        )
+
+    async def authenticate(self, credentials: str) -> Principal:
+        """Return the tenant that a service works for; the log tells why a token is refused."""
+        if not credentials:
+            if self._is_required:
+                raise Unauthenticated("the call has no tenant token", code=ErrorCode.AUTH_MISSING)
+            return LOCAL
+        keys, known = self._known_keys(), self._known.get(credentials)
+        if known is None or known.keys is not keys or known.expires_at + LEEWAY_S <= self._now_s():
+            known = self._read(credentials, keys)
+            self._known[credentials] = known
+            if len(self._known) > MAX_KNOWN:
+                self._known.popitem(last=False)
+        return known.principal
+
+    def _known_keys(self) -> KeySet:
+        if self._keys is None:
+            raise _refused("VERIFYING_KEYS_FILE names no keys to check it with")
+        return self._keys()
+
+    def _read(self, credentials: str, keys: KeySet) -> _Known:
+        if not credentials.startswith(_BEARER) or len(credentials) > MAX_TOKEN_BYTES:
+            raise _refused("it is not of the form of a token")
+        try:
+            token = jwt.decode(credentials.removeprefix(_BEARER), keys, algorithms=[ALGORITHM])
+            self._claims.validate(token.claims)
+        except ExpiredTokenError:
+            log.warning("a tenant token was refused", reason="it has expired")
+            raise Unauthenticated("the tenant token has expired", code=ErrorCode.AUTH_EXPIRED) from None
+        except (JoseError, ValueError, TypeError) as error:
+            raise _refused(f"{type(error).__name__}: {error}") from None
+        if token.header.get("typ") != TYPE:
+            raise _refused("it is a token of another type")
+        return _Known(_principal_of(token.claims, credentials), float(token.claims["exp"]), keys)
+
+
+def read_signing_key(path: Path) -> Callable[[], OKPKey]:
+    """Return what gives the private key of a PEM file; raises InvalidRequest for an unusable file."""
+    return WatchedFile(path, "SIGNING_KEY_FILE", _parse_signing_key).content
+
+
+def read_tenant_tokens(area: str, settings: InnerSettings) -> TenantTokenReader:
+    """Return the authenticator of a service behind the orchestrator; raises InvalidRequest for an unusable file."""
+    keys = None
+    if (path := settings.verifying_keys_file) is not None:
+        keys = WatchedFile(path, "VERIFYING_KEYS_FILE", _parse_verifying_keys).content
+    return TenantTokenReader(area, keys, is_required=settings.auth is Auth.TOKENS)
+
+
+def write_key_pair(folder: Path) -> tuple[Path, Path]:
+    """Make a signing key and its verifying key in a folder, unless they are there; return their paths."""
+    signing, verifying = folder / "signing.pem", folder / "verifying.pem"
+    if not (signing.exists() and verifying.exists()):
+        key = OKPKey.generate_key(ALGORITHM)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        signing.touch(mode=0o600)
+        signing.write_bytes(key.as_pem(private=True))
+        verifying.write_bytes(key.as_pem(private=False))
+    return signing, verifying
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A token that was read, with the keys that were valid then."""
+
+    principal: Principal
+    expires_at: float
+    keys: KeySet
+
+
+def _principal_of(claims: dict[str, Any], credentials: str) -> Principal:
+    tenant, scopes = claims["tenant"], str(claims["scope"]).split()
+    if not isinstance(tenant, str) or not is_id(tenant):
+        raise _refused("its tenant is not an id")
+    known = frozenset(Scope(scope) for scope in scopes if scope in set(Scope))
+    return Principal(tenant, ISSUER, PrincipalKind.SERVICE, known, tenant_token=credentials)
+
+
+def _refused(reason: str) -> Unauthenticated:
+    log.warning("a tenant token was refused", reason=reason)
+    return Unauthenticated("the tenant token is not valid")
+
+
+def _parse_signing_key(data: bytes) -> OKPKey:
+    key = _import(data)
+    if not key.is_private:
+        raise InvalidRequest("has only a public key: it needs the private one")
+    return key
+
+
+def _parse_verifying_keys(data: bytes) -> KeySet:
+    parts: Sequence[bytes] = [part + _PEM_END for part in data.split(_PEM_END)[:-1]]
+    if not parts:
+        raise InvalidRequest("has no public key in PEM")
+    return KeySet([_import(part.strip()) for part in parts])
+
+
+def _import(data: bytes) -> OKPKey:
+    try:
+        key = OKPKey.import_key(data)
+        is_right = key.curve_name == ALGORITHM
+    except (JoseError, ValueError, TypeError):
+        is_right = False
+    if not is_right:
+        raise InvalidRequest("does not hold an Ed25519 key in PEM")
+    return key

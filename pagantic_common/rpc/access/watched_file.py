@@ -1,0 +1,87 @@
+"""A file of keys that is read again when it changes, so that a key can be replaced without a restart."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.telemetry.logging import get_logger
+
+MAX_BYTES = 64 * 1024
+LOOK_S = 1.0  # between looks whether the file has changed
+
+ContentT = TypeVar("ContentT")
+
+log = get_logger(__name__)
+
+
+class WatchedFile(Generic[ContentT]):
+    """The content of a file, at most LOOK_S old.
+
+    A file that cannot be read, or whose content is refused, leaves the content as it was. When the file is opened, it
+    raises InvalidRequest.
+
+    Args:
+        path: The file; it may be a link that is replaced.
+        setting: The setting that names it, for messages.
+        parse: Returns the content of its bytes; raises InvalidRequest without quoting them.
+    """
+
+    def __init__(self, path: Path, setting: str, parse: Callable[[bytes], ContentT]) -> None:
+        self._path = path
+        self._setting = setting
+        self._parse = parse
+        self._looked_s = time.monotonic()
+        self._version = self._path_version()
+        self._content = self._read()
+
+    def content(self) -> ContentT:
+        """Return what the file holds."""
+        now_s = time.monotonic()
+        if now_s - self._looked_s >= LOOK_S:
+            self._looked_s = now_s
+            self._look()
+        return self._content
+
+    def _look(self) -> None:
+        try:
+            version = self._path_version()
+            if version == self._version:
+                return
+            self._content = self._read()
+            self._version = version
+            log.info("a file of keys was read again", setting=self._setting)
+        except InvalidRequest as error:
+            log.warning("a file of keys cannot be read: its keys stay as they were", reason=str(error))
+
+    def _path_version(self) -> tuple[int, int, int]:
+        try:
+            found = self._path.stat()
+        except OSError as error:
+            raise self._unreadable(error) from None
+        return found.st_mtime_ns, found.st_ino, found.st_size
+
+    def _read(self) -> ContentT:
+        try:
+            with self._path.open("rb") as file:
+                data = file.read(MAX_BYTES + 1)
+        except OSError as error:
+            raise self._unreadable(error) from None
+        if len(data) > MAX_BYTES:
+            raise InvalidRequest(f"{self._setting} {self._shown_path} has more than {MAX_BYTES} bytes")
+        try:
+            return self._parse(data)
+        except InvalidRequest as error:
+            raise InvalidRequest(f"{self._setting} {self._shown_path} {error}") from None
+
+    def _unreadable(self, error: OSError) -> InvalidRequest:
+        return InvalidRequest(f"{self._setting} {self._shown_path} cannot be read: {error.strerror}")
+
+    @property
+    def _shown_path(self) -> str:
+        if self._path.name.startswith(("pag_", "-----")):  # a key where its path should be
+            return "(not a path)"
+        return repr(str(self._path))

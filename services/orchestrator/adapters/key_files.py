@@ -1,0 +1,57 @@
+"""The files of keys: the operator's own API keys, and the key that signs tenant tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from pagantic_common.domain.calls.api_keys import StoredKey, hash_of, parse_key
+from pagantic_common.domain.calls.principal import DEFAULT_TENANT, Scope
+from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.rpc.access.tenant_tokens import TenantTokens, read_signing_key
+from pagantic_common.rpc.access.watched_file import WatchedFile
+from pagantic_common.rpc.peer import Credentials
+from pagantic_common.telemetry.logging import get_logger
+
+ADMIN_KEY_FILE = "ADMIN_KEY_FILE"
+SUBJECT = "admin"
+
+log = get_logger(__name__)
+
+
+def read_admin_keys(path: Path | None) -> Callable[[], Mapping[str, StoredKey]]:
+    """Return what gives the operator's own keys by id; none without a file.
+
+    A line of the file is a key: the first one of a new system, and the last resort.
+    The file is read again when it changes, so that two keys can be valid while one replaces the other; a line that is
+    removed takes its key along. Raises InvalidRequest for a file that cannot be read, or has no key.
+    """
+    if path is None:
+        return dict
+    file = WatchedFile(path, ADMIN_KEY_FILE, _parse_api_keys)
+    if not file.content():
+        raise InvalidRequest(
+            f"{ADMIN_KEY_FILE} {str(path)!r} has no API key: put the output of `pagantic keys new` into it"
+        )
+    return file.content
+
+
+def tenant_credentials(path: Path | None) -> Credentials:
+    """Return what signs tenant tokens with the key of a file; without a file, calls have no token.
+
+    Raises InvalidRequest for a file that cannot be used.
+    """
+    if path is None:
+        return lambda _name, _caller: ""
+    return TenantTokens(read_signing_key(path)).credentials
+
+
+def _parse_api_keys(data: bytes) -> dict[str, StoredKey]:
+    lines = [line.strip() for line in data.decode(errors="replace").splitlines() if line.strip()]
+    keys = [key for line in lines if (key := parse_key(line)) is not None]
+    if len(keys) < len(lines):
+        log.warning("the admin key file has lines that are not keys", count=len(lines) - len(keys))
+    return {
+        key.key_id: StoredKey(DEFAULT_TENANT, key.key_id, SUBJECT, frozenset(Scope), hash_of(key.secret), 0.0)
+        for key in keys
+    }
