@@ -60,6 +60,10 @@ class InferenceSettings(InnerSettings):
     )
     gpu_layers: int = Field(0, ge=-1, description="layers kept on the GPU; -1 is all")
     queue_capacity: int = Field(64, ge=0, description="requests that may wait; one more is INFERENCE_OVERLOADED")
+    tenant_weights: dict[str, Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)]] = Field(
+        default_factory=dict,
+        description="shares of tenants when not all requests fit, a JSON object of tenant to weight; 1 unless set",
+    )
     max_priority: int = Field(0, ge=0, le=10, description="highest priority of a request; callers may lower theirs")
     max_candidates: int = Field(64, ge=1, description="most candidates of one request")
     constraint_workers: int = Field(1, ge=1, le=64, description="processes that try constraints first")

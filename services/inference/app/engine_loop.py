@@ -92,11 +92,11 @@ class EngineLoop:
             self._changed.notify()
         return number
 
-    def check_capacity(self) -> None:
-        """Raise the error that `submit` would raise now."""
+    def check_capacity(self, tenant: str) -> None:
+        """Raise the error that `submit` would raise now for a request of a tenant."""
         with self._changed:
             self._check_health()
-            self.scheduler.check_capacity()
+            self.scheduler.check_capacity(tenant)
 
     def cancel(self, number: int) -> None:
         """Stop decoding for a request within one step; no further event is delivered."""

@@ -9,6 +9,7 @@ from functools import partial
 
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.telemetry.scope import current_principal
 from services.inference.app.answer_stream import AnswerStream
 from services.inference.app.engine_loop import EngineLoop
 from services.inference.app.preparation import Preparation
@@ -113,7 +114,7 @@ class Generation:
             raise InvalidRequest(
                 f"candidate_count is {request.candidate_count}: it must be between 1 and {self._max_candidates}"
             )
-        self.loop.check_capacity()
+        self.loop.check_capacity(current_principal().tenant)
         self._check_size(request.prompt)
         prepared = await self._prepare(request)
         stream = AnswerStream(

@@ -39,7 +39,13 @@ async def load_generation(
     clock = SystemClock()
     loop = EngineLoop(
         engine,
-        limits=Limits(engine.max_batch_tokens, settings.max_running, settings.queue_capacity, MEMO_ROWS),
+        limits=Limits(
+            engine.max_batch_tokens,
+            settings.max_running,
+            settings.queue_capacity,
+            MEMO_ROWS,
+            settings.tenant_weights,
+        ),
         max_idle_tokens=settings.max_idle_tokens,
         max_parked_bytes=settings.parked_mib * MIB,
         clock=clock,

@@ -22,6 +22,7 @@ from pagantic_common.domain.messages import Message, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.rpc.peer import Credentials, Peer, pass_on
 from pagantic_common.rpc.waiting_line import WaitingLine
+from pagantic_common.telemetry.scope import current_principal
 from services.orchestrator.convert.inference import finish_reason_from_proto, logprob_from_proto, reasoning_to_proto
 from services.orchestrator.core.execution.commands import Infer, Sample
 from services.orchestrator.core.model.request import Hints
@@ -130,7 +131,7 @@ class GrpcInference:
         )
         self._peer = Peer("inference", channel, patience_s=patience_s, credentials=credentials)
         self._busy_patience_s = busy_patience_s
-        self._lines: dict[str, WaitingLine] = {}
+        self._lines: dict[tuple[str, str], WaitingLine] = {}
         self._windows: dict[str, int] = {}
 
     async def count_tokens(
@@ -189,10 +190,10 @@ class GrpcInference:
         raise refusal
 
     def _line_of(self, model: str) -> WaitingLine:
-        """Return the line of a model: one that has no room holds up no other."""
+        """Return the line of a model and tenant: one that has no room holds up no other."""
         if len(self._lines) >= MAX_LINES:
-            self._lines = {name: line for name, line in self._lines.items() if line}
-        return self._lines.setdefault(model, WaitingLine())
+            self._lines = {place: line for place, line in self._lines.items() if line}
+        return self._lines.setdefault((model, current_principal().tenant), WaitingLine())
 
     async def sample(self, command: Sample, hints: Hints) -> AsyncGenerator[CandidateOutput | TokenUsage, None]:
         """Yield the prompt's usage, each candidate with its own usage as it ends, then the usage of all."""

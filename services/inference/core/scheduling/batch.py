@@ -1,13 +1,15 @@
 """Fills one batch: which branches are served, with how many of their pending tokens, and with which drafts.
 
-Branches with few pending tokens come first, the longest unserved first, so that all decoding branches continue
-together. Then come prompts: the oldest gets at least half of the rest, so that it is not starved, and the shortest ones
-get the other half, so that they need not wait for long ones. Drafts come last. A prompt is deferred while another one
-computes its next tokens in the same batch; it shares them afterwards.
+Each tenant gets its share of the tokens, and what it does not need goes to the others. Of its branches, those with few
+pending tokens come first, the longest unserved first, so that all decoding branches continue together. Then come
+prompts: the oldest gets at least half of the rest, so that it is not starved, and the shortest ones get the other half,
+so that they need not wait for long ones. Drafts come last. A prompt is deferred while another one computes its next
+tokens in the same batch; it shares them afterwards.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -63,16 +65,13 @@ class Work:
 
 def fill_batch(seated: Sequence[Branch], step_tokens: int, costs: StepCosts) -> list[Work]:
     """Return the work of one step, at most `step_tokens` tokens; marks the deferred prompts."""
-    prompts = sorted((b for b in seated if b.pending > _SHORT), key=lambda b: (b.pending, b.ticket.number))
-    short = sorted((b for b in seated if b.pending <= _SHORT), key=lambda b: (b.last_served, b.ticket.number))
     work: list[Work] = []
     left = step_tokens
-    reserve = 0
-    if prompts:
-        reserve = min(max(1, left // 4), left - 1)
-    for branch in short:
-        left -= _add(work, branch, left - reserve)
-    left = _add_prompts(work, prompts, left)
+    tenants = _by_tenant(seated, step_tokens)
+    weights = [branches[0].ticket.weight for branches in tenants]
+    for index, branches in enumerate(tenants):
+        share = math.ceil(left * weights[index] / sum(weights[index:]))
+        left -= share - _add_all(work, branches, share)
     for item in work:
         more = min(left, item.branch.pending - item.size)
         item.size += more
@@ -81,9 +80,36 @@ def fill_batch(seated: Sequence[Branch], step_tokens: int, costs: StepCosts) -> 
     return work
 
 
+def _by_tenant(seated: Sequence[Branch], step_tokens: int) -> list[list[Branch]]:
+    """Return the branches of each tenant.
+
+    The tenant that needs least of its share comes first, so that the others get what it leaves; the one unserved for
+    longest, when there are more tenants than tokens.
+    """
+    by_owner: dict[int, list[Branch]] = {}
+    for branch in seated:
+        by_owner.setdefault(branch.ticket.owner, []).append(branch)
+    tenants = list(by_owner.values())
+    if len(tenants) > step_tokens:
+        return sorted(tenants, key=lambda branches: max(branch.last_served for branch in branches))
+    return sorted(tenants, key=lambda own: sum(branch.pending for branch in own) / own[0].ticket.weight)
+
+
+def _add_all(work: list[Work], branches: Sequence[Branch], left: int) -> int:
+    """Add the work of one tenant, at most `left` tokens, and return the tokens that are left."""
+    prompts = sorted((b for b in branches if b.pending > _SHORT), key=lambda b: (b.pending, b.ticket.number))
+    short = sorted((b for b in branches if b.pending <= _SHORT), key=lambda b: (b.last_served, b.ticket.number))
+    reserve = 0
+    if prompts:
+        reserve = min(max(1, left // 4), left - 1)
+    for branch in short:
+        left -= _add(work, branch, left - reserve)
+    return _add_prompts(work, prompts, left)
+
+
 def _add_prompts(work: list[Work], prompts: Sequence[Branch], left: int) -> int:
     """Add the prompts, shortest first but for the oldest, and return the tokens that are left."""
-    if not prompts:
+    if not prompts or left <= 0:
         return left
     oldest = min(prompts, key=lambda branch: branch.ticket.number)
     share = left

@@ -6,15 +6,16 @@ with one sequence of the KV cache and one row per step, and part only where they
 from a run of forced tokens, from the last draw, or from a preemption; the scheduler treats them all alike.
 
 Each step, `decide` gives sequences to branches and admits requests (see `seating.py`), and fills one batch (see
-`batch.py`). When the cache is full, idle tokens are evicted; when that does not suffice, the branch that is last in
-rank loses its sequence and computes its tokens again later. `apply` takes the rows of logits of the batch, lets every
+`batch.py`). When the cache is full, idle tokens are evicted; when that does not suffice, the branch with the last
+turn loses its sequence and computes its tokens again later. `apply` takes the rows of logits of the batch, lets every
 candidate draw (see `advancing.py`), and returns the events.
 
 Invariants:
     1. A step has at most `step_tokens` tokens, and its cells fit into the cache.
     2. Every candidate of an admitted request ends exactly once, and its request after it.
-    3. No branch with pending tokens waits for ever: the first in rank is never preempted, every `FAIR_ADMISSION`-th
-       admission takes the oldest request, and no class of work can take the whole batch.
+    3. No branch with pending tokens waits for ever: the branch with the first turn is never preempted, every
+       `FAIR_ADMISSION`-th admission takes the oldest request of its tenant, and no class of work, and no tenant, can
+       take the whole batch.
     4. The same calls give the same plans and events.
     5. A cancelled or expired request gives back its sequences before the next batch is made.
     6. An error in the sampling, constraint or text of one request ends that request alone.
@@ -22,7 +23,8 @@ Invariants:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -50,12 +52,16 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of a scheduler; all are at least 1, but `queue_capacity` and `memo_rows` may be 0."""
+    """Bounds of a scheduler; all are at least 1, but `queue_capacity` and `memo_rows` may be 0.
+
+    A tenant has the weight 1, unless `weights` has another.
+    """
 
     step_tokens: int
     max_running: int
     queue_capacity: int
     memo_rows: int = 0
+    weights: Mapping[str, float] = field(default_factory=dict)
 
 
 class Scheduler:
@@ -107,16 +113,17 @@ class Scheduler:
         """Whether `decide` would plan or end something."""
         return bool(self._seating.waiting or self._seating.branches or self.tree.operations)
 
-    def check_capacity(self) -> None:
-        """Raise Overloaded (INFERENCE_OVERLOADED) when the queue has no place for one more request."""
-        self._seating.check_capacity()
+    def check_capacity(self, tenant: str) -> None:
+        """Raise Overloaded (INFERENCE_OVERLOADED) when the queue has no place for one more request of a tenant."""
+        self._seating.check_capacity(self._owners.number_of(tenant))
 
     def submit(self, request: DecodeRequest) -> int:
         """Queue a request and return its number; raises Overloaded when too many wait."""
-        self.check_capacity()
-        self._numbers += 1
         owner = self._owners.number_of(request.tenant)
-        self._seating.waiting.append(Ticket(self._numbers, request, owner))
+        self._seating.check_capacity(owner)
+        self._numbers += 1
+        weight = self.limits.weights.get(request.tenant, 1.0)
+        self._seating.waiting.append(Ticket(self._numbers, request, owner, weight))
         return self._numbers
 
     def cancel(self, number: int) -> None:
@@ -164,7 +171,7 @@ class Scheduler:
     def refuse(self, plan: Plan) -> list[SchedulerEvent]:
         """Take back a plan that the cache had no room for; nothing of it was computed."""
         events: list[SchedulerEvent] = []
-        last = max((item.branch for item in plan.work), key=lambda branch: branch.rank)
+        last = self._seating.last_of([item.branch for item in plan.work])
         if len(self._seating.seated()) > 1:
             self._seating.preempt(last)
         elif not self.tree.make_room(tokens=self.tree.free_tokens + 1):
@@ -217,7 +224,7 @@ class Scheduler:
                 for item in work:
                     item.draft = []
             elif len(seated) > 1:
-                last = max(seated, key=lambda branch: branch.rank)
+                last = self._seating.last_of(seated)
                 self._seating.preempt(last)
                 work = [item for item in work if item.branch is not last]
             else:

@@ -54,6 +54,7 @@ class Branch:
         "computed",
         "drafter",
         "is_deferred",
+        "is_set_aside",
         "keys",
         "last_served",
         "output",
@@ -74,6 +75,7 @@ class Branch:
         self.sequence_id: int | None = None
         self.last_served = 0
         self.is_deferred = False
+        self.is_set_aside = False
         self.drafter: Drafter | None = None
 
     @property
@@ -88,17 +90,18 @@ class Branch:
 
     @property
     def rank(self) -> tuple[int, int, int]:
-        """The order in which branches keep their cells when the cache is full; the first in rank keeps them longest."""
-        return (-self.ticket.request.priority, self.ticket.number, self.candidates[0].index)
+        """The order in which the branches of a tenant keep their cells; the first in rank keeps them longest."""
+        return (*self.ticket.rank[:2], self.candidates[0].index)
 
 
 class Ticket:
-    """One request in the scheduler; `owner` is the number of its tenant in the cache."""
+    """One request in the scheduler; `owner` is the number of its tenant, and `weight` the tenant's share of turns."""
 
-    def __init__(self, number: int, request: DecodeRequest, owner: int) -> None:
+    def __init__(self, number: int, request: DecodeRequest, owner: int, weight: float) -> None:
         self.number = number
         self.request = request
         self.owner = owner
+        self.weight = weight
         self.candidates = [Candidate(index, draw) for index, draw in enumerate(request.draws)]
         self.unfinished = len(self.candidates)
         self.is_cancelled = False
@@ -107,6 +110,11 @@ class Ticket:
         self.rows = 0
         self.output_tokens = 0
         self.longest_output = 0
+
+    @property
+    def rank(self) -> tuple[int, int, int]:
+        """The rank of its first branch."""
+        return (-self.request.priority, self.number, 0)
 
     @property
     def is_shared(self) -> bool:

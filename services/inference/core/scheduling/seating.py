@@ -1,18 +1,22 @@
-"""Gives branches sequences of the KV cache, admits waiting requests, and preempts branches when the cache is full.
+"""Gives branches sequences of the KV cache, admits waiting requests, and preempts branches when there is no room.
 
-A branch has a seat while it has a sequence. When cells run out, the branch that is last in rank loses its seat and
-computes its tokens again later; the first in rank never does.
+A branch has a seat while it has a sequence. When cells run out, the branch with the last turn (see `fairness.py`) loses
+its seat and computes its tokens again later; the first never does. When all places are taken, a tenant with fewer of
+them gets a place of a tenant with more, whose last branch is set aside.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
 from pagantic_common.domain.errors import ErrorCode, Overloaded
 from services.inference.core.scheduling.branches import Branch, Ticket
+from services.inference.core.scheduling.fairness import Fairness, Turn
 from services.inference.core.scheduling.logits_memo import LogitsMemo
 from services.inference.core.scheduling.prefix_tree import PrefixTree
 
 RETRY_AFTER_S = 1.0
-FAIR_ADMISSION = 4  # every fourth admission takes the oldest request, whatever its priority
 
 
 class Seating:
@@ -26,11 +30,17 @@ class Seating:
         self.preemptions_total = 0
         self._max_running = max_running
         self._queue_capacity = queue_capacity
-        self._admissions = 0
+        self._fairness = Fairness()
 
-    def check_capacity(self) -> None:
-        """Raise Overloaded (INFERENCE_OVERLOADED) when the queue has no place for one more request."""
-        if len(self.waiting) >= self._queue_capacity + max(0, self._free_places):
+    def check_capacity(self, owner: int) -> None:
+        """Raise Overloaded (INFERENCE_OVERLOADED) when the queue has no place for one more request of an owner.
+
+        In a full queue an owner still has an equal share of places, so that another one cannot take them all.
+        """
+        if len(self.waiting) < self._queue_capacity + max(0, self._free_places):
+            return
+        queued = Counter(ticket.owner for ticket in self.waiting)
+        if queued[owner] >= self._queue_capacity // len({*queued, owner}):
             raise Overloaded(
                 f"{len(self.waiting)} requests wait already, the limit is {self._queue_capacity}",
                 code=ErrorCode.INFERENCE_OVERLOADED,
@@ -51,9 +61,8 @@ class Seating:
         for branch in self.branches:
             if branch.is_deferred and branch.sequence_id is not None:
                 self.share_again(branch, self._needed_length(branch))
-        unseated = sorted((branch for branch in self.branches if branch.sequence_id is None), key=lambda b: b.rank)
-        if all(self._seat_or_preempt(branch) for branch in unseated):
-            self._admit()
+        while self._seat_next():
+            pass
 
     def share_again(self, branch: Branch, limit: int) -> None:
         """Let a branch share the tokens that other branches have computed since it was seated."""
@@ -88,34 +97,76 @@ class Seating:
         for branch in [branch for branch in self.branches if branch.ticket is ticket]:
             self.remove(branch)
 
+    def last_of(self, branches: Sequence[Branch]) -> Branch:
+        """Return the one of some branches that loses its seat first."""
+        turns = self._fairness.turns(self.branches)
+        return max(branches, key=turns.__getitem__)
+
     @property
     def _free_places(self) -> int:
         """How many more branches may run; negative when branches have parted since the last admission."""
-        return self._max_running - len(self.branches)
+        return self._max_running - sum(not branch.is_set_aside for branch in self.branches)
 
-    def _seat_or_preempt(self, branch: Branch) -> bool:
-        """Seat a branch, preempting branches after it in rank if necessary; False if that does not suffice."""
+    def _seat_next(self) -> bool:
+        """Seat the branch, or admit the request, whose turn comes first; False without one, or without room for it."""
+        unseated = [branch for branch in self.branches if branch.sequence_id is None]
+        may_admit = self._may_admit()
+        if not unseated and not may_admit:
+            return False
+        turns = self._fairness.turns(self.branches)
+        branch = min(unseated, key=turns.__getitem__, default=None)
+        if may_admit:
+            ticket, turn = self._fairness.next_of(self.waiting, self.branches)
+            if branch is None or turn < turns[branch]:
+                return self._admit(ticket, turn, turns)
+        return branch is not None and self._seat_again(branch, turns)
+
+    def _may_admit(self) -> bool:
+        """Tell whether a request may be admitted: a place is free, or another tenant may have to give one up."""
+        if not self.waiting:
+            return False
+        return self._free_places > 0 or len(self._owners()) > 1
+
+    def _owners(self) -> set[int]:
+        return {ticket.owner for ticket in self.waiting}.union(branch.ticket.owner for branch in self.branches)
+
+    def _seat_again(self, branch: Branch, turns: Mapping[Branch, Turn]) -> bool:
+        if branch.is_set_aside and not self._make_place(turns[branch], turns):
+            return False
+        if not self._seat_or_preempt(branch, turns[branch], turns):
+            return False
+        branch.is_set_aside = False
+        return True
+
+    def _admit(self, ticket: Ticket, turn: Turn, turns: Mapping[Branch, Turn]) -> bool:
+        branch = ticket.root()
+        if not self._make_place(turn, turns) or not self._seat_or_preempt(branch, turn, turns):
+            return False
+        self._fairness.admit(ticket, self._owners())
+        self.waiting.remove(ticket)
+        self.branches.append(branch)
+        return True
+
+    def _make_place(self, turn: Turn, turns: Mapping[Branch, Turn]) -> bool:
+        """Make sure that one more branch may run: set the last ones aside if whole turns lie between."""
+        while self._free_places <= 0:
+            holders = [branch for branch in self.branches if not branch.is_set_aside]
+            last = max(holders, key=turns.__getitem__)
+            if turns[last][0] <= turn[0]:
+                return False
+            if last.sequence_id is not None:
+                self.preempt(last)
+            last.is_set_aside = True
+        return True
+
+    def _seat_or_preempt(self, branch: Branch, turn: Turn, turns: Mapping[Branch, Turn]) -> bool:
+        """Seat a branch, preempting branches whose turn is later if necessary; False if that does not suffice."""
         while not self._seat(branch):
-            last = max(self.seated(), key=lambda seated: seated.rank, default=None)
-            if last is None or last.rank <= branch.rank:
+            last = max(self.seated(), key=turns.__getitem__, default=None)
+            if last is None or turns[last] <= turn:
                 return False
             self.preempt(last)
         return True
-
-    def _admit(self) -> None:
-        while self.waiting and self._free_places > 0:
-            ticket = self._next_ticket()
-            branch = ticket.root()
-            if not self._seat(branch):
-                return
-            self._admissions += 1
-            self.waiting.remove(ticket)
-            self.branches.append(branch)
-
-    def _next_ticket(self) -> Ticket:
-        if self._admissions % FAIR_ADMISSION == FAIR_ADMISSION - 1:
-            return self.waiting[0]
-        return min(self.waiting, key=lambda ticket: (-ticket.request.priority, ticket.number))
 
     def _seat(self, branch: Branch) -> bool:
         """Give a branch a sequence if the cache has room for all pending tokens, its own and the others'."""
