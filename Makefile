@@ -128,6 +128,10 @@ bench-constraint: setup-dev ## Measure compiling and enforcing
 bench-repair: setup-dev ## Compare JSON repair with the tests of other repairers, which are fetched
 	@$(BIN)/python -m tests.bench.repair
 
+.PHONY: bench-tenants
+bench-tenants: setup-dev ## Measure what one tenant learns of another, and waits for it
+	@$(BIN)/python -m tests.bench.tenants
+
 .PHONY: bench-orchestrator
 bench-orchestrator: setup-dev ## Measure what the orchestrator adds to a chat
 	@$(BIN)/python -m tests.bench.orchestrator

@@ -52,6 +52,10 @@ class Guarded:
         return created["key"]["key_id"], created["text"]
 
 
+def bearer(key):
+    return (("authorization", f"Bearer {key}"),)
+
+
 @pytest.fixture
 def guarded(system, tmp_path):
     made = Guarded(system, tmp_path)
@@ -97,6 +101,17 @@ def test_two_tenants_see_nothing_of_each_other(guarded):
     assert "user: Say hello." in guarded.run("sessions", "show", "s", key=keys[1]).stdout
 
 
+def test_a_tenant_learns_nothing_of_what_another_asked(guarded):
+    keys = [guarded.create(name, "--tenant", name)[1] for name in ("acme", "beta")]
+    counts = []
+    for key in (keys[0], keys[1], keys[0]):
+        with connected(guarded.process.address) as stub:
+            reply = stub.Execute(say(f"{STORY} {'It has many islands. ' * 40}", max_tokens=1), metadata=bearer(key))
+        counts.append(reply.token_usage.cached_prompt_tokens)
+    assert counts[:2] == [0, 0]
+    assert counts[2] > 150
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
@@ -131,17 +146,15 @@ def test_every_failure_of_access_is_told_by_its_status(system, tmp_path):
     with guarded.process, connected(guarded.process.address) as stub:
 
         def answer(key, method="ListKeys", request=pb.ListKeysRequest()):  # noqa: B008 - it is not changed
-            metadata = (("authorization", f"Bearer {key}"),) if key else ()
+            metadata = bearer(key) if key else ()
             return told_by(lambda: getattr(stub, method)(request, metadata=metadata, timeout=60))
 
         caller = guarded.create("caller")[1]
         brief = pb.CreateKeyRequest(subject="brief", scopes=[key_pb2.KEY_SCOPE_ADMIN])
         brief.lifetime.FromMilliseconds(100)
-        expired = stub.CreateKey(brief, metadata=(("authorization", f"Bearer {guarded.admin}"),)).text
+        expired = stub.CreateKey(brief, metadata=bearer(guarded.admin)).text
         time.sleep(0.2)
-        running = stub.ExecuteStream(
-            say(STORY, max_tokens=1000), metadata=(("authorization", f"Bearer {caller}"),), timeout=60
-        )
+        running = stub.ExecuteStream(say(STORY, max_tokens=1000), metadata=bearer(caller), timeout=60)
         next(running)
         answers = [
             answer(""),

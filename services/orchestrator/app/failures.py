@@ -25,11 +25,17 @@ _CODES: dict[type[PaganticError], ErrorCode] = {
     Internal: ErrorCode.ORCHESTRATION_DEPENDENCY_FAILED,
 }
 
+# A called service refuses the orchestrator, which its caller cannot change.
+_REFUSALS = {ErrorCode.AUTH_MISSING, ErrorCode.AUTH_INVALID, ErrorCode.AUTH_EXPIRED, ErrorCode.AUTH_DENIED}
+
 
 def failure_from(error: PaganticError) -> Failure:
     """Return the failure of an error; one without a code gets the code of what it means to the orchestrator."""
     if _is_own_timeout(error):
         return failure_of(ErrorCode.ORCHESTRATION_DEPENDENCY_FAILED, error.failure.message)
+    if error.code in _REFUSALS:
+        message = f"another service refused the orchestrator: {error.failure.message}"
+        return failure_of(ErrorCode.ORCHESTRATION_DEPENDENCY_FAILED, message)
     if error.code is not None:
         return error.failure
     code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), ErrorCode.CONFIG_INVALID)
@@ -38,6 +44,8 @@ def failure_from(error: PaganticError) -> Failure:
 
 def is_outage(error: PaganticError) -> bool:
     """Tell whether a service could not answer for now; otherwise the request asks for something impossible."""
+    if error.code in _REFUSALS:
+        return True
     return isinstance(error, Unavailable | Overloaded | Internal) or _is_own_timeout(error)
 
 

@@ -23,6 +23,7 @@ from pagantic_common.domain.errors import (
     Overloaded,
     PermissionDenied,
     PreconditionFailed,
+    Unauthenticated,
     Unavailable,
     Unsupported,
 )
@@ -88,6 +89,7 @@ def done(text, **fields):
         (Unavailable("x"), ErrorCode.ORCHESTRATION_DEPENDENCY_UNAVAILABLE),
         (DeadlineExceeded("x"), ErrorCode.ORCHESTRATION_DEPENDENCY_FAILED),  # by its own limit: the request has time
         (Cancelled("x"), ErrorCode.CANCELLED_SIGNAL),
+        (Unauthenticated("x"), ErrorCode.ORCHESTRATION_DEPENDENCY_FAILED),  # the orchestrator, not its caller
     ],
 )
 async def test_every_error_of_another_service_keeps_its_meaning(tmp_path, error, code):
