@@ -26,7 +26,7 @@ class NoConstraints:
         pass
 
 
-def generation_over(engine, *, queue_capacity=4, max_running=8, template=TEMPLATE, constraints=None):
+def generation_over(engine, *, queue_capacity=4, max_running=8, template=TEMPLATE, constraints=None, shared_prompts=()):
     loop = EngineLoop(
         engine,
         limits=Limits(engine.max_batch_tokens, max_running, queue_capacity),
@@ -38,7 +38,9 @@ def generation_over(engine, *, queue_capacity=4, max_running=8, template=TEMPLAT
     chat_template = JinjaChatTemplate(template, bos_token="", eos_token="")
     return Generation(
         loop=loop,
-        requests=RequestPreparer(engine, chat_template, may_draft=True, new_seed=lambda: 7),
+        requests=RequestPreparer(
+            engine, chat_template, may_draft=True, new_seed=lambda: 7, shared_prompts=shared_prompts
+        ),
         constraints=constraints or NoConstraints(),
         clock=SystemClock(),
         max_candidates=8,

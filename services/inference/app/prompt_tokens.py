@@ -15,7 +15,7 @@ from services.inference.core.prompts.control_text import ControlTextGuard
 from services.inference.core.scheduling.parked_prefixes import common_length
 from services.inference.ports import ChatTemplate, TextEngine
 
-_ENDS = ("\n\nA", "\n\n1")  # two continuations whose first tokens differ
+_ENDS = ("", " a", "\na", "\n\na")  # the last token of a text may depend on what follows
 _THINKS = {ReasoningMode.ON: True, ReasoningMode.OFF: False}
 
 
@@ -55,12 +55,13 @@ class PromptTokenizer:
         return PromptTokens(tokens, form)
 
     def system_prefix(self, text: str) -> list[int]:
-        """Return the tokens that every conversation begins with whose system message begins with a text."""
-        first, second = (
+        """Return the tokens with which conversations begin whose system message is a text, or continues it."""
+        prompts = [
             self.tokenize(ChatPrompt((Message(Role.SYSTEM, text + end), Message(Role.USER, "?")))).tokens
             for end in _ENDS
-        )
-        return first[: common_length(first, second, len(first))]
+        ]
+        first = prompts[0]
+        return first[: min(common_length(first, other, len(first)) for other in prompts)]
 
     def _render(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]], thinks: bool | None) -> str:
         """Render a conversation; if the template refuses later system messages, join them at the beginning."""
