@@ -11,7 +11,7 @@ import grpc
 
 from pagantic_common.rpc.channel import open_channel
 from pagantic_common.rpc.server import Registration, run_service
-from pagantic_common.settings import Auth, load_settings
+from pagantic_common.settings import load_settings
 from pagantic_common.telemetry.clock import SystemClock
 from pagantic_common.telemetry.metrics import add_gauge
 from pagantic_common.telemetry.names import (
@@ -26,20 +26,20 @@ from services.orchestrator.adapters.grpc_context import GrpcContext
 from services.orchestrator.adapters.grpc_inference import GrpcInference
 from services.orchestrator.adapters.grpc_tools import GrpcTools
 from services.orchestrator.adapters.journal.sql_journal import SqlJournal
-from services.orchestrator.adapters.key_files import read_admin_keys, tenant_credentials
+from services.orchestrator.adapters.key_files import tenant_credentials
 from services.orchestrator.adapters.prompt_folder import PromptFolder
 from services.orchestrator.adapters.readiness import Readiness
 from services.orchestrator.app.executions import Executions
 from services.orchestrator.app.history import PAGE_BYTES, History
-from services.orchestrator.app.keys import Keys
 from services.orchestrator.app.presence import Presence
-from services.orchestrator.app.running.environment import Limits, make_environment
+from services.orchestrator.app.running.environment import make_environment
 from services.orchestrator.app.services import Services
 from services.orchestrator.core.conversation.memory import MemoryPolicy
-from services.orchestrator.core.model.plan import PlanPolicy
 from services.orchestrator.ports.services import CustomStep
 from services.orchestrator.servicer import SCOPES, SERVICE_NAME, OrchestratorServicer
 from services.orchestrator.settings import OrchestratorSettings
+from services.orchestrator.wiring.identity import open_identity
+from services.orchestrator.wiring.limits import limits_of
 
 READY_TIMEOUT_S = 120.0  # a large model takes its time to load
 
@@ -62,13 +62,11 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
         _report(journal)
         channels = [await stack.enter_async_context(opened) for opened in _channels(settings)]
         services = _services(settings, channels, journal, prompts, custom_steps)
-        executions = Executions(make_environment(services, journal, SystemClock(), _limits(settings, custom_steps)))
+        executions = Executions(make_environment(services, journal, SystemClock(), limits_of(settings, custom_steps)))
         stack.push_async_callback(executions.close)
         add_gauge(ORCHESTRATOR_RUNNING_EXECUTIONS, "executions that run", lambda: executions.registry.count)
         add_gauge(ORCHESTRATOR_MAX_EXECUTIONS, "most executions that may run", lambda: settings.max_running)
-        admin_keys = read_admin_keys(settings.admin_key_file)
-        keys = Keys(journal, admin_keys, SystemClock())
-        authenticator = keys if settings.auth is Auth.KEYS else None
+        keys, authenticator = await stack.enter_async_context(open_identity(settings, journal))
         history = History(journal, min(PAGE_BYTES, settings.max_message_bytes // 2))
         presence = Presence(
             executions,
@@ -131,26 +129,6 @@ def _services(
         planner=settings.planner,
         memory=MemoryPolicy(settings.memory_max_messages, settings.memory_max_tokens, settings.memory_eviction),
         custom_steps=custom_steps,
-    )
-
-
-def _limits(settings: OrchestratorSettings, custom_steps: Mapping[str, CustomStep]) -> Limits:
-    bounds = PlanPolicy(
-        max_steps=settings.max_plan_steps,
-        allowed_kinds=settings.allowed_step_kinds or None,
-        custom_kinds=frozenset(custom_steps),
-        require_linear=settings.require_linear_plans,
-        timeout_per_step_s=settings.max_step_s or None,
-    )
-    return Limits(
-        max_running=settings.max_running,
-        max_running_of_tenant=settings.max_running_of_tenant,
-        max_running_bytes=settings.max_running_bytes,
-        max_request_bytes=settings.max_request_bytes,
-        max_execution_s=settings.max_execution_s,
-        plan_bounds=bounds,
-        concurrent_turns=settings.concurrent_turns,
-        prices=settings.prices,
     )
 
 

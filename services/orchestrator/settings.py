@@ -15,6 +15,7 @@ from services.orchestrator.app.running.turns import ConcurrentTurns
 from services.orchestrator.core.conversation.memory import Eviction
 from services.orchestrator.core.cost import Prices, parse_prices
 from services.orchestrator.core.plans.planning import Planner
+from services.orchestrator.ports.identity import Issuer, is_fetchable
 from services.orchestrator.ports.journal import MAX_STATE_BYTES, Durability
 
 
@@ -33,6 +34,10 @@ class OrchestratorSettings(CallerSettings):
         None,
         validate_default=True,
         description="PEM file of the private key that signs tenant tokens for the other services; AUTH=keys needs it",
+    )
+    oidc_issuers: dict[str, Issuer] = Field(
+        default_factory=dict,
+        description="identity providers whose tokens are taken too, a JSON object of URL to what their tokens mean",
     )
     port: int = Field(50051, ge=0, le=65535, description="port to listen on")
     inference_address: str = Field("127.0.0.1:50052", description="address of the inference service")
@@ -142,6 +147,15 @@ class OrchestratorSettings(CallerSettings):
         if path is None and info.data.get("auth") is Auth.KEYS:
             raise ValueError("AUTH=keys needs an Ed25519 key, so that the other services can tell tenants apart")
         return path
+
+    @field_validator("oidc_issuers")
+    @classmethod
+    def _check_oidc_issuers(cls, issuers: dict[str, Issuer], info: ValidationInfo) -> dict[str, Issuer]:
+        if issuers and info.data.get("auth") is not Auth.KEYS:
+            raise ValueError("it needs AUTH=keys: otherwise nobody is asked for a token")
+        if wrong := next((url for url in issuers if not is_fetchable(url)), None):
+            raise ValueError(f"{wrong} is not an https URL")
+        return issuers
 
     @field_validator("prices", mode="before")
     @classmethod

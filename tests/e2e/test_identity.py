@@ -4,11 +4,13 @@ import json
 import time
 
 import pytest
+from joserfc.jwk import ECKey
 
 from pagantic.orchestrator.v1 import key_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.telemetry.names import ERROR_DOMAIN
 from tests.e2e.test_kill_orchestrator import connected
+from tests.support.identity_provider import AUDIENCE, IdentityProvider
 from tests.support.live_requests import STORY, say
 from tests.support.service_process import ServiceProcess
 from tests.support.taxonomy import ACCESS, told_by
@@ -99,6 +101,23 @@ def test_two_tenants_see_nothing_of_each_other(guarded):
     assert guarded.run("show", "r", key=keys[0], check=False).returncode == 3
     assert guarded.run("show", "r", key=keys[1]).stdout.strip()
     assert "user: Say hello." in guarded.run("sessions", "show", "s", key=keys[1]).stdout
+
+
+def test_a_token_of_an_identity_provider_opens_what_its_claims_say(system, tmp_path):
+    provider = IdentityProvider(ECKey.generate_key("P-256"))
+    issuers = json.dumps({provider.url: {"audience": AUDIENCE, "tenant_claim": "org"}})
+    guarded = Guarded(system, tmp_path, oidc_issuers=issuers)
+    with guarded.process:
+        assert guarded.run("chat", "Say hello.", "--max-tokens", "8", "--request-id", "t", key=provider.token()).stdout
+        other = guarded.run("show", "t", key=provider.token(org="beta"), check=False)
+        denied = guarded.run("keys", "list", key=provider.token(), check=False)
+        refused = guarded.run("show", "t", key=provider.token(aud="another"), check=False)
+        assert guarded.run("show", "t", key=provider.token(sub="another")).stdout
+    provider.close()
+    assert "NOT_FOUND" in other.stderr
+    assert "AUTH_DENIED" in denied.stderr
+    assert "AUTH_INVALID" in refused.stderr
+    assert "InvalidClaimError" in guarded.log.read_text()
 
 
 def test_a_tenant_learns_nothing_of_what_another_asked(guarded):

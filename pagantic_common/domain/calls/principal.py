@@ -13,6 +13,7 @@ class PrincipalKind(StrEnum):
 
     LOCAL = "local"  # it did not have to: the service runs without identity
     API_KEY = "api_key"
+    TOKEN = "token"  # noqa: S105 - of an identity provider
     SERVICE = "service"  # another service of the system, which works for a tenant
 
 
@@ -35,7 +36,7 @@ class Principal:
         subject: Its name within the tenant.
         kind: How it has shown who it is.
         scopes: What it may do.
-        key_id: The credentials that it used; empty for none.
+        key_id: The key that it used, which can be revoked while a call runs; empty for none.
         expires_at: When these expire, in seconds since 1970; None for never.
         tenant_token: The token that a service passes on to the services that it calls for this caller; empty for none.
     """

@@ -26,13 +26,7 @@ Metadata = Sequence[tuple[str, str | bytes]]
 
 
 class Authenticator(Protocol):
-    """Knows callers by their credentials.
-
-    Attributes:
-        is_rechecked: Whether the credentials of running calls are checked again.
-    """
-
-    is_rechecked: bool
+    """Knows callers by their credentials."""
 
     async def authenticate(self, credentials: str) -> Principal:
         """Return the caller; `credentials` is the call's `authorization`, empty without one.
@@ -113,7 +107,7 @@ class Gate:
         if door.scope not in principal.scopes:
             log.warning("denied", method=method, subject=principal.subject, tenant=principal.tenant, scope=door.scope)
             raise PermissionDenied(f"{method} needs the scope {door.scope.value!r}", code=ErrorCode.AUTH_DENIED)
-        if not door.authenticator.is_rechecked:
+        if not principal.key_id:
             with work_scope(principal=principal):
                 yield Admitted(is_watched=False)
             return

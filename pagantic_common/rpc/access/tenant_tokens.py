@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +20,7 @@ from joserfc.jwk import KeySet, OKPKey
 from pagantic_common.domain.calls.principal import LOCAL, Principal, PrincipalKind, Scope
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Unauthenticated
 from pagantic_common.domain.ids import is_id
+from pagantic_common.rpc.access.known_tokens import KnownTokens
 from pagantic_common.rpc.access.watched_file import WatchedFile
 from pagantic_common.settings import Auth, InnerSettings
 from pagantic_common.telemetry.logging import get_logger
@@ -32,7 +32,7 @@ LIFETIME_S = 300.0
 RENEW_S = 60.0  # a token is sent for so long, and has the rest of its life to be passed on
 LEEWAY_S = 30  # by which clocks may differ
 MAX_TOKEN_BYTES = 4096
-MAX_KNOWN = 4096
+MAX_SIGNED = 4096
 SERVICE_SCOPES = frozenset({Scope.EXECUTE, Scope.READ})
 PASSED_ON = {"constraint": ("inference",), "context": ("inference",)}  # whom a service calls for its callers
 _BEARER = "Bearer "
@@ -62,7 +62,7 @@ class TenantTokens:
             credentials = _BEARER + self._sign(area, principal.tenant, now_s)
             self._signed[place] = (now_s, credentials)
             self._signed.move_to_end(place)
-            if len(self._signed) > MAX_KNOWN:
+            if len(self._signed) > MAX_SIGNED:
                 self._signed.popitem(last=False)
         return credentials
 
@@ -90,8 +90,6 @@ class TenantTokenReader:
         now_s: Seconds since 1970.
     """
 
-    is_rechecked = False  # it ends soon, and the orchestrator cancels what its caller may no longer run
-
     def __init__(
         self,
         area: str,
@@ -103,7 +101,7 @@ class TenantTokenReader:
         self._keys = keys
         self._is_required = is_required
         self._now_s = now_s
-        self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._known = KnownTokens()
         self._claims = jwt.JWTClaimsRegistry(
             now=lambda: int(now_s()),
             leeway=LEEWAY_S,
@@ -121,20 +119,17 @@ class TenantTokenReader:
             if self._is_required:
                 raise Unauthenticated("the call has no tenant token", code=ErrorCode.AUTH_MISSING)
             return LOCAL
-        keys, known = self._known_keys(), self._known.get(credentials)
-        if known is None or known.keys is not keys or known.expires_at + LEEWAY_S <= self._now_s():
-            known = self._read(credentials, keys)
-            self._known[credentials] = known
-            if len(self._known) > MAX_KNOWN:
-                self._known.popitem(last=False)
-        return known.principal
-
-    def _known_keys(self) -> KeySet:
         if self._keys is None:
             raise _refused("VERIFYING_KEYS_FILE names no keys to check it with")
-        return self._keys()
+        keys = self._keys()
+        principal = self._known.find(credentials, keys, self._now_s() - LEEWAY_S)
+        if principal is None:
+            claims = self._check(credentials, keys)
+            principal = _principal_of(claims, credentials)
+            self._known.keep(credentials, keys, principal, float(claims["exp"]))
+        return principal
 
-    def _read(self, credentials: str, keys: KeySet) -> _Known:
+    def _check(self, credentials: str, keys: KeySet) -> dict[str, Any]:
         if not credentials.startswith(_BEARER) or len(credentials) > MAX_TOKEN_BYTES:
             raise _refused("it is not of the form of a token")
         try:
@@ -147,7 +142,7 @@ class TenantTokenReader:
             raise _refused(f"{type(error).__name__}: {error}") from None
         if token.header.get("typ") != TYPE:
             raise _refused("it is a token of another type")
-        return _Known(_principal_of(token.claims, credentials), float(token.claims["exp"]), keys)
+        return token.claims
 
 
 def read_signing_key(path: Path) -> Callable[[], OKPKey]:
@@ -173,15 +168,6 @@ def write_key_pair(folder: Path) -> tuple[Path, Path]:
         signing.write_bytes(key.as_pem(private=True))
         verifying.write_bytes(key.as_pem(private=False))
     return signing, verifying
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """A token that was read, with the keys that were valid then."""
-
-    principal: Principal
-    expires_at: float
-    keys: KeySet
 
 
 def _principal_of(claims: dict[str, Any], credentials: str) -> Principal:

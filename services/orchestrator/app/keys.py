@@ -45,8 +45,6 @@ class Keys:
         random_bytes: Gives so many bytes that nobody can guess.
     """
 
-    is_rechecked = True  # so that a revocation ends calls too
-
     def __init__(
         self,
         store: KeyStore,

@@ -23,8 +23,6 @@ NAME = "pagantic.orchestrator.v1.OrchestratorService"
 class Caller:
     """Knows one caller, until `error` is set."""
 
-    is_rechecked = True
-
     def __init__(self, expires_at=None):
         self.error = None
         self.principal = Principal("acme", "ci", PrincipalKind.API_KEY, frozenset(Scope), "k", expires_at)

@@ -1,0 +1,1 @@
+"""Callers with a token of an identity provider: OpenID Connect discovery, and JSON Web Tokens."""

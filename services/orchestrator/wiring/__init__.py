@@ -1,0 +1,1 @@
+"""Names concrete classes of the orchestrator that belong together."""
