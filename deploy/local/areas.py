@@ -12,7 +12,7 @@ from pagantic_common.rpc.access.tenant_tokens import write_key_pair
 from pagantic_common.settings import Auth
 
 MAX_PORT = 65535
-SIGNING_KEY_VARIABLE = "PAGANTIC_ORCHESTRATOR_SIGNING_KEY_FILE"
+IDENTITY_VARIABLES = ("PAGANTIC_ORCHESTRATOR_SIGNING_KEY_FILE", "PAGANTIC_VERIFYING_KEYS_FILE")
 _LISTENS_ANYWHERE = ("0.0.0.0", "::", "[::]")  # noqa: S104 - compared with, not bound
 
 
@@ -70,8 +70,13 @@ def child_environment(areas: tuple[Area, ...], state: Path, environment: Mapping
         defaults[f"PAGANTIC_{name}_INFERENCE_ADDRESS"] = address_of["inference"]
     defaults["PAGANTIC_ORCHESTRATOR_JOURNAL_URL"] = f"sqlite:///{state / 'orchestrator' / 'journal.sqlite3'}"
     defaults["PAGANTIC_CONTEXT_DATA_FOLDER"] = str(state / "context")
-    auth = environment.get("PAGANTIC_ORCHESTRATOR_AUTH") or environment.get("PAGANTIC_AUTH")
-    if auth == Auth.KEYS and not environment.get(SIGNING_KEY_VARIABLE):
-        signing, verifying = write_key_pair(state / "identity")
-        defaults |= {SIGNING_KEY_VARIABLE: str(signing), "PAGANTIC_VERIFYING_KEYS_FILE": str(verifying)}
-    return {**defaults, **environment}
+    given = {name: value for name, value in environment.items() if value or name not in IDENTITY_VARIABLES}
+    return {**defaults, **_tenant_token_keys(state, given), **given}
+
+
+def _tenant_token_keys(state: Path, given: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of the keys of tenant tokens; none where no caller is asked for a key, or some are given."""
+    auth = given.get("PAGANTIC_ORCHESTRATOR_AUTH") or given.get("PAGANTIC_AUTH")
+    if auth != Auth.KEYS or any(name in given for name in IDENTITY_VARIABLES):
+        return {}
+    return dict(zip(IDENTITY_VARIABLES, map(str, write_key_pair(state / "identity")), strict=True))

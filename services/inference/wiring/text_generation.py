@@ -26,16 +26,21 @@ async def load_generation(
     path: Path, info: ModelInfo, settings: InferenceSettings, options: EngineOptions, workers: Workers
 ) -> Generation:
     """Load a model and start its engine loop."""
+    shared_prompts = await asyncio.to_thread(read_shared_prompts, settings.shared_prompt_folder)
     engine = await asyncio.to_thread(LlamaCppEngine, path, info, options)
-    template = JinjaChatTemplate(engine.chat_template, bos_token=engine.bos_text, eos_token=engine.eos_text)
-    requests = await asyncio.to_thread(
-        RequestPreparer,
-        engine,
-        template,
-        may_draft=settings.drafting,
-        new_seed=_new_seed,
-        shared_prompts=read_shared_prompts(settings.shared_prompt_folder),
-    )
+    try:
+        template = JinjaChatTemplate(engine.chat_template, bos_token=engine.bos_text, eos_token=engine.eos_text)
+        requests = await asyncio.to_thread(
+            RequestPreparer,
+            engine,
+            template,
+            may_draft=settings.drafting,
+            new_seed=_new_seed,
+            shared_prompts=shared_prompts,
+        )
+    except BaseException:
+        engine.close()
+        raise
     clock = SystemClock()
     loop = EngineLoop(
         engine,

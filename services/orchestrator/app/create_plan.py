@@ -11,7 +11,7 @@ from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import DeadlineExceeded, InvalidRequest, PaganticError, PreconditionFailed
 from pagantic_common.telemetry.scope import current_deadline, work_scope
 from services.orchestrator.app.effects.planning import plan_of, planner_command
-from services.orchestrator.app.failures import failure_from
+from services.orchestrator.app.failures import error_from
 from services.orchestrator.app.running.environment import Environment
 from services.orchestrator.app.running.registry import Registry
 from services.orchestrator.app.running.time_limits import time_limits
@@ -41,7 +41,7 @@ async def create_plan(request: Request, size_bytes: int, environment: Environmen
     except TimeoutError:
         raise DeadlineExceeded(failure=limits.failure) from None
     except PaganticError as error:
-        raise type(error)(failure=failure_from(error), retry_after_s=error.retry_after_s) from None
+        raise error_from(error) from None
     plan, failure = accept_plan(request, made, environment.limits.plan_bounds)
     if failure is not None:
         raise PreconditionFailed(failure=failure)

@@ -42,6 +42,14 @@ def failure_from(error: PaganticError) -> Failure:
     return failure_of(code, error.failure.message, details=error.failure.details)
 
 
+def error_from(error: PaganticError) -> PaganticError:
+    """Return an error with the failure that it means, for a caller who waits for no execution."""
+    kind = type(error)
+    if error.code in _REFUSALS:
+        kind = Internal
+    return kind(failure=failure_from(error), retry_after_s=error.retry_after_s)
+
+
 def is_outage(error: PaganticError) -> bool:
     """Tell whether a service could not answer for now; otherwise the request asks for something impossible."""
     if error.code in _REFUSALS:

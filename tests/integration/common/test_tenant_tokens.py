@@ -299,7 +299,8 @@ async def test_the_tenant_arrives_two_calls_away_over_real_sockets(tmp_path):
             with pytest.raises(Unauthenticated) as refused:
                 await call_unary("constraint", stub.Compile, constraint_pb.CompileRequest())
             assert refused.value.code is ErrorCode.AUTH_MISSING
-            too_little = token(KEY, iat=int(time.time()), exp=int(time.time() + 60))
-            with pytest.raises((Unauthenticated, PermissionDenied)):
+            now_s, own = int(time.time()), OKPKey.import_key(signing.read_bytes())
+            too_little = token(own, aud=["constraint"], iat=now_s, exp=now_s + 60, scope="execute")
+            with pytest.raises(PermissionDenied, match="scope 'read'"):
                 await call_unary("constraint", stub.Compile, constraint_pb.CompileRequest(), credentials=too_little)
     assert len(served.tenants) == 3

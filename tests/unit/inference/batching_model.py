@@ -30,6 +30,7 @@ class Bench:
         parked=0,
         memo=0,
         costs=None,
+        weights=None,
     ):
         self.engine = engine or ScriptedEngine(
             logits_of=random_logits, kv_capacity_tokens=capacity, max_sequences=sequences
@@ -37,7 +38,7 @@ class Bench:
         tree = PrefixTree(
             capacity_tokens=capacity, max_sequences=sequences, max_idle_tokens=idle, max_parked_tokens=parked
         )
-        self.scheduler = Scheduler(tree, Limits(step_tokens, max_running, queue_capacity, memo))
+        self.scheduler = Scheduler(tree, Limits(step_tokens, max_running, queue_capacity, memo, weights or {}))
         self.costs = costs
         self.now = 0.0
         self.steps = 0
@@ -67,6 +68,7 @@ class Bench:
         for operation in plan.operations:
             apply_operation(self.engine, operation)
         self.trace.append((plan.operations, plan.slices))
+        assert all(part.tokens for part in plan.slices)
         if plan.slices:
             self.steps += 1
             rows = sum(len(part.tokens) for part in plan.slices)

@@ -15,6 +15,7 @@ from services.inference.core.scheduling.branches import Ended, Failed, FailureCa
 from tests.unit.inference.batching_model import WARM, Bench, alone
 
 GREEDY = Sampling(temperature=0)
+TENANTS = ("default", "a", "b", "c", "d")
 PROMPTS = st.lists(st.integers(97, 99), min_size=1, max_size=40)
 REQUESTS = st.fixed_dictionaries(
     {
@@ -23,7 +24,7 @@ REQUESTS = st.fixed_dictionaries(
         "max_tokens": st.integers(1, 20),
         "priority": st.integers(-2, 2),
         "may_draft": st.booleans(),
-        "tenant": st.sampled_from(["default", "a", "b"]),
+        "tenant": st.sampled_from(TENANTS),
         "shared_tokens": st.integers(0, 6),
         "at": st.integers(0, 10),
         "cancel_after": st.none() | st.integers(0, 8),
@@ -40,6 +41,7 @@ BENCHES = st.fixed_dictionaries(
         "idle": st.integers(0, 60),
         "parked": st.integers(0, 150),
         "memo": st.integers(0, 12),
+        "weights": st.dictionaries(st.sampled_from(TENANTS), st.sampled_from([0.01, 0.5, 2.0, 1000.0])),
     }
 )
 

@@ -19,9 +19,9 @@ def cached(bench, number):
 
 
 def keys_of(request, tokens):
-    """Return tokens with the tenant that may know of each; the operator's are the default tenant's."""
+    """Return tokens with the tenant that may know of each; None for everybody."""
     shared = min(request["shared_tokens"], len(request["prompt"]))
-    tenants = ["default"] * shared + [request["tenant"]] * (len(tokens) - shared)
+    tenants = [None] * shared + [request["tenant"]] * (len(tokens) - shared)
     return list(zip(tenants, tokens, strict=True))
 
 
@@ -89,7 +89,6 @@ def test_a_guess_of_part_of_a_declared_prompt_shares_nothing():
 
 def test_tenants_have_numbers_of_their_own_and_forgotten_ones_get_new_ones():
     owners = CacheOwners(capacity=2)
-    assert owners.number_of("default") == SHARED_OWNER
     first, second = owners.number_of("a"), owners.number_of("b")
     assert len({SHARED_OWNER, first, second}) == 3
     assert (owners.number_of("b"), owners.number_of("a")) == (second, first)

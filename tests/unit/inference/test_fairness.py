@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given, settings
 
 from pagantic_common.domain.errors import Overloaded
-from services.inference.core.scheduling.batching import Limits
 from services.inference.core.scheduling.branches import Ended, Finished, Prompted
 from tests.unit.inference.batching_model import Bench
 
@@ -45,8 +44,10 @@ def test_two_hundred_queued_requests_of_a_tenant_add_at_most_one_step_to_the_sha
 @settings(max_examples=40, deadline=None)
 @given(st.integers(2, 9), st.integers(1, 3))
 def test_tenants_that_ask_without_end_get_places_by_their_weights(max_running, weight):
-    bench = Bench(max_running=max_running, step_tokens=64, capacity=4000, sequences=32, queue_capacity=500)
-    bench.scheduler.limits = Limits(64, max_running, 500, weights={"heavy": float(weight)})
+    weights = {"heavy": float(weight)}
+    bench = Bench(
+        max_running=max_running, step_tokens=64, capacity=4000, sequences=32, queue_capacity=500, weights=weights
+    )
     for index in range(120):
         for tenant in ("heavy", "light"):
             bench.submit([97 + index % 20, index], seeds=(index,), max_tokens=6, tenant=tenant)
@@ -71,13 +72,69 @@ def test_a_tenant_alone_uses_every_place():
 
 def test_with_one_place_tenants_take_turns_whatever_their_priorities():
     bench = Bench(max_running=1, capacity=400, queue_capacity=100)
-    for index in range(6):
-        bench.submit([97 + index], max_tokens=2, tenant="loud", priority=5)
+    loud = {bench.submit([97 + index], max_tokens=2, tenant="loud", priority=5) for index in range(6)}
     for index in range(3):
-        bench.submit([110 + index], max_tokens=2, tenant="quiet")
+        bench.submit([110 + index], max_tokens=2, tenant="quiet", priority=-5)
     bench.run()
-    finished = [event.number for event in bench.of(Finished)]
-    assert [number > 6 for number in finished[:6]] in ([False, True] * 3, [True, False] * 3)
+    assert [event.number in loud for event in bench.of(Finished)][:6] == [True, False] * 3
+
+
+def test_newcomers_without_end_do_not_keep_a_tenant_waiting():
+    bench = Bench(max_running=1, step_tokens=16, capacity=400, queue_capacity=1000)
+    waiting = [bench.submit([97], max_tokens=3, tenant="early") for _ in range(2)][-1]
+    for index in range(100):
+        bench.submit([98], max_tokens=1, tenant=f"new-{index}")
+        bench.submit([98], max_tokens=1, tenant=f"new-{index}-too")
+        bench.step()
+        if waiting in bench.outcomes():
+            return
+    raise AssertionError("the second request of the first tenant starved")
+
+
+def test_tenants_in_the_same_round_do_not_take_each_others_cells():
+    bench = Bench(capacity=100, step_tokens=32)
+    for index in range(3):
+        bench.submit([97 + index] * 60, max_tokens=10, tenant="a")
+    bench.step()
+    for index in range(2):
+        bench.submit([107 + index] * 60, max_tokens=10, tenant="b")
+    bench.run()
+    assert bench.scheduler.preemptions_total == 0
+
+
+def test_nobody_loses_cells_that_do_not_suffice():
+    bench = Bench(capacity=100, step_tokens=32)
+    for size in (60, 10):
+        bench.submit([97] * size, max_tokens=12, tenant="a")
+    bench.step()
+    bench.step()
+    bench.submit([98] * 60, max_tokens=2, tenant="b")  # the second of a would not make room enough
+    bench.run()
+    assert bench.scheduler.preemptions_total == 0
+
+
+def test_a_tenant_takes_the_cells_of_another_ones_second_request():
+    bench = Bench(capacity=100, step_tokens=32)
+    for _ in range(2):
+        bench.submit([97, *range(40)], max_tokens=40, tenant="a")
+        bench.submit([96, *range(40)], max_tokens=4, tenant="a", priority=-1)
+    for _ in range(4):
+        bench.step()
+    number = bench.submit([98] * 40, max_tokens=2, tenant="b")
+    assert steps_to_first_token(bench, number) <= 4
+    bench.run()
+
+
+def test_a_branch_that_waits_for_cells_keeps_no_place_from_another():
+    for max_running in (2, 3):
+        bench = Bench(capacity=120, step_tokens=64, max_running=max_running, queue_capacity=50)
+        for index in range(3):
+            bench.submit([97 + index] * 30, max_tokens=12, tenant="a")
+        bench.step()
+        for index in range(3):
+            bench.submit([110 + index] * 30, max_tokens=12, tenant="b")
+        bench.run()
+        assert len(bench.of(Finished)) == 6
 
 
 def test_what_was_set_aside_says_what_it_would_have_said():

@@ -70,7 +70,9 @@ def fill_batch(seated: Sequence[Branch], step_tokens: int, costs: StepCosts) -> 
     tenants = _by_tenant(seated, step_tokens)
     weights = [branches[0].ticket.weight for branches in tenants]
     for index, branches in enumerate(tenants):
-        share = math.ceil(left * weights[index] / sum(weights[index:]))
+        weighted = math.ceil(left * weights[index] / sum(weights[index:]))
+        after = len(tenants) - index - 1  # each of them gets a token too, if there are so many
+        share = min(left, max(1, min(weighted, left - after)))
         left -= share - _add_all(work, branches, share)
     for item in work:
         more = min(left, item.branch.pending - item.size)
@@ -97,6 +99,8 @@ def _by_tenant(seated: Sequence[Branch], step_tokens: int) -> list[list[Branch]]
 
 def _add_all(work: list[Work], branches: Sequence[Branch], left: int) -> int:
     """Add the work of one tenant, at most `left` tokens, and return the tokens that are left."""
+    if left <= 0:
+        return left
     prompts = sorted((b for b in branches if b.pending > _SHORT), key=lambda b: (b.pending, b.ticket.number))
     short = sorted((b for b in branches if b.pending <= _SHORT), key=lambda b: (b.last_served, b.ticket.number))
     reserve = 0

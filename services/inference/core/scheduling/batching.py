@@ -123,7 +123,7 @@ class Scheduler:
         self._seating.check_capacity(owner)
         self._numbers += 1
         weight = self.limits.weights.get(request.tenant, 1.0)
-        self._seating.waiting.append(Ticket(self._numbers, request, owner, weight))
+        self._seating.enter(Ticket(self._numbers, request, owner, weight))
         return self._numbers
 
     def cancel(self, number: int) -> None:

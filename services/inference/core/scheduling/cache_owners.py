@@ -14,18 +14,15 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from pagantic_common.domain.calls.principal import DEFAULT_TENANT
-
 SHARED_OWNER = 0
 MAX_OWNERS = 4096
-_OWNER_SHIFT = 32  # tokens have fewer bits
+_OWNER_SHIFT = 24  # tokens have fewer bits; keys of few owners fit into a digit of Python's integers
 
 
 class CacheOwners:
     """Gives tenants their owner numbers; forgets the least recently used of more than `capacity` tenants.
 
-    A forgotten tenant gets a new number, and finds nothing of what it computed before. The tenant `default` is the
-    shared owner itself: nobody else finds its tokens, because others search there for declared prompts only.
+    A forgotten tenant gets a new number, and finds nothing of what it computed before.
     """
 
     def __init__(self, capacity: int = MAX_OWNERS) -> None:
@@ -35,8 +32,6 @@ class CacheOwners:
 
     def number_of(self, tenant: str) -> int:
         """Return the owner number of a tenant."""
-        if tenant == DEFAULT_TENANT:
-            return SHARED_OWNER
         number = self._numbers.get(tenant)
         if number is None:
             self._last_number += 1

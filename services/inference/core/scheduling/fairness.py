@@ -1,13 +1,14 @@
 """The order in which tenants get seats, cells and prompt tokens when there are not enough for all.
 
-Theory of operation. Each branch has a turn among the branches of its tenant: the first in rank has turn 0, the next
-one turn 1, and so on. All first turns come before all second turns, whoever asked first, so a tenant with two hundred
-requests has one first turn like a tenant with one. A tenant of weight 2 has two turns where others have one. Equal
-turns of two tenants follow the order in which these were last admitted. The order within a tenant is that of ranks.
-Turns depend only on what runs and waits, not on time, so two tenants do not take each other's cells in alternation.
+Theory of operation. Each branch has a round among the branches of its tenant: the first in rank has round 0, the next
+one round 1, and so on. All of round 0 come before all of round 1, whoever asked first, so a tenant with two hundred
+requests has one branch in round 0 like a tenant with one. A tenant of weight 2 has two branches where others have one.
+Within a round tenants follow the order in which they were last admitted, or began to wait. The order within a tenant
+is that of ranks. A branch gives up its seat only to a branch of an earlier round, so that two tenants do not take each
+other's seats in alternation.
 
 Source: weighted round robin, as in M. Katevenis et al., 1991. A count of computed tokens by tenant (VTC, Y. Sheng et
-al., OSDI 2024) would also even out long against short requests; turns bound the wait for the first token.
+al., OSDI 2024) would also even out long against short requests; rounds bound the wait for the first token.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from services.inference.core.scheduling.branches import Branch, Ticket
 
 FAIR_ADMISSION = 4  # every fourth admission takes the oldest request of its tenant, whatever its priority
 
-Turn = tuple[float, int, tuple[int, int, int]]
+Turn = tuple[float, int, int, tuple[int, int, int]]  # round, last admission, owner, rank
 
 
 class Fairness:
-    """Knows the turns, and who was admitted when."""
+    """Knows the order of all branches and requests, their turns, and who was admitted when."""
 
     def __init__(self) -> None:
         self._admissions = 0
@@ -50,6 +51,10 @@ class Fairness:
         turn = min(turns)
         return firsts[turns.index(turn)], turn
 
+    def join(self, owner: int) -> None:
+        """Note that a request of an owner waits; one who is new comes after those who wait already."""
+        self._last_admission.setdefault(owner, self._admissions)
+
     def admit(self, ticket: Ticket, active: Iterable[int]) -> None:
         """Note that a request is admitted; only the `active` owners are remembered."""
         self._admissions += 1
@@ -62,4 +67,4 @@ class Fairness:
         return min(tickets, key=lambda ticket: ticket.rank)
 
     def _turn(self, place: int, ticket: Ticket, rank: tuple[int, int, int]) -> Turn:
-        return (place / ticket.weight, self._last_admission.get(ticket.owner, 0), rank)
+        return (place / ticket.weight, self._last_admission.get(ticket.owner, 0), ticket.owner, rank)

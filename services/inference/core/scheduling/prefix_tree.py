@@ -15,7 +15,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from services.inference.core.scheduling.parked_prefixes import ParkedPrefixes, common_length
@@ -123,6 +123,11 @@ class PrefixTree:
         """Return the tokens of a sequence."""
         runs = [node.tokens for node in self._path(self._leaves[sequence_id])]
         return [token for run in reversed(runs) for token in run]
+
+    def held_tokens(self, sequence_ids: Iterable[int]) -> int:
+        """Return how many cells some sequences hold together."""
+        nodes = {id(node): node for sequence_id in sequence_ids for node in self._path(self._leaves[sequence_id])}
+        return sum(len(node.tokens) for node in nodes.values())
 
     def shared_length(self, tokens: Sequence[int], limit: int) -> int:
         """Return how many of the first `limit` tokens the cache has."""

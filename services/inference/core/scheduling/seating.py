@@ -47,6 +47,11 @@ class Seating:
                 retry_after_s=RETRY_AFTER_S,
             )
 
+    def enter(self, ticket: Ticket) -> None:
+        """Let a request wait."""
+        self.waiting.append(ticket)
+        self._fairness.join(ticket.owner)
+
     def seated(self) -> list[Branch]:
         """Return the branches that have a sequence."""
         return [branch for branch in self.branches if branch.sequence_id is not None]
@@ -148,25 +153,41 @@ class Seating:
         return True
 
     def _make_place(self, turn: Turn, turns: Mapping[Branch, Turn]) -> bool:
-        """Make sure that one more branch may run: set the last ones aside if whole turns lie between."""
-        while self._free_places <= 0:
-            holders = [branch for branch in self.branches if not branch.is_set_aside]
-            last = max(holders, key=turns.__getitem__)
-            if turns[last][0] <= turn[0]:
-                return False
-            if last.sequence_id is not None:
-                self.preempt(last)
-            last.is_set_aside = True
+        """Make sure that one more branch may run, by setting later ones aside; False if these do not suffice."""
+        needed = 1 - self._free_places
+        if needed <= 0:
+            return True
+        holders = [branch for branch in self.branches if not branch.is_set_aside]
+        # A holder without a seat does nothing with its place, so its turn alone decides.
+        idle = [branch for branch in holders if branch.sequence_id is None and turns[branch] > turn]
+        lost = [*_last_first(idle, turns), *_last_first(_later(self.seated(), turn, turns), turns)][:needed]
+        if len(lost) < needed:
+            return False
+        for branch in lost:
+            branch.is_set_aside = True
+            if branch.sequence_id is not None:
+                self.preempt(branch)
         return True
 
     def _seat_or_preempt(self, branch: Branch, turn: Turn, turns: Mapping[Branch, Turn]) -> bool:
-        """Seat a branch, preempting branches whose turn is later if necessary; False if that does not suffice."""
-        while not self._seat(branch):
-            last = max(self.seated(), key=turns.__getitem__, default=None)
-            if last is None or turns[last] <= turn:
-                return False
+        """Seat a branch, preempting branches of later rounds if necessary; False if these do not suffice."""
+        if self._seat(branch):
+            return True
+        later = _later(self.seated(), turn, turns)
+        if not self._would_suffice(branch, later):
+            return False
+        for last in _last_first(later, turns):
             self.preempt(last)
-        return True
+            if self._seat(branch):
+                return True
+        return False
+
+    def _would_suffice(self, branch: Branch, later: Sequence[Branch]) -> bool:
+        """Tell whether the cells of some branches are enough for another one, about: it may share their tokens."""
+        staying = [seated for seated in self.seated() if seated not in later]
+        held = self.tree.held_tokens([seated.sequence_id for seated in staying if seated.sequence_id is not None])
+        needed = len(branch.keys) - self.tree.shared_length(branch.keys, self._needed_length(branch))
+        return held + sum(seated.pending for seated in staying) + needed <= self.tree.capacity_tokens
 
     def _seat(self, branch: Branch) -> bool:
         """Give a branch a sequence if the cache has room for all pending tokens, its own and the others'."""
@@ -184,3 +205,12 @@ class Seating:
     def _needed_length(self, branch: Branch) -> int:
         """Return how many tokens may come from the cache; the last is computed for its row, unless that is kept."""
         return len(branch.tokens) - (branch.keys not in self.memo)
+
+
+def _later(branches: Sequence[Branch], turn: Turn, turns: Mapping[Branch, Turn]) -> list[Branch]:
+    """Return those of a later round."""
+    return [branch for branch in branches if turns[branch][0] > turn[0]]
+
+
+def _last_first(branches: Sequence[Branch], turns: Mapping[Branch, Turn]) -> list[Branch]:
+    return sorted(branches, key=turns.__getitem__, reverse=True)
