@@ -132,6 +132,10 @@ bench-repair: setup-dev ## Compare JSON repair with the tests of other repairers
 bench-tenants: setup-dev ## Measure what one tenant learns of another, and waits for it
 	@$(BIN)/python -m tests.bench.tenants
 
+.PHONY: bench-budgets
+bench-budgets: setup-dev ## Spend a budget with three orchestrators that are killed, and count what was spent
+	@$(BIN)/python -m tests.bench.budgets
+
 .PHONY: bench-orchestrator
 bench-orchestrator: setup-dev ## Measure what the orchestrator adds to a chat
 	@$(BIN)/python -m tests.bench.orchestrator

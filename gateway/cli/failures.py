@@ -56,6 +56,7 @@ _NEXT_OF_CODE = {
     ErrorCode.AUTH_MISSING: "put an API key into a file, and its path into PAGANTIC_API_KEY_FILE",
     ErrorCode.AUTH_INVALID: "have an administrator look at the key with `pagantic keys list`",
     ErrorCode.AUTH_EXPIRED: "have an administrator create another key with `pagantic keys create`",
+    ErrorCode.QUOTA_BUDGET: "see what is left with `pagantic budgets show`",
     ErrorCode.AUTH_DENIED: "use a key with the scope that the message names",
     ErrorCode.CANCELLED_SIGNAL: "send it again; under the same --request-id it runs once more",
 }

@@ -11,9 +11,10 @@ from typing import Any, Literal, Self, TypeVar, Unpack, overload
 import grpc
 from pydantic import TypeAdapter, ValidationError
 
-from pagantic.orchestrator.v1 import event_pb2, execution_pb2, key_pb2, plan_pb2, session_pb2, usage_total_pb2
+from pagantic.orchestrator.v1 import event_pb2, execution_pb2, plan_pb2, session_pb2, usage_total_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as pb_grpc
+from pagantic_common.client.administration import Administration
 from pagantic_common.client.credentials import credentials_for
 from pagantic_common.client.hints import Choice, Options
 from pagantic_common.client.requests import Messages, chat_request, structured_request, timeout_of, vote_request
@@ -38,7 +39,7 @@ VALIDATION_RETRIES = 2
 _SERVICE = "orchestrator"
 
 
-class AsyncClient:
+class AsyncClient(Administration):
     """Talks to one orchestrator. Use it as an async context manager, or close it.
 
     Args:
@@ -309,36 +310,6 @@ class AsyncClient:
         """Remove a stored conversation; raises NotFound."""
         request = pb.DeleteSessionRequest(session_id=session_id)
         await self._call(self._stub().DeleteSession, request)
-
-    async def create_key(
-        self,
-        subject: str,
-        scopes: Sequence[key_pb2.KeyScope.ValueType],
-        *,
-        tenant: str = "",
-        lifetime_s: float | None = None,
-    ) -> tuple[key_pb2.Key, str]:
-        """Create an API key, for ever or `lifetime_s` seconds; returns it and its text, which cannot be had again."""
-        request = pb.CreateKeyRequest(subject=subject, scopes=scopes, tenant=tenant)
-        if lifetime_s is not None:
-            request.lifetime.FromMilliseconds(round(lifetime_s * 1000))
-        created = await self._call(self._stub().CreateKey, request)
-        return created.key, created.text
-
-    async def list_keys(self, *, tenant: str = "") -> list[key_pb2.Key]:
-        """Return the API keys of a tenant, or of all, the oldest first."""
-        keys: list[key_pb2.Key] = []
-        token = ""
-        while True:
-            request = pb.ListKeysRequest(tenant=tenant, page_token=token)
-            page = await self._call(self._stub().ListKeys, request)
-            keys += page.keys
-            if not (token := page.next_page_token):
-                return keys
-
-    async def revoke_key(self, key_id: str) -> key_pb2.Key:
-        """Revoke an API key; raises NotFound."""
-        return (await self._call(self._stub().RevokeKey, pb.RevokeKeyRequest(key_id=key_id))).key
 
     async def _call(
         self,

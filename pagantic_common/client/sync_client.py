@@ -92,6 +92,9 @@ class Client:
     create_key = _blocking(AsyncClient.create_key)
     list_keys = _blocking(AsyncClient.list_keys)
     revoke_key = _blocking(AsyncClient.revoke_key)
+    set_budget = _blocking(AsyncClient.set_budget)
+    budget = _blocking(AsyncClient.budget)
+    list_budgets = _blocking(AsyncClient.list_budgets)
 
     @overload
     def structured(

@@ -64,6 +64,7 @@ class ErrorCode(StrEnum):
     AUTH_EXPIRED = "AUTH_EXPIRED"
     AUTH_DENIED = "AUTH_DENIED"
     QUOTA_CONCURRENCY = "QUOTA_CONCURRENCY"
+    QUOTA_BUDGET = "QUOTA_BUDGET"
 
     @property
     def category(self) -> ErrorCategory:
@@ -111,6 +112,7 @@ _NEVER_RETRYABLE = frozenset(
         ErrorCode.AUTH_INVALID,
         ErrorCode.AUTH_EXPIRED,
         ErrorCode.AUTH_DENIED,
+        ErrorCode.QUOTA_BUDGET,
     }
 )
 

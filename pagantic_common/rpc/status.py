@@ -87,6 +87,7 @@ _CLASS_OF_CODE: dict[ErrorCode, type[PaganticError]] = {
     ErrorCode.AUTH_EXPIRED: errors.Unauthenticated,
     ErrorCode.AUTH_DENIED: errors.PermissionDenied,
     ErrorCode.QUOTA_CONCURRENCY: errors.Overloaded,
+    ErrorCode.QUOTA_BUDGET: errors.Overloaded,
 }
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
 import grpc
 
-from pagantic_common.rpc.channel import open_channel
 from pagantic_common.rpc.server import Registration, run_service
 from pagantic_common.settings import load_settings
 from pagantic_common.telemetry.clock import SystemClock
@@ -21,25 +20,18 @@ from pagantic_common.telemetry.names import (
     ORCHESTRATOR_RUNNING_EXECUTIONS,
 )
 from services.orchestrator.adapters.custom_steps import load_custom_steps
-from services.orchestrator.adapters.grpc_constraint import GrpcConstraint
-from services.orchestrator.adapters.grpc_context import GrpcContext
-from services.orchestrator.adapters.grpc_inference import GrpcInference
-from services.orchestrator.adapters.grpc_tools import GrpcTools
 from services.orchestrator.adapters.journal.sql_journal import SqlJournal
-from services.orchestrator.adapters.key_files import tenant_credentials
 from services.orchestrator.adapters.prompt_folder import PromptFolder
 from services.orchestrator.adapters.readiness import Readiness
 from services.orchestrator.app.executions import Executions
 from services.orchestrator.app.history import PAGE_BYTES, History
 from services.orchestrator.app.presence import Presence
 from services.orchestrator.app.running.environment import make_environment
-from services.orchestrator.app.services import Services
-from services.orchestrator.core.conversation.memory import MemoryPolicy
-from services.orchestrator.ports.services import CustomStep
 from services.orchestrator.servicer import SCOPES, SERVICE_NAME, OrchestratorServicer
 from services.orchestrator.settings import OrchestratorSettings
 from services.orchestrator.wiring.identity import open_identity
 from services.orchestrator.wiring.limits import limits_of
+from services.orchestrator.wiring.services import channels_of, open_budgets, services_of, within_budgets
 
 READY_TIMEOUT_S = 120.0  # a large model takes its time to load
 
@@ -60,8 +52,10 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
         await journal.open()
         stack.push_async_callback(journal.close)
         _report(journal)
-        channels = [await stack.enter_async_context(opened) for opened in _channels(settings)]
-        services = _services(settings, channels, journal, prompts, custom_steps)
+        channels = [await stack.enter_async_context(opened) for opened in channels_of(settings)]
+        budgets = await stack.enter_async_context(open_budgets(journal))
+        services = services_of(settings, channels, journal, prompts, custom_steps)
+        services = within_budgets(services, budgets, settings.prices)
         executions = Executions(make_environment(services, journal, SystemClock(), limits_of(settings, custom_steps)))
         stack.push_async_callback(executions.close)
         add_gauge(ORCHESTRATOR_RUNNING_EXECUTIONS, "executions that run", lambda: executions.registry.count)
@@ -88,7 +82,7 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
         yield [
             Registration(
                 SERVICE_NAME,
-                OrchestratorServicer(executions, history, keys).add_to,
+                OrchestratorServicer(executions, history, keys, budgets).add_to,
                 SCOPES,
                 authenticator,
                 begin_drain=presence.begin_drain,
@@ -96,40 +90,6 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
                 why_not_ready=readiness.why_not,
             )
         ]
-
-
-def _channels(settings: OrchestratorSettings) -> list[AbstractAsyncContextManager[grpc.aio.Channel]]:
-    """Return the channels to inference, constraint, context, rerank and tools, to be opened."""
-    others = (
-        settings.constraint_address,
-        settings.context_address,
-        settings.rerank_address,
-        settings.tools_address,
-    )
-    open_one = partial(open_channel, max_message_bytes=settings.max_message_bytes)
-    return [open_one(settings.inference_address, waits=["Infer"]), *(open_one(address) for address in others)]
-
-
-def _services(
-    settings: OrchestratorSettings,
-    channels: Sequence[grpc.aio.Channel],
-    journal: SqlJournal,
-    prompts: PromptFolder,
-    custom_steps: Mapping[str, CustomStep],
-) -> Services:
-    inference, constraint, context, rerank, tools = channels
-    patience_s, credentials = settings.connect_patience_s, tenant_credentials(settings.signing_key_file)
-    return Services(
-        inference=GrpcInference(inference, patience_s, settings.busy_patience_s, credentials),
-        constraint=GrpcConstraint(constraint, patience_s, credentials),
-        tools=GrpcTools(tools, patience_s, credentials),
-        context=GrpcContext(context, rerank, patience_s, credentials),
-        prompts=prompts,
-        summaries=journal,
-        planner=settings.planner,
-        memory=MemoryPolicy(settings.memory_max_messages, settings.memory_max_tokens, settings.memory_eviction),
-        custom_steps=custom_steps,
-    )
 
 
 def _report(journal: SqlJournal) -> None:

@@ -18,10 +18,12 @@ from pagantic_common.codec.messages import duration_from_proto
 from pagantic_common.domain.calls.principal import Scope
 from pagantic_common.domain.ids import require_id
 from pagantic_common.telemetry.scope import current_principal
+from services.orchestrator.app.budgeting.budgets import Budgets
 from services.orchestrator.app.executions import Executions
 from services.orchestrator.app.history import History
 from services.orchestrator.app.keys import Keys
 from services.orchestrator.app.running.submission import Submission
+from services.orchestrator.convert.budget import budget_to_proto, period_from_proto
 from services.orchestrator.convert.event import event_to_proto
 from services.orchestrator.convert.key import key_to_proto, scopes_from_proto
 from services.orchestrator.convert.lifecycle import state_from_proto, state_to_proto
@@ -54,6 +56,9 @@ SCOPES: Mapping[str, Scope] = MappingProxyType(
         "CreateKey": Scope.ADMIN,
         "ListKeys": Scope.ADMIN,
         "RevokeKey": Scope.ADMIN,
+        "SetBudget": Scope.ADMIN,
+        "GetBudget": Scope.USAGE,
+        "ListBudgets": Scope.ADMIN,
     }
 )
 
@@ -61,9 +66,10 @@ SCOPES: Mapping[str, Scope] = MappingProxyType(
 class OrchestratorServicer(rpc.OrchestratorServiceServicer):
     """See the service's proto for what each rpc promises."""
 
-    def __init__(self, executions: Executions, history: History, keys: Keys) -> None:
+    def __init__(self, executions: Executions, history: History, keys: Keys, budgets: Budgets) -> None:
         self._executions = executions
         self._keys = keys
+        self._budgets = budgets
         self._history = history
 
     def add_to(self, server: grpc.aio.Server) -> None:
@@ -165,6 +171,23 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
 
     async def RevokeKey(self, request: pb.RevokeKeyRequest, context: Context) -> pb.RevokeKeyResponse:
         return pb.RevokeKeyResponse(key=key_to_proto(await self._keys.revoke(request.key_id)))
+
+    async def SetBudget(self, request: pb.SetBudgetRequest, context: Context) -> pb.SetBudgetResponse:
+        budget = await self._budgets.set(
+            request.tenant,
+            period_from_proto(request.period),
+            decode_optional(request, "max_tokens", int),
+            decode_optional(request, "max_cost_usd", float),
+        )
+        return pb.SetBudgetResponse(budget=budget_to_proto(budget))
+
+    async def GetBudget(self, request: pb.GetBudgetRequest, context: Context) -> pb.GetBudgetResponse:
+        return pb.GetBudgetResponse(budget=budget_to_proto(await self._budgets.find(_tenant())))
+
+    async def ListBudgets(self, request: pb.ListBudgetsRequest, context: Context) -> pb.ListBudgetsResponse:
+        page = await self._budgets.list_budgets(request.page_size, request.page_token)
+        encoded = [budget_to_proto(budget) for budget in page.items]
+        return pb.ListBudgetsResponse(budgets=encoded, next_page_token=page.next_token)
 
 
 def _tenant() -> str:

@@ -7,12 +7,12 @@ import uuid
 import pytest
 from joserfc.jwk import ECKey
 
-from pagantic.orchestrator.v1 import key_pb2
+from pagantic.orchestrator.v1 import execution_pb2, key_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.telemetry.names import ERROR_DOMAIN
 from tests.e2e.test_kill_orchestrator import connected
 from tests.support.identity_provider import AUDIENCE, IdentityProvider
-from tests.support.live_requests import STORY, say
+from tests.support.live_requests import STORY, request, say
 from tests.support.service_process import ServiceProcess
 from tests.support.taxonomy import ACCESS, told_by
 
@@ -163,14 +163,15 @@ def test_a_service_does_not_start_before_it_knows_who_may_call(system, settings,
 
 
 def test_every_failure_of_access_is_told_by_its_status(system, tmp_path):
-    guarded = Guarded(system, tmp_path, max_running_of_tenant=1)
+    guarded = Guarded(system, tmp_path, max_running_of_tenant=1, planner="model")
     with guarded.process, connected(guarded.process.address) as stub:
 
-        def answer(key, method="ListKeys", request=pb.ListKeysRequest()):  # noqa: B008 - it is not changed
+        def answer(key, method="ListKeys", message=pb.ListKeysRequest()):  # noqa: B008 - it is not changed
             metadata = bearer(key) if key else ()
-            return told_by(lambda: getattr(stub, method)(request, metadata=metadata, timeout=60))
+            return told_by(lambda: getattr(stub, method)(message, metadata=metadata, timeout=60))
 
-        caller = guarded.create("caller")[1]
+        caller, poor = guarded.create("caller")[1], guarded.create("poor", "--tenant", "poor")[1]
+        guarded.run("budgets", "set", "poor", "--tokens", "1", "--per", "total", key=guarded.admin)
         brief = pb.CreateKeyRequest(subject="brief", scopes=[key_pb2.KEY_SCOPE_ADMIN])
         brief.lifetime.FromMilliseconds(100)
         expired = stub.CreateKey(brief, metadata=bearer(guarded.admin)).text
@@ -183,6 +184,7 @@ def test_every_failure_of_access_is_told_by_its_status(system, tmp_path):
             answer(expired),
             answer(caller),
             answer(caller, "Execute", say("hi", max_tokens=1)),
+            answer(poor, "CreatePlan", pb.CreatePlanRequest(request=request("Go.", execution_pb2.MODE_PLAN))),
         ]
         running.cancel()
     assert [one.reason for one in answers] == list(ACCESS)

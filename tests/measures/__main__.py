@@ -16,10 +16,12 @@ MEETS_ALL = "it is where the machine's commands, inputs and events meet the serv
 # Modules that import more than MAX_IMPORTS of ours, each with its reason.
 MAY_IMPORT_MORE = {
     "services.orchestrator.__main__": "it names every concrete class of the service",
+    "services.orchestrator.wiring.services": "it names the classes of every called service",
     "deploy.local.host": "it opens all services in one process",
     "gateway.cli.main": "it names every command",
     "services.orchestrator.servicer": "every rpc, each with its converter",
     "services.orchestrator.adapters.journal.executions": "all that is stored of an execution, and read again",
+    "services.orchestrator.adapters.journal.sql_journal": "it joins a class for each port",
     "services.orchestrator.adapters.journal.writes": "all that is stored of an execution",
     f"{APP}create_plan": "a use-case of its own: it checks, asks, counts and accepts a plan",
     f"{APP}executions": "the use-cases of the servicer",

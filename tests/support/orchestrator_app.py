@@ -14,6 +14,8 @@ from pagantic_common.rpc.server import Registration
 from pagantic_common.telemetry.clock import SystemClock
 from pagantic_common.testing.server import serving
 from services.orchestrator.adapters.journal.sql_journal import SqlJournal
+from services.orchestrator.app.budgeting.budgets import Budgets
+from services.orchestrator.app.budgeting.services import within_budgets
 from services.orchestrator.app.executions import Executions
 from services.orchestrator.app.history import History
 from services.orchestrator.app.keys import Keys
@@ -38,23 +40,27 @@ async def orchestrator(
     journal = journal or SqlJournal(url or journal_url(path), owner=owner)
     await journal.open()
     limits = Limits(max_running=max_running, **limits)
-    environment = make_environment(services or scripted_services(), journal, SystemClock(), limits)
+    budgets = Budgets(journal, SystemClock())
+    services = within_budgets(services or scripted_services(), budgets, limits.prices)
+    environment = make_environment(services, journal, SystemClock(), limits)
     executions = Executions(environment)
     loop = Presence(executions, journal, SystemClock(), owner, **(presence or {"resumes_plans": False}))
     if presence is not None:
         loop.start()
     try:
         keys = Keys(journal, admin_keys or dict, SystemClock())
-        servicer = OrchestratorServicer(executions, History(journal), keys)
+        servicer = OrchestratorServicer(executions, History(journal), keys, budgets)
         authenticator = keys if admin_keys is not None else None
         registration = Registration(SERVICE_NAME, servicer.add_to, SCOPES, authenticator)
         async with serving([registration]) as (channel, _):
             stub = rpc.OrchestratorServiceStub(channel)
             stub.executions, stub.journal, stub.turns = executions, journal, environment.turns
+            stub.budgets = budgets
             yield stub
     finally:
         await loop.stop()
         await executions.close()
+        await budgets.stop()
         await journal.close()
 
 

@@ -30,8 +30,11 @@ def _user():
 
 
 @contextmanager
-def running_postgres(programs):
-    """Start a server and give the URL of its database; it is gone afterwards."""
+def running_postgres(programs, *, is_safe=False):
+    """Start a server and give the URL of its database, which is gone afterwards.
+
+    If `is_safe`, a commit waits for the disk, as it does in use.
+    """
     user = _user()
     folder = Path(tempfile.mkdtemp(prefix="pagantic-postgres-"))
     if user:
@@ -51,7 +54,9 @@ def running_postgres(programs):
         assert done.returncode == 0, f"{command[0]} gave {done.returncode}\n{done.stdout}\n{done.stderr}"
 
     run(programs / "initdb", "-D", data, "-U", "pagantic", "--auth=trust", "--no-sync", "-E", "UTF8")
-    options = f"-c listen_addresses=127.0.0.1 -c port={port} -c unix_socket_directories= -c fsync=off"
+    options = f"-c listen_addresses=127.0.0.1 -c port={port} -c unix_socket_directories="
+    if not is_safe:
+        options += " -c fsync=off"
     run(programs / "pg_ctl", "-D", data, "-l", folder / "log", "-w", "-o", options, "start")
     try:
         yield f"postgresql://pagantic@127.0.0.1:{port}/postgres"

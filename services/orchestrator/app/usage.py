@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pagantic_common.domain.usage import TokenUsage
-from services.orchestrator.core.cost import Prices, cost_usd, prices_of
+from services.orchestrator.core.cost import Prices, cost_usd, prices_for
 from services.orchestrator.core.model.request import Request
 from services.orchestrator.ports.journal import UsageTotal
 
@@ -15,7 +15,6 @@ def total_of(request: Request, usage: TokenUsage, model: str, prices: Mapping[st
     if not usage.prompt_tokens:  # a made-up model name must not fill the table
         return None
     asked = request.hints.model
-    found = (prices_of(prices, model) if model else None) or prices_of(prices, asked)
     return UsageTotal(
         tenant=request.tenant,
         session_id=request.session_id,
@@ -24,5 +23,5 @@ def total_of(request: Request, usage: TokenUsage, model: str, prices: Mapping[st
         prompt_tokens=usage.prompt_tokens,
         cached_prompt_tokens=usage.cached_prompt_tokens,
         output_tokens=usage.output_tokens,
-        cost_usd=cost_usd(usage, found) or 0.0,
+        cost_usd=cost_usd(usage, prices_for(prices, asked, model)) or 0.0,
     )

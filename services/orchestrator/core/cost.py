@@ -51,6 +51,11 @@ def prices_of(table: Mapping[str, Prices], model: str) -> Prices | None:
     return table.get(_alias_of(model))
 
 
+def prices_for(table: Mapping[str, Prices], asked: str, served: str = "") -> Prices | None:
+    """Return the prices of the model that served a request, if the table has them, or else of the one asked for."""
+    return (prices_of(table, served) if served else None) or prices_of(table, asked)
+
+
 def _alias_of(model: str) -> str:
     if model == "default":
         return DEFAULT_MODEL

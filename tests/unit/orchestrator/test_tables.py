@@ -165,6 +165,7 @@ FAILURES = {
         "AUTH_EXPIRED": False,
         "AUTH_DENIED": False,
         "QUOTA_CONCURRENCY": True,
+        "QUOTA_BUDGET": False,
     },
 }
 

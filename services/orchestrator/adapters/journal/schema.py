@@ -163,6 +163,17 @@ api_keys = Table(
     Column("revoked_at", Double),
     UniqueConstraint("key_id"),
 )
+budgets = Table(
+    "budgets",
+    TABLES,
+    Column("tenant", Text, primary_key=True),
+    Column("period", Text, nullable=False),
+    Column("max_tokens", BigInteger),
+    Column("max_micro_usd", BigInteger),
+    Column("period_start", Double, nullable=False),
+    Column("granted_tokens", BigInteger, nullable=False),
+    Column("granted_micro_usd", BigInteger, nullable=False),
+)
 
 
 _OTHER_JOURNAL = "name another journal with PAGANTIC_ORCHESTRATOR_JOURNAL_URL, or move this one away"

@@ -16,7 +16,8 @@ from services.orchestrator.adapters.journal.conversations import SqlConversation
 from services.orchestrator.adapters.journal.database import OwnerLock, open_engine, translating_errors
 from services.orchestrator.adapters.journal.executions import SqlExecutions
 from services.orchestrator.adapters.journal.group_commit import GroupCommit
-from services.orchestrator.adapters.journal.keys import SqlKeys
+from services.orchestrator.adapters.journal.identity.budgets import SqlBudgets
+from services.orchestrator.adapters.journal.identity.keys import SqlKeys
 from services.orchestrator.adapters.journal.ownership import SqlOwnership
 from services.orchestrator.adapters.journal.schema import migrate
 from services.orchestrator.adapters.journal.upkeep.purge import Purger
@@ -27,7 +28,7 @@ from services.orchestrator.ports.journal import Durability
 _OPENING = Lock()  # Alembic has one context per process, and a new SQLite file can switch to WAL only once
 
 
-class SqlJournal(SqlExecutions, SqlOwnership, SqlConversations, SqlUsage, SqlKeys):
+class SqlJournal(SqlExecutions, SqlOwnership, SqlConversations, SqlUsage, SqlKeys, SqlBudgets):
     """The journal of one owner. Opening it interrupts the executions that this owner ran before."""
 
     def __init__(

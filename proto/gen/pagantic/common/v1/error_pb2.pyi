@@ -153,6 +153,8 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     """The caller is known and may not do this; the message names the scope that it lacks."""
     ERROR_CODE_QUOTA_CONCURRENCY: _ErrorCode.ValueType  # 811
     """The caller's tenant runs as many executions as it may. Retry after the delay in RetryInfo."""
+    ERROR_CODE_QUOTA_BUDGET: _ErrorCode.ValueType  # 812
+    """The budget of the caller's tenant has too little left for an inference. Ask for fewer tokens, or have it raised."""
 
 class ErrorCode(_ErrorCode, metaclass=_ErrorCodeEnumTypeWrapper):
     """Kind of a failure. Logs, metrics and ErrorInfo.reason carry the name without its prefix; it is stable."""
@@ -237,6 +239,8 @@ ERROR_CODE_AUTH_DENIED: ErrorCode.ValueType  # 803
 """The caller is known and may not do this; the message names the scope that it lacks."""
 ERROR_CODE_QUOTA_CONCURRENCY: ErrorCode.ValueType  # 811
 """The caller's tenant runs as many executions as it may. Retry after the delay in RetryInfo."""
+ERROR_CODE_QUOTA_BUDGET: ErrorCode.ValueType  # 812
+"""The budget of the caller's tenant has too little left for an inference. Ask for fewer tokens, or have it raised."""
 Global___ErrorCode: _TypeAlias = ErrorCode  # noqa: Y015
 
 @_typing.final

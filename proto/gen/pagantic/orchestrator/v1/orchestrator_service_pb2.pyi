@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from pagantic.orchestrator.v1 import budget_pb2 as _budget_pb2
 from pagantic.orchestrator.v1 import event_pb2 as _event_pb2
 from pagantic.orchestrator.v1 import execution_pb2 as _execution_pb2
 from pagantic.orchestrator.v1 import key_pb2 as _key_pb2
@@ -785,3 +786,163 @@ class RevokeKeyResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RevokeKeyResponse: _TypeAlias = RevokeKeyResponse  # noqa: Y015
+
+@_typing.final
+class SetBudgetRequest(_message.Message):
+    """Describes the budget to set."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_FIELD_NUMBER: _builtins.int
+    PERIOD_FIELD_NUMBER: _builtins.int
+    MAX_TOKENS_FIELD_NUMBER: _builtins.int
+    MAX_COST_USD_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    """The tenant; empty is "default". Matches [A-Za-z0-9._:-]{1,128}."""
+    period: _budget_pb2.BudgetPeriod.ValueType
+    """The time after which it starts again."""
+    max_tokens: _builtins.int
+    """Most prompt and output tokens of a period; unset is no limit. From 0 to 10^15."""
+    max_cost_usd: _builtins.float
+    """Most cost of a period in USD; unset is no limit. From 0 to 10^9."""
+    def __init__(
+        self,
+        *,
+        tenant: _builtins.str = ...,
+        period: _budget_pb2.BudgetPeriod.ValueType = ...,
+        max_tokens: _builtins.int | None = ...,
+        max_cost_usd: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_cost_usd", b"_max_cost_usd", "_max_tokens", b"_max_tokens", "max_cost_usd", b"max_cost_usd", "max_tokens", b"max_tokens"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_cost_usd", b"_max_cost_usd", "_max_tokens", b"_max_tokens", "max_cost_usd", b"max_cost_usd", "max_tokens", b"max_tokens", "period", b"period", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__max_cost_usd: _TypeAlias = _typing.Literal["max_cost_usd"]  # noqa: Y015
+    _WhichOneofArgType__max_cost_usd: _TypeAlias = _typing.Literal["_max_cost_usd", b"_max_cost_usd"]  # noqa: Y015
+    _WhichOneofReturnType__max_tokens: _TypeAlias = _typing.Literal["max_tokens"]  # noqa: Y015
+    _WhichOneofArgType__max_tokens: _TypeAlias = _typing.Literal["_max_tokens", b"_max_tokens"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_cost_usd) -> _WhichOneofReturnType__max_cost_usd | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_tokens) -> _WhichOneofReturnType__max_tokens | None: ...
+
+Global___SetBudgetRequest: _TypeAlias = SetBudgetRequest  # noqa: Y015
+
+@_typing.final
+class SetBudgetResponse(_message.Message):
+    """The budget after it was set."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BUDGET_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def budget(self) -> _budget_pb2.Budget:
+        """With what was used of it."""
+
+    def __init__(
+        self,
+        *,
+        budget: _budget_pb2.Budget | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetBudgetResponse: _TypeAlias = SetBudgetResponse  # noqa: Y015
+
+@_typing.final
+class GetBudgetRequest(_message.Message):
+    """Asks for the budget of the caller's tenant."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetBudgetRequest: _TypeAlias = GetBudgetRequest  # noqa: Y015
+
+@_typing.final
+class GetBudgetResponse(_message.Message):
+    """The budget of the caller's tenant."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BUDGET_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def budget(self) -> _budget_pb2.Budget:
+        """With what was used of it."""
+
+    def __init__(
+        self,
+        *,
+        budget: _budget_pb2.Budget | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetBudgetResponse: _TypeAlias = GetBudgetResponse  # noqa: Y015
+
+@_typing.final
+class ListBudgetsRequest(_message.Message):
+    """Selects a page of budgets."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """Most budgets per page; 0 is 50, at most 500."""
+    page_token: _builtins.str
+    """The next_page_token of the previous page; empty for the first page."""
+    def __init__(
+        self,
+        *,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListBudgetsRequest: _TypeAlias = ListBudgetsRequest  # noqa: Y015
+
+@_typing.final
+class ListBudgetsResponse(_message.Message):
+    """A page of budgets."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BUDGETS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Token of the next page; empty on the last page."""
+    @_builtins.property
+    def budgets(self) -> _containers.RepeatedCompositeFieldContainer[_budget_pb2.Budget]:
+        """By tenant."""
+
+    def __init__(
+        self,
+        *,
+        budgets: _abc.Iterable[_budget_pb2.Budget] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["budgets", b"budgets", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListBudgetsResponse: _TypeAlias = ListBudgetsResponse  # noqa: Y015

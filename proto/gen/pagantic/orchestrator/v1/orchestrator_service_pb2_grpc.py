@@ -118,6 +118,21 @@ class OrchestratorServiceStub:
                 request_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.RevokeKeyRequest.SerializeToString,
                 response_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.RevokeKeyResponse.FromString,
                 _registered_method=True)
+        self.SetBudget = channel.unary_unary(
+                '/pagantic.orchestrator.v1.OrchestratorService/SetBudget',
+                request_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.SetBudgetRequest.SerializeToString,
+                response_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.SetBudgetResponse.FromString,
+                _registered_method=True)
+        self.GetBudget = channel.unary_unary(
+                '/pagantic.orchestrator.v1.OrchestratorService/GetBudget',
+                request_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.GetBudgetRequest.SerializeToString,
+                response_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.GetBudgetResponse.FromString,
+                _registered_method=True)
+        self.ListBudgets = channel.unary_unary(
+                '/pagantic.orchestrator.v1.OrchestratorService/ListBudgets',
+                request_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListBudgetsRequest.SerializeToString,
+                response_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListBudgetsResponse.FromString,
+                _registered_method=True)
 
 
 class OrchestratorServiceServicer:
@@ -242,6 +257,28 @@ class OrchestratorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetBudget(self, request, context):
+        """Sets the budget of a tenant; one without limits is deleted. What was used in this period stays used, unless the
+        period is another.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetBudget(self, request, context):
+        """Returns the budget of the caller's tenant. NOT_FOUND for none.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListBudgets(self, request, context):
+        """Lists the budgets of all tenants, by tenant.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OrchestratorServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -324,6 +361,21 @@ def add_OrchestratorServiceServicer_to_server(servicer, server):
                     servicer.RevokeKey,
                     request_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.RevokeKeyRequest.FromString,
                     response_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.RevokeKeyResponse.SerializeToString,
+            ),
+            'SetBudget': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetBudget,
+                    request_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.SetBudgetRequest.FromString,
+                    response_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.SetBudgetResponse.SerializeToString,
+            ),
+            'GetBudget': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetBudget,
+                    request_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.GetBudgetRequest.FromString,
+                    response_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.GetBudgetResponse.SerializeToString,
+            ),
+            'ListBudgets': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListBudgets,
+                    request_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListBudgetsRequest.FromString,
+                    response_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListBudgetsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -760,6 +812,87 @@ class OrchestratorService:
             '/pagantic.orchestrator.v1.OrchestratorService/RevokeKey',
             pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.RevokeKeyRequest.SerializeToString,
             pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.RevokeKeyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetBudget(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagantic.orchestrator.v1.OrchestratorService/SetBudget',
+            pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.SetBudgetRequest.SerializeToString,
+            pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.SetBudgetResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetBudget(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagantic.orchestrator.v1.OrchestratorService/GetBudget',
+            pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.GetBudgetRequest.SerializeToString,
+            pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.GetBudgetResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListBudgets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagantic.orchestrator.v1.OrchestratorService/ListBudgets',
+            pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListBudgetsRequest.SerializeToString,
+            pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListBudgetsResponse.FromString,
             options,
             channel_credentials,
             insecure,

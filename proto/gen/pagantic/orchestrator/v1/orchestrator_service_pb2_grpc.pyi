@@ -79,6 +79,14 @@ class OrchestratorServiceStub:
     """Revokes an API key: within seconds no call is taken with it, and calls that run with it end with AUTH_INVALID.
     NOT_FOUND for an unknown id; no error for one that is revoked already.
     """
+    SetBudget: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.SetBudgetRequest, _orchestrator_service_pb2.SetBudgetResponse]
+    """Sets the budget of a tenant; one without limits is deleted. What was used in this period stays used, unless the
+    period is another.
+    """
+    GetBudget: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.GetBudgetRequest, _orchestrator_service_pb2.GetBudgetResponse]
+    """Returns the budget of the caller's tenant. NOT_FOUND for none."""
+    ListBudgets: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListBudgetsRequest, _orchestrator_service_pb2.ListBudgetsResponse]
+    """Lists the budgets of all tenants, by tenant."""
 
 @_typing.type_check_only
 class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
@@ -129,6 +137,14 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     """Revokes an API key: within seconds no call is taken with it, and calls that run with it end with AUTH_INVALID.
     NOT_FOUND for an unknown id; no error for one that is revoked already.
     """
+    SetBudget: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.SetBudgetRequest, _orchestrator_service_pb2.SetBudgetResponse]  # type: ignore[assignment]
+    """Sets the budget of a tenant; one without limits is deleted. What was used in this period stays used, unless the
+    period is another.
+    """
+    GetBudget: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.GetBudgetRequest, _orchestrator_service_pb2.GetBudgetResponse]  # type: ignore[assignment]
+    """Returns the budget of the caller's tenant. NOT_FOUND for none."""
+    ListBudgets: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListBudgetsRequest, _orchestrator_service_pb2.ListBudgetsResponse]  # type: ignore[assignment]
+    """Lists the budgets of all tenants, by tenant."""
 
 class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
     """The entry point of the system. A malformed request or overload is a gRPC status, and nothing is executed. After
@@ -272,5 +288,31 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         """Revokes an API key: within seconds no call is taken with it, and calls that run with it end with AUTH_INVALID.
         NOT_FOUND for an unknown id; no error for one that is revoked already.
         """
+
+    @_abc_1.abstractmethod
+    def SetBudget(
+        self,
+        request: _orchestrator_service_pb2.SetBudgetRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_orchestrator_service_pb2.SetBudgetResponse, _abc.Awaitable[_orchestrator_service_pb2.SetBudgetResponse]]:
+        """Sets the budget of a tenant; one without limits is deleted. What was used in this period stays used, unless the
+        period is another.
+        """
+
+    @_abc_1.abstractmethod
+    def GetBudget(
+        self,
+        request: _orchestrator_service_pb2.GetBudgetRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_orchestrator_service_pb2.GetBudgetResponse, _abc.Awaitable[_orchestrator_service_pb2.GetBudgetResponse]]:
+        """Returns the budget of the caller's tenant. NOT_FOUND for none."""
+
+    @_abc_1.abstractmethod
+    def ListBudgets(
+        self,
+        request: _orchestrator_service_pb2.ListBudgetsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_orchestrator_service_pb2.ListBudgetsResponse, _abc.Awaitable[_orchestrator_service_pb2.ListBudgetsResponse]]:
+        """Lists the budgets of all tenants, by tenant."""
 
 def add_OrchestratorServiceServicer_to_server(servicer: OrchestratorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -1,0 +1,104 @@
+"""Commands for the budgets of tenants."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC
+from typing import Annotated
+
+import typer
+
+from gateway.cli import options
+from gateway.cli.output import UsageError, note, print_json, reporting_errors, show
+from pagantic.orchestrator.v1 import budget_pb2
+from pagantic_common.client import Client
+from pagantic_common.client.tables import cell, list_table
+from pagantic_common.codec.enums import name_of
+
+_PREFIX = "BUDGET_PERIOD_"
+_TOKENS = re.compile(r"(\d{1,15})([kKmMgG]?)")
+_FACTORS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
+
+budgets = typer.Typer(help="Limit what tenants may use in tokens and money.", no_args_is_help=True)
+
+
+@budgets.command("set", cls=options.PlainCommand)
+def set_budget(
+    tenant: Annotated[str, typer.Argument(metavar="TENANT", help="Whose budget it is.")],
+    *,
+    tokens: Annotated[str, typer.Option(metavar="N", help="Most tokens of a period, such as 500k or 20M.")] = "",
+    usd: Annotated[float | None, typer.Option(metavar="X", help="Most cost of a period in USD.", min=0)] = None,
+    per: Annotated[str, typer.Option(metavar="PERIOD", help="day, month or total.")] = "month",
+    timeout: options.Timeout = options.TIMEOUT_S,
+    address: options.Address = options.ORCHESTRATOR,
+) -> None:
+    """Set a tenant's budget; without --tokens and --usd it is deleted."""
+    period, limit = _period_of(per), _tokens_of(tokens)
+    with reporting_errors(), Client(address, timeout_s=timeout) as client:
+        budget = client.set_budget(tenant, period, max_tokens=limit, max_cost_usd=usd)
+    if limit is None and usd is None:
+        note(f"tenant {tenant} has no budget any more")
+    else:
+        _show([budget])
+
+
+@budgets.command("list", cls=options.PlainCommand)
+def list_budgets(
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each budget as a line of JSON.")] = False,
+    timeout: options.Timeout = options.TIMEOUT_S,
+    address: options.Address = options.ORCHESTRATOR,
+) -> None:
+    """List the budgets of all tenants."""
+    with reporting_errors(), Client(address, timeout_s=timeout) as client:
+        stored = client.list_budgets()
+    if not as_json:
+        _show(stored)
+        return
+    for budget in stored:
+        print_json(budget, one_line=True)
+
+
+@budgets.command("show", cls=options.PlainCommand)
+def show_budget(
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the budget as JSON.")] = False,
+    timeout: options.Timeout = options.TIMEOUT_S,
+    address: options.Address = options.ORCHESTRATOR,
+) -> None:
+    """Show the budget of your own tenant."""
+    with reporting_errors(), Client(address, timeout_s=timeout) as client:
+        budget = client.budget()
+    if as_json:
+        print_json(budget)
+    else:
+        _show([budget])
+
+
+def _show(budgets_: list[budget_pb2.Budget]) -> None:
+    table = list_table(("tenant", "period", "since", "tokens", "of", "USD", "of"))
+    for budget in budgets_:
+        period = name_of(budget_pb2.BudgetPeriod, budget.period, _PREFIX).lower()
+        since = budget.period_start.ToDatetime(UTC).strftime("%Y-%m-%d")
+        max_tokens = str(budget.max_tokens) if budget.HasField("max_tokens") else "any"
+        max_cost = f"{budget.max_cost_usd:.2f}" if budget.HasField("max_cost_usd") else "any"
+        cost = f"{budget.granted_cost_usd:.4f}"
+        texts = (budget.tenant, period, since, str(budget.granted_tokens), max_tokens, cost, max_cost)
+        table.add_row(*map(cell, texts))
+    show(table)
+
+
+def _period_of(text: str) -> budget_pb2.BudgetPeriod.ValueType:
+    known = {name.removeprefix(_PREFIX).lower(): number for name, number in budget_pb2.BudgetPeriod.items() if number}
+    if text.lower() not in known:
+        raise UsageError(f"--per {text!r}: use one of {', '.join(known)}")
+    return known[text.lower()]
+
+
+def _tokens_of(text: str) -> int | None:
+    if not text:
+        return None
+    found = _TOKENS.fullmatch(text)
+    if found is None:
+        raise UsageError(f"--tokens {text!r}: use a number, or one with k or M, such as 500k")
+    return int(found[1]) * _FACTORS[found[2].lower()]

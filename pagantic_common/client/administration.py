@@ -1,0 +1,88 @@
+"""The client's methods for operators: keys and budgets of tenants."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import grpc
+
+from pagantic.orchestrator.v1 import budget_pb2, key_pb2
+from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
+from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as pb_grpc
+
+ResponseT = TypeVar("ResponseT")
+
+
+class Administration(ABC):
+    """Needs a key with the scope ADMIN, but for `budget`."""
+
+    async def create_key(
+        self,
+        subject: str,
+        scopes: Sequence[key_pb2.KeyScope.ValueType],
+        *,
+        tenant: str = "",
+        lifetime_s: float | None = None,
+    ) -> tuple[key_pb2.Key, str]:
+        """Create an API key, for ever or `lifetime_s` seconds; returns it and its text, which cannot be had again."""
+        request = pb.CreateKeyRequest(subject=subject, scopes=scopes, tenant=tenant)
+        if lifetime_s is not None:
+            request.lifetime.FromMilliseconds(round(lifetime_s * 1000))
+        created = await self._call(self._stub().CreateKey, request)
+        return created.key, created.text
+
+    async def list_keys(self, *, tenant: str = "") -> list[key_pb2.Key]:
+        """Return the API keys of a tenant, or of all, the oldest first."""
+        keys: list[key_pb2.Key] = []
+        token = ""
+        while True:
+            request = pb.ListKeysRequest(tenant=tenant, page_token=token)
+            page = await self._call(self._stub().ListKeys, request)
+            keys += page.keys
+            if not (token := page.next_page_token):
+                return keys
+
+    async def revoke_key(self, key_id: str) -> key_pb2.Key:
+        """Revoke an API key; raises NotFound."""
+        return (await self._call(self._stub().RevokeKey, pb.RevokeKeyRequest(key_id=key_id))).key
+
+    async def set_budget(
+        self,
+        tenant: str,
+        period: budget_pb2.BudgetPeriod.ValueType,
+        *,
+        max_tokens: int | None = None,
+        max_cost_usd: float | None = None,
+    ) -> budget_pb2.Budget:
+        """Set a tenant's budget, and return it; without limits it is deleted."""
+        request = pb.SetBudgetRequest(tenant=tenant, period=period, max_tokens=max_tokens, max_cost_usd=max_cost_usd)
+        return (await self._call(self._stub().SetBudget, request)).budget
+
+    async def budget(self) -> budget_pb2.Budget:
+        """Return the budget of the caller's tenant; raises NotFound. Needs the scope USAGE."""
+        return (await self._call(self._stub().GetBudget, pb.GetBudgetRequest())).budget
+
+    async def list_budgets(self) -> list[budget_pb2.Budget]:
+        """Return the budgets of all tenants, by tenant."""
+        budgets: list[budget_pb2.Budget] = []
+        token = ""
+        while True:
+            page = await self._call(self._stub().ListBudgets, pb.ListBudgetsRequest(page_token=token))
+            budgets += page.budgets
+            if not (token := page.next_page_token):
+                return budgets
+
+    @abstractmethod
+    async def _call(
+        self,
+        method: grpc.aio.UnaryUnaryMultiCallable[Any, ResponseT],
+        request: Any,
+        timeout_s: float | None = None,
+    ) -> ResponseT:
+        """Make a unary call."""
+
+    @abstractmethod
+    def _stub(self) -> pb_grpc.OrchestratorServiceAsyncStub:
+        """Return the stub of the orchestrator."""

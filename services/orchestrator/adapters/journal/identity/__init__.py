@@ -1,0 +1,1 @@
+"""Who calls, and what it may spend: keys and budgets in the journal's database."""

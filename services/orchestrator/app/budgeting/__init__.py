@@ -1,0 +1,1 @@
+"""Spends the budgets of tenants."""

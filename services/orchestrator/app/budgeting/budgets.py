@@ -1,0 +1,212 @@
+"""The budgets of tenants: sets them, and spends them before and after each inference."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from pagantic_common.domain.calls.principal import DEFAULT_TENANT
+from pagantic_common.domain.clock import Clock
+from pagantic_common.domain.errors import ErrorCode, InvalidRequest, NotFound, Overloaded, PaganticError
+from pagantic_common.domain.ids import require_id
+from pagantic_common.telemetry.logging import get_logger
+from pagantic_common.telemetry.metrics import make_histogram
+from pagantic_common.telemetry.names import ORCHESTRATOR_BUDGET_CHECK_DURATION
+from services.orchestrator.core.budget import MICRO, NOTHING, Amount, Budget, Period, Purse
+from services.orchestrator.ports.budgets import BudgetStore
+from services.orchestrator.ports.journal import Page
+
+LOOK_S = 2.0  # how long a tenant is known to have no budget, and a purse is kept that nobody uses
+BUSY_RETRY_S = 1.0
+MAX_TOKENS = 10**15
+MAX_MICRO_USD = 10**15
+DEFAULT_PAGE, MAX_PAGE = 50, 500
+
+log = get_logger(__name__)
+check_duration = make_histogram(
+    ORCHESTRATOR_BUDGET_CHECK_DURATION,
+    "how long reservations of budgets took",
+    unit="s",
+    bounds=(0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 1),
+)
+
+
+@dataclass(slots=True)
+class Spending:
+    """What one inference has used so far."""
+
+    used: Amount = NOTHING
+
+
+@dataclass(slots=True)
+class _Account:
+    """What this orchestrator knows of a tenant's budget, and holds of it."""
+
+    purse: Purse | None = None
+    limits: tuple[Period, int | None, int | None] | None = None
+    free_until_s: float = 0.0  # until then the tenant is known to have no budget
+    asking: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Budgets:
+    """The budgets of every tenant in one orchestrator. Used from one event loop."""
+
+    def __init__(self, store: BudgetStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._accounts: dict[str, _Account] = {}
+        self._tidying: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Give unused grants back from now on."""
+        self._tidying = asyncio.create_task(self._tidy())
+
+    async def stop(self) -> None:
+        """Give back what no inference has reserved."""
+        if self._tidying is not None:
+            self._tidying.cancel()
+            await asyncio.wait([self._tidying])
+        for tenant, account in self._accounts.items():
+            await self._give_back(tenant, account)
+
+    async def set(self, tenant: str, period: Period, max_tokens: int | None, max_cost_usd: float | None) -> Budget:
+        """Set a tenant's limits, None for none; without limits the budget is deleted. Raises InvalidRequest."""
+        require_id("tenant", tenant or DEFAULT_TENANT)
+        max_micro_usd = None
+        if max_cost_usd is not None:
+            if not 0 <= max_cost_usd <= MAX_MICRO_USD / MICRO:
+                raise InvalidRequest(f"max_cost_usd is {max_cost_usd}: it must be from 0 to {MAX_MICRO_USD // MICRO}")
+            max_micro_usd = round(max_cost_usd * MICRO)
+        if max_tokens is not None and not 0 <= max_tokens <= MAX_TOKENS:
+            raise InvalidRequest(f"max_tokens is {max_tokens}: it must be from 0 to {MAX_TOKENS}")
+        start = period.start_of(self._clock.now()).timestamp()
+        budget = Budget(tenant or DEFAULT_TENANT, period, max_tokens, max_micro_usd, start)
+        kept = await self._store.set_budget(budget)
+        log.info("a budget was set", tenant=kept.tenant, period=period, tokens=max_tokens, cost_usd=max_cost_usd)
+        return kept
+
+    async def find(self, tenant: str) -> Budget:
+        """Return a tenant's budget; raises NotFound for none."""
+        budget = await self._store.find_budget(tenant, self._now_s)
+        if budget is None:
+            raise NotFound("the tenant has no budget")
+        return budget
+
+    async def list_budgets(self, page_size: int, page_token: str) -> Page[Budget]:
+        """Return the budgets of all tenants. Raises InvalidRequest."""
+        if not 0 <= page_size <= MAX_PAGE:
+            raise InvalidRequest(f"page_size is {page_size}: it must be between 0 and {MAX_PAGE}")
+        return await self._store.list_budgets(limit=page_size or DEFAULT_PAGE, after=page_token, now_s=self._now_s)
+
+    @asynccontextmanager
+    async def spending(self, tenant: str, amount: Amount) -> AsyncIterator[Spending]:
+        """Reserve an amount of a tenant's budget, if it has one; afterwards settle what the work inside has used.
+
+        Raises Overloaded (QUOTA_BUDGET) when the budget has too little left.
+        """
+        spending, began_s = Spending(), self._clock.monotonic_s()
+        purse = await self._reserve(tenant, amount)
+        if purse is not None:
+            check_duration.record(self._clock.monotonic_s() - began_s)
+        try:
+            yield spending
+        finally:
+            if purse is not None:
+                purse.settle(amount, spending.used)
+
+    @property
+    def _now_s(self) -> float:
+        return self._clock.now().timestamp()
+
+    async def _reserve(self, tenant: str, amount: Amount) -> Purse | None:
+        """Return the purse that an amount was reserved in; None for a tenant without a budget."""
+        account = self._accounts.setdefault(tenant, _Account())
+        if self._clock.monotonic_s() < account.free_until_s:
+            return None
+        if (purse := self._purse_with(account, amount)) is not None:
+            return purse
+        async with account.asking:
+            if (purse := self._purse_with(account, amount)) is not None:
+                return purse
+            return await self._reserve_from_store(tenant, account, amount)
+
+    def _purse_with(self, account: _Account, amount: Amount) -> Purse | None:
+        """Reserve an amount in a purse that has it, and is of this period."""
+        purse = account.purse
+        if purse is None or account.limits is None:
+            return None
+        is_current = account.limits[0].start_of(self._clock.now()).timestamp() <= purse.period_start
+        if not is_current or not purse.reserve(amount):
+            return None
+        return purse
+
+    async def _reserve_from_store(self, tenant: str, account: _Account, amount: Amount) -> Purse | None:
+        grant = await self._store.grant(tenant, amount, self._now_s)
+        if grant is None:
+            account.purse = account.limits = None
+            account.free_until_s = self._clock.monotonic_s() + LOOK_S
+            return None
+        budget = grant.budget
+        if grant.granted is None:
+            raise self._refusal(budget, account, amount)
+        if account.purse is None or account.purse.period_start != budget.period_start:
+            account.purse = Purse(budget.period_start)
+        account.limits = _limits_of(budget)
+        account.purse.put(grant.granted)
+        account.purse.reserve(amount)
+        return account.purse
+
+    def _refusal(self, budget: Budget, account: _Account, amount: Amount) -> Overloaded:
+        """Return the refusal of an amount; it may be asked for again once running inferences are settled."""
+        if account.purse is not None and account.purse.reserved.tokens:
+            wait_s: float | None = BUSY_RETRY_S
+        else:
+            now, end = self._clock.now(), budget.period.end_of(self._clock.now())
+            wait_s = None if end is None else (end - now).total_seconds()
+        return Overloaded(
+            f"the budget of tenant {budget.tenant!r} has too little left for this inference, which may use "
+            f"{amount.tokens} tokens: ask for fewer with max_tokens, or have the budget raised",
+            code=ErrorCode.QUOTA_BUDGET,
+            retry_after_s=wait_s,
+            details={"needed_tokens": amount.tokens, "left_tokens": max(0, budget.left().tokens)},
+        )
+
+    async def _tidy(self) -> None:
+        while True:
+            await self._clock.sleep(LOOK_S)
+            for tenant, account in list(self._accounts.items()):
+                await self._look_at(tenant, account)
+
+    async def _look_at(self, tenant: str, account: _Account) -> None:
+        """Give back what nobody has used for a while, or what was granted under other limits."""
+        purse = account.purse
+        if purse is None:
+            if self._clock.monotonic_s() >= account.free_until_s and not account.asking.locked():
+                del self._accounts[tenant]
+            return
+        was_used, purse.was_used = purse.was_used, False
+        with contextlib.suppress(PaganticError):  # the next look tries again
+            budget = await self._store.find_budget(tenant, self._now_s)
+            if not was_used or budget is None or _limits_of(budget) != account.limits:
+                await self._give_back(tenant, account)
+
+    async def _give_back(self, tenant: str, account: _Account) -> None:
+        purse = account.purse
+        if purse is None:
+            return
+        free = purse.take_free()
+        if free != NOTHING:
+            try:
+                await self._store.give_back(tenant, free, purse.period_start)
+            except PaganticError:
+                purse.put(free)
+                raise
+        if purse.reserved == NOTHING:
+            account.purse = account.limits = None
+
+
+def _limits_of(budget: Budget) -> tuple[Period, int | None, int | None]:
+    return budget.period, budget.max_tokens, budget.max_micro_usd

@@ -1,0 +1,39 @@
+"""The constraint service, whose judge asks a model, within the budget of the tenant that it works for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pagantic_common.domain.validation import Enforcement
+from pagantic_common.telemetry.scope import current_principal
+from services.orchestrator.app.budgeting.budgets import Budgets
+from services.orchestrator.core.budget import amount_of, judge_bound
+from services.orchestrator.core.cost import Prices, prices_for
+from services.orchestrator.core.model.contract import OutputContract
+from services.orchestrator.core.model.request import Request
+from services.orchestrator.ports.services import CompiledConstraint, ConstraintPort
+
+
+class BudgetedConstraint(ConstraintPort):
+    """The constraint service; raises Overloaded (QUOTA_BUDGET) for a judgement that the budget may not cover."""
+
+    def __init__(self, constraint: ConstraintPort, budgets: Budgets, prices: Mapping[str, Prices]) -> None:
+        self._constraint = constraint
+        self._budgets = budgets
+        self._prices = prices
+
+    async def compile(self, output: OutputContract) -> CompiledConstraint:
+        return await self._constraint.compile(output)
+
+    async def compile_rules(self, request: Request) -> None:
+        await self._constraint.compile_rules(request)
+
+    async def enforce(self, text: str, request: Request, *, is_decoder_enforced: bool) -> Enforcement:
+        if not request.semantic_intent:
+            return await self._constraint.enforce(text, request, is_decoder_enforced=is_decoder_enforced)
+        prices = prices_for(self._prices, request.hints.model)
+        bound = amount_of(judge_bound(text, request.semantic_intent), prices)
+        async with self._budgets.spending(current_principal().tenant, bound) as spending:
+            result = await self._constraint.enforce(text, request, is_decoder_enforced=is_decoder_enforced)
+            spending.used = amount_of(result.judge_usage, prices)
+        return result

@@ -1,0 +1,59 @@
+"""The inference service, within the budget of the tenant that it works for."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+
+from pagantic_common.domain.messages import Message, ToolDefinition
+from pagantic_common.domain.usage import TokenUsage
+from pagantic_common.telemetry.scope import current_principal
+from services.orchestrator.app.budgeting.budgets import Budgets
+from services.orchestrator.core.budget import amount_of, worst_case
+from services.orchestrator.core.cost import Prices, prices_for
+from services.orchestrator.core.execution.commands import Infer, Sample
+from services.orchestrator.core.model.request import Hints
+from services.orchestrator.core.model.response import CandidateOutput, InferenceDelta, InferenceOutput
+from services.orchestrator.ports.services import InferencePort, TokenCount
+
+
+class BudgetedInference(InferencePort):
+    """The inference service; raises Overloaded (QUOTA_BUDGET) for an inference that the budget may not cover."""
+
+    def __init__(self, inference: InferencePort, budgets: Budgets, prices: Mapping[str, Prices]) -> None:
+        self._inference = inference
+        self._budgets = budgets
+        self._prices = prices
+
+    async def count_tokens(
+        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], texts: Sequence[str], model: str
+    ) -> TokenCount:
+        return await self._inference.count_tokens(messages, tools, texts, model)
+
+    def context_window(self, model: str) -> int:
+        return self._inference.context_window(model)
+
+    async def infer(self, command: Infer, hints: Hints) -> AsyncGenerator[InferenceDelta | InferenceOutput, None]:
+        bound = worst_case(command, hints, prices_for(self._prices, hints.model), self.context_window(hints.model))
+        async with (
+            self._budgets.spending(current_principal().tenant, bound) as spending,
+            aclosing(self._inference.infer(command, hints)) as pieces,
+        ):
+            async for piece in pieces:
+                spending.used = amount_of(piece.usage, prices_for(self._prices, hints.model, piece.model))
+                yield piece
+
+    async def sample(self, command: Sample, hints: Hints) -> AsyncGenerator[CandidateOutput | TokenUsage, None]:
+        prices = prices_for(self._prices, hints.model)
+        bound = worst_case(command, hints, prices, self.context_window(hints.model))
+        async with (
+            self._budgets.spending(current_principal().tenant, bound) as spending,
+            aclosing(self._inference.sample(command, hints)) as items,
+        ):
+            async for item in items:
+                if isinstance(item, TokenUsage):
+                    spending.used = amount_of(item, prices)
+                else:
+                    prices = prices_for(self._prices, hints.model, item.output.model)
+                    spending.used += amount_of(item.output.usage, prices)
+                yield item

@@ -1,0 +1,72 @@
+"""Opens the services that the orchestrator is the hub of, and the budgets that they spend."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+
+import grpc
+
+from pagantic_common.rpc.channel import open_channel
+from pagantic_common.telemetry.clock import SystemClock
+from services.orchestrator.adapters.grpc_constraint import GrpcConstraint
+from services.orchestrator.adapters.grpc_context import GrpcContext
+from services.orchestrator.adapters.grpc_inference import GrpcInference
+from services.orchestrator.adapters.grpc_tools import GrpcTools
+from services.orchestrator.adapters.key_files import tenant_credentials
+from services.orchestrator.app.budgeting.budgets import Budgets
+from services.orchestrator.app.budgeting.services import within_budgets
+from services.orchestrator.app.services import Services
+from services.orchestrator.core.conversation.memory import MemoryPolicy
+from services.orchestrator.ports.budgets import BudgetStore
+from services.orchestrator.ports.services import CustomStep, PromptProvider, SummaryStore
+from services.orchestrator.settings import OrchestratorSettings
+
+__all__ = ["channels_of", "open_budgets", "services_of", "within_budgets"]
+
+
+@asynccontextmanager
+async def open_budgets(store: BudgetStore) -> AsyncIterator[Budgets]:
+    """Yield the budgets; what they hold is given back at the end, when no execution may spend any more."""
+    budgets = Budgets(store, SystemClock())
+    budgets.start()
+    try:
+        yield budgets
+    finally:
+        await budgets.stop()
+
+
+def channels_of(settings: OrchestratorSettings) -> list[AbstractAsyncContextManager[grpc.aio.Channel]]:
+    """Return the channels to inference, constraint, context, rerank and tools, to be opened."""
+    others = (
+        settings.constraint_address,
+        settings.context_address,
+        settings.rerank_address,
+        settings.tools_address,
+    )
+    open_one = partial(open_channel, max_message_bytes=settings.max_message_bytes)
+    return [open_one(settings.inference_address, waits=["Infer"]), *(open_one(address) for address in others)]
+
+
+def services_of(
+    settings: OrchestratorSettings,
+    channels: Sequence[grpc.aio.Channel],
+    summaries: SummaryStore,
+    prompts: PromptProvider,
+    custom_steps: Mapping[str, CustomStep],
+) -> Services:
+    """Return the services behind their channels, without budgets."""
+    inference, constraint, context, rerank, tools = channels
+    patience_s, credentials = settings.connect_patience_s, tenant_credentials(settings.signing_key_file)
+    return Services(
+        inference=GrpcInference(inference, patience_s, settings.busy_patience_s, credentials),
+        constraint=GrpcConstraint(constraint, patience_s, credentials),
+        tools=GrpcTools(tools, patience_s, credentials),
+        context=GrpcContext(context, rerank, patience_s, credentials),
+        prompts=prompts,
+        summaries=summaries,
+        planner=settings.planner,
+        memory=MemoryPolicy(settings.memory_max_messages, settings.memory_max_tokens, settings.memory_eviction),
+        custom_steps=custom_steps,
+    )

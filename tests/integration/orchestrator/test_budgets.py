@@ -1,0 +1,146 @@
+"""Budgets as callers meet them: what is refused, what is settled, and what an operator sees."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from pagantic.common.v1 import error_pb2
+from pagantic.orchestrator.v1 import budget_pb2, execution_pb2
+from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
+from pagantic_common.domain.errors import ErrorCode, InvalidRequest, NotFound, Overloaded
+from pagantic_common.rpc.call import call_unary
+from services.orchestrator.app.budgeting import budgets as app_budgets
+from services.orchestrator.core.cost import Prices
+from services.orchestrator.core.plans.planning import Planner
+from tests.support.orchestrator_app import execute, orchestrator, system_request
+from tests.support.scripted_services import USAGE, ScriptedInference, answer, scripted_services
+
+DAY = budget_pb2.BUDGET_PERIOD_DAY
+TOKENS = USAGE.prompt_tokens + USAGE.output_tokens
+
+
+async def call(stub, method, **fields):
+    return await call_unary("orchestrator", getattr(stub, method), getattr(pb, f"{method}Request")(**fields), 10)
+
+
+async def set_budget(stub, **fields):
+    return (await call(stub, "SetBudget", **{"period": DAY, **fields})).budget
+
+
+async def settled(stub):
+    """Return the budget once this orchestrator holds nothing of it."""
+    await stub.budgets.stop()
+    return (await call(stub, "GetBudget")).budget
+
+
+async def test_what_was_used_is_settled_and_the_rest_given_back(tmp_path):
+    async with orchestrator(tmp_path, scripted_services()) as stub:
+        await set_budget(stub, max_tokens=100_000)
+        for _ in range(3):
+            assert (await execute(stub, system_request())).content == "hello"
+        assert (await call(stub, "GetBudget")).budget.granted_tokens > 3 * TOKENS
+        assert (await settled(stub)).granted_tokens == 3 * TOKENS
+
+
+async def test_an_inference_that_may_not_fit_is_refused_before_it_begins(tmp_path):
+    inference = ScriptedInference(answer())
+    async with orchestrator(tmp_path, scripted_services(inference=inference)) as stub:
+        await set_budget(stub, max_tokens=1200)
+        hints = execution_pb2.ExecutionHints(max_tokens=2000)
+        response = await execute(stub, system_request(hints=hints))
+        assert response.error.code == error_pb2.ERROR_CODE_QUOTA_BUDGET
+        assert not response.error.retryable
+        assert "max_tokens" in response.error.message
+        assert not inference.commands
+        hints = execution_pb2.ExecutionHints(max_tokens=10)
+        assert (await execute(stub, system_request(hints=hints))).content == "hello"
+        assert (await settled(stub)).granted_tokens == TOKENS
+
+
+async def test_money_is_limited_by_the_price_table(tmp_path):
+    prices = {"": Prices(prompt_usd=1000.0, cached_prompt_usd=1000.0, output_usd=2000.0)}
+    async with orchestrator(tmp_path, scripted_services(), prices=prices) as stub:
+        await set_budget(stub, max_cost_usd=5.0)
+        hints = execution_pb2.ExecutionHints(max_tokens=20)
+        assert (await execute(stub, system_request(hints=hints))).content == "hello"
+        cost = (USAGE.prompt_tokens * 1000 + USAGE.output_tokens * 2000) / 1e6
+        assert (await settled(stub)).granted_cost_usd == pytest.approx(cost)
+        hints = execution_pb2.ExecutionHints(max_tokens=2000)
+        assert (await execute(stub, system_request(hints=hints))).error.code == error_pb2.ERROR_CODE_QUOTA_BUDGET
+
+
+async def test_a_tenant_without_a_budget_may_use_what_it_likes_and_a_new_one_counts_soon(tmp_path, monkeypatch):
+    monkeypatch.setattr(app_budgets, "LOOK_S", 0.0)
+    async with orchestrator(tmp_path, scripted_services()) as stub:
+        assert (await execute(stub, system_request())).content == "hello"
+        with pytest.raises(NotFound):
+            await call(stub, "GetBudget")
+        await set_budget(stub, max_tokens=10)
+        assert (await execute(stub, system_request())).error.code == error_pb2.ERROR_CODE_QUOTA_BUDGET
+        await set_budget(stub)
+        assert (await execute(stub, system_request())).content == "hello"
+        await set_budget(stub, tenant="other", max_tokens=1)
+        assert (await execute(stub, system_request())).content == "hello"
+
+
+async def test_other_limits_hold_within_a_look(tmp_path, monkeypatch):
+    monkeypatch.setattr(app_budgets, "LOOK_S", 0.01)
+    async with orchestrator(tmp_path, scripted_services()) as stub:
+        stub.budgets.start()
+        await set_budget(stub, max_tokens=100_000)
+        assert (await execute(stub, system_request())).content == "hello"
+        await set_budget(stub, max_tokens=50)
+        for _ in range(300):
+            response = await execute(stub, system_request())
+            if response.error.code:
+                break
+            await asyncio.sleep(0.01)
+        assert response.error.code == error_pb2.ERROR_CODE_QUOTA_BUDGET
+
+
+async def test_an_inference_that_fails_is_settled_with_what_it_had_used(tmp_path):
+    failing = ScriptedInference(InvalidRequest("no"))
+    async with orchestrator(tmp_path, scripted_services(inference=failing)) as stub:
+        await set_budget(stub, max_tokens=100_000)
+        assert (await execute(stub, system_request())).error.code
+        assert (await settled(stub)).granted_tokens == 0
+
+
+async def test_a_plan_that_the_model_makes_is_refused_by_its_status(tmp_path):
+    async with orchestrator(tmp_path, replace(scripted_services(), planner=Planner.MODEL)) as stub:
+        await set_budget(stub, max_tokens=1)
+        with pytest.raises(Overloaded) as refused:
+            await call(stub, "CreatePlan", request=system_request(mode=execution_pb2.MODE_PLAN))
+        assert refused.value.code is ErrorCode.QUOTA_BUDGET
+        assert refused.value.retry_after_s > 0  # until midnight
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"period": 0}, "period"),
+        ({"period": 99}, "period"),
+        ({"tenant": "a b", "max_tokens": 1}, "tenant"),
+        ({"max_tokens": -1}, "max_tokens is -1"),
+        ({"max_tokens": 10**15 + 1}, "max_tokens"),
+        ({"max_cost_usd": -0.5}, "max_cost_usd is -0.5"),
+        ({"max_cost_usd": float("nan")}, "max_cost_usd is nan"),
+        ({"max_cost_usd": float("inf")}, "max_cost_usd is inf"),
+    ],
+)
+async def test_impossible_budgets_are_refused(tmp_path, fields, words):
+    async with orchestrator(tmp_path) as stub:
+        with pytest.raises(InvalidRequest, match=words):
+            await set_budget(stub, **fields)
+
+
+async def test_an_operator_lists_budgets(tmp_path):
+    async with orchestrator(tmp_path) as stub:
+        for tenant in ("b", "a"):
+            await set_budget(stub, tenant=tenant, max_tokens=5, max_cost_usd=1.5)
+        listed = (await call(stub, "ListBudgets")).budgets
+        assert [(one.tenant, one.max_tokens, one.max_cost_usd) for one in listed] == [("a", 5, 1.5), ("b", 5, 1.5)]
+        for size in (-1, 501):
+            with pytest.raises(InvalidRequest, match="page_size"):
+                await call(stub, "ListBudgets", page_size=size)
