@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from pagantic_common.domain.errors import InvalidRequest
-from services.orchestrator.core.budget import NOTHING, Amount, Budget, Period
+from services.orchestrator.core.budget import GRANT_FACTOR, NOTHING, Amount, Budget, Period
 
 NOW = datetime(2026, 5, 17, 12, tzinfo=UTC)
 NOW_S = NOW.timestamp()
@@ -33,18 +33,18 @@ async def test_a_budget_is_kept_changed_and_deleted(journal):
 async def test_a_grant_counts_until_it_is_given_back(journal):
     await journal.set_budget(budget())
     given = await journal.grant("acme", Amount(10), NOW_S)
-    assert given.granted == Amount(160)
-    assert given.budget.granted == Amount(160)
+    assert given.granted == Amount(10 * GRANT_FACTOR)
+    assert given.budget.granted == Amount(10 * GRANT_FACTOR)
     await journal.give_back("acme", Amount(60), given.budget.period_start)
-    assert (await journal.find_budget("acme", NOW_S)).granted == Amount(100)
-    assert (await journal.grant("acme", Amount(900), NOW_S)).granted == Amount(900)
+    assert (await journal.find_budget("acme", NOW_S)).granted == Amount(10 * GRANT_FACTOR - 60)
+    assert (await journal.grant("acme", Amount(700), NOW_S)).granted == Amount(1000 - 10 * GRANT_FACTOR + 60)
     assert (await journal.grant("acme", Amount(1), NOW_S)).granted is None
 
 
 async def test_other_limits_keep_what_was_granted_and_another_period_does_not(journal):
     await journal.set_budget(budget())
     await journal.grant("acme", Amount(10), NOW_S)
-    assert (await journal.set_budget(budget(tokens=50))).granted == Amount(160)
+    assert (await journal.set_budget(budget(tokens=50))).granted == Amount(10 * GRANT_FACTOR)
     assert (await journal.grant("acme", Amount(1), NOW_S)).granted is None
     assert (await journal.set_budget(budget(period=Period.MONTH))).granted == NOTHING
 
@@ -55,10 +55,10 @@ async def test_a_new_period_begins_anew_and_takes_nothing_back_from_the_old_one(
     tomorrow = NOW_S + DAY_S
     assert (await journal.find_budget("acme", tomorrow)).granted == NOTHING
     new = await journal.grant("acme", Amount(10), tomorrow)
-    assert new.granted == Amount(160)
+    assert new.granted == Amount(10 * GRANT_FACTOR)
     assert new.budget.period_start == old.budget.period_start + DAY_S
     await journal.give_back("acme", Amount(500), old.budget.period_start)
-    assert (await journal.find_budget("acme", tomorrow)).granted == Amount(160)
+    assert (await journal.find_budget("acme", tomorrow)).granted == Amount(10 * GRANT_FACTOR)
     late = await journal.grant("acme", Amount(10), NOW_S)  # an orchestrator whose clock is behind
     assert late.budget.period_start == new.budget.period_start
 

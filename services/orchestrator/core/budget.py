@@ -25,7 +25,7 @@ DEFAULT_OUTPUT_TOKENS = 2048  # of the inference service, for a request that set
 TEMPLATE_TOKENS = 1024  # what a chat template adds to a conversation, at most
 MESSAGE_TOKENS = 32  # what it adds to each message and tool
 VERDICT_TOKENS = 640  # of the constraint service's judge, at most
-GRANT_FACTOR = 16  # a grant lasts for so many worst cases
+GRANT_FACTOR = 32  # a grant lasts for so many worst cases
 MICRO = 1_000_000
 
 
@@ -75,6 +75,10 @@ class Amount:
     def times(self, factor: int) -> Amount:
         """Return it several times."""
         return Amount(self.tokens * factor, self.micro_usd * factor)
+
+    def half(self) -> Amount:
+        """Return half of it."""
+        return Amount(self.tokens // 2, self.micro_usd // 2)
 
     def covers(self, other: Amount) -> bool:
         """Tell whether neither tokens nor money are less than another's."""
@@ -128,10 +132,21 @@ class Purse:
         self.free = NOTHING
         self.reserved = NOTHING
         self.was_used = False
+        self._low = NOTHING
+
+    @property
+    def is_low(self) -> bool:
+        """Whether it is time to ask for more, so that nobody has to wait for it."""
+        return not self.free.covers(self._low)
 
     def put(self, granted: Amount) -> None:
         """Add what was granted."""
         self.free += granted
+        self._low = granted.half()
+
+    def go_without(self) -> None:
+        """Ask for no more until something is granted again: the budget is empty."""
+        self._low = NOTHING
 
     def reserve(self, amount: Amount) -> bool:
         """Set an amount aside; False when the purse has too little."""

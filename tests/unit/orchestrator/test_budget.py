@@ -80,7 +80,7 @@ def test_money_is_rounded_up_and_needs_prices():
 
 def test_a_budget_grants_more_than_is_needed_until_it_ends():
     budget = Budget("t", Period.DAY, 100, None)
-    assert budget.grant(Amount(5)) == Amount(5 * GRANT_FACTOR)
+    assert budget.grant(Amount(2)) == Amount(2 * GRANT_FACTOR)
     assert budget.grant(Amount(50)) == Amount(100)
     assert budget.grant(Amount(101)) is None
     both = Budget("t", Period.DAY, None, 10, granted=Amount(1000, 4))

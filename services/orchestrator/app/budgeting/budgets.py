@@ -59,6 +59,7 @@ class Budgets:
         self._clock = clock
         self._accounts: dict[str, _Account] = {}
         self._tidying: asyncio.Task[None] | None = None
+        self._top_ups: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
         """Give unused grants back from now on."""
@@ -69,6 +70,8 @@ class Budgets:
         if self._tidying is not None:
             self._tidying.cancel()
             await asyncio.wait([self._tidying])
+        if self._top_ups:
+            await asyncio.wait(self._top_ups)
         for tenant, account in self._accounts.items():
             await self._give_back(tenant, account)
 
@@ -127,11 +130,34 @@ class Budgets:
         if self._clock.monotonic_s() < account.free_until_s:
             return None
         if (purse := self._purse_with(account, amount)) is not None:
+            if purse.is_low and not account.asking.locked():
+                self._top_ups.add(task := asyncio.create_task(self._top_up(tenant, account, amount)))
+                task.add_done_callback(self._top_ups.discard)
             return purse
         async with account.asking:
             if (purse := self._purse_with(account, amount)) is not None:
                 return purse
             return await self._reserve_from_store(tenant, account, amount)
+
+    async def _top_up(self, tenant: str, account: _Account, amount: Amount) -> None:
+        """Ask for more before the purse is empty."""
+        async with account.asking:
+            purse = account.purse
+            if purse is None or not purse.is_low:
+                return
+            purse.go_without()
+            with contextlib.suppress(PaganticError):  # whoever finds the purse empty asks again, and is told
+                grant = await self._store.grant(tenant, amount, self._now_s)
+                if grant is not None and grant.granted is not None:
+                    self._put(account, grant.budget, grant.granted)
+
+    def _put(self, account: _Account, budget: Budget, granted: Amount) -> Purse:
+        """Add what was granted to the purse; one of an earlier period is replaced."""
+        if account.purse is None or account.purse.period_start != budget.period_start:
+            account.purse = Purse(budget.period_start)
+        account.limits = _limits_of(budget)
+        account.purse.put(granted)
+        return account.purse
 
     def _purse_with(self, account: _Account, amount: Amount) -> Purse | None:
         """Reserve an amount in a purse that has it, and is of this period."""
@@ -152,12 +178,9 @@ class Budgets:
         budget = grant.budget
         if grant.granted is None:
             raise self._refusal(budget, account, amount)
-        if account.purse is None or account.purse.period_start != budget.period_start:
-            account.purse = Purse(budget.period_start)
-        account.limits = _limits_of(budget)
-        account.purse.put(grant.granted)
-        account.purse.reserve(amount)
-        return account.purse
+        purse = self._put(account, budget, grant.granted)
+        purse.reserve(amount)
+        return purse
 
     def _refusal(self, budget: Budget, account: _Account, amount: Amount) -> Overloaded:
         """Return the refusal of an amount; it may be asked for again once running inferences are settled."""
