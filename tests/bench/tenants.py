@@ -111,7 +111,8 @@ async def _run() -> None:
         folder = Path(name)
         signing, verifying = write_key_pair(folder / "keys")
         (folder / "prompts").mkdir()
-        (folder / "prompts" / "handbook.txt").write_text(HANDBOOK)
+        declared = f"{HANDBOOK}\n{_question(Random(2))}"  # noqa: S311 - a text for a measurement
+        (folder / "prompts" / "handbook.txt").write_text(declared)
         settings = {"auth": "tokens", "verifying_keys_file": str(verifying), "queue_capacity": str(QUEUED)}
         settings |= {"shared_prompt_folder": str(folder / "prompts"), "tuning": "false"}
         service = running_service("inference", **settings)
@@ -123,7 +124,7 @@ async def _run() -> None:
                 random = Random(1)  # noqa: S311 - texts for a measurement
                 await _attack(caller, random, "acme", "acme")
                 await _attack(caller, random, "acme", "beta")
-                await _share(caller, HANDBOOK)
+                await _share(caller, declared)
                 await _queue(caller, random)
         finally:
             await asyncio.to_thread(service.__exit__, None, None, None)
