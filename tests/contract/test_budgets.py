@@ -35,9 +35,9 @@ async def test_a_grant_counts_until_it_is_given_back(journal):
     given = await journal.grant("acme", Amount(10), NOW_S)
     assert given.granted == Amount(10 * GRANT_FACTOR)
     assert given.budget.granted == Amount(10 * GRANT_FACTOR)
-    await journal.give_back("acme", Amount(60), given.budget.period_start)
+    await journal.give_back("acme", Amount(60), given.budget.identity)
     assert (await journal.find_budget("acme", NOW_S)).granted == Amount(10 * GRANT_FACTOR - 60)
-    assert (await journal.grant("acme", Amount(700), NOW_S)).granted == Amount(1000 - 10 * GRANT_FACTOR + 60)
+    assert (await journal.grant("acme", Amount(740), NOW_S)).granted == Amount(1000 - 10 * GRANT_FACTOR + 60)
     assert (await journal.grant("acme", Amount(1), NOW_S)).granted is None
 
 
@@ -57,10 +57,21 @@ async def test_a_new_period_begins_anew_and_takes_nothing_back_from_the_old_one(
     new = await journal.grant("acme", Amount(10), tomorrow)
     assert new.granted == Amount(10 * GRANT_FACTOR)
     assert new.budget.period_start == old.budget.period_start + DAY_S
-    await journal.give_back("acme", Amount(500), old.budget.period_start)
+    await journal.give_back("acme", Amount(500), old.budget.identity)
     assert (await journal.find_budget("acme", tomorrow)).granted == Amount(10 * GRANT_FACTOR)
     late = await journal.grant("acme", Amount(10), NOW_S)  # an orchestrator whose clock is behind
     assert late.budget.period_start == new.budget.period_start
+
+
+async def test_what_was_granted_of_a_budget_does_not_come_back_to_another_one(journal):
+    for other in (budget(tokens=None), budget(period=Period.MONTH)):
+        await journal.set_budget(replace(budget(), made_at=1.0))
+        given = await journal.grant("acme", Amount(10), NOW_S)
+        await journal.set_budget(replace(other, made_at=2.0))
+        await journal.set_budget(replace(budget(), made_at=3.0))
+        await journal.give_back("acme", given.granted, given.budget.identity)
+        assert (await journal.find_budget("acme", NOW_S)).granted == NOTHING
+        await journal.set_budget(budget(tokens=None))
 
 
 async def test_budgets_are_listed_by_tenant_in_pages(journal):

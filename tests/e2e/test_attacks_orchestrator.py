@@ -62,14 +62,17 @@ async def test_slots_cannot_be_held_by_waits_between_retries(system, seconds):
 
 
 async def test_the_journal_is_not_filled_by_large_requests(system):
-    """Requests of 3.6 MiB are refused; twenty of 0.9 MiB that end leave less than 6 MiB behind, not 18."""
+    """Requests of 3.6 MiB are refused; twenty of 0.9 MiB that end leave less than 9 MiB behind, not 18.
+
+    4 MiB are the write-ahead log; it grows by some requests when a read keeps a checkpoint waiting.
+    """
     async with stub_of(system) as stub:
         codes = [await code_of(stub.Execute(request("x " * 1_900_000), timeout=30)) for _ in range(5)]
         assert codes == ["RESOURCE_EXHAUSTED"] * 5  # by gRPC, before it is read
         before = journal_bytes(system)
         for _ in range(20):
             await stub.Execute(request("x " * 450_000), timeout=60)
-        assert journal_bytes(system) - before < 6 * MIB
+        assert journal_bytes(system) - before < 9 * MIB
         await check_honest_caller(stub)
 
 

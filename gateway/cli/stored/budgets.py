@@ -16,8 +16,8 @@ from pagantic_common.client.tables import cell, list_table
 from pagantic_common.codec.enums import name_of
 
 _PREFIX = "BUDGET_PERIOD_"
-_TOKENS = re.compile(r"(\d{1,15})([kKmMgG]?)")
-_FACTORS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
+_TOKENS = re.compile(r"(\d{1,9})([kKmM]?)")
+_FACTORS = {"": 1, "k": 10**3, "m": 10**6}
 
 budgets = typer.Typer(help="Limit what tenants may use in tokens and money.", no_args_is_help=True)
 
@@ -33,9 +33,10 @@ def set_budget(
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
     """Set a tenant's budget; without --tokens and --usd it is deleted."""
-    period, limit = _period_of(per), _tokens_of(tokens)
-    with reporting_errors(), Client(address, timeout_s=timeout) as client:
-        budget = client.set_budget(tenant, period, max_tokens=limit, max_cost_usd=usd)
+    with reporting_errors():
+        period, limit = _period_of(per), _tokens_of(tokens)
+        with Client(address, timeout_s=timeout) as client:
+            budget = client.set_budget(tenant, period, max_tokens=limit, max_cost_usd=usd)
     if limit is None and usd is None:
         note(f"tenant {tenant} has no budget any more")
     else:

@@ -47,9 +47,10 @@ def create_key(
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
     """Create a key and print its text, which is shown only now."""
-    wanted, lifetime_s = _scopes_of(scopes), _seconds_of(expires)
-    with reporting_errors(), Client(address, timeout_s=timeout) as client:
-        key, text = client.create_key(subject, wanted, tenant=tenant, lifetime_s=lifetime_s)
+    with reporting_errors():
+        wanted, lifetime_s = _scopes_of(scopes), _seconds_of(expires)
+        with Client(address, timeout_s=timeout) as client:
+            key, text = client.create_key(subject, wanted, tenant=tenant, lifetime_s=lifetime_s)
     if as_json:
         print_json(orchestrator_service_pb2.CreateKeyResponse(key=key, text=text))
         return

@@ -84,6 +84,10 @@ class Amount:
         """Tell whether neither tokens nor money are less than another's."""
         return self.tokens >= other.tokens and self.micro_usd >= other.micro_usd
 
+    def at_least(self, other: Amount) -> Amount:
+        """Return the greater of the tokens and of the money."""
+        return Amount(max(self.tokens, other.tokens), max(self.micro_usd, other.micro_usd))
+
     def at_most(self, other: Amount) -> Amount:
         """Return the lesser of the tokens and of the money."""
         return Amount(min(self.tokens, other.tokens), min(self.micro_usd, other.micro_usd))
@@ -94,7 +98,11 @@ NOTHING = Amount()
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What a tenant may spend in a period; None is no limit. `granted` counts since `period_start`, in s since 1970."""
+    """What a tenant may spend in a period; None is no limit.
+
+    `granted` counts since `period_start`. Times are seconds since 1970; `made_at` tells it from an earlier budget of
+    the tenant, whose grants do not come back to this one.
+    """
 
     tenant: str
     period: Period
@@ -102,17 +110,26 @@ class Budget:
     max_micro_usd: int | None
     period_start: float = 0.0
     granted: Amount = NOTHING
+    made_at: float = 0.0
+
+    @property
+    def identity(self) -> tuple[float, float]:
+        """What a grant belongs to: this budget, and this period of it."""
+        return self.made_at, self.period_start
 
     def left(self) -> Amount:
         """Return what may still be granted; a large amount where there is no limit."""
         return Amount(_left(self.max_tokens, self.granted.tokens), _left(self.max_micro_usd, self.granted.micro_usd))
 
     def grant(self, least: Amount) -> Amount | None:
-        """Return what is granted to one who needs `least` now: more, while there is enough; None for too little."""
+        """Return what is granted to one who needs `least` now; None for too little.
+
+        It is more while there is enough, but no more than half of the rest: others want to spend too.
+        """
         left = self.left()
         if not left.covers(least):
             return None
-        return least.times(GRANT_FACTOR).at_most(left)
+        return least.times(GRANT_FACTOR).at_most(left.half()).at_least(least)
 
 
 _UNLIMITED = 2**62
@@ -125,10 +142,10 @@ def _left(limit: int | None, granted: int) -> int:
 
 
 class Purse:
-    """What an orchestrator holds of a tenant's budget in one period."""
+    """What an orchestrator holds of one period of a tenant's budget; `budget` is the identity of both."""
 
-    def __init__(self, period_start: float) -> None:
-        self.period_start = period_start
+    def __init__(self, budget: tuple[float, float]) -> None:
+        self.budget = budget
         self.free = NOTHING
         self.reserved = NOTHING
         self.was_used = False
@@ -147,6 +164,10 @@ class Purse:
     def go_without(self) -> None:
         """Ask for no more until something is granted again: the budget is empty."""
         self._low = NOTHING
+
+    def missing(self, amount: Amount) -> Amount:
+        """Return what is needed beside the purse to reserve an amount, a debt included."""
+        return (amount - self.free).at_least(NOTHING)
 
     def reserve(self, amount: Amount) -> bool:
         """Set an amount aside; False when the purse has too little."""

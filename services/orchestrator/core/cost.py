@@ -51,6 +51,17 @@ def prices_of(table: Mapping[str, Prices], model: str) -> Prices | None:
     return table.get(_alias_of(model))
 
 
+def highest_prices(table: Mapping[str, Prices]) -> Prices | None:
+    """Return the highest of each price of a table; None for an empty one."""
+    if not table:
+        return None
+    return Prices(
+        max(prices.prompt_usd for prices in table.values()),
+        max(prices.cached_prompt_usd for prices in table.values()),
+        max(prices.output_usd for prices in table.values()),
+    )
+
+
 def prices_for(table: Mapping[str, Prices], asked: str, served: str = "") -> Prices | None:
     """Return the prices of the model that served a request, if the table has them, or else of the one asked for."""
     return (prices_of(table, served) if served else None) or prices_of(table, asked)

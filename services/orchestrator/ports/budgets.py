@@ -23,7 +23,7 @@ class BudgetStore(Protocol):
     async def set_budget(self, budget: Budget) -> Budget:
         """Set the limits of a tenant and return its budget; one without limits is deleted.
 
-        What was granted stays, unless the period is another.
+        What was granted stays, and `made_at` of the stored budget, unless its period is another.
         """
 
     async def find_budget(self, tenant: str, now_s: float) -> Budget | None:
@@ -35,5 +35,5 @@ class BudgetStore(Protocol):
     async def grant(self, tenant: str, least: Amount, now_s: float) -> Grant | None:
         """Grant a part of a tenant's budget, `least` at least; None without a budget."""
 
-    async def give_back(self, tenant: str, amount: Amount, period_start: float) -> None:
-        """Return what was granted in a period and is not needed; does nothing in a later one."""
+    async def give_back(self, tenant: str, amount: Amount, budget: tuple[float, float]) -> None:
+        """Return what was granted and is not needed; does nothing for another budget than that of this identity."""

@@ -19,7 +19,8 @@ class Issuer:
         tenant: The tenant of every token; empty where `tenant_claim` tells it.
         tenant_claim: The claim with the tenant.
         scopes: What every token allows; empty where `scope_claim` tells it.
-        scope_claim: The claim with the scopes, as text or as a list; `pagantic:read` allows what READ does.
+        scope_claim: The claim with the scopes, as text or as a list; `pagantic:read` allows what READ does. No claim
+            gives ADMIN.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}

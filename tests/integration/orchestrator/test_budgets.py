@@ -6,11 +6,15 @@ from dataclasses import replace
 import pytest
 
 from pagantic.common.v1 import error_pb2
+from pagantic.constraint.v1 import contract_pb2
 from pagantic.orchestrator.v1 import budget_pb2, execution_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, NotFound, Overloaded
 from pagantic_common.rpc.call import call_unary
+from pagantic_common.telemetry.clock import SystemClock
 from services.orchestrator.app.budgeting import budgets as app_budgets
+from services.orchestrator.app.budgeting.budgets import Budgets
+from services.orchestrator.core.budget import GRANT_FACTOR, Amount
 from services.orchestrator.core.cost import Prices
 from services.orchestrator.core.plans.planning import Planner
 from tests.support.orchestrator_app import execute, orchestrator, system_request
@@ -144,3 +148,79 @@ async def test_an_operator_lists_budgets(tmp_path):
         for size in (-1, 501):
             with pytest.raises(InvalidRequest, match="page_size"):
                 await call(stub, "ListBudgets", page_size=size)
+
+
+async def test_a_vote_that_is_stopped_counts_what_its_replicas_may_have_used(tmp_path):
+    output = contract_pb2.OutputContract(schema_json="{}")
+    voting = execution_pb2.Voting(n=3, early_stop=True)
+    services = scripted_services(inference=ScriptedInference(*[answer("1")] * 3))
+    async with orchestrator(tmp_path, services) as stub:
+        await set_budget(stub, max_tokens=1_000_000)
+        work = system_request(mode=execution_pb2.MODE_REDUNDANT, voting=voting, output=output)
+        assert (await execute(stub, work)).content
+        assert (await settled(stub)).granted_tokens >= USAGE.prompt_tokens + 3 * USAGE.output_tokens
+
+
+async def test_the_highest_prices_are_reserved_for_a_model_that_the_request_does_not_name(tmp_path):
+    prices = {"dear": Prices(1000.0, 1000.0, 2000.0), "cheap": Prices(1.0, 1.0, 1.0)}
+    async with orchestrator(tmp_path, scripted_services(), prices=prices) as stub:
+        await set_budget(stub, max_cost_usd=0.5)
+        response = await execute(stub, system_request())
+        assert response.error.code == error_pb2.ERROR_CODE_QUOTA_BUDGET
+
+
+async def test_a_caller_that_leaves_takes_nothing_along(tmp_path):
+    async with orchestrator(tmp_path, scripted_services()) as stub:
+        await set_budget(stub, max_tokens=100_000)
+        for _ in range(20):
+            running = asyncio.create_task(execute(stub, system_request()))
+            await asyncio.sleep(0)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+        for _ in range(200):
+            if not stub.executions.registry.count:
+                break
+            await asyncio.sleep(0.01)
+        assert (await settled(stub)).granted_tokens <= 20 * TOKENS
+
+
+async def test_one_tenants_failure_keeps_no_other_from_giving_back(tmp_path):
+    class Failing:
+        def __init__(self, store):
+            self._store = store
+
+        def __getattr__(self, name):
+            return getattr(self._store, name)
+
+        async def give_back(self, tenant, amount, budget):
+            if tenant == "a":
+                raise RuntimeError("the driver says something")
+            await self._store.give_back(tenant, amount, budget)
+
+    async with orchestrator(tmp_path) as stub:
+        budgets = Budgets(Failing(stub.journal), SystemClock())
+        for tenant in ("a", "b"):
+            await set_budget(stub, tenant=tenant, max_tokens=1000)
+            async with budgets.spending(tenant, Amount(10)) as spending:
+                spending.used = Amount(4)
+        await budgets.stop()
+        listed = (await call(stub, "ListBudgets")).budgets
+        assert [one.granted_tokens for one in listed] == [10 * GRANT_FACTOR, 4]
+
+
+async def test_a_debt_is_paid_before_anything_is_spent(tmp_path):
+    async with orchestrator(tmp_path) as stub:
+        budgets = Budgets(stub.journal, SystemClock())
+        await set_budget(stub, max_tokens=1000)
+        async with budgets.spending("default", Amount(10)) as spending:
+            spending.used = Amount(900)
+        with pytest.raises(Overloaded):
+            async with budgets.spending("default", Amount(101)):
+                pass
+        async with budgets.spending("default", Amount(100)) as spending:
+            spending.used = Amount(100)
+        with pytest.raises(Overloaded):
+            async with budgets.spending("default", Amount(1)):
+                pass
+        await budgets.stop()
+        assert (await call(stub, "GetBudget")).budget.granted_tokens == 1000

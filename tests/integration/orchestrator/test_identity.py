@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from pagantic.orchestrator.v1 import execution_pb2, key_pb2
+from pagantic.orchestrator.v1 import budget_pb2, execution_pb2, key_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.domain.calls.api_keys import ApiKey, StoredKey, hash_of, make_key
 from pagantic_common.domain.calls.principal import DEFAULT_TENANT, Scope
@@ -155,8 +155,14 @@ REQUESTS = {
     "CreateKey": pb.CreateKeyRequest,
     "ListKeys": pb.ListKeysRequest,
     "RevokeKey": lambda: pb.RevokeKeyRequest(key_id="x"),
+    "SetBudget": lambda: pb.SetBudgetRequest(period=budget_pb2.BUDGET_PERIOD_DAY),
+    "GetBudget": pb.GetBudgetRequest,
+    "ListBudgets": pb.ListBudgetsRequest,
 }
-NAMES_NOTHING = {"Execute", "ExecuteStream", "CreatePlan", "CreateKey", "ListKeys", "RevokeKey"}
+NAMES_NOTHING = {
+    *("Execute", "ExecuteStream", "CreatePlan", "CreateKey", "ListKeys", "RevokeKey"),
+    *("SetBudget", "GetBudget", "ListBudgets"),
+}
 LISTS = {"ListExecutions": "executions", "ListSessions": "sessions", "GetUsage": "totals"}
 
 

@@ -1,19 +1,21 @@
 """Tokens of an identity provider, which speaks real HTTP: who is let in, and how the provider's keys are fetched."""
 
 import asyncio
+import base64
+import hmac
 import json
 import threading
 import time
 
 import httpx
 import pytest
-from joserfc.jwk import ECKey, OctKey, OKPKey, RSAKey
+from joserfc.jwk import ECKey, OKPKey, RSAKey
 from pydantic import ValidationError
 
 from pagantic_common.domain.calls.principal import LOCAL, PrincipalKind, Scope
 from pagantic_common.domain.errors import ErrorCode, Unauthenticated, Unavailable
 from services.orchestrator.adapters.oidc import issuer_keys
-from services.orchestrator.adapters.oidc.issuer_keys import COOL_DOWN_S, FRESH_S, STALE_S, IssuerKeys
+from services.orchestrator.adapters.oidc.issuer_keys import COOL_DOWN_S, FRESH_S, IDLE_S, STALE_S, IssuerKeys
 from services.orchestrator.adapters.oidc.tokens import LEEWAY_S, OidcTokens, knowing_tokens
 from services.orchestrator.ports.identity import Issuer
 from services.orchestrator.settings import OrchestratorSettings
@@ -81,7 +83,7 @@ async def test_the_usual_algorithms_are_taken(provider, tokens, make, algorithm)
 
 async def test_scopes_come_as_text_or_list_and_others_mean_nothing(provider, tokens):
     for scope, expected in (
-        ("pagantic:admin", {Scope.ADMIN}),
+        ("pagantic:admin pagantic:write", {Scope.WRITE}),  # over all tenants: only the setting gives it
         (["pagantic:usage", "email"], {Scope.USAGE}),
         ("execute admin", set()),
         ({"pagantic:admin": True}, set()),
@@ -99,6 +101,19 @@ async def test_an_issuer_may_stand_for_one_tenant_and_fixed_scopes(provider):
 
 def secs(offset):
     return int(time.time()) + offset
+
+
+def by_hand(provider, header, payload=None):
+    """Return right claims under a header that no library would write, signed with the public key as a secret."""
+    claims = provider.token().split(".")[1].encode()
+    if payload is not None:
+        claims = encoded(payload)
+    signed = encoded(json.dumps(header).encode()) + b"." + claims
+    return (signed + b"." + encoded(hmac.digest(KEY.as_pem(private=False), signed, "sha256"))).decode()
+
+
+def encoded(data):
+    return base64.urlsafe_b64encode(data).rstrip(b"=")
 
 
 WRONG = {
@@ -122,7 +137,13 @@ WRONG = {
     "a tenant that is no text": lambda p: p.token(org=["acme"]),
     "another type": lambda p: p.token(header={"typ": "tenant+jwt"}),
     "the type of a logout": lambda p: p.token(header={"typ": "logout+jwt"}),
-    "a shared secret": lambda p: p.token(OctKey.import_key(b"x" * 64), "HS256"),
+    "the public key as a secret": lambda p: by_hand(p, {"alg": "HS256"}),
+    "algorithm none": lambda p: by_hand(p, {"alg": "none"}),
+    "a header that is a list": lambda p: by_hand(p, ["alg"]),
+    "a header that is a text": lambda p: by_hand(p, "alg"),
+    "a key id that is a number": lambda p: by_hand(p, {"alg": "ES256", "kid": 1}),
+    "claims that are a list": lambda p: by_hand(p, {"alg": "ES256"}, b"[1]"),
+    "a subject that is a number": lambda p: p.token(sub=5),
     "too long": lambda p: p.token(note="x" * 9000),
     "no JSON": lambda _: "a.b.c",
     "no text": lambda _: "..",
@@ -233,16 +254,64 @@ async def test_answers_that_are_none_are_an_outage(provider, source, path, answe
     assert "/elsewhere" not in provider.asked
 
 
-async def test_keys_are_not_fetched_over_plain_http_from_elsewhere(provider, source):
-    document = {"issuer": provider.url, "jwks_uri": "http://192.0.2.1/keys"}
-    provider.answers["/.well-known/openid-configuration"] = json.dumps(document).encode()
+class Answers(httpx.AsyncBaseTransport):
+    """Answers discovery for any issuer, with keys at a URL; keeps what it was asked."""
+
+    def __init__(self, jwks_uri):
+        self.jwks_uri = jwks_uri
+        self.asked = []
+
+    async def handle_async_request(self, request):
+        self.asked.append(str(request.url))
+        if request.url.path.endswith("openid-configuration"):
+            issuer = f"{request.url.scheme}://{request.url.host}"
+            return httpx.Response(200, json={"issuer": issuer, "jwks_uri": self.jwks_uri})
+        return httpx.Response(200, json={"keys": [KEY.as_dict(private=False)]})
+
+
+@pytest.mark.parametrize(
+    ("jwks_uri", "is_fetched"),
+    [
+        ("https://keys.example.com/keys", True),
+        ("http://keys.example.com/keys", False),
+        ("http://127.0.0.1/keys", False),
+        ("file:///etc/passwd", False),
+        ("", False),
+    ],
+)
+async def test_the_keys_of_a_provider_elsewhere_are_fetched_over_tls_alone(jwks_uri, is_fetched):
+    answers = Answers(jwks_uri)
+    async with httpx.AsyncClient(transport=answers) as client:
+        source = IssuerKeys("https://id.example.com", client)
+        if is_fetched:
+            assert len((await source.keys_for(None)).keys) == 1
+        else:
+            with pytest.raises(Unavailable):
+                await source.keys_for(None)
+    assert (jwks_uri in answers.asked) is is_fetched
+
+
+async def test_a_token_under_a_new_key_is_not_called_wrong_while_keys_cannot_be_fetched(provider, source):
+    keys, clock = source
+    await keys.keys_for(KEY.thumbprint())
+    provider.answers["/keys"] = 500
+    clock.now_s += COOL_DOWN_S
     with pytest.raises(Unavailable):
-        await source[0].keys_for(None)
+        await keys.keys_for(FOREIGN.thumbprint())
+    assert await keys.keys_for(KEY.thumbprint())
+
+
+async def test_after_an_idle_time_keys_are_fetched_before_one_is_used(provider, source):
+    keys, clock = source
+    await keys.keys_for(KEY.thumbprint())
+    provider.keys[:] = [FOREIGN]
+    clock.now_s += IDLE_S + 1
+    assert [key.kid for key in (await keys.keys_for(KEY.thumbprint())).keys] == [FOREIGN.thumbprint()]
 
 
 async def test_a_slow_provider_is_given_up(provider, source, monkeypatch):
     monkeypatch.setattr(issuer_keys, "TIMEOUT_S", 0.1)
-    provider.answers["/keys"] = lambda: time.sleep(1) or b"{}"
+    keys, provider.answers["/keys"] = provider.answer("/keys"), lambda: time.sleep(1) or keys
     with pytest.raises(Unavailable):
         await source[0].keys_for(None)
 

@@ -80,17 +80,19 @@ def test_money_is_rounded_up_and_needs_prices():
 
 def test_a_budget_grants_more_than_is_needed_until_it_ends():
     budget = Budget("t", Period.DAY, 100, None)
-    assert budget.grant(Amount(2)) == Amount(2 * GRANT_FACTOR)
-    assert budget.grant(Amount(50)) == Amount(100)
+    assert budget.grant(Amount(1)) == Amount(GRANT_FACTOR)
+    assert budget.grant(Amount(2)) == Amount(50), "others want to spend too"
+    assert budget.grant(Amount(60)) == Amount(60)
+    assert budget.grant(Amount(100)) == Amount(100)
     assert budget.grant(Amount(101)) is None
     both = Budget("t", Period.DAY, None, 10, granted=Amount(1000, 4))
     assert both.grant(Amount(5, 7)) is None
-    assert both.grant(Amount(5, 2)) == Amount(5 * GRANT_FACTOR, 6)
+    assert both.grant(Amount(5, 2)) == Amount(5 * GRANT_FACTOR, 3)
     assert Budget("t", Period.DAY, 0, None).grant(Amount(1)) is None
 
 
 def test_what_was_used_beyond_the_reserved_is_missing_later():
-    purse = Purse(0.0)
+    purse = Purse((0.0, 0.0))
     purse.put(Amount(100))
     assert purse.reserve(Amount(60))
     assert not purse.reserve(Amount(41))
@@ -106,7 +108,7 @@ class Spenders(RuleBasedStateMachine):
     def begin(self, limit):
         self.limit = limit
         self.budget = Budget("t", Period.DAY, limit, None)
-        self.purses = [Purse(0.0) for _ in range(3)]
+        self.purses = [Purse((0.0, 0.0)) for _ in range(3)]
         self.running = []
         self.used = 0
 
@@ -140,7 +142,7 @@ class Spenders(RuleBasedStateMachine):
         for _who, _purse, amount in [one for one in self.running if one[0] == who]:
             self.used += amount.tokens  # the engine may have used all of it
         self.running = [one for one in self.running if one[0] != who]
-        self.purses[who] = Purse(0.0)
+        self.purses[who] = Purse((0.0, 0.0))
 
     @invariant()
     def never_more_than_the_budget(self):

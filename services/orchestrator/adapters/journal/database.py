@@ -20,7 +20,7 @@ from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Preconditio
 from services.orchestrator.ports.journal import Durability
 
 CONNECT_TIMEOUT_S = 5
-POOL_SIZE = 5  # writer, reader, keys, beats and purge
+POOL_SIZE = 6  # writer, reader, keys, budgets, beats and purge
 ANSWER_TIMEOUT_S = 10  # for a statement, for a lock, and for a silent network
 OWNER_TIMEOUT_S = 15.0  # how long a process waits for its predecessor of the same name to end
 # Only reads may use BEGIN: a writer needs BEGIN IMMEDIATE, as it cannot upgrade while another one writes.

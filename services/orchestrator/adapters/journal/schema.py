@@ -173,6 +173,7 @@ budgets = Table(
     Column("period_start", Double, nullable=False),
     Column("granted_tokens", BigInteger, nullable=False),
     Column("granted_micro_usd", BigInteger, nullable=False),
+    Column("made_at", Double, nullable=False),
 )
 
 

@@ -1,7 +1,7 @@
 """The journal in a database: a SQLite file of one orchestrator, or a PostgreSQL database that several share.
 
-It has five threads: a writer, which writes in groups, a reader, one that looks up keys, one for the owner's heartbeats,
-and the purger.
+It has six threads: a writer, which writes in groups, a reader, one that looks up keys, one for budgets, one for the
+owner's heartbeats, and the purger.
 """
 
 from __future__ import annotations
@@ -71,6 +71,7 @@ class SqlJournal(SqlExecutions, SqlOwnership, SqlConversations, SqlUsage, SqlKey
         await self._group.close()
         self._reading.shutdown()
         self._looking.shutdown()
+        self._spending.shutdown()
         self._stack.close()
 
     def _open(self) -> None:

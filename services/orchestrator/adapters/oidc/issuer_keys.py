@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 from joserfc.errors import JoseError
@@ -17,6 +18,7 @@ from pagantic_common.telemetry.logging import get_logger
 from services.orchestrator.ports.identity import is_fetchable
 
 FRESH_S = 600.0  # after that the keys are fetched again, while calls use the known ones
+IDLE_S = 1_200.0  # after that, because no call came, calls wait for the keys that are fetched again
 STALE_S = 86_400.0  # how long known keys are used while the provider does not answer
 COOL_DOWN_S = 30.0  # between two fetches, whatever callers send
 TIMEOUT_S = 5.0
@@ -42,6 +44,7 @@ class IssuerKeys:
         self._keys: KeySet | None = None
         self._fetched_s = 0.0
         self._tried_s: float | None = None
+        self._has_failed = False
         self._fetching: asyncio.Task[None] | None = None
 
     async def keys_for(self, key_id: str | None) -> KeySet:
@@ -49,11 +52,12 @@ class IssuerKeys:
 
         A caller waits only for keys that are needed and may exist.
         """
-        if self._keys is None or self._age_s > STALE_S or not _has(self._keys, key_id):
+        if self._keys is None or self._age_s > IDLE_S or not _has(self._keys, key_id):
             await self._fetch_once()
         elif self._age_s > FRESH_S:
             self._begin_fetch()
-        if self._keys is None or self._age_s > STALE_S:
+        is_unknown = self._keys is not None and not _has(self._keys, key_id)
+        if self._keys is None or self._age_s > STALE_S or (is_unknown and self._has_failed):
             raise Unavailable(
                 f"the keys of the identity provider {self._issuer} cannot be fetched", retry_after_s=COOL_DOWN_S
             )
@@ -88,7 +92,9 @@ class IssuerKeys:
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValueError, TypeError) as error:
             reason = f"{type(error).__name__}: {error}"
             log.warning("the keys of an identity provider cannot be fetched", issuer=self._issuer, reason=reason)
+            self._has_failed = True
         else:
+            self._has_failed = False
             self._fetched_s = self._now_s()
             log.info("the keys of an identity provider were fetched", issuer=self._issuer, count=len(self._keys.keys))
 
@@ -97,7 +103,8 @@ class IssuerKeys:
         if found.get("issuer") != self._issuer:
             raise ValueError(f"its discovery document is of {found.get('issuer')!r}")
         url = str(found.get("jwks_uri", ""))
-        if not is_fetchable(url):
+        is_same_kind = urlsplit(url).scheme == urlsplit(self._issuer).scheme
+        if not is_fetchable(url) or not is_same_kind:
             raise ValueError("its jwks_uri is not an https URL")
         listed = (await self._get(url)).get("keys")
         if not isinstance(listed, list):

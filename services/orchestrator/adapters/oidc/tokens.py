@@ -32,6 +32,7 @@ LEEWAY_S = 30
 MAX_TOKEN_BYTES = 8 * 1024
 MAX_SUBJECT = 256
 SCOPE_PREFIX = "pagantic:"
+CLAIMED = frozenset(Scope) - {Scope.ADMIN}  # over all tenants: no provider of one of them may give it
 _BEARER = "bearer "
 
 log = get_logger(__name__)
@@ -129,7 +130,7 @@ def _read_unverified(text: str) -> tuple[str, str | None]:
     try:
         parts = jws.extract_compact(text.encode())
         claims, key_id = from_json(parts.payload), parts.headers().get("kid")
-    except (JoseError, ValueError, TypeError):
+    except (JoseError, ValueError, TypeError, AttributeError):  # its header may be any JSON
         raise _refused("it cannot be read") from None
     if not isinstance(claims, dict) or not isinstance(claims.get("iss"), str):
         raise _refused("it names no issuer")
@@ -143,7 +144,7 @@ def _principal_of(claims: dict[str, Any], issuer: Issuer) -> Principal:
     if not isinstance(tenant, str) or not is_id(tenant):
         raise _refused(f"its claim {issuer.tenant_claim!r} is not the name of a tenant")
     subject = claims["sub"]
-    if not 1 <= len(subject) <= MAX_SUBJECT or not subject.isprintable():
+    if not isinstance(subject, str) or not 1 <= len(subject) <= MAX_SUBJECT or not subject.isprintable():
         raise _refused("its subject is empty, too long or not printable")
     scopes = issuer.scopes or _scopes_of(claims.get(issuer.scope_claim))
     return Principal(tenant, subject, PrincipalKind.TOKEN, scopes, expires_at=float(claims["exp"]))
@@ -155,7 +156,7 @@ def _scopes_of(claim: object) -> frozenset[Scope]:
         names = claim.split()
     if not isinstance(names, list):
         return frozenset()
-    return frozenset(scope for scope in Scope if f"{SCOPE_PREFIX}{scope}" in names)
+    return frozenset(scope for scope in CLAIMED if f"{SCOPE_PREFIX}{scope}" in names)
 
 
 def _refused(reason: str) -> Unauthenticated:

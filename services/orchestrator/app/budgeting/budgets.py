@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from pagantic_common.domain.calls.principal import DEFAULT_TENANT
 from pagantic_common.domain.clock import Clock
@@ -16,7 +16,7 @@ from pagantic_common.telemetry.logging import get_logger
 from pagantic_common.telemetry.metrics import make_histogram
 from pagantic_common.telemetry.names import ORCHESTRATOR_BUDGET_CHECK_DURATION
 from services.orchestrator.core.budget import MICRO, NOTHING, Amount, Budget, Period, Purse
-from services.orchestrator.ports.budgets import BudgetStore
+from services.orchestrator.ports.budgets import BudgetStore, Grant
 from services.orchestrator.ports.journal import Page
 
 LOOK_S = 2.0  # how long a tenant is known to have no budget, and a purse is kept that nobody uses
@@ -59,7 +59,7 @@ class Budgets:
         self._clock = clock
         self._accounts: dict[str, _Account] = {}
         self._tidying: asyncio.Task[None] | None = None
-        self._top_ups: set[asyncio.Task[None]] = set()
+        self._asking: set[asyncio.Task[bool]] = set()
 
     def start(self) -> None:
         """Give unused grants back from now on."""
@@ -70,10 +70,11 @@ class Budgets:
         if self._tidying is not None:
             self._tidying.cancel()
             await asyncio.wait([self._tidying])
-        if self._top_ups:
-            await asyncio.wait(self._top_ups)
-        for tenant, account in self._accounts.items():
-            await self._give_back(tenant, account)
+        if self._asking:
+            await asyncio.wait(self._asking)
+        for tenant, account in list(self._accounts.items()):
+            with self._reporting(tenant):
+                await self._give_back(tenant, account)
 
     async def set(self, tenant: str, period: Period, max_tokens: int | None, max_cost_usd: float | None) -> Budget:
         """Set a tenant's limits, None for none; without limits the budget is deleted. Raises InvalidRequest."""
@@ -86,7 +87,7 @@ class Budgets:
         if max_tokens is not None and not 0 <= max_tokens <= MAX_TOKENS:
             raise InvalidRequest(f"max_tokens is {max_tokens}: it must be from 0 to {MAX_TOKENS}")
         start = period.start_of(self._clock.now()).timestamp()
-        budget = Budget(tenant or DEFAULT_TENANT, period, max_tokens, max_micro_usd, start)
+        budget = Budget(tenant or DEFAULT_TENANT, period, max_tokens, max_micro_usd, start, made_at=self._now_s)
         kept = await self._store.set_budget(budget)
         log.info("a budget was set", tenant=kept.tenant, period=period, tokens=max_tokens, cost_usd=max_cost_usd)
         return kept
@@ -127,68 +128,83 @@ class Budgets:
     async def _reserve(self, tenant: str, amount: Amount) -> Purse | None:
         """Return the purse that an amount was reserved in; None for a tenant without a budget."""
         account = self._accounts.setdefault(tenant, _Account())
-        if self._clock.monotonic_s() < account.free_until_s:
-            return None
-        if (purse := self._purse_with(account, amount)) is not None:
-            if purse.is_low and not account.asking.locked():
-                self._top_ups.add(task := asyncio.create_task(self._top_up(tenant, account, amount)))
-                task.add_done_callback(self._top_ups.discard)
-            return purse
-        async with account.asking:
-            if (purse := self._purse_with(account, amount)) is not None:
+        while self._clock.monotonic_s() >= account.free_until_s:
+            purse = self._current_purse(account)
+            if purse is not None and purse.reserve(amount):
+                if purse.is_low and not account.asking.locked():
+                    purse.go_without()
+                    self._begin(self._top_up(tenant, account, amount))
                 return purse
-            return await self._reserve_from_store(tenant, account, amount)
+            # A caller that leaves meanwhile does not take along what is granted.
+            if not await asyncio.shield(self._begin(self._fill(tenant, account, amount))):
+                return None
+        return None
 
-    async def _top_up(self, tenant: str, account: _Account, amount: Amount) -> None:
-        """Ask for more before the purse is empty."""
+    def _begin(self, work: Coroutine[Any, Any, bool]) -> asyncio.Task[bool]:
+        task = asyncio.create_task(work)
+        self._asking.add(task)
+        task.add_done_callback(self._forget)
+        return task
+
+    def _forget(self, task: asyncio.Task[bool]) -> None:
+        self._asking.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever waited for it may have gone
+
+    async def _fill(self, tenant: str, account: _Account, amount: Amount) -> bool:
+        """Make the purse cover an amount, unless it does by now; False for a tenant without a budget.
+
+        Raises Overloaded (QUOTA_BUDGET) when the budget has too little left.
+        """
         async with account.asking:
-            purse = account.purse
-            if purse is None or not purse.is_low:
-                return
-            purse.go_without()
-            with contextlib.suppress(PaganticError):  # whoever finds the purse empty asks again, and is told
+            purse = self._current_purse(account)
+            missing = amount
+            if purse is not None:
+                missing = purse.missing(amount)
+            if missing == NOTHING:
+                return True
+            grant: Grant | None = None
+            if await self._store.find_budget(tenant, self._now_s) is not None:  # most tenants have none
+                grant = await self._store.grant(tenant, missing, self._now_s)
+            if grant is None:
+                account.purse = account.limits = None
+                account.free_until_s = self._clock.monotonic_s() + LOOK_S
+                return False
+            if grant.granted is None:
+                raise self._refusal(grant.budget, account, amount)
+            _put(account, grant.budget, grant.granted)
+            return True
+
+    async def _top_up(self, tenant: str, account: _Account, amount: Amount) -> bool:
+        """Ask for more before the purse is empty; whoever finds it empty is told of what goes wrong here."""
+        async with account.asking:
+            try:
                 grant = await self._store.grant(tenant, amount, self._now_s)
-                if grant is not None and grant.granted is not None:
-                    self._put(account, grant.budget, grant.granted)
+            except PaganticError as error:
+                log.warning("a budget cannot be asked for more yet", tenant=tenant, reason=str(error))
+                return False
+            if grant is None or grant.granted is None:
+                return False
+            _put(account, grant.budget, grant.granted)
+            return True
 
-    def _put(self, account: _Account, budget: Budget, granted: Amount) -> Purse:
-        """Add what was granted to the purse; one of an earlier period is replaced."""
-        if account.purse is None or account.purse.period_start != budget.period_start:
-            account.purse = Purse(budget.period_start)
-        account.limits = _limits_of(budget)
-        account.purse.put(granted)
+    def _current_purse(self, account: _Account) -> Purse | None:
+        """Return the purse of an account, if it is of this period."""
+        if account.purse is None or account.limits is None:
+            return None
+        _, period_start = account.purse.budget
+        if account.limits[0].start_of(self._clock.now()).timestamp() > period_start:
+            return None
         return account.purse
-
-    def _purse_with(self, account: _Account, amount: Amount) -> Purse | None:
-        """Reserve an amount in a purse that has it, and is of this period."""
-        purse = account.purse
-        if purse is None or account.limits is None:
-            return None
-        is_current = account.limits[0].start_of(self._clock.now()).timestamp() <= purse.period_start
-        if not is_current or not purse.reserve(amount):
-            return None
-        return purse
-
-    async def _reserve_from_store(self, tenant: str, account: _Account, amount: Amount) -> Purse | None:
-        grant = await self._store.grant(tenant, amount, self._now_s)
-        if grant is None:
-            account.purse = account.limits = None
-            account.free_until_s = self._clock.monotonic_s() + LOOK_S
-            return None
-        budget = grant.budget
-        if grant.granted is None:
-            raise self._refusal(budget, account, amount)
-        purse = self._put(account, budget, grant.granted)
-        purse.reserve(amount)
-        return purse
 
     def _refusal(self, budget: Budget, account: _Account, amount: Amount) -> Overloaded:
         """Return the refusal of an amount; it may be asked for again once running inferences are settled."""
-        if account.purse is not None and account.purse.reserved.tokens:
-            wait_s: float | None = BUSY_RETRY_S
-        else:
-            now, end = self._clock.now(), budget.period.end_of(self._clock.now())
-            wait_s = None if end is None else (end - now).total_seconds()
+        now, end = self._clock.now(), budget.period.end_of(self._clock.now())
+        wait_s: float | None = None
+        if account.purse is not None and account.purse.reserved != NOTHING:
+            wait_s = BUSY_RETRY_S
+        elif end is not None:
+            wait_s = (end - now).total_seconds()
         return Overloaded(
             f"the budget of tenant {budget.tenant!r} has too little left for this inference, which may use "
             f"{amount.tokens} tokens: ask for fewer with max_tokens, or have the budget raised",
@@ -201,7 +217,16 @@ class Budgets:
         while True:
             await self._clock.sleep(LOOK_S)
             for tenant, account in list(self._accounts.items()):
-                await self._look_at(tenant, account)
+                with self._reporting(tenant):
+                    await self._look_at(tenant, account)
+
+    @contextmanager
+    def _reporting(self, tenant: str) -> Iterator[None]:
+        """Let one tenant's failure keep nothing from the others."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - a driver has many
+            log.warning("a budget's purse cannot be looked at", tenant=tenant, reason=str(error))
 
     async def _look_at(self, tenant: str, account: _Account) -> None:
         """Give back what nobody has used for a while, or what was granted under other limits."""
@@ -211,24 +236,29 @@ class Budgets:
                 del self._accounts[tenant]
             return
         was_used, purse.was_used = purse.was_used, False
-        with contextlib.suppress(PaganticError):  # the next look tries again
-            budget = await self._store.find_budget(tenant, self._now_s)
-            if not was_used or budget is None or _limits_of(budget) != account.limits:
-                await self._give_back(tenant, account)
+        budget = await self._store.find_budget(tenant, self._now_s)
+        is_same = budget is not None and budget.identity == purse.budget and _limits_of(budget) == account.limits
+        if not was_used or not is_same:
+            await self._give_back(tenant, account)
 
     async def _give_back(self, tenant: str, account: _Account) -> None:
-        purse = account.purse
-        if purse is None:
-            return
-        free = purse.take_free()
-        if free != NOTHING:
-            try:
-                await self._store.give_back(tenant, free, purse.period_start)
-            except PaganticError:
-                purse.put(free)
-                raise
-        if purse.reserved == NOTHING:
-            account.purse = account.limits = None
+        """Give back what is not reserved. A failure may have given it back too, so it is not spent any more."""
+        async with account.asking:
+            purse = account.purse
+            if purse is None:
+                return
+            if (free := purse.take_free()) != NOTHING:
+                await self._store.give_back(tenant, free, purse.budget)
+            if account.purse is purse and (purse.free, purse.reserved) == (NOTHING, NOTHING):
+                account.purse = account.limits = None
+
+
+def _put(account: _Account, budget: Budget, granted: Amount) -> None:
+    """Add what was granted to the purse; one of another budget or an earlier period is replaced."""
+    if account.purse is None or account.purse.budget != budget.identity:
+        account.purse = Purse(budget.identity)
+    account.limits = _limits_of(budget)
+    account.purse.put(granted)
 
 
 def _limits_of(budget: Budget) -> tuple[Period, int | None, int | None]:

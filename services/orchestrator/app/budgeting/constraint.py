@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pagantic_common.domain.errors import Unavailable
 from pagantic_common.domain.validation import Enforcement
 from pagantic_common.telemetry.scope import current_principal
 from services.orchestrator.app.budgeting.budgets import Budgets
-from services.orchestrator.core.budget import amount_of, judge_bound
-from services.orchestrator.core.cost import Prices, prices_for
+from services.orchestrator.core.budget import NOTHING, amount_of, judge_bound
+from services.orchestrator.core.cost import Prices, highest_prices, prices_for
 from services.orchestrator.core.model.contract import OutputContract
 from services.orchestrator.core.model.request import Request
 from services.orchestrator.ports.services import CompiledConstraint, ConstraintPort
@@ -32,8 +33,13 @@ class BudgetedConstraint(ConstraintPort):
         if not request.semantic_intent:
             return await self._constraint.enforce(text, request, is_decoder_enforced=is_decoder_enforced)
         prices = prices_for(self._prices, request.hints.model)
-        bound = amount_of(judge_bound(text, request.semantic_intent), prices)
+        bound = amount_of(judge_bound(text, request.semantic_intent), highest_prices(self._prices))
         async with self._budgets.spending(current_principal().tenant, bound) as spending:
-            result = await self._constraint.enforce(text, request, is_decoder_enforced=is_decoder_enforced)
+            spending.used = bound  # a judgement that ends early does not tell what it used
+            try:
+                result = await self._constraint.enforce(text, request, is_decoder_enforced=is_decoder_enforced)
+            except Unavailable:
+                spending.used = NOTHING
+                raise
             spending.used = amount_of(result.judge_usage, prices)
         return result

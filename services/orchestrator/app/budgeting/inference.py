@@ -9,8 +9,8 @@ from pagantic_common.domain.messages import Message, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.telemetry.scope import current_principal
 from services.orchestrator.app.budgeting.budgets import Budgets
-from services.orchestrator.core.budget import amount_of, worst_case
-from services.orchestrator.core.cost import Prices, prices_for
+from services.orchestrator.core.budget import NOTHING, Amount, amount_of, worst_case
+from services.orchestrator.core.cost import Prices, highest_prices, prices_for
 from services.orchestrator.core.execution.commands import Infer, Sample
 from services.orchestrator.core.model.request import Hints
 from services.orchestrator.core.model.response import CandidateOutput, InferenceDelta, InferenceOutput
@@ -34,7 +34,7 @@ class BudgetedInference(InferencePort):
         return self._inference.context_window(model)
 
     async def infer(self, command: Infer, hints: Hints) -> AsyncGenerator[InferenceDelta | InferenceOutput, None]:
-        bound = worst_case(command, hints, prices_for(self._prices, hints.model), self.context_window(hints.model))
+        bound = self._bound(command, hints)
         async with (
             self._budgets.spending(current_principal().tenant, bound) as spending,
             aclosing(self._inference.infer(command, hints)) as pieces,
@@ -44,16 +44,34 @@ class BudgetedInference(InferencePort):
                 yield piece
 
     async def sample(self, command: Sample, hints: Hints) -> AsyncGenerator[CandidateOutput | TokenUsage, None]:
-        prices = prices_for(self._prices, hints.model)
-        bound = worst_case(command, hints, prices, self.context_window(hints.model))
+        """Candidates that are stopped do not tell what they used, so the most that they can have used counts."""
+        bound, prices = self._bound(command, hints), prices_for(self._prices, hints.model)
+        ended: list[Amount] = []
+        prompt = NOTHING
         async with (
             self._budgets.spending(current_principal().tenant, bound) as spending,
             aclosing(self._inference.sample(command, hints)) as items,
         ):
             async for item in items:
                 if isinstance(item, TokenUsage):
-                    spending.used = amount_of(item, prices)
+                    prompt = amount_of(item, prices)
                 else:
                     prices = prices_for(self._prices, hints.model, item.output.model)
-                    spending.used += amount_of(item.output.usage, prices)
+                    ended.append(amount_of(item.output.usage, prices))
+                is_whole = isinstance(item, TokenUsage) and bool(ended)
+                spending.used = prompt if is_whole else _used_by_all(command, prompt, ended, bound)
                 yield item
+
+    def _bound(self, command: Infer | Sample, hints: Hints) -> Amount:
+        """Return the worst case; another model may serve the request than it names, so the highest prices count."""
+        return worst_case(command, hints, highest_prices(self._prices), self.context_window(hints.model))
+
+
+def _used_by_all(command: Sample, prompt: Amount, ended: Sequence[Amount], bound: Amount) -> Amount:
+    """Return what the candidates of a vote have used at most, while some of them have not ended."""
+    total, most = prompt, NOTHING
+    for used in ended:
+        total, most = total + used, most.at_least(used)
+    if not ended:
+        return bound
+    return (total + most.times(command.voting.n - len(ended))).at_most(bound.at_least(total))

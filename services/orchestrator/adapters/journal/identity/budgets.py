@@ -2,33 +2,45 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Select, delete, select, update
 
 from services.orchestrator.adapters.journal.access import JournalAccess
+from services.orchestrator.adapters.journal.database import translating_errors
 from services.orchestrator.adapters.journal.rows import wrong_token
 from services.orchestrator.adapters.journal.schema import budgets
 from services.orchestrator.core.budget import Amount, Budget, Period
 from services.orchestrator.ports.budgets import BudgetStore, Grant
 from services.orchestrator.ports.journal import Page
 
+ResultT = TypeVar("ResultT")
+
 
 class SqlBudgets(JournalAccess, BudgetStore):
     """Budgets by tenant. A page token is the last tenant.
 
-    A grant locks its row, so that orchestrators that ask at the same time wait for each other.
+    Each change is a transaction of its own, on a thread of its own: a group of changes that locks several tenants' rows
+    could block the group of another orchestrator, and with it all its executions.
     """
 
+    def __init__(self, url: str, owner: str) -> None:
+        super().__init__(url, owner)
+        self._spending = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal-budgets")
+
     async def set_budget(self, budget: Budget) -> Budget:
-        kept: Budget = await self._commit(lambda db: self._set(db, budget))
-        return kept
+        return await self._change(lambda db: self._set(db, budget))
 
     async def find_budget(self, tenant: str, now_s: float) -> Budget | None:
         found = select(budgets).where(budgets.c.tenant == tenant)
-        return next(iter(await self._read(lambda db: _budgets(db, found, now_s))), None)
+        loop, read = asyncio.get_running_loop(), partial(_budgets, found=found, now_s=now_s)
+        return next(iter(await loop.run_in_executor(self._spending, self._read_now, read)), None)
 
     async def list_budgets(self, *, limit: int, after: str, now_s: float) -> Page[Budget]:
         if "\0" in after:
@@ -40,17 +52,25 @@ class SqlBudgets(JournalAccess, BudgetStore):
         return Page(listed[:limit], listed[limit - 1].tenant)
 
     async def grant(self, tenant: str, least: Amount, now_s: float) -> Grant | None:
-        given: Grant | None = await self._commit(lambda db: _grant(db, tenant, least, now_s))
-        return given
+        return await self._change(lambda db: _grant(db, tenant, least, now_s))
 
-    async def give_back(self, tenant: str, amount: Amount, period_start: float) -> None:
-        table = budgets.c
-        change = update(budgets).where(table.tenant == tenant, table.period_start == period_start)
+    async def give_back(self, tenant: str, amount: Amount, budget: tuple[float, float]) -> None:
+        table, (made_at, period_start) = budgets.c, budget
+        change = update(budgets).where(
+            table.tenant == tenant, table.made_at == made_at, table.period_start == period_start
+        )
         change = change.values(
             granted_tokens=table.granted_tokens - amount.tokens,
             granted_micro_usd=table.granted_micro_usd - amount.micro_usd,
         )
-        await self._commit(lambda db: db.execute(change))
+        await self._change(lambda db: db.execute(change))
+
+    async def _change(self, work: Callable[[Connection], ResultT]) -> ResultT:
+        return await asyncio.get_running_loop().run_in_executor(self._spending, self._change_now, work)
+
+    def _change_now(self, work: Callable[[Connection], ResultT]) -> ResultT:
+        with translating_errors(), self._engine.begin() as db:
+            return work(db)
 
     def _set(self, db: Connection, budget: Budget) -> Budget:
         if budget.max_tokens is None and budget.max_micro_usd is None:
@@ -58,7 +78,7 @@ class SqlBudgets(JournalAccess, BudgetStore):
             return budget
         before = _locked(db, budget.tenant, budget.period_start)
         if before is not None and before.period is budget.period:
-            budget = replace(budget, period_start=before.period_start, granted=before.granted)
+            budget = replace(before, max_tokens=budget.max_tokens, max_micro_usd=budget.max_micro_usd)
         row = _row_of(budget)
         db.execute(self._insert(budgets).values(row).on_conflict_do_update(index_elements=["tenant"], set_=row))
         return budget
@@ -91,7 +111,7 @@ def _budget_of(row: Any, now_s: float) -> Budget:
     start = max(row.period_start, period.start_of(datetime.fromtimestamp(now_s, UTC)).timestamp())
     if start > row.period_start:
         granted = Amount()
-    return Budget(row.tenant, period, row.max_tokens, row.max_micro_usd, start, granted)
+    return Budget(row.tenant, period, row.max_tokens, row.max_micro_usd, start, granted, row.made_at)
 
 
 def _row_of(budget: Budget) -> dict[str, Any]:
@@ -103,4 +123,5 @@ def _row_of(budget: Budget) -> dict[str, Any]:
         "period_start": budget.period_start,
         "granted_tokens": budget.granted.tokens,
         "granted_micro_usd": budget.granted.micro_usd,
+        "made_at": budget.made_at,
     }

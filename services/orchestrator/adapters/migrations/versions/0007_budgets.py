@@ -18,4 +18,5 @@ def upgrade() -> None:
         sa.Column("period_start", sa.Double, nullable=False),
         sa.Column("granted_tokens", sa.BigInteger, nullable=False),
         sa.Column("granted_micro_usd", sa.BigInteger, nullable=False),
+        sa.Column("made_at", sa.Double, nullable=False),
     )
