@@ -122,7 +122,7 @@ def test_a_token_of_an_identity_provider_opens_what_its_claims_say(system, tmp_p
 
 
 def test_a_tenant_learns_nothing_of_what_another_asked(guarded):
-    tenants = [uuid.uuid4().hex for _ in range(2)]  # that have asked nothing yet
+    tenants = [uuid.uuid4().hex for _ in range(2)]  # none of them has asked anything yet
     keys = [guarded.create("caller", "--tenant", tenant)[1] for tenant in tenants]
     counts = []
     for key in (keys[0], keys[1], keys[0]):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.ids import require_id
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
+from services.orchestrator.app.paging import MAX_PAGE, page_limit
 from services.orchestrator.core.execution.events import Event
 from services.orchestrator.core.execution.lifecycle import State
 from services.orchestrator.core.model.keys import ExecutionKey, SessionKey
@@ -21,8 +22,6 @@ from services.orchestrator.ports.journal import (
     UsageTotal,
 )
 
-DEFAULT_PAGE = 50
-MAX_PAGE = 500
 MAX_AT_ONCE = 1000  # events or messages
 PAGE_BYTES = 2 * 1024 * 1024  # half of what clients take; a larger event or message comes alone
 
@@ -52,7 +51,7 @@ class History:
         """Return a tenant's executions, newest first, without responses."""
         return await self._journal.list_executions(
             tenant=tenant,
-            limit=_page_size(page_size, DEFAULT_PAGE),
+            limit=page_limit(page_size),
             after=page_token,
             session_id=_optional_id("session_id", session_id),
             state=state,
@@ -81,9 +80,7 @@ class History:
 
     async def sessions(self, tenant: str, page_size: int, page_token: str) -> Page[SessionRecord]:
         """Return a tenant's conversations, last used first, without messages."""
-        return await self._journal.list_sessions(
-            tenant=tenant, limit=_page_size(page_size, DEFAULT_PAGE), after=page_token
-        )
+        return await self._journal.list_sessions(tenant=tenant, limit=page_limit(page_size), after=page_token)
 
     async def update_session(self, key: SessionKey, values: Mapping[str, str], removed: Sequence[str]) -> SessionRecord:
         """Set and remove values of a session, which is made when there is none; they are JSON documents."""
@@ -110,7 +107,7 @@ class History:
             tenant=tenant,
             session_id=_optional_id("session_id", session_id) or None,
             model=model or None,
-            limit=_page_size(page_size, MAX_PAGE),
+            limit=page_limit(page_size, MAX_PAGE),
             after=page_token,
         )
 
@@ -123,12 +120,6 @@ def _checked(key: ExecutionKey) -> ExecutionKey:
 def _checked_session(key: SessionKey) -> SessionKey:
     require_id("session_id", key.session_id)
     return key
-
-
-def _page_size(wanted: int, default: int) -> int:
-    if not 0 <= wanted <= MAX_PAGE:
-        raise InvalidRequest(f"page_size is {wanted}: it must be between 0 and {MAX_PAGE}")
-    return wanted or default
 
 
 def _count(field: str, wanted: int) -> int:

@@ -14,13 +14,13 @@ from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Unauthenticated, Unavailable
 from pagantic_common.domain.ids import require_id
 from pagantic_common.telemetry.logging import get_logger
+from services.orchestrator.app.paging import page_limit
 from services.orchestrator.ports.journal import Page
 from services.orchestrator.ports.keys import KeyStore
 
 FRESH_S = 1.0  # how long a key is not looked up again: a revocation takes effect after that
 STALE_S = 60.0  # how long a known key stays valid while the storage cannot be asked
 MAX_KNOWN = 10_000
-DEFAULT_PAGE, MAX_PAGE = 50, 500
 _BEARER = "bearer "
 _INVALID = "the credentials are not valid: send a valid API key"
 
@@ -97,9 +97,7 @@ class Keys:
         """Return stored keys of a tenant, or of all. Raises InvalidRequest."""
         if tenant:
             require_id("tenant", tenant)
-        if not 0 <= page_size <= MAX_PAGE:
-            raise InvalidRequest(f"page_size is {page_size}: it must be between 0 and {MAX_PAGE}")
-        return await self._store.list_keys(tenant=tenant, limit=page_size or DEFAULT_PAGE, after=page_token)
+        return await self._store.list_keys(tenant=tenant, limit=page_limit(page_size), after=page_token)
 
     async def revoke(self, key_id: str) -> StoredKey:
         """Revoke a key, for every orchestrator within FRESH_S, and return it. Raises NotFound."""

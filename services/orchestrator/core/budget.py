@@ -21,10 +21,10 @@ from services.orchestrator.core.cost import Prices, cost_usd
 from services.orchestrator.core.execution.commands import Infer, Sample
 from services.orchestrator.core.model.request import Hints
 
-DEFAULT_OUTPUT_TOKENS = 2048  # of the inference service, for a request that sets no limit
-TEMPLATE_TOKENS = 1024  # what a chat template adds to a conversation, at most
-MESSAGE_TOKENS = 32  # what it adds to each message and tool
-VERDICT_TOKENS = 640  # of the constraint service's judge, at most
+DEFAULT_OUTPUT_TOKENS = 2048  # the inference service's limit for a request that sets none
+TEMPLATE_TOKENS = 1024  # a chat template adds at most so many to a conversation
+MESSAGE_TOKENS = 32  # a chat template adds at most so many to each message and tool
+VERDICT_TOKENS = 640  # the limit of the constraint service's judge
 GRANT_FACTOR = 32  # a grant lasts for so many worst cases
 MICRO = 1_000_000
 

@@ -79,7 +79,7 @@ async def test_a_token_tells_the_tenant_and_what_a_service_may_do():
     assert (caller.tenant, caller.scopes) == ("acme", frozenset({Scope.EXECUTE, Scope.READ}))
     assert caller.tenant_token == credentials
     assert credentials not in repr(caller)
-    assert (await reader().authenticate(token())).tenant == "acme"  # what the table below starts from
+    assert (await reader().authenticate(token())).tenant == "acme"  # the table below starts from it
 
 
 def by_hand(algorithm, sign):

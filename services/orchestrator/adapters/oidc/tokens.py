@@ -130,7 +130,7 @@ def _read_unverified(text: str) -> tuple[str, str | None]:
     try:
         parts = jws.extract_compact(text.encode())
         claims, key_id = from_json(parts.payload), parts.headers().get("kid")
-    except (JoseError, ValueError, TypeError, AttributeError):  # its header may be any JSON
+    except (JoseError, ValueError, TypeError, AttributeError):  # the header may be any JSON
         raise _refused("it cannot be read") from None
     if not isinstance(claims, dict) or not isinstance(claims.get("iss"), str):
         raise _refused("it names no issuer")

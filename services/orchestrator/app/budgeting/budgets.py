@@ -15,6 +15,7 @@ from pagantic_common.domain.ids import require_id
 from pagantic_common.telemetry.logging import get_logger
 from pagantic_common.telemetry.metrics import make_histogram
 from pagantic_common.telemetry.names import ORCHESTRATOR_BUDGET_CHECK_DURATION
+from services.orchestrator.app.paging import page_limit
 from services.orchestrator.core.budget import MICRO, NOTHING, Amount, Budget, Period, Purse
 from services.orchestrator.ports.budgets import BudgetStore, Grant
 from services.orchestrator.ports.journal import Page
@@ -23,7 +24,6 @@ LOOK_S = 2.0  # how long a tenant is known to have no budget, and a purse is kep
 BUSY_RETRY_S = 1.0
 MAX_TOKENS = 10**15
 MAX_MICRO_USD = 10**15
-DEFAULT_PAGE, MAX_PAGE = 50, 500
 
 log = get_logger(__name__)
 check_duration = make_histogram(
@@ -101,9 +101,7 @@ class Budgets:
 
     async def list_budgets(self, page_size: int, page_token: str) -> Page[Budget]:
         """Return the budgets of all tenants. Raises InvalidRequest."""
-        if not 0 <= page_size <= MAX_PAGE:
-            raise InvalidRequest(f"page_size is {page_size}: it must be between 0 and {MAX_PAGE}")
-        return await self._store.list_budgets(limit=page_size or DEFAULT_PAGE, after=page_token, now_s=self._now_s)
+        return await self._store.list_budgets(limit=page_limit(page_size), after=page_token, now_s=self._now_s)
 
     @asynccontextmanager
     async def spending(self, tenant: str, amount: Amount) -> AsyncIterator[Spending]:
