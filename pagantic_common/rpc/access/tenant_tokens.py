@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -191,7 +191,7 @@ def _parse_signing_key(data: bytes) -> OKPKey:
 
 
 def _parse_verifying_keys(data: bytes) -> KeySet:
-    parts: Sequence[bytes] = [part + _PEM_END for part in data.split(_PEM_END)[:-1]]
+    parts = [part + _PEM_END for part in data.split(_PEM_END)[:-1]]
     if not parts:
         raise InvalidRequest("has no public key in PEM")
     return KeySet([_import(part.strip()) for part in parts])

@@ -201,7 +201,7 @@ async def test_one_tenants_failure_keeps_no_other_from_giving_back(tmp_path):
         budgets = Budgets(Failing(stub.journal), SystemClock())
         for tenant in ("a", "b"):
             await set_budget(stub, tenant=tenant, max_tokens=1000)
-            async with budgets.spending(tenant, Amount(10)) as spending:
+            async with budgets.spending(tenant, lambda: Amount(10)) as spending:
                 spending.used = Amount(4)
         await budgets.stop()
         listed = (await call(stub, "ListBudgets")).budgets
@@ -212,15 +212,15 @@ async def test_a_debt_is_paid_before_anything_is_spent(tmp_path):
     async with orchestrator(tmp_path) as stub:
         budgets = Budgets(stub.journal, SystemClock())
         await set_budget(stub, max_tokens=1000)
-        async with budgets.spending("default", Amount(10)) as spending:
+        async with budgets.spending("default", lambda: Amount(10)) as spending:
             spending.used = Amount(900)
         with pytest.raises(Overloaded):
-            async with budgets.spending("default", Amount(101)):
+            async with budgets.spending("default", lambda: Amount(101)):
                 pass
-        async with budgets.spending("default", Amount(100)) as spending:
+        async with budgets.spending("default", lambda: Amount(100)) as spending:
             spending.used = Amount(100)
         with pytest.raises(Overloaded):
-            async with budgets.spending("default", Amount(1)):
+            async with budgets.spending("default", lambda: Amount(1)):
                 pass
         await budgets.stop()
         assert (await call(stub, "GetBudget")).budget.granted_tokens == 1000

@@ -183,7 +183,7 @@ class Seating:
         return False
 
     def _would_suffice(self, branch: Branch, later: Sequence[Branch]) -> bool:
-        """Tell whether the cells of some branches are enough for another one, about: it may share their tokens."""
+        """Tell whether the cells of some branches are roughly enough for another one, which may share their tokens."""
         staying = [seated for seated in self.seated() if seated not in later]
         held = self.tree.held_tokens([seated.sequence_id for seated in staying if seated.sequence_id is not None])
         needed = len(branch.keys) - self.tree.shared_length(branch.keys, self._needed_length(branch))

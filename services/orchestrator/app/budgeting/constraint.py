@@ -22,6 +22,7 @@ class BudgetedConstraint(ConstraintPort):
         self._constraint = constraint
         self._budgets = budgets
         self._prices = prices
+        self._highest_prices = highest_prices(prices)
 
     async def compile(self, output: OutputContract) -> CompiledConstraint:
         return await self._constraint.compile(output)
@@ -33,8 +34,8 @@ class BudgetedConstraint(ConstraintPort):
         if not request.semantic_intent:
             return await self._constraint.enforce(text, request, is_decoder_enforced=is_decoder_enforced)
         prices = prices_for(self._prices, request.hints.model)
-        bound = amount_of(judge_bound(text, request.semantic_intent), highest_prices(self._prices))
-        async with self._budgets.spending(current_principal().tenant, bound) as spending:
+        bound = amount_of(judge_bound(text, request.semantic_intent), self._highest_prices)
+        async with self._budgets.spending(current_principal().tenant, lambda: bound) as spending:
             spending.used = bound  # a judgement that ends early does not tell what it used
             try:
                 result = await self._constraint.enforce(text, request, is_decoder_enforced=is_decoder_enforced)

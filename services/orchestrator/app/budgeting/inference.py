@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
+from functools import cache, partial
 
 from pagantic_common.domain.messages import Message, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
@@ -24,6 +25,7 @@ class BudgetedInference(InferencePort):
         self._inference = inference
         self._budgets = budgets
         self._prices = prices
+        self._highest_prices = highest_prices(prices)
 
     async def count_tokens(
         self, messages: Sequence[Message], tools: Sequence[ToolDefinition], texts: Sequence[str], model: str
@@ -34,7 +36,7 @@ class BudgetedInference(InferencePort):
         return self._inference.context_window(model)
 
     async def infer(self, command: Infer, hints: Hints) -> AsyncGenerator[InferenceDelta | InferenceOutput, None]:
-        bound = self._bound(command, hints)
+        bound = partial(self._bound, command, hints)
         async with (
             self._budgets.spending(current_principal().tenant, bound) as spending,
             aclosing(self._inference.infer(command, hints)) as pieces,
@@ -45,7 +47,7 @@ class BudgetedInference(InferencePort):
 
     async def sample(self, command: Sample, hints: Hints) -> AsyncGenerator[CandidateOutput | TokenUsage, None]:
         """Candidates that are stopped do not tell what they used, so the most that they can have used counts."""
-        bound, prices = self._bound(command, hints), prices_for(self._prices, hints.model)
+        bound, prices = cache(partial(self._bound, command, hints)), prices_for(self._prices, hints.model)
         ended: list[Amount] = []
         prompt = NOTHING
         async with (
@@ -64,14 +66,14 @@ class BudgetedInference(InferencePort):
 
     def _bound(self, command: Infer | Sample, hints: Hints) -> Amount:
         """Return the worst case; another model may serve the request than it names, so the highest prices count."""
-        return worst_case(command, hints, highest_prices(self._prices), self.context_window(hints.model))
+        return worst_case(command, hints, self._highest_prices, self.context_window(hints.model))
 
 
-def _used_by_all(command: Sample, prompt: Amount, ended: Sequence[Amount], bound: Amount) -> Amount:
+def _used_by_all(command: Sample, prompt: Amount, ended: Sequence[Amount], bound: Callable[[], Amount]) -> Amount:
     """Return what the candidates of a vote have used at most, while some of them have not ended."""
     total, most = prompt, NOTHING
     for used in ended:
         total, most = total + used, most.at_least(used)
     if not ended:
-        return bound
-    return (total + most.times(command.voting.n - len(ended))).at_most(bound.at_least(total))
+        return bound()
+    return (total + most.times(command.voting.n - len(ended))).at_most(bound().at_least(total))
