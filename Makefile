@@ -120,6 +120,10 @@ bench: setup-dev ## Measure inference; PEER=URL compares; also SCENARIOS=, CLIEN
 		$(if $(CLIENTS),--clients "$(CLIENTS)") $(if $(RUNS),--runs "$(RUNS)") $(if $(BUSY),--busy) \
 		$(if $(JSON),--json "$(JSON)")
 
+.PHONY: soak-certificates
+soak-certificates: setup-dev ## Replace certificates and authorities every 2 s for MINUTES=5 while a real system works
+	@$(BIN)/python -m tests.soak.turnover --minutes $(or $(MINUTES),5)
+
 .PHONY: bench-constraint
 bench-constraint: setup-dev ## Measure compiling and enforcing
 	@$(BIN)/python -m tests.bench.constraint
@@ -165,6 +169,11 @@ lock: $(STAMPS)/venv ## Compile the lock files
 audit: $(STAMPS)/venv ## Look the locked packages up among known vulnerabilities
 	@$(BIN)/python -m pip install -q pip-audit==2.10.1
 	@$(BIN)/pip-audit --strict --disable-pip --require-hashes -r requirements.lock
+
+.PHONY: sbom
+sbom: $(STAMPS)/venv ## Write sbom.json (CycloneDX): the packages that the services consist of, with their hashes
+	@$(BIN)/python -m pip install -q cyclonedx-bom==7.5.0
+	@$(BIN)/cyclonedx-py requirements requirements.lock --pyproject pyproject.toml --output-reproducible -o sbom.json
 
 .PHONY: clean
 clean: ## Remove the environment; state and the engine wheel stay

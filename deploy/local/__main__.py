@@ -14,6 +14,7 @@ from types import FrameType
 from deploy.local.areas import ConfigurationError
 from deploy.local.supervision import SupervisionError
 from deploy.local.system import AreaStatus, LocalSystem, StartFailed
+from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.settings import state_folder
 
 
@@ -109,7 +110,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, _interrupt)
     try:
         return _run(arguments)
-    except (ConfigurationError, StartFailed, SupervisionError) as error:
+    except (ConfigurationError, InvalidRequest, StartFailed, SupervisionError) as error:
         print(error, file=sys.stderr)
         return 1
     except BrokenPipeError:  # the reader is gone; without this Python would print another error at its end

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import grpc
 from google.protobuf.json_format import Parse
 from rich.console import Console
 
@@ -26,6 +26,7 @@ from pagantic_common.client.descriptions import (
 from pagantic_common.client.tables import cell, wide_console
 from pagantic_common.domain.errors import PaganticError
 from pagantic_common.domain.text.terminal import plain_json
+from pagantic_common.rpc.access.tls.calling import find_target
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SEVERITY_SCHEMA = {
@@ -162,7 +163,7 @@ def _ingest_examples(address: str) -> None:
     """Store the text for the plan's retrieve step."""
     path = EXAMPLES / "incident.txt"
     document = collection_pb2.Document(source=f"deploy/examples/{path.name}", content=path.read_text(encoding="utf-8"))
-    with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+    with find_target(address, os.environ).open_blocking() as channel:
         stub = context_service_pb2_grpc.ContextServiceStub(channel)
         request = context_service_pb2.IngestRequest(collection="examples", documents=[document])
         stub.Ingest(request, timeout=INGEST_TIMEOUT_S)

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,10 @@ from deploy.local.areas import Area, ConfigurationError, child_environment, read
 from deploy.local.supervision import Supervision, SupervisionError
 from pagantic_common.domain.defaults import is_loopback
 from pagantic_common.domain.errors import PaganticError
-from pagantic_common.rpc.server import Program, Registration, StartFailed, run_service
-from pagantic_common.settings import EXIT_CONFIG, ServiceSettings, load_settings, state_folder
+from pagantic_common.rpc.access.either_authenticator import EitherAuthenticator
+from pagantic_common.rpc.access.registration import Registration
+from pagantic_common.rpc.server import Program, StartFailed, run_service
+from pagantic_common.settings import EXIT_CONFIG, ServiceSettings, Tls, load_settings, state_folder
 from services.constraint.__main__ import PROGRAM as CONSTRAINT
 from services.context.__main__ import PROGRAM as CONTEXT
 from services.inference.__main__ import SWITCH_INTERVAL_S
@@ -58,9 +61,18 @@ SERVICES: tuple[Program[Any], ...] = (
 
 
 def hosted_areas(environment: Mapping[str, str]) -> tuple[Area, ...]:
-    """Return every service at the orchestrator's port; raises ConfigurationError, also for a port open to others."""
+    """Return every service at the orchestrator's port.
+
+    Raises ConfigurationError, also for a port open to others, and for TLS.
+    """
     areas = read_areas(environment)
     door = next(area for area in areas if area.name == "orchestrator")
+    for area in areas:
+        if (environment.get(f"PAGANTIC_{area.name.upper()}_TLS") or environment.get("PAGANTIC_TLS")) == Tls.FILES:
+            raise ConfigurationError(
+                f"TLS of the {area.name} service is 'files': one port of this machine serves all services in plain "
+                "text; use `pagantic up` for TLS"
+            )
     if not is_loopback(door.host):
         raise ConfigurationError(
             f"the host is {door.host!r}: one port serves the inner services too, which are for this machine alone; "
@@ -81,10 +93,24 @@ async def open_all(settings: Sequence[ServiceSettings]) -> AsyncIterator[Sequenc
         registrations: list[Registration] = []
         for own_settings, service in zip(settings, SERVICES, strict=True):
             try:
-                registrations += await stack.enter_async_context(service.open_app(own_settings))
+                opened = await stack.enter_async_context(service.open_app(own_settings))
             except PaganticError as error:
                 raise StartFailed(service.area, error) from None
-        yield registrations
+            registrations += opened
+        yield _merged(registrations)
+
+
+def _merged(registrations: Sequence[Registration]) -> list[Registration]:
+    """Return one registration of each service: the orchestrator also serves the context service, for callers."""
+    merged: dict[str, Registration] = {}
+    for one in registrations:
+        first = merged.setdefault(one.service_name, one)
+        inner, edge = first.guard.authenticator, one.guard.authenticator
+        if first is not one and inner is not None and edge is not None:
+            merged[one.service_name] = replace(
+                first, guard=replace(one.guard, authenticator=EitherAuthenticator(inner, edge))
+            )
+    return list(merged.values())
 
 
 def main() -> None:

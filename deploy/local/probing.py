@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
 from collections.abc import Iterable
 
@@ -11,6 +12,15 @@ import psutil
 from deploy.local.areas import Area
 from pagantic_common.rpc.probe import ask_health
 from pagantic_common.telemetry.names import READINESS
+
+
+def probe_area(area: Area) -> str:
+    """Return the health of a service, which has TLS as its own variables say, or else those of all services."""
+    own = f"PAGANTIC_{area.name.upper()}_TLS"
+    environment = {
+        name.replace(own, "PAGANTIC_TLS"): value for name, value in os.environ.items() if name.startswith(own)
+    }
+    return ask_health(area.address, READINESS, {**os.environ, **environment}) or "UNREACHABLE"
 
 
 def probe_health(address: str, name: str = READINESS) -> str:

@@ -18,7 +18,7 @@ import psutil
 from deploy.local import record
 from deploy.local.areas import Area, ConfigurationError, child_environment, read_areas
 from deploy.local.known_settings import check_names
-from deploy.local.probing import find_taken_ports, probe_health
+from deploy.local.probing import find_taken_ports, probe_area
 from deploy.local.progress import Progress
 from deploy.local.supervision import ProcessState, Supervision, SupervisionError
 from pagantic_common.settings import state_folder
@@ -288,7 +288,7 @@ def _not_serving(areas: Sequence[Area]) -> list[Area]:
 
 def _probe_all(areas: Sequence[Area]) -> list[str]:
     with ThreadPoolExecutor(len(areas)) as pool:
-        return list(pool.map(probe_health, [area.address for area in areas]))
+        return list(pool.map(probe_area, areas))
 
 
 def _status_of(area: Area, process: ProcessState | None, health: str) -> AreaStatus:

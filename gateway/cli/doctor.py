@@ -21,6 +21,8 @@ from gateway.cli.local import has_services, read_status
 from gateway.cli.options import ORCHESTRATOR
 from gateway.cli.output import say_wrapped
 from pagantic.inference.v1 import inference_service_pb2, inference_service_pb2_grpc
+from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.rpc.access.tls.calling import find_target
 from pagantic_common.rpc.probe import ask_health
 from pagantic_common.settings import state_folder
 
@@ -125,21 +127,26 @@ def check_service(area: dict[str, Any]) -> Check:
     """Check a service: its health and the time of its answer, or the state of its port."""
     name, address = str(area["name"]), str(area["address"])
     started_s = time.perf_counter()
-    health = ask_health(address)
+    try:
+        health = ask_health(address)
+    except InvalidRequest as error:
+        return Check(name, str(error), "correct the variable that is named")
     latency_ms = (time.perf_counter() - started_s) * 1000
     if health == "SERVING":
         return Check(name, f"serving on {address}, {latency_ms:.1f} ms")
     if health:
         return Check(name, f"{health} on {address}", f"wait, or read {state_folder() / 'logs' / name}.log")
-    if _is_listened_on(address):
-        port_setting = f"PAGANTIC_{name.upper()}_PORT"
-        return Check(name, f"another program listens on {address}", f"stop it, or set {port_setting}")
+    if _is_listened_on(find_target(address, os.environ).address):
+        found = f"what listens on {address} answers no health check"
+        return Check(
+            name, found, f"set PAGANTIC_TLS as the service has it, stop it, or set PAGANTIC_{name.upper()}_PORT"
+        )
     return Check(name, f"not running; {address} is free", "run `pagantic up`")
 
 
 def ask_engine(address: str) -> inference_service_pb2.DescribeEngineResponse | None:
     """Return the engine's description; None when the service does not answer, which its own check reports."""
-    with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+    with find_target(address, os.environ).open_blocking() as channel:
         stub = inference_service_pb2_grpc.InferenceServiceStub(channel)
         try:
             return stub.DescribeEngine(inference_service_pb2.DescribeEngineRequest(), timeout=CONNECT_TIMEOUT_S)

@@ -1,6 +1,7 @@
 """Commands of the context service: store documents, list and delete collections.
 
-The orchestrator's contract has no rpc for them, because they maintain the system and need no model.
+With an API key they go through the orchestrator, to the collections of the key's tenant; without one they call the
+context service itself.
 """
 
 from __future__ import annotations
@@ -8,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
+import grpc
 import typer
 
 from gateway.cli import options
@@ -18,18 +21,25 @@ from gateway.cli.output import UsageError, note, print_json, reporting_errors, s
 from pagantic.context.v1 import collection_pb2
 from pagantic.context.v1 import context_service_pb2 as pb
 from pagantic.context.v1 import context_service_pb2_grpc as pb_grpc
+from pagantic_common.client.credentials import credentials_for, has_key
 from pagantic_common.client.descriptions import count_of
 from pagantic_common.client.tables import cell, list_table
 from pagantic_common.domain.defaults import MAX_MESSAGE_BYTES
+from pagantic_common.rpc.access.tls.calling import find_target
 from pagantic_common.rpc.call import call_unary
-from pagantic_common.rpc.channel import open_channel
 
 MAX_BATCH_BYTES = MAX_MESSAGE_BYTES - 64 * 1024
+MAX_DOOR_BATCH_BYTES = MAX_BATCH_BYTES // 2  # the orchestrator takes smaller messages
 MAX_BATCH_DOCUMENTS = 1000  # the service's default limit for one call
 
 ResultT = TypeVar("ResultT")
 Address = Annotated[
-    str, typer.Option(metavar="HOST:PORT", envvar="PAGANTIC_CONTEXT_ADDRESS", help="Address of the context service.")
+    str,
+    typer.Option(
+        metavar="HOST:PORT",
+        envvar="PAGANTIC_CONTEXT_ADDRESS",
+        help="Address of the context service; with an API key, the orchestrator's is used unless this is given.",
+    ),
 ]
 
 collections = typer.Typer(help="List and delete collections of documents.", no_args_is_help=True)
@@ -44,14 +54,14 @@ def ingest(
     *,
     timeout: options.Timeout = options.TIMEOUT_S,
     as_json: options.AsJson = False,
-    address: Address = options.CONTEXT,
+    address: Address = "",
 ) -> None:
     """Store text files, so that requests can retrieve from them."""
     with reporting_errors():
         documents, skipped = _read_documents(paths)
         if not documents:
             raise UsageError(f"there is no text to store: {count_of(skipped, 'file')} skipped, not UTF-8 text")
-        total = _call(address, lambda stub: _ingest_batches(stub, collection, documents, timeout))
+        total = _call(address, timeout, lambda context: _ingest_batches(context, collection, documents))
     if skipped:
         note(f"{count_of(skipped, 'file')} skipped: empty, or not UTF-8 text")
     if as_json:
@@ -69,12 +79,12 @@ def list_collections(
     *,
     as_json: options.AsJson = False,
     timeout: options.Timeout = 10.0,
-    address: Address = options.CONTEXT,
+    address: Address = "",
 ) -> None:
     """List collections."""
     with reporting_errors():
         request = pb.ListCollectionsRequest()
-        listed = _call(address, lambda stub: call_unary("context", stub.ListCollections, request, timeout))
+        listed = _call(address, timeout, lambda context: context.call(context.stub.ListCollections, request))
     if as_json:
         print_json(listed)
         return
@@ -91,25 +101,35 @@ def delete_collection(
     name: Annotated[str, typer.Argument(metavar="COLLECTION", help="Collection to delete, with its documents.")],
     *,
     timeout: options.Timeout = 10.0,
-    address: Address = options.CONTEXT,
+    address: Address = "",
 ) -> None:
     """Delete a collection and its documents."""
     with reporting_errors():
         request = pb.DeleteCollectionRequest(name=name)
-        _call(address, lambda stub: call_unary("context", stub.DeleteCollection, request, timeout))
+        _call(address, timeout, lambda context: context.call(context.stub.DeleteCollection, request))
     note(f"{name} deleted")
 
 
+@dataclass(frozen=True, slots=True)
+class _Context:
+    """The context service, called in the name of the key's tenant."""
+
+    stub: pb_grpc.ContextServiceAsyncStub
+    credentials: str
+    timeout_s: float
+    max_batch_bytes: int
+
+    async def call(self, method: grpc.aio.UnaryUnaryMultiCallable[Any, ResultT], request: Any) -> ResultT:
+        return await call_unary("context", method, request, self.timeout_s, credentials=self.credentials)
+
+
 async def _ingest_batches(
-    stub: pb_grpc.ContextServiceAsyncStub,
-    collection: str,
-    documents: Sequence[collection_pb2.Document],
-    timeout_s: float,
+    context: _Context, collection: str, documents: Sequence[collection_pb2.Document]
 ) -> pb.IngestResponse:
     total = pb.IngestResponse()
-    for batch in _batches(documents):
+    for batch in _batches(documents, context.max_batch_bytes):
         request = pb.IngestRequest(collection=collection, documents=batch)
-        stored = await call_unary("context", stub.Ingest, request, timeout_s)
+        stored = await context.call(context.stub.Ingest, request)
         total.added += stored.added
         total.replaced += stored.replaced
         total.unchanged += stored.unchanged
@@ -153,14 +173,14 @@ def _text_of(file: Path) -> str:
     return text
 
 
-def _batches(documents: Sequence[collection_pb2.Document]) -> list[list[collection_pb2.Document]]:
+def _batches(documents: Sequence[collection_pb2.Document], max_bytes: int) -> list[list[collection_pb2.Document]]:
     batches: list[list[collection_pb2.Document]] = [[]]
     size = 0
     for document in documents:
         bytes_more = document.ByteSize()
-        if bytes_more > MAX_BATCH_BYTES:
-            raise UsageError(f"{document.source!r} has {bytes_more} bytes: at most {MAX_BATCH_BYTES} are taken")
-        if batches[-1] and (size + bytes_more > MAX_BATCH_BYTES or len(batches[-1]) == MAX_BATCH_DOCUMENTS):
+        if bytes_more > max_bytes:
+            raise UsageError(f"{document.source!r} has {bytes_more} bytes: at most {max_bytes} are taken")
+        if batches[-1] and (size + bytes_more > max_bytes or len(batches[-1]) == MAX_BATCH_DOCUMENTS):
             batches.append([])
             size = 0
         batches[-1].append(document)
@@ -168,10 +188,13 @@ def _batches(documents: Sequence[collection_pb2.Document]) -> list[list[collecti
     return batches
 
 
-def _call(address: str, send: Callable[[pb_grpc.ContextServiceAsyncStub], Awaitable[ResultT]]) -> ResultT:
+def _call(address: str, timeout_s: float, send: Callable[[_Context], Awaitable[ResultT]]) -> ResultT:
     async def connect_and_send() -> ResultT:
-        async with open_channel(address, max_message_bytes=MAX_MESSAGE_BYTES) as channel:
-            stub: pb_grpc.ContextServiceAsyncStub = pb_grpc.ContextServiceStub(channel)
-            return await send(stub)
+        target, credentials, max_batch_bytes = find_target(address or options.CONTEXT, os.environ), "", MAX_BATCH_BYTES
+        if not address and has_key(os.environ):
+            target = find_target(os.environ.get("PAGANTIC_ADDRESS") or options.ORCHESTRATOR, os.environ)
+            credentials, max_batch_bytes = credentials_for(target, None, os.environ), MAX_DOOR_BATCH_BYTES
+        async with target.open(MAX_MESSAGE_BYTES) as channel:
+            return await send(_Context(pb_grpc.ContextServiceStub(channel), credentials, timeout_s, max_batch_bytes))
 
     return asyncio.run(connect_and_send())

@@ -26,6 +26,7 @@ EXIT_CODES_HELP = (
 
 _EXIT_OF_CODE = {
     ErrorCode.INFERENCE_OUTPUT_TRUNCATED: EXIT_OUTPUT,
+    ErrorCode.QUOTA_RATE: EXIT_UNAVAILABLE,
     ErrorCode.QUOTA_CONCURRENCY: EXIT_UNAVAILABLE,
 }
 _EXIT_OF_CATEGORY = {
@@ -89,7 +90,10 @@ def next_step_of(error: PaganticError, request_id: str = "") -> str:
 
 def _after_unreachable(error: PaganticError, _request_id: str) -> str:
     if isinstance(error, Unreachable):
-        return "start the services with `pagantic up`, or name another address with --address; then send it again"
+        return (
+            "start the services with `pagantic up`, name another address with --address, or set PAGANTIC_TLS as the "
+            "services have it; then send it again"
+        )
     return "see which service is down with `pagantic status`; then send it again"
 
 

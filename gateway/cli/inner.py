@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import Annotated
 
 import typer
@@ -15,8 +16,8 @@ from pagantic.tools.v1 import tools_service_pb2, tools_service_pb2_grpc
 from pagantic_common.client.tables import cell, list_table
 from pagantic_common.codec.enums import name_of
 from pagantic_common.domain.defaults import MAX_MESSAGE_BYTES
+from pagantic_common.rpc.access.tls.calling import find_target
 from pagantic_common.rpc.call import call_unary
-from pagantic_common.rpc.channel import open_channel
 
 
 def tools(
@@ -71,13 +72,13 @@ def models(
 
 
 async def _list_tools(address: str, timeout_s: float) -> tools_service_pb2.ListToolsResponse:
-    async with open_channel(address, max_message_bytes=MAX_MESSAGE_BYTES) as channel:
+    async with find_target(address, os.environ).open(MAX_MESSAGE_BYTES) as channel:
         stub: tools_service_pb2_grpc.ToolServiceAsyncStub = tools_service_pb2_grpc.ToolServiceStub(channel)
         return await call_unary("tools", stub.ListTools, tools_service_pb2.ListToolsRequest(), timeout_s)
 
 
 async def _list_models(address: str, timeout_s: float) -> inference_service_pb2.ListModelsResponse:
-    async with open_channel(address, max_message_bytes=MAX_MESSAGE_BYTES) as channel:
+    async with find_target(address, os.environ).open(MAX_MESSAGE_BYTES) as channel:
         stub: inference_service_pb2_grpc.InferenceServiceAsyncStub
         stub = inference_service_pb2_grpc.InferenceServiceStub(channel)
         return await call_unary("inference", stub.ListModels, inference_service_pb2.ListModelsRequest(), timeout_s)

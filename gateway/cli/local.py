@@ -17,6 +17,7 @@ import typer
 
 from gateway.cli.failures import EXIT_USAGE
 from gateway.cli.output import UsageError, reporting_errors, say
+from pagantic_common.client.credentials import has_key
 from pagantic_common.domain.defaults import HOST
 from pagantic_common.settings import state_folder
 
@@ -93,6 +94,8 @@ def use_remembered_addresses() -> None:
         variable = f"PAGANTIC_{name.upper()}_ADDRESS"
         if name == "orchestrator":
             variable = "PAGANTIC_ADDRESS"
+        elif name == "context" and has_key(os.environ):
+            continue  # the tenant's collections are reached through the orchestrator
         os.environ.setdefault(variable, f"{host}:{area['port']}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from typing import Annotated
 
@@ -15,8 +16,8 @@ from gateway.cli.output import note, reporting_errors, say_wrapped
 from pagantic.inference.v1 import inference_service_pb2 as pb
 from pagantic.inference.v1 import inference_service_pb2_grpc as pb_grpc
 from pagantic_common.domain.defaults import MAX_MESSAGE_BYTES
+from pagantic_common.rpc.access.tls.calling import find_target
 from pagantic_common.rpc.call import call_unary
-from pagantic_common.rpc.channel import open_channel
 
 POLL_S = 0.5
 CALL_TIMEOUT_S = 10.0
@@ -49,7 +50,7 @@ def tune(
 async def _measure(address: str, timeout_s: float) -> pb.DescribeEngineResponse:
     until_s = time.monotonic() + timeout_s
     last = ""
-    async with open_channel(address, max_message_bytes=MAX_MESSAGE_BYTES) as channel:
+    async with find_target(address, os.environ).open(MAX_MESSAGE_BYTES) as channel:
         stub: pb_grpc.InferenceServiceAsyncStub = pb_grpc.InferenceServiceStub(channel)
         await call_unary("inference", stub.TuneEngine, pb.TuneEngineRequest(), CALL_TIMEOUT_S)
         while True:

@@ -1,4 +1,4 @@
-"""The client's methods for operators: keys and budgets of tenants."""
+"""The client's methods for operators: keys and budgets of tenants, and the audit."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as pb_grpc
 
 ResponseT = TypeVar("ResponseT")
+AUDIT_PAGE = 500
 
 
 class Administration(ABC):
@@ -73,6 +74,11 @@ class Administration(ABC):
             budgets += page.budgets
             if not (token := page.next_page_token):
                 return budgets
+
+    async def list_audit_records(self, *, tenant: str = "", page_token: str = "") -> pb.ListAuditRecordsResponse:
+        """Return a page of the audit, by orchestrator and position: of one tenant's callers, or of all."""
+        request = pb.ListAuditRecordsRequest(tenant=tenant, page_size=AUDIT_PAGE, page_token=page_token)
+        return await self._call(self._stub().ListAuditRecords, request)
 
     @abstractmethod
     async def _call(

@@ -29,8 +29,8 @@ from pagantic_common.client.typed_output import (
 )
 from pagantic_common.domain.defaults import MAX_MESSAGE_BYTES, REQUEST_TIMEOUT_S, local_address
 from pagantic_common.domain.text.json_text import dump_json
+from pagantic_common.rpc.access.tls.calling import find_target
 from pagantic_common.rpc.call import call_stream, call_unary
-from pagantic_common.rpc.channel import open_channel
 
 ResponseT = TypeVar("ResponseT")
 
@@ -43,7 +43,8 @@ class AsyncClient(Administration):
     """Talks to one orchestrator. Use it as an async context manager, or close it.
 
     Args:
-        address: host:port of the orchestrator; None is PAGANTIC_ADDRESS, or the local default.
+        address: host:port of the orchestrator, or https://host:port for TLS; None is PAGANTIC_ADDRESS, or the local
+            default. TLS takes its files from PAGANTIC_TLS_CA_FILE, _CERT_FILE and _KEY_FILE.
         timeout_s: Longest time for each call, seconds.
         api_key: Sent with each call; None is PAGANTIC_API_KEY, or the first line of the file PAGANTIC_API_KEY_FILE.
             Raises InvalidRequest for a key that would leave this machine in plain text, unless PAGANTIC_PLAINTEXT_KEY
@@ -61,7 +62,8 @@ class AsyncClient(Administration):
     ) -> None:
         self.address = address or os.environ.get("PAGANTIC_ADDRESS") or local_address(_SERVICE)
         self._timeout_s = timeout_s
-        self._credentials = credentials_for(self.address, api_key, os.environ)
+        self._target = find_target(self.address, os.environ)
+        self._credentials = credentials_for(self._target, api_key, os.environ)
         self._max_message_bytes = max_message_bytes
         self._channel: grpc.aio.Channel | None = None
         self._made_stub: pb_grpc.OrchestratorServiceAsyncStub | None = None
@@ -330,6 +332,6 @@ class AsyncClient(Administration):
     def _stub(self) -> pb_grpc.OrchestratorServiceAsyncStub:
         # The channel belongs to the event loop of the first call, so it is opened then.
         if self._made_stub is None:
-            self._channel = open_channel(self.address, max_message_bytes=self._max_message_bytes)
+            self._channel = self._target.open(self._max_message_bytes)
             self._made_stub = pb_grpc.OrchestratorServiceStub(self._channel)
         return self._made_stub

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from pagantic_common.domain.defaults import is_loopback
 from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.rpc.access.tls.calling import Target
 
 KEY, KEY_FILE, PLAINTEXT = "PAGANTIC_API_KEY", "PAGANTIC_API_KEY_FILE", "PAGANTIC_PLAINTEXT_KEY"
 MAX_CHARS = 4096
 
 
-def credentials_for(address: str, api_key: str | None, environment: Mapping[str, str]) -> str:
+def has_key(environment: Mapping[str, str]) -> bool:
+    """Tell whether the environment names an API key."""
+    return bool(environment.get(KEY) or environment.get(KEY_FILE))
+
+
+def credentials_for(target: Target, api_key: str | None, environment: Mapping[str, str]) -> str:
     """Return what is sent as `authorization`; empty without a key.
 
     Raises InvalidRequest for a file that cannot be read, and for a key that would leave this machine in plain text.
@@ -22,18 +27,12 @@ def credentials_for(address: str, api_key: str | None, environment: Mapping[str,
         return ""
     if not key.isascii() or not key.isprintable() or len(key) > MAX_CHARS:
         raise InvalidRequest("the API key is not one line of printable ASCII")
-    if not is_loopback(_host_of(address)) and environment.get(PLAINTEXT) != "1":
+    if not target.is_private and environment.get(PLAINTEXT) != "1":
         raise InvalidRequest(
-            f"the API key would be sent to {address} in plain text: set {PLAINTEXT}=1 where a proxy or a mesh encrypts "
-            "the connection"
+            f"the API key would be sent to {target.address} in plain text: call https://{target.address}, or set "
+            f"{PLAINTEXT}=1 where a proxy or a mesh encrypts the connection"
         )
     return f"Bearer {key}"
-
-
-def _host_of(address: str) -> str:
-    if address.startswith("unix:"):
-        return address
-    return address.rpartition("/")[2].rpartition(":")[0]
 
 
 def _read_file(path: str | None) -> str:

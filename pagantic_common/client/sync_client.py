@@ -95,6 +95,7 @@ class Client:
     set_budget = _blocking(AsyncClient.set_budget)
     budget = _blocking(AsyncClient.budget)
     list_budgets = _blocking(AsyncClient.list_budgets)
+    list_audit_records = _blocking(AsyncClient.list_audit_records)
 
     @overload
     def structured(

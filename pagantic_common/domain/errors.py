@@ -63,6 +63,8 @@ class ErrorCode(StrEnum):
     AUTH_INVALID = "AUTH_INVALID"
     AUTH_EXPIRED = "AUTH_EXPIRED"
     AUTH_DENIED = "AUTH_DENIED"
+    AUTH_POLICY = "AUTH_POLICY"
+    QUOTA_RATE = "QUOTA_RATE"
     QUOTA_CONCURRENCY = "QUOTA_CONCURRENCY"
     QUOTA_BUDGET = "QUOTA_BUDGET"
 
@@ -112,6 +114,7 @@ _NEVER_RETRYABLE = frozenset(
         ErrorCode.AUTH_INVALID,
         ErrorCode.AUTH_EXPIRED,
         ErrorCode.AUTH_DENIED,
+        ErrorCode.AUTH_POLICY,
         ErrorCode.QUOTA_BUDGET,
     }
 )

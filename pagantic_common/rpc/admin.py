@@ -42,10 +42,17 @@ async def start_admin_server(settings: ServiceSettings, health: Health) -> grpc.
     return server
 
 
-def listen(server: grpc.aio.Server, address: str, setting: str) -> int:
-    """Listen on an address and return its port; raises PortInUse, naming the port's setting."""
+def listen(
+    server: grpc.aio.Server, address: str, setting: str, credentials: grpc.ServerCredentials | None = None
+) -> int:
+    """Listen on an address and return its port; without credentials in plain text.
+
+    Raises PortInUse, naming the port's setting.
+    """
     try:
-        return server.add_insecure_port(address)
+        if credentials is None:
+            return server.add_insecure_port(address)
+        return server.add_secure_port(address, credentials)
     except RuntimeError:
         raise PortInUse(
             f"cannot listen on {address}: the port is in use or the address is not this machine's", setting

@@ -57,15 +57,26 @@ def channel_options(max_message_bytes: int, waits: Collection[str] = ()) -> list
     ]
 
 
-def open_channel(address: str, *, max_message_bytes: int, waits: Collection[str] = ()) -> grpc.aio.Channel:
-    """Open a plaintext channel that connects on first use; its calls are traced where spans are recorded.
+def open_channel(
+    address: str,
+    *,
+    max_message_bytes: int,
+    waits: Collection[str] = (),
+    credentials: grpc.ChannelCredentials | None = None,
+) -> grpc.aio.Channel:
+    """Open a channel that connects on first use; its calls are traced where spans are recorded.
+
+    Without credentials it is in plain text.
 
     gRPC does not repeat calls of the methods in `waits` that the service had no room for: they wait in a line.
     """
     options = channel_options(max_message_bytes, waits)
-    if not is_recording():
-        return grpc.aio.insecure_channel(address, options=options)
-    # Imported here: clients without a collector do not install it.
-    from opentelemetry.instrumentation.grpc import aio_client_interceptors  # noqa: PLC0415
+    interceptors: list[grpc.aio.ClientInterceptor] = []
+    if is_recording():
+        # Imported here: clients without a collector do not install it.
+        from opentelemetry.instrumentation.grpc import aio_client_interceptors  # noqa: PLC0415
 
-    return grpc.aio.insecure_channel(address, options=options, interceptors=[*aio_client_interceptors(), CancelUnary()])
+        interceptors = [*aio_client_interceptors(), CancelUnary()]
+    if credentials is None:
+        return grpc.aio.insecure_channel(address, options=options, interceptors=interceptors)
+    return grpc.aio.secure_channel(address, credentials, options=options, interceptors=interceptors)

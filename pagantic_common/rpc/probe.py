@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
+
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from pagantic_common.rpc.access.tls.calling import find_target
 from pagantic_common.telemetry.names import READINESS
 
 PROBE_TIMEOUT_S = 1.0
 
 
-def ask_health(address: str, name: str = READINESS) -> str:
-    """Return SERVING, NOT_SERVING or another status of a name; empty when nothing answers within a second."""
+def ask_health(address: str, name: str = READINESS, environment: Mapping[str, str] = os.environ) -> str:
+    """Return SERVING, NOT_SERVING or another status of a name; empty when nothing answers within a second.
+
+    Raises InvalidRequest for a file of the environment that TLS needs and that cannot be read.
+    """
     request = health_pb2.HealthCheckRequest(service=name)
-    with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+    with find_target(address, environment).open_blocking() as channel:
         try:
             reply = health_pb2_grpc.HealthStub(channel).Check(request, timeout=PROBE_TIMEOUT_S)
         except grpc.RpcError:

@@ -23,7 +23,8 @@ from opentelemetry.instrumentation.grpc import aio_server_interceptor, filters
 
 from pagantic_common.domain.calls.limits import CallLimits
 from pagantic_common.domain.errors import PaganticError
-from pagantic_common.rpc.access.gate import Authenticator, Door, Gate, Scopes
+from pagantic_common.rpc.access.registration import Registration, gate_of
+from pagantic_common.rpc.access.tls.certificates import read_certificates, server_credentials
 from pagantic_common.rpc.admin import PortInUse, listen, start_admin_server
 from pagantic_common.rpc.health import SERVING, Health
 from pagantic_common.rpc.reflection import add_reflection
@@ -58,29 +59,6 @@ _CONNECTION_OPTIONS = (
 log = get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Registration:
-    """A servicer to add: its full service name, the function that adds it to a server, and the scope of each method.
-
-    Without an `authenticator` every caller may call everything.
-
-    The server calls `begin_drain` when no new calls will come, and `drain` shortly before the drain's time ends: it
-    ends running work, so that callers get an answer instead of a broken connection.
-    `wait_until_broken` returns the reason when the service can serve no more; then the process ends with status 70.
-    `why_not_ready` returns the reason why the service is not ready, or an empty text; a service without it is ready
-    once it listens.
-    """
-
-    service_name: str
-    add_to: Callable[[grpc.aio.Server], None]
-    scopes: Scopes
-    authenticator: Authenticator | None = None
-    begin_drain: Callable[[], None] | None = None
-    drain: Callable[[], Awaitable[None]] | None = None
-    wait_until_broken: Callable[[], Awaitable[str]] | None = None
-    why_not_ready: Callable[[], Awaitable[str]] | None = None
-
-
 OpenApp = Callable[[], AbstractAsyncContextManager[Sequence[Registration]]]
 
 
@@ -113,9 +91,12 @@ class StartFailed(Exception):
 async def start_server(
     settings: ServiceSettings, registrations: Sequence[Registration]
 ) -> tuple[grpc.aio.Server, Health, int]:
-    """Start a server with health, limits and interceptors; returns it, its health and its port. Raises PortInUse."""
+    """Start a server with health, limits and interceptors; returns it, its health and its port.
+
+    Raises PortInUse, and InvalidRequest for certificates that cannot be used.
+    """
     limits = CallLimits(settings.max_concurrent_rpcs, settings.max_calls_per_host, settings.max_concurrent_bytes)
-    interceptors: list[grpc.aio.ServerInterceptor] = [CallInterceptor(limits, _gate_of(registrations))]
+    interceptors: list[grpc.aio.ServerInterceptor] = [CallInterceptor(limits, gate_of(registrations))]
     if is_recording():
         interceptors.insert(0, aio_server_interceptor(filter_=filters.negate(filters.health_check())))
     add_gauge(RPC_RUNNING_CALLS, "calls that run", lambda: limits.running)
@@ -136,7 +117,7 @@ async def start_server(
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     if settings.serves_reflection:
         add_reflection(server, [*names, HEALTH_SERVICE])
-    port = listen(server, f"{settings.host}:{settings.port}", "PORT")
+    port = listen(server, f"{settings.host}:{settings.port}", "PORT", _credentials_of(settings))
     for name in ("", LIVENESS, *names):
         health.set(name, SERVING)
     health.set_ready(is_ready=all(registration.why_not_ready is None for registration in registrations))
@@ -144,14 +125,12 @@ async def start_server(
     return server, health, port
 
 
-def _gate_of(registrations: Sequence[Registration]) -> Gate:
-    return Gate(
-        {
-            f"{one.service_name}/{method}": Door(scope, one.authenticator)
-            for one in registrations
-            for method, scope in one.scopes.items()
-        }
-    )
+def _credentials_of(settings: ServiceSettings) -> grpc.ServerCredentials | None:
+    """Return what the port shows its callers; None for plain text."""
+    certificates = read_certificates(settings, settings.caller_ca_file)
+    if certificates is None:
+        return None
+    return server_credentials(certificates, requires_certificate=settings.requires_certificate)
 
 
 async def _watch_readiness(registrations: Sequence[Registration], health: Health) -> None:

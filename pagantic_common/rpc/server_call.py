@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NoReturn
 
 import grpc
@@ -25,6 +26,7 @@ from pagantic_common.telemetry.names import RPC_CALL_DURATION, RPC_RETRIED_CALLS
 # gRPC's own metadata: the time until the caller's retry, negative for no retry; and the number of earlier attempts.
 RETRY_PUSHBACK_KEY = "grpc-retry-pushback-ms"
 PREVIOUS_ATTEMPTS_KEY = "grpc-previous-rpc-attempts"
+SPIFFE_ID_PROPERTY = "peer_spiffe_id"  # of a connection, as gRPC names it
 
 log = get_logger(__name__)
 call_duration = make_histogram(
@@ -128,7 +130,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             if PREVIOUS_ATTEMPTS_KEY in metadata:
                 retried_calls.add(1)
             with caller_scope(metadata, context.time_remaining()):
-                async with self._gate.admit(method, pairs) as admitted:
+                async with self._gate.admit(method, pairs, partial(_spiffe_id_of_peer, context)) as admitted:
                     _check_readable(request)
                     yield admitted
         finally:
@@ -160,6 +162,14 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             request_deserializer=handler.request_deserializer,
             response_serializer=handler.response_serializer,
         )
+
+
+def _spiffe_id_of_peer(context: Context) -> str:
+    """Return the SPIFFE id of the peer's certificate; empty when it has none, or not exactly one."""
+    found = [value.decode() for value in context.auth_context().get(SPIFFE_ID_PROPERTY, ())]
+    if len(found) != 1:
+        return ""
+    return found[0]
 
 
 def _check_readable(request: Any) -> None:

@@ -86,6 +86,8 @@ _CLASS_OF_CODE: dict[ErrorCode, type[PaganticError]] = {
     ErrorCode.AUTH_INVALID: errors.Unauthenticated,
     ErrorCode.AUTH_EXPIRED: errors.Unauthenticated,
     ErrorCode.AUTH_DENIED: errors.PermissionDenied,
+    ErrorCode.AUTH_POLICY: errors.PermissionDenied,
+    ErrorCode.QUOTA_RATE: errors.Overloaded,
     ErrorCode.QUOTA_CONCURRENCY: errors.Overloaded,
     ErrorCode.QUOTA_BUDGET: errors.Overloaded,
 }

@@ -38,6 +38,14 @@ class Auth(StrEnum):
     TOKENS = "tokens"
 
 
+class Tls(StrEnum):
+    """What encrypts the connections of a service."""
+
+    OFF = "off"
+    FILES = "files"
+    MESH = "mesh"
+
+
 class LogFormat(StrEnum):
     """The format of log lines."""
 
@@ -71,6 +79,16 @@ class ServiceSettings(BaseSettings):
         validate_default=True,
         description="who may call: local (this machine, everybody on it), none (everybody), keys (API keys), or tokens",
     )
+    tls: Tls = Field(
+        Tls.OFF,
+        validate_default=True,
+        description="what encrypts connections: off (nothing), files (certificates), or mesh (what runs around it)",
+    )
+    tls_cert_file: Path | None = Field(None, validate_default=True, description="PEM file of its certificate")
+    tls_key_file: Path | None = Field(None, validate_default=True, description="PEM file of the certificate's key")
+    tls_ca_file: Path | None = Field(
+        None, validate_default=True, description="PEM file of the authorities of the services' certificates"
+    )
     port: int = Field(ge=0, le=65535, description="port to listen on; 0 takes a free one")
     max_message_bytes: int = Field(MAX_MESSAGE_BYTES, ge=1024, description="largest message taken or sent")
     max_concurrent_rpcs: int = Field(1024, ge=1, description="calls beyond this are RESOURCE_EXHAUSTED")
@@ -100,6 +118,29 @@ class ServiceSettings(BaseSettings):
             raise ValueError(f"others can call it on HOST {host!r}: set AUTH to {others}, or listen on 127.0.0.1")
         return auth
 
+    @field_validator("tls")
+    @classmethod
+    def _check_tls(cls, tls: Tls, info: ValidationInfo) -> Tls:
+        auth, host = info.data.get("auth"), str(info.data.get("host", HOST))
+        if tls is Tls.OFF and auth in (Auth.KEYS, Auth.TOKENS) and not is_loopback(host):
+            raise ValueError(
+                f"others can call it on HOST {host!r}, and AUTH={auth} would have their secrets cross the network in "
+                "plain text: set TLS to files, or to mesh where a mesh or a gateway encrypts"
+            )
+        return tls
+
+    @field_validator("tls_cert_file", "tls_key_file", "tls_ca_file", mode="before")
+    @classmethod
+    def _unset_if_empty(cls, value: Any) -> Any:
+        return value or None
+
+    @field_validator("tls_cert_file", "tls_key_file", "tls_ca_file")
+    @classmethod
+    def _check_tls_file(cls, path: Path | None, info: ValidationInfo) -> Path | None:
+        if path is None and info.data.get("tls") is Tls.FILES:
+            raise ValueError("TLS=files needs this file")
+        return path
+
     @classmethod
     def settings_customise_sources(
         cls,
@@ -124,6 +165,16 @@ class ServiceSettings(BaseSettings):
         return self.max_concurrent_rpcs_per_host or max(1, self.max_concurrent_rpcs // 2)
 
     @property
+    def requires_certificate(self) -> bool:
+        """Whether callers must show a certificate, where connections have TLS from files."""
+        return True
+
+    @property
+    def caller_ca_file(self) -> Path | None:
+        """The authorities of callers' certificates besides those of the services; None for no others."""
+        return None
+
+    @property
     def serves_reflection(self) -> bool:
         """Whether the service's port describes its contracts to tools such as grpcurl."""
         if self.reflection is None:
@@ -145,6 +196,11 @@ class InnerSettings(ServiceSettings):
         None,
         validate_default=True,
         description="PEM file of the orchestrators' public keys, which verify tenant tokens; AUTH=tokens needs it",
+    )
+    spiffe_prefix: str = Field(
+        "spiffe://cluster.local/ns/pagantic/sa/",
+        pattern="^spiffe://[^?#]+/$",
+        description="beginning of the SPIFFE ids of the services' certificates; the name of the service follows",
     )
 
     @field_validator("verifying_keys_file", mode="before")

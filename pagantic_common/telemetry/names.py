@@ -33,6 +33,8 @@ ORCHESTRATOR_JOURNAL_FAILED_WRITES: Final = "pagantic_orchestrator_journal_faile
 ORCHESTRATOR_JOURNAL_BYTES: Final = "pagantic_orchestrator_journal_bytes"
 ORCHESTRATOR_JOURNAL_FREE_BYTES: Final = "pagantic_orchestrator_journal_free_bytes"
 
+TLS_CERTIFICATE_EXPIRY: Final = "pagantic_tls_certificate_expiry"
+
 WORKERS_BUSY: Final = "pagantic_workers_busy"
 WORKERS_QUEUED: Final = "pagantic_workers_queued"
 WORKERS_KILLED: Final = "pagantic_workers_killed"

@@ -8,8 +8,9 @@ from contextlib import asynccontextmanager
 import grpc
 
 from pagantic_common.domain.defaults import HOST, MAX_MESSAGE_BYTES
+from pagantic_common.rpc.access.registration import Registration
 from pagantic_common.rpc.channel import open_channel
-from pagantic_common.rpc.server import Registration, start_server
+from pagantic_common.rpc.server import start_server
 from pagantic_common.settings import ServiceSettings
 
 

@@ -14,6 +14,8 @@ from pagantic_common.domain.errors import Overloaded, Unavailable
 from pagantic_common.telemetry.logging import get_logger
 from pagantic_common.telemetry.metrics import add_gauge, make_counter
 from pagantic_common.telemetry.names import WORKERS_BUSY, WORKERS_KILLED, WORKERS_QUEUED
+from pagantic_common.telemetry.scope import current_principal
+from pagantic_common.workers.fair_queue import FairQueue
 from pagantic_common.workers.worker_process import RETRY_AFTER_S, WorkerLimits, WorkerProcess
 
 log = get_logger(__name__)
@@ -28,13 +30,13 @@ class ProcessWorkers:
     def __init__(self, limits: WorkerLimits) -> None:
         self._limits = limits
         self._workers = [WorkerProcess(limits) for _ in range(limits.processes)]
-        self._idle: asyncio.Queue[WorkerProcess] = asyncio.Queue()
+        self._idle: list[WorkerProcess] = []
+        self._queue: FairQueue[asyncio.Future[WorkerProcess]] = FairQueue(limits.queue_capacity)
         self._threads = ThreadPoolExecutor(limits.processes, thread_name_prefix="worker-pipe")
-        self._waiting = 0
         self._running: set[asyncio.Future[Any]] = set()
         self._stopping = asyncio.Event()
         add_gauge(WORKERS_BUSY, "workers that work", lambda: len(self._running))
-        add_gauge(WORKERS_QUEUED, "pieces of work that wait for a worker", lambda: self._waiting)
+        add_gauge(WORKERS_QUEUED, "pieces of work that wait for a worker", lambda: len(self._queue))
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
@@ -43,15 +45,18 @@ class ProcessWorkers:
         if failed:
             await self._stop()
             raise failed[0]
-        for worker in self._workers:
-            self._idle.put_nowait(worker)
+        self._idle += self._workers
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self._stop()
 
     async def run(self, work: Callable[..., ResultT], *arguments: object) -> ResultT:
-        """Run in a worker. When the caller is cancelled, the work still runs to its end, within its limits."""
+        """Run in a worker. When the caller is cancelled, the work still runs to its end, within its limits.
+
+        When all workers are busy, tenants take turns. In a full queue the tenant with most work in it has no room for
+        more.
+        """
         worker = await self._next_worker()
         call = asyncio.get_running_loop().run_in_executor(self._threads, worker.call, (work, arguments))
         self._running.add(call)
@@ -61,20 +66,38 @@ class ProcessWorkers:
     async def _next_worker(self) -> WorkerProcess:
         if self._stopping.is_set():
             raise _stops()
-        if self._idle.empty() and self._waiting >= self._limits.queue_capacity:
-            raise Overloaded(
-                f"{self._waiting} pieces of work wait already, at most {self._limits.queue_capacity} may",
-                retry_after_s=RETRY_AFTER_S,
-            )
-        self._waiting += 1
+        if self._idle:
+            return self._idle.pop()
+        tenant = current_principal().tenant
+        turn: asyncio.Future[WorkerProcess] = asyncio.get_running_loop().create_future()
+        refused = self._queue.add(tenant, turn)
+        if refused is not None and not refused.done():  # a caller that has just left is still in the queue
+            refused.set_exception(self._full())
         try:
-            worker = await self._idle.get()
-        finally:
-            self._waiting -= 1
-        if self._stopping.is_set():
-            self._idle.put_nowait(worker)  # wakes the next waiting call
+            worker = await turn
+        except asyncio.CancelledError:
+            self._queue.remove(tenant, turn)
+            if turn.done() and not turn.cancelled() and turn.exception() is None:  # it came at the same moment
+                self._make_idle(turn.result())
+            raise
+        if self._stopping.is_set():  # since the turn came
+            self._make_idle(worker)
             raise _stops()
         return worker
+
+    def _full(self) -> Overloaded:
+        return Overloaded(
+            f"{len(self._queue)} pieces of work wait already, at most {self._limits.queue_capacity} may",
+            retry_after_s=RETRY_AFTER_S,
+        )
+
+    def _make_idle(self, worker: WorkerProcess) -> None:
+        """Give the worker to the next call that waits."""
+        while (turn := self._queue.take()) is not None:
+            if not turn.done():
+                turn.set_result(worker)
+                return
+        self._idle.append(worker)
 
     def _give_back(self, worker: WorkerProcess, call: asyncio.Future[Any]) -> None:
         """Make the worker available again, with a new process if it has none; if that fails, the next call tries."""
@@ -88,13 +111,14 @@ class ProcessWorkers:
             self._running.add(restart)
             restart.add_done_callback(lambda done: self._give_back(worker, done))
             return
-        self._idle.put_nowait(worker)
+        self._make_idle(worker)
 
     async def _stop(self) -> None:
         """Let running work end within its time, and end the processes."""
         self._stopping.set()
-        if not self._idle.empty():
-            self._idle.put_nowait(self._idle.get_nowait())  # wakes a waiting call
+        while (turn := self._queue.take()) is not None:
+            if not turn.done():
+                turn.set_exception(_stops())
         while self._running:
             await asyncio.wait(self._running)
         await asyncio.to_thread(self._end_processes)

@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from pagantic.constraint.v1 import constraint_service_pb2_grpc as pb_grpc
-from pagantic_common.rpc.access.tenant_tokens import read_tenant_tokens
-from pagantic_common.rpc.channel import open_channel
-from pagantic_common.rpc.server import Program, Registration
+from pagantic_common.rpc.access.registration import Registration
+from pagantic_common.rpc.access.tls.renewed_channel import open_service_channel
+from pagantic_common.rpc.access.tls.service_callers import guard_of
+from pagantic_common.rpc.server import Program
 from pagantic_common.telemetry.clock import SystemClock
 from pagantic_common.workers.process_workers import ProcessWorkers
-from pagantic_common.workers.worker_process import WorkerLimits
 from services.constraint.adapters.grammar_folder import GrammarFolder
 from services.constraint.adapters.inference_judge import InferenceJudge
 from services.constraint.app.constraints import Constraints
@@ -26,14 +26,11 @@ SERVICE_NAME = "pagantic.constraint.v1.ConstraintService"
 
 @asynccontextmanager
 async def open_app(settings: ConstraintSettings) -> AsyncIterator[Sequence[Registration]]:
-    """Wire the service; raises InvalidRequest for a grammars folder that cannot be used."""
+    """Wire the service; raises InvalidRequest for a grammars folder or certificates that cannot be used."""
     grammars = GrammarFolder(settings.grammars_folder)
-    worker_limits = WorkerLimits(
-        settings.workers, settings.max_work_s, settings.max_work_mib, settings.queue_capacity, Work.__module__
-    )
     async with (
-        ProcessWorkers(worker_limits) as workers,
-        open_channel(settings.inference_address, max_message_bytes=settings.max_message_bytes) as channel,
+        ProcessWorkers(settings.worker_limits(Work.__module__)) as workers,
+        open_service_channel(settings.inference_address, settings) as channel,
     ):
         constraints = Constraints(
             Work(settings.limits, settings.repair_strategies),
@@ -45,7 +42,7 @@ async def open_app(settings: ConstraintSettings) -> AsyncIterator[Sequence[Regis
         )
         servicer = ConstraintServicer(constraints)
         add_to = partial(pb_grpc.add_ConstraintServiceServicer_to_server, servicer)
-        yield [Registration(SERVICE_NAME, add_to, SCOPES, read_tenant_tokens("constraint", settings))]
+        yield [Registration(SERVICE_NAME, add_to, SCOPES, guard_of("constraint", settings))]
 
 
 PROGRAM = Program("constraint", ConstraintSettings, open_app)

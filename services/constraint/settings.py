@@ -10,6 +10,7 @@ from pydantic_settings import SettingsConfigDict
 
 from pagantic_common.domain.defaults import PORTS, local_address
 from pagantic_common.settings import CallerSettings, InnerSettings
+from pagantic_common.workers.worker_process import WorkerLimits
 from services.constraint.core.model import Limits
 
 
@@ -43,6 +44,10 @@ class ConstraintSettings(InnerSettings, CallerSettings):
     repair_strategies: tuple[ImportString[Callable[..., str]], ...] = Field(
         (), description='JSON list of "module.function" that try to repair what JSON repair does not'
     )
+
+    def worker_limits(self, module: str) -> WorkerLimits:
+        """Return the limits of the processes that do the work of a module."""
+        return WorkerLimits(self.workers, self.max_work_s, self.max_work_mib, self.queue_capacity, module)
 
     @property
     def limits(self) -> Limits:

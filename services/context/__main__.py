@@ -7,9 +7,10 @@ from contextlib import asynccontextmanager, closing
 from functools import partial
 
 from pagantic.context.v1 import context_service_pb2_grpc as pb_grpc
-from pagantic_common.rpc.access.tenant_tokens import read_tenant_tokens
-from pagantic_common.rpc.channel import open_channel
-from pagantic_common.rpc.server import Program, Registration
+from pagantic_common.rpc.access.registration import Registration
+from pagantic_common.rpc.access.tls.renewed_channel import open_service_channel
+from pagantic_common.rpc.access.tls.service_callers import guard_of
+from pagantic_common.rpc.server import Program
 from pagantic_common.telemetry.clock import SystemClock
 from services.context.adapters.inference_token_counter import InferenceTokenCounter
 from services.context.adapters.sqlite_store import SqliteStore
@@ -29,7 +30,7 @@ async def open_app(settings: ContextSettings) -> AsyncIterator[Sequence[Registra
     with closing(
         SqliteStore(path, SystemClock(), settings.max_chunks_per_collection, settings.max_collections)
     ) as store:
-        async with open_channel(settings.inference_address, max_message_bytes=settings.max_message_bytes) as channel:
+        async with open_service_channel(settings.inference_address, settings) as channel:
             library = Library(store, settings.ingest_bounds, settings.chunk_chars, settings.overlap_chars)
             retrieval = Retrieval(store, settings.max_index_bytes)
             counter = InferenceTokenCounter(channel, settings.inference_timeout_s, settings.connect_patience_s)
@@ -41,7 +42,7 @@ async def open_app(settings: ContextSettings) -> AsyncIterator[Sequence[Registra
                     SERVICE_NAME,
                     add_to,
                     SCOPES,
-                    read_tenant_tokens("context", settings),
+                    guard_of("context", settings),
                     why_not_ready=store.why_not_ready,
                 )
             ]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pagantic_common.domain.chunks import Chunk
-from services.context.core.document import Collection, Document
+from services.context.core.document import Collection, CollectionKey, Document
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,25 +27,25 @@ Version = tuple[int, int]
 class DocumentStore(Protocol):
     """Stores collections durably. A change is on disk when its method returns; a failed change leaves no trace."""
 
-    async def create_collection(self, name: str) -> Collection:
+    async def create_collection(self, key: CollectionKey) -> Collection:
         """Make an empty collection; raises Conflict when the name is taken."""
 
-    async def list_collections(self) -> list[Collection]:
-        """Return collections by name."""
+    async def list_collections(self, tenant: str) -> list[Collection]:
+        """Return the collections of a tenant by name."""
 
-    async def delete_collection(self, name: str) -> None:
+    async def delete_collection(self, key: CollectionKey) -> None:
         """Remove a collection with its documents; raises NotFound."""
 
-    async def ingest(self, name: str, documents: Sequence[tuple[Document, Sequence[str]]]) -> IngestResult:
+    async def ingest(self, key: CollectionKey, documents: Sequence[tuple[Document, Sequence[str]]]) -> IngestResult:
         """Store documents with their chunks, all or none; creates a missing collection."""
 
-    async def delete_documents(self, name: str, sources: Sequence[str]) -> int:
+    async def delete_documents(self, key: CollectionKey, sources: Sequence[str]) -> int:
         """Remove documents and return their number; raises NotFound for the collection."""
 
-    async def version_of(self, name: str) -> Version:
+    async def version_of(self, key: CollectionKey) -> Version:
         """Return the collection's version; raises NotFound."""
 
-    async def load_chunks(self, name: str) -> tuple[Version, list[Chunk]]:
+    async def load_chunks(self, key: CollectionKey) -> tuple[Version, list[Chunk]]:
         """Return all chunks, in the order of their documents and positions, with their version; raises NotFound."""
 
 

@@ -12,6 +12,7 @@ from pagantic.context.v1 import context_service_pb2 as pb
 from pagantic.context.v1 import context_service_pb2_grpc as pb_grpc
 from pagantic_common.codec.chunks import chunk_from_proto, chunk_to_proto
 from pagantic_common.domain.calls.principal import Scope
+from pagantic_common.telemetry.scope import current_principal
 from services.context.app.building import ContextBuilding
 from services.context.app.library import Library
 from services.context.app.retrieval import Retrieval
@@ -22,6 +23,7 @@ from services.context.convert import (
     ingest_result_to_proto,
     policy_from_proto,
 )
+from services.context.core.document import CollectionKey
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -50,31 +52,37 @@ class ContextServicer(pb_grpc.ContextServiceServicer):
     async def CreateCollection(
         self, request: pb.CreateCollectionRequest, context: Context
     ) -> pb.CreateCollectionResponse:
-        collection = await self._library.create_collection(request.name)
+        collection = await self._library.create_collection(_key(request.name))
         return pb.CreateCollectionResponse(collection=collection_to_proto(collection))
 
     async def ListCollections(self, request: pb.ListCollectionsRequest, context: Context) -> pb.ListCollectionsResponse:
-        collections = await self._library.list_collections()
+        collections = await self._library.list_collections(current_principal().tenant)
         return pb.ListCollectionsResponse(collections=[collection_to_proto(collection) for collection in collections])
 
     async def DeleteCollection(
         self, request: pb.DeleteCollectionRequest, context: Context
     ) -> pb.DeleteCollectionResponse:
-        await self._library.delete_collection(request.name)
+        await self._library.delete_collection(_key(request.name))
         return pb.DeleteCollectionResponse()
 
     async def Ingest(self, request: pb.IngestRequest, context: Context) -> pb.IngestResponse:
         documents = [document_from_proto(document) for document in request.documents]
-        return ingest_result_to_proto(await self._library.ingest(request.collection, documents))
+        return ingest_result_to_proto(await self._library.ingest(_key(request.collection), documents))
 
     async def Delete(self, request: pb.DeleteRequest, context: Context) -> pb.DeleteResponse:
-        return pb.DeleteResponse(deleted=await self._library.delete_documents(request.collection, request.sources))
+        deleted = await self._library.delete_documents(_key(request.collection), request.sources)
+        return pb.DeleteResponse(deleted=deleted)
 
     async def Retrieve(self, request: pb.RetrieveRequest, context: Context) -> pb.RetrieveResponse:
-        chunks = await self._retrieval.retrieve(request.query, policy_from_proto(request.policy))
+        tenant, policy = current_principal().tenant, policy_from_proto(request.policy)
+        chunks = await self._retrieval.retrieve(tenant, request.query, policy)
         return pb.RetrieveResponse(chunks=[chunk_to_proto(chunk) for chunk in chunks])
 
     async def BuildContext(self, request: pb.BuildContextRequest, context: Context) -> pb.BuildContextResponse:
-        policy = policy_from_proto(request.policy)
+        tenant, policy = current_principal().tenant, policy_from_proto(request.policy)
         given = [chunk_from_proto(chunk) for chunk in request.chunks]
-        return built_context_to_proto(await self._building.build(request.query, policy, given, request.model))
+        return built_context_to_proto(await self._building.build(tenant, request.query, policy, given, request.model))
+
+
+def _key(name: str) -> CollectionKey:
+    return CollectionKey(current_principal().tenant, name)

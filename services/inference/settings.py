@@ -25,6 +25,10 @@ class InferenceSettings(InnerSettings):
     models: dict[str, ExpandedPath] = Field(
         default_factory=dict, description="more models, a JSON object of alias to GGUF file; loaded when first used"
     )
+    model_sha256: dict[str, Annotated[str, Field(pattern="^[0-9a-fA-F]{64}$")]] = Field(
+        default_factory=dict,
+        description="expected SHA-256 of models' files, a JSON object of alias to hexadecimal digits",
+    )
     memory_limit_mib: int = Field(
         0, ge=0, description="memory of all loaded models; the least recently used one is unloaded; 0 is no limit"
     )

@@ -9,7 +9,8 @@ from functools import partial
 
 import grpc
 
-from pagantic_common.rpc.server import Registration, run_service
+from pagantic_common.rpc.access.registration import Registration
+from pagantic_common.rpc.server import run_service
 from pagantic_common.settings import load_settings
 from pagantic_common.telemetry.clock import SystemClock
 from pagantic_common.telemetry.metrics import add_gauge
@@ -29,9 +30,16 @@ from services.orchestrator.app.presence import Presence
 from services.orchestrator.app.running.environment import make_environment
 from services.orchestrator.servicer import SCOPES, SERVICE_NAME, OrchestratorServicer
 from services.orchestrator.settings import OrchestratorSettings
+from services.orchestrator.wiring.access import read_access
 from services.orchestrator.wiring.identity import open_identity
+from services.orchestrator.wiring.journal import open_journal
 from services.orchestrator.wiring.limits import limits_of
-from services.orchestrator.wiring.services import channels_of, open_budgets, services_of, within_budgets
+from services.orchestrator.wiring.services import (
+    channels_of,
+    open_budgets,
+    services_of,
+    within_budgets,
+)
 
 READY_TIMEOUT_S = 120.0  # a large model takes its time to load
 
@@ -42,20 +50,13 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
     async with AsyncExitStack() as stack:
         prompts = PromptFolder(settings.prompt_folder)
         custom_steps = load_custom_steps(settings.step_kinds)
-        journal = SqlJournal(
-            settings.read_journal_url(),
-            owner=settings.owner,
-            retention_s=settings.retention_s,
-            session_retention_s=settings.session_retention_s,
-            durability=settings.durability,
-        )
-        await journal.open()
-        stack.push_async_callback(journal.close)
+        journal = await stack.enter_async_context(open_journal(settings))
         _report(journal)
         channels = [await stack.enter_async_context(opened) for opened in channels_of(settings)]
         budgets = await stack.enter_async_context(open_budgets(journal))
         services = services_of(settings, channels, journal, prompts, custom_steps)
-        services = within_budgets(services, budgets, settings.prices)
+        access = read_access(settings, journal)
+        services = access.restrict(within_budgets(services, budgets, settings.prices))
         executions = Executions(make_environment(services, journal, SystemClock(), limits_of(settings, custom_steps)))
         stack.push_async_callback(executions.close)
         add_gauge(ORCHESTRATOR_RUNNING_EXECUTIONS, "executions that run", lambda: executions.registry.count)
@@ -79,16 +80,18 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
 
         trouble = partial(_journal_trouble, presence, journal, settings.journal_min_free_bytes)
         readiness = Readiness({"inference": channels[0], "constraint": channels[1]}, trouble)
+        guard = access.guard(authenticator)
         yield [
+            access.context(channels[2], guard),
             Registration(
                 SERVICE_NAME,
-                OrchestratorServicer(executions, history, keys, budgets).add_to,
+                OrchestratorServicer(executions, history, keys, budgets, access.audit).add_to,
                 SCOPES,
-                authenticator,
+                guard,
                 begin_drain=presence.begin_drain,
                 drain=drain,
                 why_not_ready=readiness.why_not,
-            )
+            ),
         ]
 
 

@@ -18,14 +18,15 @@ from pagantic_common.codec.messages import duration_from_proto
 from pagantic_common.domain.calls.principal import Scope
 from pagantic_common.domain.ids import require_id
 from pagantic_common.telemetry.scope import current_principal
+from services.orchestrator.app.access.audit import Audit
+from services.orchestrator.app.access.keys import Keys
 from services.orchestrator.app.budgeting.budgets import Budgets
 from services.orchestrator.app.executions import Executions
 from services.orchestrator.app.history import History
-from services.orchestrator.app.keys import Keys
 from services.orchestrator.app.running.submission import Submission
+from services.orchestrator.convert.access import audit_record_to_proto, key_to_proto, scopes_from_proto
 from services.orchestrator.convert.budget import budget_to_proto, period_from_proto
 from services.orchestrator.convert.event import event_to_proto
-from services.orchestrator.convert.key import key_to_proto, scopes_from_proto
 from services.orchestrator.convert.lifecycle import state_from_proto, state_to_proto
 from services.orchestrator.convert.plan import plan_to_proto
 from services.orchestrator.convert.record import record_to_proto, session_to_proto, usage_total_to_proto
@@ -35,7 +36,8 @@ from services.orchestrator.core.model.keys import ExecutionKey, SessionKey
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
-SERVICE_NAME = pb.DESCRIPTOR.services_by_name["OrchestratorService"].full_name
+_SHORT_NAME = "OrchestratorService"
+SERVICE_NAME = pb.DESCRIPTOR.services_by_name[_SHORT_NAME].full_name
 
 # What a caller needs for each method.
 SCOPES: Mapping[str, Scope] = MappingProxyType(
@@ -59,6 +61,7 @@ SCOPES: Mapping[str, Scope] = MappingProxyType(
         "SetBudget": Scope.ADMIN,
         "GetBudget": Scope.USAGE,
         "ListBudgets": Scope.ADMIN,
+        "ListAuditRecords": Scope.ADMIN,
     }
 )
 
@@ -66,8 +69,9 @@ SCOPES: Mapping[str, Scope] = MappingProxyType(
 class OrchestratorServicer(rpc.OrchestratorServiceServicer):
     """See the service's proto for what each rpc promises."""
 
-    def __init__(self, executions: Executions, history: History, keys: Keys, budgets: Budgets) -> None:
+    def __init__(self, executions: Executions, history: History, keys: Keys, budgets: Budgets, audit: Audit) -> None:
         self._executions = executions
+        self._audit = audit
         self._keys = keys
         self._budgets = budgets
         self._history = history
@@ -76,26 +80,32 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         """Add this servicer to a server."""
         rpc.add_OrchestratorServiceServicer_to_server(self, server)
 
-    def _decode(self, request: execution_pb2.SystemRequest) -> Submission:
-        """Return a request that is not too large; one without an id is given one."""
+    def _decode(self, method: str, request: execution_pb2.SystemRequest) -> Submission:
+        """Return a request that is not too large, and note it; one without an id is given one."""
         size_bytes = request.ByteSize()
         self._executions.check_size(_execution(request.request_id), size_bytes, len(request.messages))
         request_id = request.request_id or self._executions.new_request_id()
+        require_id("request_id", request_id)
+        if request.session_id:
+            require_id("session_id", request.session_id)
         decoded = request_from_proto(request, request_id, _tenant())
+        self._audit.note(_named(method), _session_named(decoded.session_id), request_id)
         return Submission(decoded, fingerprint_of(request), size_bytes, has_new_id=not request.request_id)
 
     async def Execute(self, request: execution_pb2.SystemRequest, context: Context) -> execution_pb2.SystemResponse:
-        return response_to_proto(await self._executions.execute(self._decode(request)))
+        return response_to_proto(await self._executions.execute(self._decode("Execute", request)))
 
     async def ExecuteStream(
         self, request: execution_pb2.SystemRequest, context: Context
     ) -> AsyncIterator[event_pb2.ExecutionEvent]:
-        async with aclosing(self._executions.stream(self._decode(request))) as events:
+        async with aclosing(self._executions.stream(self._decode("ExecuteStream", request))) as events:
             async for event in events:
                 yield event_to_proto(event)
 
     async def CancelExecution(self, request: pb.CancelExecutionRequest, context: Context) -> pb.CancelExecutionResponse:
-        state = await self._executions.cancel(_execution(require_id("request_id", request.request_id)))
+        key = _execution(require_id("request_id", request.request_id))
+        await self._record("CancelExecution", request_id=key.request_id)
+        state = await self._executions.cancel(key)
         return pb.CancelExecutionResponse(state=state_to_proto(state))
 
     async def GetExecution(self, request: pb.GetExecutionRequest, context: Context) -> pb.GetExecutionResponse:
@@ -120,11 +130,13 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         return pb.GetTimelineResponse(events=encoded, next_after_sequence=page.next_after)
 
     async def ResumeExecution(self, request: pb.ResumeExecutionRequest, context: Context) -> pb.ResumeExecutionResponse:
-        state = await self._executions.resume(_execution(require_id("request_id", request.request_id)))
+        key = _execution(require_id("request_id", request.request_id))
+        await self._record("ResumeExecution", request_id=key.request_id)
+        state = await self._executions.resume(key)
         return pb.ResumeExecutionResponse(state=state_to_proto(state))
 
     async def CreatePlan(self, request: pb.CreatePlanRequest, context: Context) -> pb.CreatePlanResponse:
-        asked = self._decode(request.request)
+        asked = self._decode("CreatePlan", request.request)
         plan = await self._executions.create_plan(asked.request, asked.size_bytes)
         return pb.CreatePlanResponse(plan=plan_to_proto(plan))
 
@@ -139,7 +151,8 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         return pb.ListSessionsResponse(sessions=encoded, next_page_token=page.next_token)
 
     async def UpdateSession(self, request: pb.UpdateSessionRequest, context: Context) -> pb.UpdateSessionResponse:
-        key = _session(request.session_id)
+        key = _session(require_id("session_id", request.session_id))
+        await self._record("UpdateSession", _session_named(key.session_id))
         session = await self._history.update_session(key, dict(request.state_json), request.removed_keys)
         return pb.UpdateSessionResponse(session=session_to_proto(session))
 
@@ -155,24 +168,30 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         return pb.GetUsageResponse(totals=encoded, next_page_token=page.next_token)
 
     async def DeleteSession(self, request: pb.DeleteSessionRequest, context: Context) -> pb.DeleteSessionResponse:
-        await self._history.delete_session(_session(request.session_id))
+        key = _session(require_id("session_id", request.session_id))
+        await self._record("DeleteSession", _session_named(key.session_id))
+        await self._history.delete_session(key)
         return pb.DeleteSessionResponse()
 
     async def CreateKey(self, request: pb.CreateKeyRequest, context: Context) -> pb.CreateKeyResponse:
         lifetime_s = decode_optional(request, "lifetime", partial(duration_from_proto, field="lifetime"))
         scopes = scopes_from_proto(list(request.scopes))
+        await self._record("CreateKey", _tenant_named(request.tenant))
         key, text = await self._keys.create(request.tenant, request.subject, scopes, lifetime_s)
         return pb.CreateKeyResponse(key=key_to_proto(key), text=text)
 
     async def ListKeys(self, request: pb.ListKeysRequest, context: Context) -> pb.ListKeysResponse:
+        await self._record("ListKeys", _tenant_named(request.tenant))
         page = await self._keys.list_keys(request.tenant, request.page_size, request.page_token)
         encoded = [key_to_proto(key) for key in page.items]
         return pb.ListKeysResponse(keys=encoded, next_page_token=page.next_token)
 
     async def RevokeKey(self, request: pb.RevokeKeyRequest, context: Context) -> pb.RevokeKeyResponse:
+        await self._record("RevokeKey", f"key {require_id('key_id', request.key_id)}")
         return pb.RevokeKeyResponse(key=key_to_proto(await self._keys.revoke(request.key_id)))
 
     async def SetBudget(self, request: pb.SetBudgetRequest, context: Context) -> pb.SetBudgetResponse:
+        await self._record("SetBudget", _tenant_named(request.tenant))
         budget = await self._budgets.set(
             request.tenant,
             period_from_proto(request.period),
@@ -185,9 +204,22 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         return pb.GetBudgetResponse(budget=budget_to_proto(await self._budgets.find(_tenant())))
 
     async def ListBudgets(self, request: pb.ListBudgetsRequest, context: Context) -> pb.ListBudgetsResponse:
+        await self._record("ListBudgets")
         page = await self._budgets.list_budgets(request.page_size, request.page_token)
         encoded = [budget_to_proto(budget) for budget in page.items]
         return pb.ListBudgetsResponse(budgets=encoded, next_page_token=page.next_token)
+
+    async def ListAuditRecords(
+        self, request: pb.ListAuditRecordsRequest, context: Context
+    ) -> pb.ListAuditRecordsResponse:
+        await self._record("ListAuditRecords", _tenant_named(request.tenant))
+        page = await self._audit.list_records(request.tenant, request.page_size, request.page_token)
+        encoded = [audit_record_to_proto(record) for record in page.items]
+        return pb.ListAuditRecordsResponse(records=encoded, next_page_token=page.next_token)
+
+    async def _record(self, method: str, resource: str = "", request_id: str = "") -> None:
+        """Record a call that changes something, or sees what belongs to every tenant, before it does."""
+        await self._audit.record(_named(method), resource, request_id)
 
 
 def _tenant() -> str:
@@ -200,3 +232,15 @@ def _execution(request_id: str) -> ExecutionKey:
 
 def _session(session_id: str) -> SessionKey:
     return SessionKey(_tenant(), session_id)
+
+
+def _named(method: str) -> str:
+    return f"{_SHORT_NAME}/{method}"
+
+
+def _session_named(session_id: str) -> str:
+    return f"session {session_id}" if session_id else ""
+
+
+def _tenant_named(tenant: str) -> str:
+    return f"tenant {tenant}" if tenant else ""

@@ -6,17 +6,29 @@ import socket
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field, SecretStr, ValidationInfo, field_validator
+import limits
+from pydantic import AfterValidator, Field, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
 from pagantic_common.domain.errors import InvalidRequest
-from pagantic_common.settings import Auth, CallerSettings, state_folder
+from pagantic_common.settings import Auth, CallerSettings, Tls, state_folder
 from services.orchestrator.app.running.turns import ConcurrentTurns
 from services.orchestrator.core.conversation.memory import Eviction
 from services.orchestrator.core.cost import Prices, parse_prices
 from services.orchestrator.core.plans.planning import Planner
-from services.orchestrator.ports.identity import Issuer, is_fetchable
+from services.orchestrator.ports.identity import CertificateCaller, Issuer, is_fetchable
 from services.orchestrator.ports.journal import MAX_STATE_BYTES, Durability
+
+
+def _check_rate(text: str) -> str:
+    """Return a rate, "" for none; raises ValueError for a text that is no rate."""
+    try:
+        rates = limits.parse_many(text) if text else []
+    except ValueError:
+        rates = [limits.RateLimitItemPerSecond(0)]
+    if len(rates) > 1 or any(rate.amount < 1 for rate in rates):
+        raise ValueError("write one number of calls and a time, as in 600/minute")
+    return text
 
 
 class OrchestratorSettings(CallerSettings):
@@ -39,6 +51,29 @@ class OrchestratorSettings(CallerSettings):
         default_factory=dict,
         description="identity providers whose tokens are taken too, a JSON object of URL to what their tokens mean",
     )
+    certificate_callers: dict[str, CertificateCaller] = Field(
+        default_factory=dict,
+        description="callers that their certificates name, a JSON object of SPIFFE id to tenant and scopes",
+    )
+    client_ca_file: Path | None = Field(
+        None, description="PEM file of authorities of callers' certificates, besides TLS_CA_FILE"
+    )
+    policy_file: Path | None = Field(
+        None, description="file of Cedar policies: the models, tools and collections that tenants may use"
+    )
+    call_rate_of_tenant: Annotated[str, AfterValidator(_check_rate)] = Field(
+        "", description="most calls of a tenant in a time, as in 600/minute; empty is any number"
+    )
+    call_rate_of_key: Annotated[str, AfterValidator(_check_rate)] = Field(
+        "", description="most calls of one key in a time, as in 60/minute; empty is any number"
+    )
+    audit: bool | None = Field(None, description="record who asked for what; by default only with AUTH=keys")
+    audit_key_file: Path | None = Field(
+        None, description="file with a secret that keys the hashes of the audit; unset is no key"
+    )
+    audit_retention_s: float = Field(
+        400 * 86_400.0, gt=0, allow_inf_nan=False, description="how long records of the audit are kept"
+    )
     port: int = Field(50051, ge=0, le=65535, description="port to listen on")
     inference_address: str = Field("127.0.0.1:50052", description="address of the inference service")
     constraint_address: str = Field("127.0.0.1:50053", description="address of the constraint service")
@@ -51,6 +86,9 @@ class OrchestratorSettings(CallerSettings):
     )
     journal_url_file: Path | None = Field(
         None, description="file with that URL in its first line, as for a password; it wins over JOURNAL_URL"
+    )
+    journal_key_file: Path | None = Field(
+        None, description="file of keys that encrypt what the journal keeps of requests and answers; unset is none"
     )
     instance_id: str = Field(
         "",
@@ -157,6 +195,24 @@ class OrchestratorSettings(CallerSettings):
             raise ValueError(f"{wrong} is not an https URL")
         return issuers
 
+    @field_validator("certificate_callers")
+    @classmethod
+    def _check_certificate_callers(
+        cls, callers: dict[str, CertificateCaller], info: ValidationInfo
+    ) -> dict[str, CertificateCaller]:
+        if callers and (info.data.get("auth") is not Auth.KEYS or info.data.get("tls") is not Tls.FILES):
+            raise ValueError("it needs AUTH=keys and TLS=files: otherwise nobody is asked for a certificate")
+        if wrong := next((caller for caller in callers if not caller.startswith("spiffe://")), None):
+            raise ValueError(f"{wrong!r} is not a SPIFFE id, spiffe://...")
+        return callers
+
+    @field_validator("client_ca_file")
+    @classmethod
+    def _check_client_ca_file(cls, path: Path | None, info: ValidationInfo) -> Path | None:
+        if path is not None and not info.data.get("certificate_callers"):
+            raise ValueError("it needs CERTIFICATE_CALLERS: otherwise nobody is asked for a certificate")
+        return path
+
     @field_validator("prices", mode="before")
     @classmethod
     def _parse_prices(cls, value: Any) -> Any:
@@ -181,10 +237,37 @@ class OrchestratorSettings(CallerSettings):
             raise ValueError(f"{wrong!r} must be name=package.module:function")
         return {name: path for name, _, path in pairs}
 
-    @field_validator("prompt_folder", "admin_key_file", "signing_key_file", "journal_url_file", mode="before")
+    @field_validator(
+        "prompt_folder",
+        "admin_key_file",
+        "signing_key_file",
+        "journal_url_file",
+        "client_ca_file",
+        "audit_key_file",
+        "journal_key_file",
+        "policy_file",
+        mode="before",
+    )
     @classmethod
     def _empty_is_none(cls, value: Any) -> Any:
         return value or None
+
+    @property
+    def records_audit(self) -> bool:
+        """Whether calls are recorded."""
+        if self.audit is None:
+            return self.auth is Auth.KEYS
+        return self.audit
+
+    @property
+    def requires_certificate(self) -> bool:
+        """Whether callers must show a certificate, where connections have TLS from files."""
+        return bool(self.certificate_callers)
+
+    @property
+    def caller_ca_file(self) -> Path | None:
+        """The authorities of callers' certificates besides those of the services; None for no others."""
+        return self.client_ca_file
 
     @property
     def owner(self) -> str:

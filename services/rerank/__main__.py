@@ -7,8 +7,9 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from pagantic.rerank.v1 import rerank_service_pb2_grpc as pb_grpc
-from pagantic_common.rpc.access.tenant_tokens import read_tenant_tokens
-from pagantic_common.rpc.server import Program, Registration
+from pagantic_common.rpc.access.registration import Registration
+from pagantic_common.rpc.access.tls.service_callers import guard_of
+from pagantic_common.rpc.server import Program
 from services.rerank.servicer import SCOPES, RerankServicer
 from services.rerank.settings import RerankSettings
 
@@ -17,7 +18,7 @@ from services.rerank.settings import RerankSettings
 async def open_app(settings: RerankSettings) -> AsyncIterator[Sequence[Registration]]:
     """Wire the service."""
     add_to = partial(pb_grpc.add_RerankServiceServicer_to_server, RerankServicer())
-    yield [Registration("pagantic.rerank.v1.RerankService", add_to, SCOPES, read_tenant_tokens("rerank", settings))]
+    yield [Registration("pagantic.rerank.v1.RerankService", add_to, SCOPES, guard_of("rerank", settings))]
 
 
 PROGRAM = Program("rerank", RerankSettings, open_app)

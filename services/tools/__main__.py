@@ -7,8 +7,9 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from pagantic.tools.v1 import tools_service_pb2_grpc as pb_grpc
-from pagantic_common.rpc.access.tenant_tokens import read_tenant_tokens
-from pagantic_common.rpc.server import Program, Registration
+from pagantic_common.rpc.access.registration import Registration
+from pagantic_common.rpc.access.tls.service_callers import guard_of
+from pagantic_common.rpc.server import Program
 from pagantic_common.telemetry.clock import SystemClock
 from services.tools.adapters.builtin_tools import builtin_tools
 from services.tools.app.execution import ExecutionLimits, ToolExecutor
@@ -34,7 +35,7 @@ async def open_app(settings: ToolsSettings) -> AsyncIterator[Sequence[Registrati
             "pagantic.tools.v1.ToolService",
             partial(pb_grpc.add_ToolServiceServicer_to_server, servicer),
             SCOPES,
-            read_tenant_tokens("tools", settings),
+            guard_of("tools", settings),
         )
     ]
 

@@ -1,11 +1,15 @@
 """Databases that the journal is held against."""
 
+import base64
 import uuid
 
 import psycopg
 import pytest
 
+from services.orchestrator.adapters.journal.sealing import read_journal_keys
 from services.orchestrator.adapters.journal.sql_journal import SqlJournal
+
+KEY = base64.b64encode(bytes(range(32)))
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -19,13 +23,16 @@ def database_url(request, tmp_path):
     return url.rsplit("/", 1)[0] + f"/{name}"
 
 
-@pytest.fixture
-async def journals(database_url):
+@pytest.fixture(params=["plain", "sealed"])
+async def journals(request, database_url, tmp_path):
     """Make journals of owners in one database; they are closed afterwards."""
-    opened = []
+    opened, path = [], None
+    if request.param == "sealed":
+        path = tmp_path / "journal-keys"
+        path.write_bytes(KEY)
 
     async def make(owner="local", **settings):
-        journal = SqlJournal(database_url, owner=owner, **settings)
+        journal = SqlJournal(database_url, owner=owner, sealing=read_journal_keys(path), **settings)
         opened.append(journal)
         await journal.open()
         return journal

@@ -3,6 +3,7 @@
 import json
 
 from pagantic.constraint.v1 import constraint_service_pb2, contract_pb2
+from pagantic.context.v1 import policy_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from tests.support.killing import wait_until
@@ -26,6 +27,7 @@ from tests.support.live_requests import (
     watch,
 )
 from tests.support.taxonomy import Rows, run, told_by
+from tests.support.taxonomy_world import FORBIDDEN
 
 ROWS = Rows()
 
@@ -162,6 +164,11 @@ def ask_nobody(world):
 @ROWS.add("CONFIG_SCHEMA_REQUIRED", "no schema")
 def give_no_schema(world):
     return run(world.stub, request("Go on.", execution_pb2.MODE_REDUNDANT))
+
+
+@ROWS.add("AUTH_POLICY", "a collection that a policy denies")
+def retrieve_what_is_denied(world):
+    return run(world.odd, say("Go on.", context=policy_pb2.ContextPolicy(collection=FORBIDDEN)))
 
 
 @ROWS.add("CONFIG_GRAMMAR_NOT_FOUND", "a name that no grammar has", compiling(grammar_name="none"))

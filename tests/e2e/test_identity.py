@@ -1,8 +1,10 @@
 """API keys as an operator and a caller use them: a real orchestrator, and the commands."""
 
 import json
+import sqlite3
 import time
 import uuid
+from contextlib import closing
 
 import pytest
 from joserfc.jwk import ECKey
@@ -44,6 +46,7 @@ class Guarded:
         """Run a command with a key, "" for none."""
         environment = dict(self.system.environment)
         self.system.environment |= {"PAGANTIC_API_KEY": key, "PAGANTIC_ADDRESS": self.process.address}
+        self.system.environment.pop("PAGANTIC_CONTEXT_ADDRESS")
         try:
             return self.system.run("pagantic", *command, **more)
         finally:
@@ -102,6 +105,48 @@ def test_two_tenants_see_nothing_of_each_other(guarded):
     assert guarded.run("show", "r", key=keys[0], check=False).returncode == 3
     assert guarded.run("show", "r", key=keys[1]).stdout.strip()
     assert "user: Say hello." in guarded.run("sessions", "show", "s", key=keys[1]).stdout
+
+
+def test_each_tenant_has_its_own_collections(guarded, tmp_path):
+    scopes = ("--scopes", "execute,read,write")
+    acme, beta = (guarded.create(name, "--tenant", name, *scopes)[1] for name in ("acme", "beta"))
+    text = tmp_path / "sea.txt"
+    text.write_text("The harbour of Lindau opens at nine.")
+    assert "1 added" in guarded.run("ingest", "docs", text, key=acme).stdout
+    assert "docs" in guarded.run("collections", "list", key=acme).stdout
+    assert "docs" not in guarded.run("collections", "list", key=beta).stdout
+    ask = ("chat", "When does the harbour open?", "--context", "docs", "--max-tokens", "8")
+    assert guarded.run(*ask, "--request-id", "a", key=acme).stdout.strip()
+    assert "1 chunk" in guarded.run("timeline", "a", key=acme).stdout
+    unknown = guarded.run(*ask, key=beta, check=False)
+    assert unknown.returncode
+    assert "no collection is named 'docs'" in unknown.stderr
+    assert guarded.run("collections", "delete", "docs", key=beta, check=False).returncode
+    guarded.run("collections", "delete", "docs", key=acme)
+
+
+def test_the_audit_is_listed_and_whoever_changes_it_is_found_out(guarded, tmp_path):
+    key = guarded.create("billing", "--tenant", "acme")[1]
+    guarded.run("chat", "The secret of the sea.", "--max-tokens", "4", "--request-id", "r", key=key)
+    guarded.run("keys", "list", key=key, check=False)
+    listed = guarded.run("audit", "list", "--tenant", "acme", key=guarded.admin).stdout
+    assert all(word in listed for word in ("billing", "OrchestratorService/Execute", "allowed", "AUTH_DENIED"))
+    assert "secret of the sea" not in listed
+    verified = guarded.run("audit", "verify", key=guarded.admin)
+    head = verified.stdout.strip()
+    assert "fit together" in verified.stderr
+    assert guarded.run("audit", "verify", "--head", head, key=guarded.admin)
+    with closing(sqlite3.connect(tmp_path / "journal.sqlite3")) as db:
+        db.execute("UPDATE audit_records SET subject = 'another' WHERE request_id = 'r'")
+        db.commit()
+    found = guarded.run("audit", "verify", key=guarded.admin, check=False)
+    assert found.returncode
+    assert "was changed" in found.stderr
+    with closing(sqlite3.connect(tmp_path / "journal.sqlite3")) as db:
+        db.execute("DELETE FROM audit_records")
+        db.commit()
+    assert not guarded.run("audit", "verify", key=guarded.admin, check=False).returncode
+    assert guarded.run("audit", "verify", "--head", head, key=guarded.admin, check=False).returncode
 
 
 def test_a_token_of_an_identity_provider_opens_what_its_claims_say(system, tmp_path):
@@ -163,7 +208,7 @@ def test_a_service_does_not_start_before_it_knows_who_may_call(system, settings,
 
 
 def test_every_failure_of_access_is_told_by_its_status(system, tmp_path):
-    guarded = Guarded(system, tmp_path, max_running_of_tenant=1, planner="model")
+    guarded = Guarded(system, tmp_path, max_running_of_tenant=1, planner="model", call_rate_of_key="8/hour")
     with guarded.process, connected(guarded.process.address) as stub:
 
         def answer(key, method="ListKeys", message=pb.ListKeysRequest()):  # noqa: B008 - it is not changed
@@ -171,6 +216,9 @@ def test_every_failure_of_access_is_told_by_its_status(system, tmp_path):
             return told_by(lambda: getattr(stub, method)(message, metadata=metadata, timeout=60))
 
         caller, poor = guarded.create("caller")[1], guarded.create("poor", "--tenant", "poor")[1]
+        hasty = guarded.create("hasty", "--tenant", "hasty")[1]
+        for _ in range(8):
+            stub.ListExecutions(pb.ListExecutionsRequest(), metadata=bearer(hasty), timeout=60)
         guarded.run("budgets", "set", "poor", "--tokens", "1", "--per", "total", key=guarded.admin)
         brief = pb.CreateKeyRequest(subject="brief", scopes=[key_pb2.KEY_SCOPE_ADMIN])
         brief.lifetime.FromMilliseconds(100)
@@ -183,6 +231,7 @@ def test_every_failure_of_access_is_told_by_its_status(system, tmp_path):
             answer("pag_wrong"),
             answer(expired),
             answer(caller),
+            answer(hasty, "ListExecutions", pb.ListExecutionsRequest()),
             answer(caller, "Execute", say("hi", max_tokens=1)),
             answer(poor, "CreatePlan", pb.CreatePlanRequest(request=request("Go.", execution_pb2.MODE_PLAN))),
         ]

@@ -3,7 +3,7 @@
 import asyncio
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
-from pagantic_common.rpc.server import Registration
+from pagantic_common.rpc.access.registration import Registration
 from pagantic_common.telemetry.clock import SystemClock
 from services.inference.adapters.jinja_chat_template import JinjaChatTemplate
 from services.inference.app.engine_loop import EngineLoop

@@ -9,16 +9,18 @@ from pagantic.orchestrator.v1 import execution_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as rpc
 from pagantic_common.domain.errors import NotFound, PaganticError
+from pagantic_common.rpc.access.gate import Guard
+from pagantic_common.rpc.access.registration import Registration
 from pagantic_common.rpc.call import call_unary
-from pagantic_common.rpc.server import Registration
 from pagantic_common.telemetry.clock import SystemClock
 from pagantic_common.testing.server import serving
 from services.orchestrator.adapters.journal.sql_journal import SqlJournal
+from services.orchestrator.app.access.audit import Audit
+from services.orchestrator.app.access.keys import Keys
 from services.orchestrator.app.budgeting.budgets import Budgets
 from services.orchestrator.app.budgeting.services import within_budgets
 from services.orchestrator.app.executions import Executions
 from services.orchestrator.app.history import History
-from services.orchestrator.app.keys import Keys
 from services.orchestrator.app.presence import Presence
 from services.orchestrator.app.running.environment import Limits, make_environment
 from services.orchestrator.servicer import SCOPES, SERVICE_NAME, OrchestratorServicer
@@ -49,9 +51,12 @@ async def orchestrator(
         loop.start()
     try:
         keys = Keys(journal, admin_keys or dict, SystemClock())
-        servicer = OrchestratorServicer(executions, History(journal), keys, budgets)
+        audit = Audit(journal, SystemClock())
+        servicer = OrchestratorServicer(executions, History(journal), keys, budgets, audit)
         authenticator = keys if admin_keys is not None else None
-        registration = Registration(SERVICE_NAME, servicer.add_to, SCOPES, authenticator)
+        registration = Registration(
+            SERVICE_NAME, servicer.add_to, SCOPES, Guard(authenticator, on_denied=audit.note_denied)
+        )
         async with serving([registration]) as (channel, _):
             stub = rpc.OrchestratorServiceStub(channel)
             stub.executions, stub.journal, stub.turns = executions, journal, environment.turns

@@ -81,12 +81,15 @@ def serving(add, servicer, port):
         server.stop(None).wait()
 
 
+FORBIDDEN = "forbidden"  # a collection that the policy of `odd` denies
+
+
 class World:
     """The running system, and beside it processes with settings that provoke what it does not show.
 
     `narrow` is an inference service that takes one request at a time and gives up a step after five seconds, whose
-    engine fails at one text and hangs at another; `odd_*` are an orchestrator with a constraint service whose judge is
-    at `judge_port`, and tools at `odd_tools.port`.
+    engine fails at one text and hangs at another; `odd_*` are an orchestrator with a policy and a constraint service
+    whose judge is at `judge_port`, and tools at `odd_tools.port`.
     """
 
     def __init__(self, system, folder, stack):
@@ -115,6 +118,8 @@ class World:
             "narrow-orchestrator", inference_address=self.narrow.address, busy_patience_s=0
         )
         judge = f"127.0.0.1:{self.judge_port}"
+        policies = folder / "policies.cedar"
+        policies.write_text(f'permit(principal, action, resource) unless {{ resource == Collection::"{FORBIDDEN}" }};')
         self.odd_constraint = process("constraint", "constraint", inference_address=judge, judge_timeout_s=1)
         self.odd_tools = process("tools", "tools")
         self.odd_orchestrator = orchestrator(
@@ -122,6 +127,7 @@ class World:
             constraint_address=self.odd_constraint.address,
             tools_address=self.odd_tools.address,
             planner="model",
+            policy_file=policies,
         )
         started = (self.narrow, self.narrow_orchestrator, self.odd_constraint, self.odd_tools, self.odd_orchestrator)
         with futures.ThreadPoolExecutor(len(started)) as pool:

@@ -9,8 +9,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from pagantic.tools.v1 import tools_service_pb2, tools_service_pb2_grpc
+from pagantic_common.rpc.access.registration import Registration
 from pagantic_common.rpc.call import call_unary
-from pagantic_common.rpc.server import Registration
 from pagantic_common.testing.server import serving
 from tests.support.doors import open_to_all
 

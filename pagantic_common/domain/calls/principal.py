@@ -14,6 +14,7 @@ class PrincipalKind(StrEnum):
     LOCAL = "local"  # it did not have to: the service runs without identity
     API_KEY = "api_key"
     TOKEN = "token"  # noqa: S105 - of an identity provider
+    CERTIFICATE = "certificate"
     SERVICE = "service"  # another service of the system, which works for a tenant
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from pagantic_common.domain.calls.principal import LOCAL, Principal, Scope
-from pagantic_common.domain.errors import ErrorCode, PermissionDenied, Unauthenticated
+from pagantic_common.domain.errors import ErrorCode, PaganticError, PermissionDenied, Unauthenticated
 from pagantic_common.telemetry.logging import get_logger
 from pagantic_common.telemetry.names import AUTHORIZATION_KEY
 from pagantic_common.telemetry.scope import work_scope
@@ -35,15 +35,59 @@ class Authenticator(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class Door:
-    """Who may call one method: the scope that it needs, and who knows its callers.
+class PeerReader(Protocol):
+    """Knows callers by the certificates of their connections."""
 
-    Without an authenticator each caller is the local one, who may call everything.
+    def read(self, spiffe_id: str) -> Principal | None:
+        """Return the caller of a call without credentials; None for one whose certificate names no caller.
+
+        `spiffe_id` is the SPIFFE id of the certificate, empty without one. Raises PermissionDenied for a connection
+        that may not call at all.
+        """
+
+
+# Told of a denied call: its method, its caller where that is known, and the error.
+OnDenied = Callable[[str, Principal | None, PaganticError], None]
+
+
+# Counts a call that is let in; raises Overloaded for one too many.
+Meter = Callable[[Principal], Awaitable[None]]
+
+
+async def _count_nothing(_caller: Principal) -> None:
+    """Any number of calls is let in."""
+
+
+def _tell_nobody(_method: str, _caller: Principal | None, _error: PaganticError) -> None:
+    """Nobody is told of denials."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """Who knows the callers of a service, and who is told of them.
+
+    Attributes:
+        authenticator: Without one each caller is the local one, who may call everything.
+        peers: Without it certificates say nothing.
+        on_denied: Told of the calls that are denied.
+        meter: Counts the calls that are let in.
     """
 
-    scope: Scope
     authenticator: Authenticator | None = None
+    peers: PeerReader | None = None
+    on_denied: OnDenied = _tell_nobody
+    meter: Meter = _count_nothing
+
+
+OPEN_TO_ALL = Guard()
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """Who may call one method: the scope that it needs, and its service's guard."""
+
+    scope: Scope
+    guard: Guard
 
 
 class Admitted:
@@ -90,35 +134,50 @@ class Gate:
         self._doors = doors
 
     @asynccontextmanager
-    async def admit(self, method: str, metadata: Metadata) -> AsyncIterator[Admitted]:
+    async def admit(
+        self, method: str, metadata: Metadata, spiffe_id_of_peer: Callable[[], str] = str
+    ) -> AsyncIterator[Admitted]:
         """Set the caller for the work inside, and check the caller's credentials again while it runs.
 
-        Raises Unauthenticated and PermissionDenied.
+        Raises Unauthenticated and PermissionDenied, and Overloaded for a caller who calls too often.
         """
         door = self._doors.get(method)
         if door is None:
             raise PermissionDenied(f"nobody may call {method}", code=ErrorCode.AUTH_DENIED)
-        if door.authenticator is None:
-            with work_scope(principal=LOCAL):
-                yield Admitted(is_watched=False)
-            return
-        credentials = _credentials_of(metadata)
-        principal = await door.authenticator.authenticate(credentials)
+        try:
+            principal = await _identify(door.guard, metadata, spiffe_id_of_peer)
+        except (Unauthenticated, PermissionDenied) as error:
+            door.guard.on_denied(method, None, error)
+            raise
         if door.scope not in principal.scopes:
             log.warning("denied", method=method, subject=principal.subject, tenant=principal.tenant, scope=door.scope)
-            raise PermissionDenied(f"{method} needs the scope {door.scope.value!r}", code=ErrorCode.AUTH_DENIED)
-        if not principal.key_id:
+            denied = PermissionDenied(f"{method} needs the scope {door.scope.value!r}", code=ErrorCode.AUTH_DENIED)
+            door.guard.on_denied(method, principal, denied)
+            raise denied
+        await door.guard.meter(principal)
+        if door.guard.authenticator is None or not principal.key_id:
             with work_scope(principal=principal):
                 yield Admitted(is_watched=False)
             return
         admitted = Admitted(is_watched=True)
-        watch = _Watch(door.authenticator, credentials, principal.expires_at, admitted)
+        watch = _Watch(door.guard.authenticator, _credentials_of(metadata), principal.expires_at, admitted)
         watch.start()
         try:
             with work_scope(principal=principal):
                 yield admitted
         finally:
             watch.stop()
+
+
+async def _identify(guard: Guard, metadata: Metadata, spiffe_id_of_peer: Callable[[], str]) -> Principal:
+    """Return the caller of a call. Raises Unauthenticated, PermissionDenied and Unavailable."""
+    peer = guard.peers.read(spiffe_id_of_peer()) if guard.peers is not None else None
+    if guard.authenticator is None:
+        return LOCAL
+    credentials = _credentials_of(metadata)
+    if peer is not None and not credentials:
+        return peer
+    return await guard.authenticator.authenticate(credentials)
 
 
 def _credentials_of(metadata: Metadata) -> str:

@@ -28,9 +28,13 @@ class WatchedFile(Generic[ContentT]):
         path: The file; it may be a link that is replaced.
         setting: The setting that names it, for messages.
         parse: Returns the content of its bytes; raises InvalidRequest without quoting them.
+        max_bytes: Largest file.
     """
 
-    def __init__(self, path: Path, setting: str, parse: Callable[[bytes], ContentT]) -> None:
+    def __init__(
+        self, path: Path, setting: str, parse: Callable[[bytes], ContentT], max_bytes: int = MAX_BYTES
+    ) -> None:
+        self._max_bytes = max_bytes
         self._path = path
         self._setting = setting
         self._parse = parse
@@ -67,11 +71,11 @@ class WatchedFile(Generic[ContentT]):
     def _read(self) -> ContentT:
         try:
             with self._path.open("rb") as file:
-                data = file.read(MAX_BYTES + 1)
+                data = file.read(self._max_bytes + 1)
         except OSError as error:
             raise self._unreadable(error) from None
-        if len(data) > MAX_BYTES:
-            raise InvalidRequest(f"{self._setting} {self._shown_path} has more than {MAX_BYTES} bytes")
+        if len(data) > self._max_bytes:
+            raise InvalidRequest(f"{self._setting} {self._shown_path} has more than {self._max_bytes} bytes")
         try:
             return self._parse(data)
         except InvalidRequest as error:

@@ -10,17 +10,20 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
+from pagantic_common.domain.calls.principal import DEFAULT_TENANT
 from pagantic_common.domain.chunks import Chunk
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import Conflict, InvalidRequest, NotFound, PreconditionFailed, Unavailable
-from services.context.core.document import Collection, Document
+from services.context.core.document import Collection, CollectionKey, Document
 from services.context.ports import IngestResult, Version
 
-_SCHEMA_VERSION = 1
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS collections (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, created_at TEXT NOT NULL, revision INTEGER NOT NULL
-) STRICT;
+_SCHEMA_VERSION = 2
+_COLLECTIONS = """(
+    id INTEGER PRIMARY KEY AUTOINCREMENT, tenant TEXT NOT NULL, name TEXT NOT NULL, created_at TEXT NOT NULL,
+    revision INTEGER NOT NULL, UNIQUE (tenant, name)
+) STRICT;"""
+_SCHEMA = f"""
+CREATE TABLE IF NOT EXISTS collections {_COLLECTIONS}
 CREATE TABLE IF NOT EXISTS documents (
     id INTEGER PRIMARY KEY,
     collection_id INTEGER NOT NULL REFERENCES collections ON DELETE CASCADE,
@@ -33,6 +36,13 @@ CREATE TABLE IF NOT EXISTS chunks (
     PRIMARY KEY (document_id, position)
 ) STRICT, WITHOUT ROWID;
 """
+# Version 1 knew no tenants.
+_MIGRATION = f"""
+CREATE TABLE renewed {_COLLECTIONS}
+INSERT INTO renewed SELECT id, '{DEFAULT_TENANT}', name, created_at, revision FROM collections;
+DROP TABLE collections;
+ALTER TABLE renewed RENAME TO collections;
+"""  # noqa: S608 - made of constants
 _COUNTS = """
 SELECT c.name, c.created_at, count(DISTINCT d.id), count(k.position) FROM collections c
 LEFT JOIN documents d ON d.collection_id = c.id LEFT JOIN chunks k ON k.document_id = d.id
@@ -46,7 +56,7 @@ class SqliteStore:
         path: The file, which is created with its folder if missing. Raises InvalidRequest when it cannot be used.
         clock: The time of creation of collections.
         max_chunks: Most chunks of one collection; a larger ingest raises PreconditionFailed.
-        max_collections: Most collections; creating another raises PreconditionFailed.
+        max_collections: Most collections of one tenant; creating another raises PreconditionFailed.
     """
 
     def __init__(self, path: Path, clock: Clock, max_chunks: int, max_collections: int = 1000) -> None:
@@ -84,33 +94,33 @@ class SqliteStore:
             return ""
         return f"the store cannot be used: {self._problem}"
 
-    async def create_collection(self, name: str) -> Collection:
+    async def create_collection(self, key: CollectionKey) -> Collection:
         """Make an empty collection; raises Conflict when the name is taken."""
-        return await asyncio.to_thread(self._create_collection, name)
+        return await asyncio.to_thread(self._create_collection, key)
 
-    async def list_collections(self) -> list[Collection]:
-        """Return collections by name."""
-        return await asyncio.to_thread(self._list_collections)
+    async def list_collections(self, tenant: str) -> list[Collection]:
+        """Return the collections of a tenant by name."""
+        return await asyncio.to_thread(self._list_collections, tenant)
 
-    async def delete_collection(self, name: str) -> None:
+    async def delete_collection(self, key: CollectionKey) -> None:
         """Remove a collection with its documents; raises NotFound."""
-        await asyncio.to_thread(self._delete_collection, name)
+        await asyncio.to_thread(self._delete_collection, key)
 
-    async def ingest(self, name: str, documents: Sequence[tuple[Document, Sequence[str]]]) -> IngestResult:
+    async def ingest(self, key: CollectionKey, documents: Sequence[tuple[Document, Sequence[str]]]) -> IngestResult:
         """Store documents with their chunks, all or none; creates a missing collection."""
-        return await asyncio.to_thread(self._ingest, name, documents)
+        return await asyncio.to_thread(self._ingest, key, documents)
 
-    async def delete_documents(self, name: str, sources: Sequence[str]) -> int:
+    async def delete_documents(self, key: CollectionKey, sources: Sequence[str]) -> int:
         """Remove documents and return their number; raises NotFound for the collection."""
-        return await asyncio.to_thread(self._delete_documents, name, sources)
+        return await asyncio.to_thread(self._delete_documents, key, sources)
 
-    async def version_of(self, name: str) -> Version:
+    async def version_of(self, key: CollectionKey) -> Version:
         """Return the collection's version; raises NotFound."""
-        return await asyncio.to_thread(self._version_of, name)
+        return await asyncio.to_thread(self._version_of, key)
 
-    async def load_chunks(self, name: str) -> tuple[Version, list[Chunk]]:
+    async def load_chunks(self, key: CollectionKey) -> tuple[Version, list[Chunk]]:
         """Return all chunks with their version; raises NotFound."""
-        return await asyncio.to_thread(self._load_chunks, name)
+        return await asyncio.to_thread(self._load_chunks, key)
 
     @contextmanager
     def _transaction(self, begin: str = "BEGIN IMMEDIATE") -> Iterator[sqlite3.Connection]:
@@ -127,40 +137,43 @@ class SqliteStore:
         with self._transaction() as db:
             db.execute("UPDATE collections SET revision = revision WHERE id = 0")
 
-    def _create_collection(self, name: str) -> Collection:
+    def _create_collection(self, key: CollectionKey) -> Collection:
         with self._transaction() as db:
-            if self._insert_collection(db, name) is None:
-                raise Conflict(f"a collection named {name!r} exists already")
-            return _read_collection(db, name)
+            if self._insert_collection(db, key) is None:
+                raise Conflict(f"a collection named {key.name!r} exists already")
+            return _read_collection(db, key)
 
-    def _insert_collection(self, db: sqlite3.Connection, name: str) -> int | None:
+    def _insert_collection(self, db: sqlite3.Connection, key: CollectionKey) -> int | None:
         sql = (
-            "INSERT INTO collections (name, created_at, revision) VALUES (?, ?, 0) ON CONFLICT DO NOTHING RETURNING id"
+            "INSERT INTO collections (tenant, name, created_at, revision) VALUES (?, ?, ?, 0) "
+            "ON CONFLICT DO NOTHING RETURNING id"
         )
-        row = db.execute(sql, (name, self._clock.now().isoformat())).fetchone()
+        row = db.execute(sql, (key.tenant, key.name, self._clock.now().isoformat())).fetchone()
         if row is None:
             return None
-        if db.execute("SELECT count(*) FROM collections").fetchone()[0] > self._max_collections:
+        count = db.execute("SELECT count(*) FROM collections WHERE tenant = ?", (key.tenant,)).fetchone()[0]
+        if count > self._max_collections:
             raise PreconditionFailed(f"there are {self._max_collections} collections, the most: delete one first")
         return int(row[0])
 
-    def _list_collections(self) -> list[Collection]:
+    def _list_collections(self, tenant: str) -> list[Collection]:
         with self._transaction("BEGIN") as db:
-            return [_to_collection(row) for row in db.execute(f"{_COUNTS} GROUP BY c.id ORDER BY c.name")]
+            rows = db.execute(f"{_COUNTS} WHERE c.tenant = ? GROUP BY c.id ORDER BY c.name", (tenant,))
+            return [_to_collection(row) for row in rows]
 
-    def _delete_collection(self, name: str) -> None:
+    def _delete_collection(self, key: CollectionKey) -> None:
         with self._transaction() as db:
-            db.execute("DELETE FROM collections WHERE id = ?", (_find(db, name)[0],))
+            db.execute("DELETE FROM collections WHERE id = ?", (_find(db, key)[0],))
 
-    def _ingest(self, name: str, documents: Sequence[tuple[Document, Sequence[str]]]) -> IngestResult:
+    def _ingest(self, key: CollectionKey, documents: Sequence[tuple[Document, Sequence[str]]]) -> IngestResult:
         added = replaced = unchanged = 0
         with self._transaction() as db:
-            self._insert_collection(db, name)
-            collection_id, _ = _find(db, name)
+            self._insert_collection(db, key)
+            collection_id, _ = _find(db, key)
             for document, chunks in documents:
-                key = (collection_id, document.source)
+                place = (collection_id, document.source)
                 known = db.execute(
-                    "SELECT digest FROM documents WHERE collection_id = ? AND source = ?", key
+                    "SELECT digest FROM documents WHERE collection_id = ? AND source = ?", place
                 ).fetchone()
                 if known is not None and known[0] == document.digest:
                     unchanged += 1
@@ -169,45 +182,45 @@ class SqliteStore:
                     added += 1
                 else:
                     replaced += 1
-                    db.execute("DELETE FROM documents WHERE collection_id = ? AND source = ?", key)
+                    db.execute("DELETE FROM documents WHERE collection_id = ? AND source = ?", place)
                 _insert_document(db, collection_id, document, chunks)
             if added or replaced:
                 db.execute("UPDATE collections SET revision = revision + 1 WHERE id = ?", (collection_id,))
-            collection = _read_collection(db, name)
-            if collection.chunk_count > self._max_chunks:
+            collection = _read_collection(db, key)
+            if (count := collection.chunk_count) > self._max_chunks:
                 raise PreconditionFailed(
-                    f"collection {name!r} would have {collection.chunk_count} chunks, at most {self._max_chunks} are "
-                    "allowed: delete documents or use another collection"
+                    f"collection {key.name!r} would have {count} chunks, at most {self._max_chunks} are allowed: "
+                    "delete documents or use another collection"
                 )
         return IngestResult(collection, added, replaced, unchanged)
 
-    def _delete_documents(self, name: str, sources: Sequence[str]) -> int:
+    def _delete_documents(self, key: CollectionKey, sources: Sequence[str]) -> int:
         with self._transaction() as db:
-            collection_id, _ = _find(db, name)
+            collection_id, _ = _find(db, key)
             sql = "DELETE FROM documents WHERE collection_id = ? AND source = ?"
             deleted = sum(db.execute(sql, (collection_id, source)).rowcount for source in set(sources))
             if deleted:
                 db.execute("UPDATE collections SET revision = revision + 1 WHERE id = ?", (collection_id,))
         return deleted
 
-    def _version_of(self, name: str) -> Version:
+    def _version_of(self, key: CollectionKey) -> Version:
         with self._transaction("BEGIN") as db:
-            return _find(db, name)
+            return _find(db, key)
 
-    def _load_chunks(self, name: str) -> tuple[Version, list[Chunk]]:
+    def _load_chunks(self, key: CollectionKey) -> tuple[Version, list[Chunk]]:
         of_documents = "SELECT id, source, metadata_json FROM documents WHERE collection_id = ?"
         of_chunks = (
             "SELECT k.document_id, k.position, k.content FROM documents d JOIN chunks k ON k.document_id = d.id "
             "WHERE d.collection_id = ? ORDER BY d.id, k.position"
         )
         with self._transaction("BEGIN") as db:
-            version = _find(db, name)
+            version = _find(db, key)
             # Metadata is read once for each document, because every row holds its own copy of a text.
             documents = {row[0]: row[1:] for row in db.execute(of_documents, (version[0],))}
             rows = db.execute(of_chunks, (version[0],)).fetchall()
         return version, [
-            Chunk(str(position), content, source=documents[key][0], metadata_json=documents[key][1])
-            for key, position, content in rows
+            Chunk(str(position), content, source=documents[document][0], metadata_json=documents[document][1])
+            for document, position, content in rows
         ]
 
 
@@ -224,19 +237,28 @@ def _committing(db: sqlite3.Connection, begin: str) -> Iterator[None]:
 
 
 def _prepare(db: sqlite3.Connection) -> None:
-    version = db.execute("PRAGMA user_version").fetchone()[0]
-    if version not in (0, _SCHEMA_VERSION):
-        raise InvalidRequest(f"it has schema version {version}, this service reads {_SCHEMA_VERSION}")
-    db.executescript(
-        "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;"
-        f"{_SCHEMA} PRAGMA user_version = {_SCHEMA_VERSION};"
-    )
+    # A table that others refer to can only be replaced while references are not enforced.
+    db.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = OFF;")
+    with _committing(db, "BEGIN IMMEDIATE"):
+        version = db.execute("PRAGMA user_version").fetchone()[0]
+        if version > _SCHEMA_VERSION:
+            raise InvalidRequest(f"it has schema version {version}, this service reads {_SCHEMA_VERSION}")
+        for statement in _statements(_MIGRATION * (version == 1) + _SCHEMA):
+            db.execute(statement)
+        db.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
+    db.execute("PRAGMA foreign_keys = ON")
 
 
-def _find(db: sqlite3.Connection, name: str) -> Version:
-    row = db.execute("SELECT id, revision FROM collections WHERE name = ?", (name,)).fetchone()
+def _statements(script: str) -> list[str]:
+    return [statement for statement in script.split(";") if statement.strip()]
+
+
+def _find(db: sqlite3.Connection, key: CollectionKey) -> Version:
+    row = db.execute(
+        "SELECT id, revision FROM collections WHERE tenant = ? AND name = ?", (key.tenant, key.name)
+    ).fetchone()
     if row is None:
-        raise NotFound(f"no collection is named {name!r}")
+        raise NotFound(f"no collection is named {key.name!r}")
     return int(row[0]), int(row[1])
 
 
@@ -249,8 +271,9 @@ def _insert_document(db: sqlite3.Connection, collection_id: int, document: Docum
     db.executemany("INSERT INTO chunks (document_id, position, content) VALUES (?, ?, ?)", rows)
 
 
-def _read_collection(db: sqlite3.Connection, name: str) -> Collection:
-    return _to_collection(db.execute(f"{_COUNTS} WHERE c.name = ? GROUP BY c.id", (name,)).fetchone())
+def _read_collection(db: sqlite3.Connection, key: CollectionKey) -> Collection:
+    sql = f"{_COUNTS} WHERE c.tenant = ? AND c.name = ? GROUP BY c.id"
+    return _to_collection(db.execute(sql, (key.tenant, key.name)).fetchone())
 
 
 def _to_collection(row: tuple[str, str, int, int]) -> Collection:

@@ -39,12 +39,17 @@ class ContextBuilding:
         self._counter = counter
         self._default_max_tokens = default_max_tokens
 
-    async def build(self, query: str, policy: RetrievalPolicy, chunks: Sequence[Chunk], model: str) -> BuiltContext:
-        """Lay out the given chunks, or retrieved ones when none are given; drops the last chunks to fit the budget."""
+    async def build(
+        self, tenant: str, query: str, policy: RetrievalPolicy, chunks: Sequence[Chunk], model: str
+    ) -> BuiltContext:
+        """Lay out the given chunks, or retrieved ones of a tenant when none are given.
+
+        Drops the last chunks to fit the budget.
+        """
         policy.check()
         check_chunks(chunks)
         if not chunks:
-            chunks = await self._retrieval.retrieve(query, policy)
+            chunks = await self._retrieval.retrieve(tenant, query, policy)
         kept, tokens = len(chunks), 0
         budget = policy.max_tokens or self._default_max_tokens
         if chunks and budget:

@@ -9,6 +9,7 @@ from pagantic_common.telemetry.logging import get_logger
 from services.context.core.chunking import split_text
 from services.context.core.document import (
     Collection,
+    CollectionKey,
     Document,
     IngestBounds,
     check_collection_name,
@@ -28,28 +29,29 @@ class Library:
         self._chunk_chars = chunk_chars
         self._overlap_chars = overlap_chars
 
-    async def create_collection(self, name: str) -> Collection:
+    async def create_collection(self, key: CollectionKey) -> Collection:
         """Make an empty collection."""
-        check_collection_name("name", name)
-        return await self._store.create_collection(name)
+        check_collection_name("name", key.name)
+        return await self._store.create_collection(key)
 
-    async def list_collections(self) -> list[Collection]:
-        """Return collections by name."""
-        return await self._store.list_collections()
+    async def list_collections(self, tenant: str) -> list[Collection]:
+        """Return the collections of a tenant by name."""
+        return await self._store.list_collections(tenant)
 
-    async def delete_collection(self, name: str) -> None:
+    async def delete_collection(self, key: CollectionKey) -> None:
         """Remove a collection."""
-        check_collection_name("name", name)
-        await self._store.delete_collection(name)
+        check_collection_name("name", key.name)
+        await self._store.delete_collection(key)
 
-    async def ingest(self, name: str, documents: Sequence[Document]) -> IngestResult:
+    async def ingest(self, key: CollectionKey, documents: Sequence[Document]) -> IngestResult:
         """Split documents into chunks and store them, all or none."""
-        check_collection_name("collection", name)
+        check_collection_name("collection", key.name)
         check_documents(documents, self._bounds)
-        result = await self._store.ingest(name, await asyncio.to_thread(self._split, documents))
+        result = await self._store.ingest(key, await asyncio.to_thread(self._split, documents))
         log.info(
             "documents ingested",
-            collection=name,
+            tenant=key.tenant,
+            collection=key.name,
             added=result.added,
             replaced=result.replaced,
             unchanged=result.unchanged,
@@ -57,10 +59,10 @@ class Library:
         )
         return result
 
-    async def delete_documents(self, name: str, sources: Sequence[str]) -> int:
+    async def delete_documents(self, key: CollectionKey, sources: Sequence[str]) -> int:
         """Remove documents and return their number."""
-        check_collection_name("collection", name)
-        return await self._store.delete_documents(name, sources)
+        check_collection_name("collection", key.name)
+        return await self._store.delete_documents(key, sources)
 
     def _split(self, documents: Sequence[Document]) -> list[tuple[Document, list[str]]]:
         return [

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pagantic_common.domain.chunks import Chunk
 from pagantic_common.domain.text.scoring import TextIndex
 from services.context.core.chunk import select_chunks
+from services.context.core.document import CollectionKey
 from services.context.core.policy import RetrievalPolicy, Retriever
 from services.context.ports import DocumentStore, Version
 
@@ -36,30 +37,30 @@ class Retrieval:
     def __init__(self, store: DocumentStore, max_index_bytes: int) -> None:
         self._store = store
         self._max_index_bytes = max_index_bytes
-        self._indexes: OrderedDict[str, _Indexed] = OrderedDict()
-        self._building: dict[str, asyncio.Lock] = {}
+        self._indexes: OrderedDict[CollectionKey, _Indexed] = OrderedDict()
+        self._building: dict[CollectionKey, asyncio.Lock] = {}
 
-    async def retrieve(self, query: str, policy: RetrievalPolicy) -> list[Chunk]:
-        """Return the chunks that share a term with the query, best first, without duplicates."""
+    async def retrieve(self, tenant: str, query: str, policy: RetrievalPolicy) -> list[Chunk]:
+        """Return the chunks of a tenant that share a term with the query, best first, without duplicates."""
         policy.check_retrieval(query)
-        indexed = await self._open_index(policy.collection)
+        indexed = await self._open_index(CollectionKey(tenant, policy.collection))
         return await asyncio.to_thread(_search, indexed, query, policy)
 
-    async def _open_index(self, name: str) -> _Indexed:
-        version = await self._store.version_of(name)
+    async def _open_index(self, key: CollectionKey) -> _Indexed:
+        version = await self._store.version_of(key)
         # One caller builds the index, and the others wait for it.
-        lock = self._building.setdefault(name, asyncio.Lock())
+        lock = self._building.setdefault(key, asyncio.Lock())
         try:
             async with lock:
-                indexed = self._indexes.get(name)
+                indexed = self._indexes.get(key)
                 if indexed is None or indexed.version != version:
-                    loaded, chunks = await self._store.load_chunks(name)
-                    self._indexes.pop(name, None)  # frees the old index before the new one is built
-                    indexed = self._indexes[name] = await asyncio.to_thread(_index, loaded, chunks)
-                self._indexes.move_to_end(name)
+                    loaded, chunks = await self._store.load_chunks(key)
+                    self._indexes.pop(key, None)  # frees the old index before the new one is built
+                    indexed = self._indexes[key] = await asyncio.to_thread(_index, loaded, chunks)
+                self._indexes.move_to_end(key)
         finally:
             if not lock.locked():
-                self._building.pop(name, None)
+                self._building.pop(key, None)
         self._drop_old_indexes()
         return indexed
 

@@ -31,6 +31,14 @@ class Document:
 
 
 @dataclass(frozen=True, slots=True)
+class CollectionKey:
+    """A collection: whose it is, and its name among theirs."""
+
+    tenant: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Collection:
     """A named set of documents."""
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
+import re
 from pathlib import Path
 
 import llama_cpp
@@ -16,6 +18,7 @@ CHAT_CAPABILITIES = ("chat", "tools", "json_schema", "gbnf")
 TEXT_CAPABILITIES = ("json_schema", "gbnf")
 EMBEDDING_CAPABILITIES = (CAPABILITY,)
 _VALUE_BYTES = 256
+_PART = re.compile(r"-\d{5}-of-\d{5}\.gguf$")  # the engine finds the other parts by itself
 _NO_POOLING = ("", str(llama_cpp.LLAMA_POOLING_TYPE_NONE))
 _RANK_POOLING = str(llama_cpp.LLAMA_POOLING_TYPE_RANK)
 
@@ -43,6 +46,31 @@ def describe_model(path: Path, *, alias: str, context_tokens: int) -> ModelInfo:
         return _describe(model, alias, context_tokens)
     finally:
         llama_cpp.llama_model_free(model)
+
+
+def check_digest(path: Path, *, alias: str, sha256: str) -> None:
+    """Raise PreconditionFailed (CONFIG_NO_ENGINE) unless the file has this SHA-256, in hexadecimal.
+
+    The engine must not have read the file before: a file that somebody replaced may aim at its parser.
+    """
+    if _PART.search(path.name):
+        raise PreconditionFailed(
+            f"model {alias!r} is split into several files, of which MODEL_SHA256 covers one: join them first",
+            code=ErrorCode.CONFIG_NO_ENGINE,
+        )
+    try:
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise PreconditionFailed(
+            f"model {alias!r} is at {str(path)!r}, which cannot be read: {error.strerror}",
+            code=ErrorCode.CONFIG_NO_ENGINE,
+        ) from None
+    if found != sha256.lower():
+        raise PreconditionFailed(
+            f"the file of model {alias!r}, {str(path)!r}, has the SHA-256 {found}, and MODEL_SHA256 says {sha256}",
+            code=ErrorCode.CONFIG_NO_ENGINE,
+        )
 
 
 def _describe(model: llama_cpp.llama_model_p, alias: str, context_tokens: int) -> ModelInfo:

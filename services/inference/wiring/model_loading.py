@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 
+from pagantic_common.domain.errors import InvalidRequest
 from services.inference.adapters.llama_cpp_embedder import EmbedderOptions
 from services.inference.adapters.llama_cpp_engine import MAX_SEQUENCES, EngineOptions
 from services.inference.adapters.llguidance_constraints import Workers
-from services.inference.adapters.model_file import describe_model
+from services.inference.adapters.model_file import check_digest, describe_model
 from services.inference.app.models import ModelSpec, ServedModel
 from services.inference.core.embedding import CAPABILITY
 from services.inference.core.tuning import Tuning
@@ -28,6 +30,11 @@ class ModelLoader:
         self._options = EngineOptions()
         self._paths = {settings.model_name or default.stem: default}
         self._paths |= {alias: Path(path) for alias, path in settings.models.items()}
+        if unknown := sorted(set(settings.model_sha256) - set(self._paths)):
+            known = ", ".join(map(repr, self._paths))
+            raise InvalidRequest(f"MODEL_SHA256 names {', '.join(map(repr, unknown))}: the models are {known}")
+        for alias in self._paths:
+            self._check_digest(alias)
         self.specs = [
             ModelSpec(describe_model(path, alias=alias, context_tokens=settings.context_tokens), path.stat().st_size)
             for alias, path in self._paths.items()
@@ -51,9 +58,14 @@ class ModelLoader:
         """Load models without the engine's extra buffer types from now on."""
         self._options = replace(self._options, use_extra_bufts=False)
 
+    def _check_digest(self, alias: str) -> None:
+        if sha256 := self._settings.model_sha256.get(alias):
+            check_digest(self._paths[alias], alias=alias, sha256=sha256)
+
     async def load(self, spec: ModelSpec) -> ServedModel:
-        """Load a model."""
+        """Load a model; its file must be the expected one still."""
         path = self._paths[spec.info.name]
+        await asyncio.to_thread(self._check_digest, spec.info.name)
         if CAPABILITY in spec.info.capabilities:
             options = EmbedderOptions.like(self._options)
             return ServedModel(spec.info, await load_embedding(path, spec.info, self._settings, options))

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from pagantic_common.rpc.access.tenant_tokens import read_tenant_tokens
-from pagantic_common.rpc.server import Registration
+from pagantic_common.rpc.access.registration import Registration
+from pagantic_common.rpc.access.tls.service_callers import guard_of
 from pagantic_common.telemetry.clock import SystemClock
 from services.inference.app.models import Models
 from services.inference.app.watchdog import wait_until_broken
@@ -39,7 +39,7 @@ async def open_app(settings: InferenceSettings, default: Path) -> AsyncIterator[
                     SERVICE_NAME,
                     InferenceServicer(models, tuner, max_priority=settings.max_priority).add_to,
                     SCOPES,
-                    read_tenant_tokens("inference", settings),
+                    guard_of("inference", settings),
                     wait_until_broken=lambda: wait_until_broken(
                         models, step_timeout_s=settings.step_timeout_s, clock=SystemClock()
                     ),

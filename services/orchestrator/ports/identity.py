@@ -1,4 +1,4 @@
-"""Identity providers whose tokens the orchestrator takes."""
+"""Identity providers whose tokens the orchestrator takes, and callers whose certificates it takes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from pagantic_common.domain.calls.principal import Scope
 from pagantic_common.domain.defaults import is_loopback
+from pagantic_common.domain.ids import is_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,28 @@ class Issuer:
             raise ValueError("audience is empty: a token for another service would be valid here")
         if bool(self.tenant) == bool(self.tenant_claim):
             raise ValueError("it needs either tenant or tenant_claim")
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateCaller:
+    """A caller that is known by its certificate.
+
+    Attributes:
+        tenant: Its tenant.
+        scopes: What it may do.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+
+    tenant: str
+    scopes: frozenset[Scope]
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for a caller that could do nothing."""
+        if not is_id(self.tenant):
+            raise ValueError("tenant is not an id")
+        if not self.scopes:
+            raise ValueError("scopes is empty: name at least one")
 
 
 def is_fetchable(url: str) -> bool:

@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from pagantic_common.rpc.access.gate import Authenticator
 from pagantic_common.settings import Auth
 from pagantic_common.telemetry.clock import SystemClock
-from services.orchestrator.adapters.key_files import read_admin_keys
+from services.orchestrator.adapters.access.key_files import read_admin_keys
 from services.orchestrator.adapters.oidc.tokens import knowing_tokens
-from services.orchestrator.app.keys import Keys
+from services.orchestrator.app.access.keys import Keys
 from services.orchestrator.ports.keys import KeyStore
 from services.orchestrator.settings import OrchestratorSettings
 

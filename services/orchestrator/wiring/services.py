@@ -8,13 +8,14 @@ from functools import partial
 
 import grpc
 
-from pagantic_common.rpc.channel import open_channel
+from pagantic_common.rpc.access.tls.certificates import read_certificates
+from pagantic_common.rpc.access.tls.renewed_channel import open_service_channel
 from pagantic_common.telemetry.clock import SystemClock
+from services.orchestrator.adapters.access.key_files import tenant_credentials
 from services.orchestrator.adapters.grpc_constraint import GrpcConstraint
 from services.orchestrator.adapters.grpc_context import GrpcContext
 from services.orchestrator.adapters.grpc_inference import GrpcInference
 from services.orchestrator.adapters.grpc_tools import GrpcTools
-from services.orchestrator.adapters.key_files import tenant_credentials
 from services.orchestrator.app.budgeting.budgets import Budgets
 from services.orchestrator.app.budgeting.services import within_budgets
 from services.orchestrator.app.services import Services
@@ -38,14 +39,18 @@ async def open_budgets(store: BudgetStore) -> AsyncIterator[Budgets]:
 
 
 def channels_of(settings: OrchestratorSettings) -> list[AbstractAsyncContextManager[grpc.aio.Channel]]:
-    """Return the channels to inference, constraint, context, rerank and tools, to be opened."""
+    """Return the channels to inference, constraint, context, rerank and tools, to be opened.
+
+    Raises InvalidRequest for certificates that cannot be used.
+    """
     others = (
         settings.constraint_address,
         settings.context_address,
         settings.rerank_address,
         settings.tools_address,
     )
-    open_one = partial(open_channel, max_message_bytes=settings.max_message_bytes)
+    certificates = read_certificates(settings)
+    open_one = partial(open_service_channel, settings=settings, certificates=certificates)
     return [open_one(settings.inference_address, waits=["Infer"]), *(open_one(address) for address in others)]
 
 

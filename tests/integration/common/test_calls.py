@@ -13,8 +13,9 @@ from pagantic.tools.v1 import tools_service_pb2_grpc as rpc
 from pagantic_common.domain.correlation import CorrelationContext
 from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import DeadlineExceeded, ErrorCode, Internal, InvalidRequest, Overloaded
+from pagantic_common.rpc.access.registration import Registration
 from pagantic_common.rpc.call import call_unary
-from pagantic_common.rpc.server import PortInUse, Registration, start_server
+from pagantic_common.rpc.server import PortInUse, start_server
 from pagantic_common.settings import ServiceSettings
 from pagantic_common.telemetry.scope import current_correlation, current_deadline, work_scope
 from pagantic_common.testing.server import serving

@@ -11,8 +11,9 @@ from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as rpc
 from pagantic_common.domain.calls.principal import Principal, PrincipalKind, Scope
 from pagantic_common.domain.errors import ErrorCode, Unauthenticated, Unavailable
 from pagantic_common.rpc.access import gate
+from pagantic_common.rpc.access.gate import Guard
+from pagantic_common.rpc.access.registration import Registration
 from pagantic_common.rpc.call import call_stream, call_unary
-from pagantic_common.rpc.server import Registration
 from pagantic_common.testing.server import serving
 from tests.support.doors import open_to_all
 from tests.support.orchestrator_app import system_request
@@ -67,7 +68,10 @@ def often(monkeypatch):
 
 def registered(servicer, caller):
     return Registration(
-        NAME, lambda server: rpc.add_OrchestratorServiceServicer_to_server(servicer, server), open_to_all(NAME), caller
+        NAME,
+        lambda server: rpc.add_OrchestratorServiceServicer_to_server(servicer, server),
+        open_to_all(NAME),
+        Guard(caller),
     )
 
 

@@ -20,10 +20,11 @@ from pagantic.tools.v1 import tools_service_pb2_grpc as rpc
 from pagantic_common.domain.calls.limits import MAX_SIDE_STREAMS_PER_CONNECTION
 from pagantic_common.domain.errors import InvalidRequest, NotFound, Overloaded, Unavailable
 from pagantic_common.rpc import server
+from pagantic_common.rpc.access.registration import Registration
 from pagantic_common.rpc.admin import start_admin_server
 from pagantic_common.rpc.call import call_unary
 from pagantic_common.rpc.channel import open_channel
-from pagantic_common.rpc.server import EXIT_BROKEN, Registration, start_server
+from pagantic_common.rpc.server import EXIT_BROKEN, start_server
 from pagantic_common.settings import Auth, ServiceSettings
 from tests.support.doors import open_to_all
 
@@ -258,7 +259,8 @@ async def test_probes_and_sockets_are_shown_at_the_admin_port_alone(unused_tcp_p
 
 BROKEN_SERVICE = """
 import asyncio, contextlib, threading, time
-from pagantic_common.rpc.server import Registration, run_service
+from pagantic_common.rpc.access.registration import Registration
+from pagantic_common.rpc.server import run_service
 from pagantic_common.settings import Auth, ServiceSettings
 
 async def break_down():

@@ -16,6 +16,8 @@ from pagantic.inference.v1 import inference_service_pb2_grpc as inference_rpc
 from pagantic_common.domain.calls.principal import LOCAL, Scope, work_of
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, PermissionDenied, Unauthenticated
 from pagantic_common.rpc.access import watched_file
+from pagantic_common.rpc.access.gate import Guard
+from pagantic_common.rpc.access.registration import Registration
 from pagantic_common.rpc.access.tenant_tokens import (
     LEEWAY_S,
     LIFETIME_S,
@@ -29,7 +31,6 @@ from pagantic_common.rpc.access.tenant_tokens import (
 )
 from pagantic_common.rpc.call import call_unary
 from pagantic_common.rpc.peer import Peer
-from pagantic_common.rpc.server import Registration
 from pagantic_common.settings import Auth, InnerSettings
 from pagantic_common.telemetry.scope import current_principal, work_scope
 from pagantic_common.testing.server import serving
@@ -275,14 +276,14 @@ async def test_the_tenant_arrives_two_calls_away_over_real_sockets(tmp_path):
         INFERENCE,
         lambda server: inference_rpc.add_InferenceServiceServicer_to_server(served, server),
         open_to_all(INFERENCE),
-        read_tenant_tokens("inference", settings),
+        Guard(read_tenant_tokens("inference", settings)),
     )
     async with serving([inference]) as (to_inference, _):
         constraint = Registration(
             CONSTRAINT,
             lambda server: constraint_rpc.add_ConstraintServiceServicer_to_server(Constraint(to_inference), server),
             {"Compile": Scope.READ},
-            read_tenant_tokens("constraint", settings),
+            Guard(read_tenant_tokens("constraint", settings)),
         )
         async with serving([constraint]) as (to_constraint, _):
             stub = constraint_rpc.ConstraintServiceStub(to_constraint)

@@ -15,8 +15,9 @@ from pagantic_common.domain.errors import (
     Overloaded,
     Unavailable,
 )
+from pagantic_common.rpc.access.registration import Registration
 from pagantic_common.rpc.call import call_unary
-from pagantic_common.rpc.server import Registration, start_server
+from pagantic_common.rpc.server import start_server
 from services.constraint.settings import ConstraintSettings
 from tests.support.constraint_app import running
 from tests.support.doors import open_to_all

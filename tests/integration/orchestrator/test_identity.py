@@ -2,11 +2,11 @@
 
 import asyncio
 import os
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from pagantic.orchestrator.v1 import budget_pb2, execution_pb2, key_pb2
+from pagantic.orchestrator.v1 import audit_pb2, budget_pb2, execution_pb2, key_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.domain.calls.api_keys import ApiKey, StoredKey, hash_of, make_key
 from pagantic_common.domain.calls.principal import DEFAULT_TENANT, Scope
@@ -21,7 +21,7 @@ from pagantic_common.domain.errors import (
 )
 from pagantic_common.rpc.access import gate
 from pagantic_common.rpc.call import call_stream, call_unary
-from services.orchestrator.app import keys as app_keys
+from services.orchestrator.app.access import keys as app_keys
 from services.orchestrator.servicer import SCOPES
 from tests.support.orchestrator_app import orchestrator, system_request
 from tests.support.scripted_services import ScriptedInference, answer, scripted_services
@@ -158,10 +158,11 @@ REQUESTS = {
     "SetBudget": lambda: pb.SetBudgetRequest(period=budget_pb2.BUDGET_PERIOD_DAY),
     "GetBudget": pb.GetBudgetRequest,
     "ListBudgets": pb.ListBudgetsRequest,
+    "ListAuditRecords": pb.ListAuditRecordsRequest,
 }
 NAMES_NOTHING = {
     *("Execute", "ExecuteStream", "CreatePlan", "CreateKey", "ListKeys", "RevokeKey"),
-    *("SetBudget", "GetBudget", "ListBudgets"),
+    *("SetBudget", "GetBudget", "ListBudgets", "ListAuditRecords"),
 }
 LISTS = {"ListExecutions": "executions", "ListSessions": "sessions", "GetUsage": "totals"}
 
@@ -252,3 +253,62 @@ async def test_a_known_key_holds_for_a_while_when_the_journal_cannot_be_asked(tm
         with pytest.raises(PermissionDenied):  # still known
             await ask(stub, "ListKeys", pb.ListKeysRequest(), key)
         assert (await refusal_of(stub, make_key(os.urandom).text)).failure.message == "the journal is away"
+
+
+# ---- audit
+
+SECRET = "the secret of the sea"  # noqa: S105 - what a request says
+READS = {method for method, scope in SCOPES.items() if scope in (Scope.READ, Scope.USAGE)}
+
+
+async def audit_of(stub, tenant=""):
+    await stub.journal._commit(lambda _db: None)
+    page = await ask(stub, "ListAuditRecords", pb.ListAuditRecordsRequest(tenant=tenant, page_size=500))
+    return list(page.records)
+
+
+@pytest.mark.parametrize("method", sorted(REQUESTS))
+async def test_the_audit_says_who_asked_for_what_and_nothing_of_what_was_said(tmp_path, method):
+    async with guarded(tmp_path) as stub:
+        await ask(stub, "Execute", system_request(request_id="mine", session_id="talk"))
+        before = len(await audit_of(stub))
+        request = REQUESTS[method]()
+        if method in ("Execute", "ExecuteStream"):
+            request = system_request(SECRET, request_id="r", session_id="s")
+        called = ask(stub, method, request)
+        if method == "ExecuteStream":
+            called.close()
+            called = drained(
+                call_stream("orchestrator", stub.ExecuteStream, request, 10, credentials=f"Bearer {ADMIN.text}")
+            )
+        with suppress(PaganticError):
+            await called
+        found = (await audit_of(stub))[before:]
+        assert not any(SECRET.encode() in record.SerializeToString() for record in found)
+        own = [record for record in found if record.method == f"OrchestratorService/{method}"]
+        if method in READS:
+            assert own == []
+        elif method == "ListAuditRecords":
+            assert own
+        elif method not in ("CreateKey", "SetBudget"):  # refused as malformed
+            (record,) = own
+            assert (record.tenant, record.subject, record.kind) == (DEFAULT_TENANT, "admin", "api_key")
+            assert record.decision == audit_pb2.AUDIT_DECISION_ALLOWED
+            if method in ("Execute", "ExecuteStream"):
+                assert (record.request_id, record.resource) == ("r", "session s")
+
+
+async def test_denials_are_recorded_and_equal_ones_once(tmp_path):
+    async with guarded(tmp_path) as stub:
+        poor = (await key_of(stub, "acme", scopes=[key_pb2.KEY_SCOPE_USAGE])).text
+        for _ in range(3):
+            await refusal_of(stub, "")
+            await refusal_of(stub, "pag_wrong")
+            await refusal_of(stub, poor)
+        denied = [one for one in await audit_of(stub) if one.decision == audit_pb2.AUDIT_DECISION_DENIED]
+        assert [(one.tenant, one.subject, one.code) for one in denied] == [
+            ("", "", "AUTH_MISSING"),
+            ("", "", "AUTH_INVALID"),
+            ("acme", "ci", "AUTH_DENIED"),
+        ]
+        assert {one.method for one in denied} == {"OrchestratorService/ListSessions"}

@@ -9,7 +9,7 @@ from pagantic_common.domain.calls.api_keys import make_key
 from pagantic_common.domain.calls.principal import Scope
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.rpc.access import watched_file
-from services.orchestrator.adapters.key_files import read_admin_keys
+from services.orchestrator.adapters.access.key_files import read_admin_keys
 
 FIRST, SECOND = make_key(os.urandom), make_key(os.urandom)
 

@@ -15,7 +15,8 @@ from pagantic.constraint.v1 import constraint_service_pb2, constraint_service_pb
 from pagantic_common.client import AsyncClient
 from pagantic_common.domain.errors import Unavailable
 from pagantic_common.domain.messages import Message, Role
-from pagantic_common.rpc.server import Registration, _watch_readiness, start_server
+from pagantic_common.rpc.access.registration import Registration
+from pagantic_common.rpc.server import _watch_readiness, start_server
 from pagantic_common.telemetry.names import LIVENESS, READINESS
 from services.orchestrator.__main__ import _journal_trouble, open_app
 from services.orchestrator.adapters.journal.sql_journal import SqlJournal

@@ -2,8 +2,9 @@ import pytest
 
 from pagantic_common.client.credentials import credentials_for
 from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.rpc.access.tls.calling import Target, find_target
 
-HERE, THERE = "127.0.0.1:50051", "api.example.com:443"
+HERE, THERE = Target("127.0.0.1:50051"), Target("api.example.com:443")
 
 
 def test_the_argument_comes_before_the_variable_and_that_before_the_file(tmp_path):
@@ -20,16 +21,24 @@ def test_without_a_key_nothing_is_sent():
     assert credentials_for(THERE, None, {}) == ""
 
 
-@pytest.mark.parametrize("address", [HERE, "localhost:1", "[::1]:1", "unix:/run/pagantic", "dns:///localhost:1"])
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1:1", "localhost:1", "[::1]:1", "unix:/run/pagantic", "dns:///localhost:1"]
+)
 def test_a_key_is_sent_on_this_machine(address):
-    assert credentials_for(address, "k", {}) == "Bearer k"
+    assert credentials_for(Target(address), "k", {}) == "Bearer k"
 
 
-@pytest.mark.parametrize("address", [THERE, "10.0.0.1:1", "dns:///orchestrator:50051", "localhost.example.com:1"])
+def test_a_key_is_sent_where_the_connection_is_encrypted():
+    assert credentials_for(find_target("https://api.example.com", {}), "k", {}) == "Bearer k"
+
+
+@pytest.mark.parametrize(
+    "address", ["api.example.com:443", "10.0.0.1:1", "dns:///orchestrator:50051", "localhost.example.com:1"]
+)
 def test_a_key_leaves_this_machine_only_where_something_else_encrypts(address):
     with pytest.raises(InvalidRequest, match="in plain text"):
-        credentials_for(address, "k", {})
-    assert credentials_for(address, "k", {"PAGANTIC_PLAINTEXT_KEY": "1"}) == "Bearer k"
+        credentials_for(Target(address), "k", {})
+    assert credentials_for(Target(address), "k", {"PAGANTIC_PLAINTEXT_KEY": "1"}) == "Bearer k"
 
 
 @pytest.mark.parametrize("key", ["two\nlines", "k\xe9y", "k" * 5000])

@@ -17,7 +17,7 @@ class ScriptedRetrieval:
     def __init__(self, *chunks):
         self.chunks = list(chunks)
 
-    async def retrieve(self, _query, _policy):
+    async def retrieve(self, _tenant, _query, _policy):
         return self.chunks
 
 
@@ -41,28 +41,28 @@ POLICY = RetrievalPolicy("docs")
 
 async def test_nothing_found_gives_no_message():
     counter = WordCounter()
-    built = await ContextBuilding(ScriptedRetrieval(), counter, 100).build("q", POLICY, [], "")
+    built = await ContextBuilding(ScriptedRetrieval(), counter, 100).build("acme", "q", POLICY, [], "")
     assert (built.text, built.chunks, built.coverage, counter.calls) == ("", (), 0.0, 0)
 
 
 async def test_given_chunks_are_laid_out_as_they_are():
     given_chunks = [chunk("b b"), chunk("a"), chunk("a")]
     building = ContextBuilding(ScriptedRetrieval(chunk("never")), WordCounter(), 100)
-    built = await building.build("", POLICY, given_chunks, "")
+    built = await building.build("acme", "", POLICY, given_chunks, "")
     assert built.chunks == tuple(given_chunks)
     assert built.text == lay_out(given_chunks)
 
 
 async def test_without_a_budget_nothing_is_counted():
     counter = WordCounter()
-    built = await ContextBuilding(ScriptedRetrieval(chunk("a")), counter, 0).build("a b", POLICY, [], "")
+    built = await ContextBuilding(ScriptedRetrieval(chunk("a")), counter, 0).build("acme", "a b", POLICY, [], "")
     assert (built.token_count, counter.calls, built.coverage) == (0, 0, 0.5)
 
 
 async def test_negative_budget_is_refused():
     with pytest.raises(InvalidRequest, match="max_tokens"):
         await ContextBuilding(ScriptedRetrieval(), WordCounter(), 0).build(
-            "q", RetrievalPolicy("docs", max_tokens=-1), [], ""
+            "acme", "q", RetrievalPolicy("docs", max_tokens=-1), [], ""
         )
 
 
@@ -71,7 +71,7 @@ async def test_the_longest_prefix_that_fits_is_kept(sizes, budget):
     chunks = [chunk("w " * size, str(number)) for number, size in enumerate(sizes)]
     counter = WordCounter()
     policy = RetrievalPolicy("docs", max_tokens=budget)
-    built = await ContextBuilding(ScriptedRetrieval(*chunks), counter, 5).build("w", policy, [], "")
+    built = await ContextBuilding(ScriptedRetrieval(*chunks), counter, 5).build("acme", "w", policy, [], "")
     counts = [(await counter.count("", [lay_out(chunks[:kept])]))[0] for kept in range(1, len(chunks) + 1)]
     fitting = [kept for kept, tokens in enumerate(counts, 1) if tokens <= budget]
     assert len(built.chunks) == (max(fitting) if fitting else 0)
@@ -87,7 +87,7 @@ async def test_a_wrong_estimate_costs_few_counts():
 
     counter = Misleading()
     chunks = [chunk("a\n" * 9, str(number)) for number in range(1000)]
-    built = await ContextBuilding(ScriptedRetrieval(), counter, 1000).build("a", POLICY, chunks, "")
+    built = await ContextBuilding(ScriptedRetrieval(), counter, 1000).build("acme", "a", POLICY, chunks, "")
     assert built.token_count <= 1000
     assert len(built.chunks) == pytest.approx(100, abs=2)
     assert counter.calls <= 14
@@ -100,4 +100,4 @@ async def test_chunks_that_are_given_are_looked_at():
         chunk("x" * 100_001),
     ):
         with pytest.raises(InvalidRequest, match=r"chunks\[0\]"):
-            await ContextBuilding(ScriptedRetrieval(), WordCounter(), 10).build("q", POLICY, [given_chunk], "")
+            await ContextBuilding(ScriptedRetrieval(), WordCounter(), 10).build("acme", "q", POLICY, [given_chunk], "")

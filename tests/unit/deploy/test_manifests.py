@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from pagantic_common.domain.defaults import PORTS
-from pagantic_common.settings import ServiceSettings
+from pagantic_common.settings import InnerSettings, ServiceSettings
 from pagantic_common.telemetry.names import LIVENESS, READINESS
 
 FOLDER = Path(__file__).parents[3] / "deploy" / "kubernetes"
@@ -60,7 +60,7 @@ def environment_of(area):
 @pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
 def test_every_manifest_is_valid_and_has_no_unknown_field(path):
     for document in documents(path):
-        if not path.stem.endswith("-patch"):
+        if not path.stem.endswith("-patch") and not document["apiVersion"].startswith("cert-manager.io/"):
             kubernetes_validate.validate(document, KUBERNETES, strict=True)
 
 
@@ -74,7 +74,7 @@ def test_validation_finds_a_misspelt_field():
 @pytest.mark.parametrize("path", KUSTOMIZATIONS, ids=lambda path: path.parent.name)
 def test_kustomization_lists_every_file_beside_it(path):
     (content,) = documents(path)
-    listed = content["resources"] + [patch["path"] for patch in content.get("patches", [])]
+    listed = content["resources"] + [patch["path"] for patch in content.get("patches", []) if "path" in patch]
     assert all((path.parent / name).exists() for name in listed)
     beside = {file.name for file in path.parent.glob("*.yaml")} - {"kustomization.yaml"}
     assert beside == {name for name in listed if not name.startswith("..")}
@@ -236,3 +236,51 @@ def test_overlay_patches_what_the_base_has():
             for entry in container["env"]:
                 prefix = f"PAGANTIC_{patch['metadata']['name'].upper()}_"
                 assert entry["name"].removeprefix(prefix).lower() in fields
+
+
+# ---- overlays/tls
+
+
+TLS = FOLDER / "overlays" / "tls"
+
+
+def certificates():
+    found = [document for document in documents(TLS / "certificates.yaml") if document["kind"] == "Certificate"]
+    return {document["metadata"]["name"]: document["spec"] for document in found}
+
+
+def tls_patches():
+    """Return the operations on every Deployment, and those on each of them."""
+    (content,) = documents(TLS / "kustomization.yaml")
+    patches = [patch for patch in content["patches"] if "patch" in patch]
+    by_name = {patch["target"].get("name", ""): yaml.safe_load(patch["patch"]) for patch in patches}
+    return by_name.pop(""), by_name
+
+
+@pytest.mark.parametrize("area", AREAS)
+def test_every_service_has_a_certificate_under_the_name_that_it_is_called_by(area):
+    certificate = certificates()[f"{area}-tls"]
+    assert area in certificate["dnsNames"]
+    assert certificate["uris"] == [InnerSettings.model_fields["spiffe_prefix"].default + area]
+    assert {"server auth", "client auth"} <= set(certificate["usages"])
+    (volume,) = tls_patches()[1][area]
+    assert volume["value"]["secret"]["secretName"] == certificate["secretName"]
+
+
+def test_every_service_finds_its_certificate_where_it_is_mounted(monkeypatch):
+    for_all, by_name = tls_patches()
+    assert sorted(by_name) == AREAS
+    *variables, mount = (operation["value"] for operation in for_all)
+    assert {operation["path"].rpartition("/")[0] for operation in for_all[:-1]} == {
+        "/spec/template/spec/containers/0/env"
+    }
+    for variable in variables:
+        monkeypatch.setenv(variable["name"], variable["value"])
+    settings = settings_of("inference")()
+    assert settings.tls == "files"
+    for path, name in (
+        (settings.tls_cert_file, "tls.crt"),
+        (settings.tls_key_file, "tls.key"),
+        (settings.tls_ca_file, "ca.crt"),
+    ):
+        assert path == Path(mount["mountPath"]) / name

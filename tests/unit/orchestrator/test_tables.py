@@ -164,6 +164,8 @@ FAILURES = {
         "AUTH_INVALID": False,
         "AUTH_EXPIRED": False,
         "AUTH_DENIED": False,
+        "AUTH_POLICY": False,
+        "QUOTA_RATE": True,
         "QUOTA_CONCURRENCY": True,
         "QUOTA_BUDGET": False,
     },

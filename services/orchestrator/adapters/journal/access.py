@@ -23,9 +23,9 @@ class JournalAccess:
     def __init__(self, url: str, owner: str) -> None:
         self._url = check_url(url)
         self._owner = owner
-        dialect = self._url.get_dialect()()
-        self._insert: Any = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}[dialect.name]
-        self._writes = Writes(owner, dialect)
+        self._dialect = self._url.get_dialect()()
+        self._insert: Any = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}[self._dialect.name]
+        self._writes = Writes(owner, self._dialect)
         self._reading = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal-reader")
         self._is_open = False
         self._engine: Engine

@@ -28,6 +28,7 @@ from sqlalchemy import (
 )
 
 from pagantic_common.domain.errors import PreconditionFailed
+from services.orchestrator.adapters.journal.sealing import SealedBytes, SealedText
 
 TABLES = MetaData()
 # SQLite autoincrements only a column of exactly this type.
@@ -49,8 +50,8 @@ executions = Table(
     Column("fingerprint", Text, nullable=False),
     Column("total_steps", Integer, nullable=False),
     Column("last_step", Text, nullable=False),
-    Column("last_error", LargeBinary),
-    Column("response", LargeBinary),
+    Column("last_error", SealedBytes("executions.last_error")),
+    Column("response", SealedBytes("executions.response")),
     Column("interrupted", Integer, nullable=False, server_default="0"),
     Column("interrupted_at", Double),
     Column("owner", Text, nullable=False, server_default=""),
@@ -74,7 +75,7 @@ events = Table(
     Column("tenant", Text, primary_key=True),
     Column("request_id", Text, primary_key=True),
     Column("sequence", Integer, primary_key=True),
-    Column("event", LargeBinary, nullable=False),
+    Column("event", SealedBytes("events.event"), nullable=False),
     sqlite_with_rowid=False,
 )
 entries = Table(
@@ -83,7 +84,7 @@ entries = Table(
     Column("tenant", Text, primary_key=True),
     Column("request_id", Text, primary_key=True),
     Column("position", Integer, primary_key=True),
-    Column("entry", LargeBinary, nullable=False),
+    Column("entry", SealedBytes("entries.entry"), nullable=False),
     sqlite_with_rowid=False,
 )
 sessions = Table(
@@ -102,7 +103,7 @@ messages = Table(
     Column("tenant", Text, primary_key=True),
     Column("session_id", Text, primary_key=True),
     Column("position", Integer, primary_key=True),
-    Column("message", LargeBinary, nullable=False),
+    Column("message", SealedBytes("messages.message"), nullable=False),
     sqlite_with_rowid=False,
 )
 session_state = Table(
@@ -111,7 +112,7 @@ session_state = Table(
     Column("tenant", Text, primary_key=True),
     Column("session_id", Text, primary_key=True),
     Column("key", Text, primary_key=True),
-    Column("value_json", Text, nullable=False),
+    Column("value_json", SealedText("session_state.value_json"), nullable=False),
     sqlite_with_rowid=False,
 )
 summaries = Table(
@@ -120,7 +121,7 @@ summaries = Table(
     Column("tenant", Text, primary_key=True),
     Column("session_id", Text, primary_key=True),
     Column("message_count", Integer, nullable=False),
-    Column("text", Text, nullable=False),
+    Column("text", SealedText("summaries.text"), nullable=False),
 )
 turns = Table(
     "turns",
@@ -174,6 +175,26 @@ budgets = Table(
     Column("granted_tokens", BigInteger, nullable=False),
     Column("granted_micro_usd", BigInteger, nullable=False),
     Column("made_at", Double, nullable=False),
+)
+audit_records = Table(
+    "audit_records",
+    TABLES,
+    Column("owner", Text, primary_key=True),
+    Column("position", BigInteger, primary_key=True),
+    Column("at_us", BigInteger, nullable=False),
+    Column("tenant", Text, nullable=False),
+    Column("subject", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("key_id", Text, nullable=False),
+    Column("method", Text, nullable=False),
+    Column("resource", Text, nullable=False),
+    Column("request_id", Text, nullable=False),
+    Column("decision", Text, nullable=False),
+    Column("code", Text, nullable=False),
+    Column("previous", LargeBinary, nullable=False),
+    Column("digest", LargeBinary, nullable=False),
+    Index("audit_records_by_tenant", "tenant", "owner", "position"),
+    sqlite_with_rowid=False,
 )
 
 

@@ -1,34 +1,39 @@
 """The journal in a database: a SQLite file of one orchestrator, or a PostgreSQL database that several share.
 
-It has six threads: a writer, which writes in groups, a reader, one that looks up keys, one for budgets, one for the
-owner's heartbeats, and the purger.
+It has seven threads: a writer, which writes in groups, a reader, one that looks up keys, one for budgets, one that
+lists the audit, one for the owner's heartbeats, and the purger.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from threading import Lock
+
+from sqlalchemy.event import listen
 
 from pagantic_common.domain.errors import Unavailable
 from services.orchestrator.adapters.journal.conversations import SqlConversations
 from services.orchestrator.adapters.journal.database import OwnerLock, open_engine, translating_errors
 from services.orchestrator.adapters.journal.executions import SqlExecutions
 from services.orchestrator.adapters.journal.group_commit import GroupCommit
+from services.orchestrator.adapters.journal.identity.audit import SqlAudit
 from services.orchestrator.adapters.journal.identity.budgets import SqlBudgets
 from services.orchestrator.adapters.journal.identity.keys import SqlKeys
+from services.orchestrator.adapters.journal.identity.usage import SqlUsage
 from services.orchestrator.adapters.journal.ownership import SqlOwnership
 from services.orchestrator.adapters.journal.schema import migrate
+from services.orchestrator.adapters.journal.sealing import Sealing, set_sealing
 from services.orchestrator.adapters.journal.upkeep.purge import Purger
 from services.orchestrator.adapters.journal.upkeep.space import JournalSpace
-from services.orchestrator.adapters.journal.usage import SqlUsage
 from services.orchestrator.ports.journal import Durability
 
 _OPENING = Lock()  # Alembic has one context per process, and a new SQLite file can switch to WAL only once
 
 
-class SqlJournal(SqlExecutions, SqlOwnership, SqlConversations, SqlUsage, SqlKeys, SqlBudgets):
+class SqlJournal(SqlExecutions, SqlOwnership, SqlConversations, SqlUsage, SqlKeys, SqlBudgets, SqlAudit):
     """The journal of one owner. Opening it interrupts the executions that this owner ran before."""
 
     def __init__(
@@ -38,12 +43,19 @@ class SqlJournal(SqlExecutions, SqlOwnership, SqlConversations, SqlUsage, SqlKey
         owner: str = "local",
         retention_s: float = 86_400.0,
         session_retention_s: float = 0.0,
+        audit_retention_s: float = math.inf,
+        audit_key: bytes = b"",
         durability: Durability = Durability.POWER,
+        sealing: Sealing | None = None,
     ) -> None:
         super().__init__(url, owner)
+        self._sealing = sealing or Sealing()
+        set_sealing(self._dialect, self._sealing)
         self._durability = durability
         self._retention_s = retention_s
         self._session_retention_s = session_retention_s
+        self._audit_retention_s = audit_retention_s
+        self.audit_key = audit_key
         self._stack = contextlib.ExitStack()
         self.space: JournalSpace
 
@@ -54,7 +66,7 @@ class SqlJournal(SqlExecutions, SqlOwnership, SqlConversations, SqlUsage, SqlKey
         """
         await asyncio.get_running_loop().run_in_executor(self._reading, self._open)
         self._group = GroupCommit(self._engine, self._writes)
-        self._purger = Purger(self._engine, self._retention_s, self._session_retention_s)
+        self._purger = Purger(self._engine, self._retention_s, self._session_retention_s, self._audit_retention_s)
         self.space = JournalSpace(self._engine)
         self._purger.start(self.space.ask)
         self._is_open = True
@@ -72,11 +84,15 @@ class SqlJournal(SqlExecutions, SqlOwnership, SqlConversations, SqlUsage, SqlKey
         self._reading.shutdown()
         self._looking.shutdown()
         self._spending.shutdown()
+        self._listing.shutdown()
         self._stack.close()
 
     def _open(self) -> None:
         with translating_errors(), contextlib.ExitStack() as stack:
             self._engine = open_engine(self._url, self._durability)
+            set_sealing(self._engine.dialect, self._sealing)
+            for event in ("rollback", "rollback_savepoint"):
+                listen(self._engine, event, self._forget_head)
             stack.callback(self._engine.dispose)
             stack.callback(OwnerLock(self._engine, self._owner).release)
             with _OPENING, self._engine.begin() as db:

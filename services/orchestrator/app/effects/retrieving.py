@@ -13,7 +13,6 @@ from services.orchestrator.core.conversation.retrieval import retrieval_confiden
 from services.orchestrator.core.execution import events
 from services.orchestrator.core.model.request import Request
 from services.orchestrator.core.model.response_warning import ResponseWarning
-from services.orchestrator.core.model.retrieval import check_collection
 from services.orchestrator.ports.services import BuiltContext
 
 
@@ -39,7 +38,6 @@ async def retrieve(request: Request, history: tuple[Message, ...], scope: RunSco
     built = BuiltContext(None)
     failed: PaganticError | None = None
     try:
-        check_collection(request.tenant, policy.collection)
         built = await scope.services.context.build(query, policy, request.hints.model)
     except PaganticError as error:
         failed = error

@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pagantic_common.domain.calls.principal import DEFAULT_TENANT
-from pagantic_common.domain.errors import InvalidRequest
-
 
 class Retriever(StrEnum):
     """A way to find chunks. The values are stored in journals: do not change them."""
@@ -34,9 +31,3 @@ class ContextPolicy:
     includes_tools: bool = False
     includes_schema: bool = False
     is_required: bool = False
-
-
-def check_collection(tenant: str, collection: str) -> None:
-    """Raise InvalidRequest for a collection that a tenant does not have: so far all belong to the default tenant."""
-    if tenant != DEFAULT_TENANT:
-        raise InvalidRequest(f"no collection is named {collection!r}")

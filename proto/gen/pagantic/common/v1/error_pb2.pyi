@@ -151,6 +151,10 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     """The credentials were valid and have expired. Get new ones."""
     ERROR_CODE_AUTH_DENIED: _ErrorCode.ValueType  # 803
     """The caller is known and may not do this; the message names the scope that it lacks."""
+    ERROR_CODE_AUTH_POLICY: _ErrorCode.ValueType  # 804
+    """A policy of the operator denies the caller's tenant a model or a collection; the message names the policy."""
+    ERROR_CODE_QUOTA_RATE: _ErrorCode.ValueType  # 810
+    """The caller or its tenant makes more calls in a time than it may. Retry after the delay in RetryInfo."""
     ERROR_CODE_QUOTA_CONCURRENCY: _ErrorCode.ValueType  # 811
     """The caller's tenant runs as many executions as it may. Retry after the delay in RetryInfo."""
     ERROR_CODE_QUOTA_BUDGET: _ErrorCode.ValueType  # 812
@@ -237,6 +241,10 @@ ERROR_CODE_AUTH_EXPIRED: ErrorCode.ValueType  # 802
 """The credentials were valid and have expired. Get new ones."""
 ERROR_CODE_AUTH_DENIED: ErrorCode.ValueType  # 803
 """The caller is known and may not do this; the message names the scope that it lacks."""
+ERROR_CODE_AUTH_POLICY: ErrorCode.ValueType  # 804
+"""A policy of the operator denies the caller's tenant a model or a collection; the message names the policy."""
+ERROR_CODE_QUOTA_RATE: ErrorCode.ValueType  # 810
+"""The caller or its tenant makes more calls in a time than it may. Retry after the delay in RetryInfo."""
 ERROR_CODE_QUOTA_CONCURRENCY: ErrorCode.ValueType  # 811
 """The caller's tenant runs as many executions as it may. Retry after the delay in RetryInfo."""
 ERROR_CODE_QUOTA_BUDGET: ErrorCode.ValueType  # 812

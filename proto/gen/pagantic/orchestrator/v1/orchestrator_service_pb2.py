@@ -23,6 +23,7 @@ _sym_db = _symbol_database.Default()
 
 
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
+from pagantic.orchestrator.v1 import audit_pb2 as pagantic_dot_orchestrator_dot_v1_dot_audit__pb2
 from pagantic.orchestrator.v1 import budget_pb2 as pagantic_dot_orchestrator_dot_v1_dot_budget__pb2
 from pagantic.orchestrator.v1 import event_pb2 as pagantic_dot_orchestrator_dot_v1_dot_event__pb2
 from pagantic.orchestrator.v1 import execution_pb2 as pagantic_dot_orchestrator_dot_v1_dot_execution__pb2
@@ -32,7 +33,7 @@ from pagantic.orchestrator.v1 import session_pb2 as pagantic_dot_orchestrator_do
 from pagantic.orchestrator.v1 import usage_total_pb2 as pagantic_dot_orchestrator_dot_v1_dot_usage__total__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n3pagantic/orchestrator/v1/orchestrator_service.proto\x12\x18pagantic.orchestrator.v1\x1a\x1egoogle/protobuf/duration.proto\x1a%pagantic/orchestrator/v1/budget.proto\x1a$pagantic/orchestrator/v1/event.proto\x1a(pagantic/orchestrator/v1/execution.proto\x1a\"pagantic/orchestrator/v1/key.proto\x1a#pagantic/orchestrator/v1/plan.proto\x1a&pagantic/orchestrator/v1/session.proto\x1a*pagantic/orchestrator/v1/usage_total.proto\",\n\x16\x43\x61ncelExecutionRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"R\n\x17\x43\x61ncelExecutionResponse\x12\x37\n\x05state\x18\x01 \x01(\x0e\x32(.pagantic.orchestrator.v1.LifecycleState\")\n\x13GetExecutionRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"N\n\x14GetExecutionResponse\x12\x36\n\texecution\x18\x01 \x01(\x0b\x32#.pagantic.orchestrator.v1.Execution\",\n\x16ResumeExecutionRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"R\n\x17ResumeExecutionResponse\x12\x37\n\x05state\x18\x01 \x01(\x0e\x32(.pagantic.orchestrator.v1.LifecycleState\"\x8b\x01\n\x15ListExecutionsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x12\n\nsession_id\x18\x03 \x01(\t\x12\x37\n\x05state\x18\x04 \x01(\x0e\x32(.pagantic.orchestrator.v1.LifecycleState\"j\n\x16ListExecutionsResponse\x12\x37\n\nexecutions\x18\x01 \x03(\x0b\x32#.pagantic.orchestrator.v1.Execution\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"T\n\x12GetTimelineRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x16\n\x0e\x61\x66ter_sequence\x18\x02 \x01(\x03\x12\x12\n\nmax_events\x18\x03 \x01(\x05\"l\n\x13GetTimelineResponse\x12\x38\n\x06\x65vents\x18\x01 \x03(\x0b\x32(.pagantic.orchestrator.v1.ExecutionEvent\x12\x1b\n\x13next_after_sequence\x18\x02 \x01(\x03\"M\n\x11\x43reatePlanRequest\x12\x38\n\x07request\x18\x01 \x01(\x0b\x32\'.pagantic.orchestrator.v1.SystemRequest\"K\n\x12\x43reatePlanResponse\x12\x35\n\x04plan\x18\x01 \x01(\x0b\x32\'.pagantic.orchestrator.v1.ExecutionPlan\"V\n\x11GetSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x14\n\x0cmax_messages\x18\x02 \x01(\x05\x12\x17\n\x0f\x62\x65\x66ore_position\x18\x03 \x01(\x05\"H\n\x12GetSessionResponse\x12\x32\n\x07session\x18\x01 \x01(\x0b\x32!.pagantic.orchestrator.v1.Session\"<\n\x13ListSessionsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"d\n\x14ListSessionsResponse\x12\x33\n\x08sessions\x18\x01 \x03(\x0b\x32!.pagantic.orchestrator.v1.Session\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xc5\x01\n\x14UpdateSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12Q\n\nstate_json\x18\x02 \x03(\x0b\x32=.pagantic.orchestrator.v1.UpdateSessionRequest.StateJsonEntry\x12\x14\n\x0cremoved_keys\x18\x03 \x03(\t\x1a\x30\n\x0eStateJsonEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"K\n\x15UpdateSessionResponse\x12\x32\n\x07session\x18\x01 \x01(\x0b\x32!.pagantic.orchestrator.v1.Session\"*\n\x14\x44\x65leteSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"\x17\n\x15\x44\x65leteSessionResponse\"[\n\x0fGetUsageRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"a\n\x10GetUsageResponse\x12\x34\n\x06totals\x18\x01 \x03(\x0b\x32$.pagantic.orchestrator.v1.UsageTotal\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x94\x01\n\x10\x43reateKeyRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x0f\n\x07subject\x18\x02 \x01(\t\x12\x32\n\x06scopes\x18\x03 \x03(\x0e\x32\".pagantic.orchestrator.v1.KeyScope\x12+\n\x08lifetime\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"M\n\x11\x43reateKeyResponse\x12*\n\x03key\x18\x01 \x01(\x0b\x32\x1d.pagantic.orchestrator.v1.Key\x12\x0c\n\x04text\x18\x02 \x01(\t\"H\n\x0fListKeysRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"X\n\x10ListKeysResponse\x12+\n\x04keys\x18\x01 \x03(\x0b\x32\x1d.pagantic.orchestrator.v1.Key\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\"\n\x10RevokeKeyRequest\x12\x0e\n\x06key_id\x18\x01 \x01(\t\"?\n\x11RevokeKeyResponse\x12*\n\x03key\x18\x01 \x01(\x0b\x32\x1d.pagantic.orchestrator.v1.Key\"\xae\x01\n\x10SetBudgetRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x36\n\x06period\x18\x02 \x01(\x0e\x32&.pagantic.orchestrator.v1.BudgetPeriod\x12\x17\n\nmax_tokens\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x19\n\x0cmax_cost_usd\x18\x04 \x01(\x01H\x01\x88\x01\x01\x42\r\n\x0b_max_tokensB\x0f\n\r_max_cost_usd\"E\n\x11SetBudgetResponse\x12\x30\n\x06\x62udget\x18\x01 \x01(\x0b\x32 .pagantic.orchestrator.v1.Budget\"\x12\n\x10GetBudgetRequest\"E\n\x11GetBudgetResponse\x12\x30\n\x06\x62udget\x18\x01 \x01(\x0b\x32 .pagantic.orchestrator.v1.Budget\";\n\x12ListBudgetsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"a\n\x13ListBudgetsResponse\x12\x31\n\x07\x62udgets\x18\x01 \x03(\x0b\x32 .pagantic.orchestrator.v1.Budget\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t2\x88\x10\n\x13OrchestratorService\x12\\\n\x07\x45xecute\x12\'.pagantic.orchestrator.v1.SystemRequest\x1a(.pagantic.orchestrator.v1.SystemResponse\x12\x64\n\rExecuteStream\x12\'.pagantic.orchestrator.v1.SystemRequest\x1a(.pagantic.orchestrator.v1.ExecutionEvent0\x01\x12v\n\x0f\x43\x61ncelExecution\x12\x30.pagantic.orchestrator.v1.CancelExecutionRequest\x1a\x31.pagantic.orchestrator.v1.CancelExecutionResponse\x12m\n\x0cGetExecution\x12-.pagantic.orchestrator.v1.GetExecutionRequest\x1a..pagantic.orchestrator.v1.GetExecutionResponse\x12s\n\x0eListExecutions\x12/.pagantic.orchestrator.v1.ListExecutionsRequest\x1a\x30.pagantic.orchestrator.v1.ListExecutionsResponse\x12j\n\x0bGetTimeline\x12,.pagantic.orchestrator.v1.GetTimelineRequest\x1a-.pagantic.orchestrator.v1.GetTimelineResponse\x12v\n\x0fResumeExecution\x12\x30.pagantic.orchestrator.v1.ResumeExecutionRequest\x1a\x31.pagantic.orchestrator.v1.ResumeExecutionResponse\x12g\n\nCreatePlan\x12+.pagantic.orchestrator.v1.CreatePlanRequest\x1a,.pagantic.orchestrator.v1.CreatePlanResponse\x12g\n\nGetSession\x12+.pagantic.orchestrator.v1.GetSessionRequest\x1a,.pagantic.orchestrator.v1.GetSessionResponse\x12m\n\x0cListSessions\x12-.pagantic.orchestrator.v1.ListSessionsRequest\x1a..pagantic.orchestrator.v1.ListSessionsResponse\x12p\n\rUpdateSession\x12..pagantic.orchestrator.v1.UpdateSessionRequest\x1a/.pagantic.orchestrator.v1.UpdateSessionResponse\x12p\n\rDeleteSession\x12..pagantic.orchestrator.v1.DeleteSessionRequest\x1a/.pagantic.orchestrator.v1.DeleteSessionResponse\x12\x61\n\x08GetUsage\x12).pagantic.orchestrator.v1.GetUsageRequest\x1a*.pagantic.orchestrator.v1.GetUsageResponse\x12\x64\n\tCreateKey\x12*.pagantic.orchestrator.v1.CreateKeyRequest\x1a+.pagantic.orchestrator.v1.CreateKeyResponse\x12\x61\n\x08ListKeys\x12).pagantic.orchestrator.v1.ListKeysRequest\x1a*.pagantic.orchestrator.v1.ListKeysResponse\x12\x64\n\tRevokeKey\x12*.pagantic.orchestrator.v1.RevokeKeyRequest\x1a+.pagantic.orchestrator.v1.RevokeKeyResponse\x12\x64\n\tSetBudget\x12*.pagantic.orchestrator.v1.SetBudgetRequest\x1a+.pagantic.orchestrator.v1.SetBudgetResponse\x12\x64\n\tGetBudget\x12*.pagantic.orchestrator.v1.GetBudgetRequest\x1a+.pagantic.orchestrator.v1.GetBudgetResponse\x12j\n\x0bListBudgets\x12,.pagantic.orchestrator.v1.ListBudgetsRequest\x1a-.pagantic.orchestrator.v1.ListBudgetsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n3pagantic/orchestrator/v1/orchestrator_service.proto\x12\x18pagantic.orchestrator.v1\x1a\x1egoogle/protobuf/duration.proto\x1a$pagantic/orchestrator/v1/audit.proto\x1a%pagantic/orchestrator/v1/budget.proto\x1a$pagantic/orchestrator/v1/event.proto\x1a(pagantic/orchestrator/v1/execution.proto\x1a\"pagantic/orchestrator/v1/key.proto\x1a#pagantic/orchestrator/v1/plan.proto\x1a&pagantic/orchestrator/v1/session.proto\x1a*pagantic/orchestrator/v1/usage_total.proto\",\n\x16\x43\x61ncelExecutionRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"R\n\x17\x43\x61ncelExecutionResponse\x12\x37\n\x05state\x18\x01 \x01(\x0e\x32(.pagantic.orchestrator.v1.LifecycleState\")\n\x13GetExecutionRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"N\n\x14GetExecutionResponse\x12\x36\n\texecution\x18\x01 \x01(\x0b\x32#.pagantic.orchestrator.v1.Execution\",\n\x16ResumeExecutionRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"R\n\x17ResumeExecutionResponse\x12\x37\n\x05state\x18\x01 \x01(\x0e\x32(.pagantic.orchestrator.v1.LifecycleState\"\x8b\x01\n\x15ListExecutionsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x12\n\nsession_id\x18\x03 \x01(\t\x12\x37\n\x05state\x18\x04 \x01(\x0e\x32(.pagantic.orchestrator.v1.LifecycleState\"j\n\x16ListExecutionsResponse\x12\x37\n\nexecutions\x18\x01 \x03(\x0b\x32#.pagantic.orchestrator.v1.Execution\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"T\n\x12GetTimelineRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x16\n\x0e\x61\x66ter_sequence\x18\x02 \x01(\x03\x12\x12\n\nmax_events\x18\x03 \x01(\x05\"l\n\x13GetTimelineResponse\x12\x38\n\x06\x65vents\x18\x01 \x03(\x0b\x32(.pagantic.orchestrator.v1.ExecutionEvent\x12\x1b\n\x13next_after_sequence\x18\x02 \x01(\x03\"M\n\x11\x43reatePlanRequest\x12\x38\n\x07request\x18\x01 \x01(\x0b\x32\'.pagantic.orchestrator.v1.SystemRequest\"K\n\x12\x43reatePlanResponse\x12\x35\n\x04plan\x18\x01 \x01(\x0b\x32\'.pagantic.orchestrator.v1.ExecutionPlan\"V\n\x11GetSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x14\n\x0cmax_messages\x18\x02 \x01(\x05\x12\x17\n\x0f\x62\x65\x66ore_position\x18\x03 \x01(\x05\"H\n\x12GetSessionResponse\x12\x32\n\x07session\x18\x01 \x01(\x0b\x32!.pagantic.orchestrator.v1.Session\"<\n\x13ListSessionsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"d\n\x14ListSessionsResponse\x12\x33\n\x08sessions\x18\x01 \x03(\x0b\x32!.pagantic.orchestrator.v1.Session\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xc5\x01\n\x14UpdateSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12Q\n\nstate_json\x18\x02 \x03(\x0b\x32=.pagantic.orchestrator.v1.UpdateSessionRequest.StateJsonEntry\x12\x14\n\x0cremoved_keys\x18\x03 \x03(\t\x1a\x30\n\x0eStateJsonEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"K\n\x15UpdateSessionResponse\x12\x32\n\x07session\x18\x01 \x01(\x0b\x32!.pagantic.orchestrator.v1.Session\"*\n\x14\x44\x65leteSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"\x17\n\x15\x44\x65leteSessionResponse\"[\n\x0fGetUsageRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"a\n\x10GetUsageResponse\x12\x34\n\x06totals\x18\x01 \x03(\x0b\x32$.pagantic.orchestrator.v1.UsageTotal\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x94\x01\n\x10\x43reateKeyRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x0f\n\x07subject\x18\x02 \x01(\t\x12\x32\n\x06scopes\x18\x03 \x03(\x0e\x32\".pagantic.orchestrator.v1.KeyScope\x12+\n\x08lifetime\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"M\n\x11\x43reateKeyResponse\x12*\n\x03key\x18\x01 \x01(\x0b\x32\x1d.pagantic.orchestrator.v1.Key\x12\x0c\n\x04text\x18\x02 \x01(\t\"H\n\x0fListKeysRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"X\n\x10ListKeysResponse\x12+\n\x04keys\x18\x01 \x03(\x0b\x32\x1d.pagantic.orchestrator.v1.Key\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\"\n\x10RevokeKeyRequest\x12\x0e\n\x06key_id\x18\x01 \x01(\t\"?\n\x11RevokeKeyResponse\x12*\n\x03key\x18\x01 \x01(\x0b\x32\x1d.pagantic.orchestrator.v1.Key\"\xae\x01\n\x10SetBudgetRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x36\n\x06period\x18\x02 \x01(\x0e\x32&.pagantic.orchestrator.v1.BudgetPeriod\x12\x17\n\nmax_tokens\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x19\n\x0cmax_cost_usd\x18\x04 \x01(\x01H\x01\x88\x01\x01\x42\r\n\x0b_max_tokensB\x0f\n\r_max_cost_usd\"E\n\x11SetBudgetResponse\x12\x30\n\x06\x62udget\x18\x01 \x01(\x0b\x32 .pagantic.orchestrator.v1.Budget\"\x12\n\x10GetBudgetRequest\"E\n\x11GetBudgetResponse\x12\x30\n\x06\x62udget\x18\x01 \x01(\x0b\x32 .pagantic.orchestrator.v1.Budget\";\n\x12ListBudgetsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"a\n\x13ListBudgetsResponse\x12\x31\n\x07\x62udgets\x18\x01 \x03(\x0b\x32 .pagantic.orchestrator.v1.Budget\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"P\n\x17ListAuditRecordsRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"k\n\x18ListAuditRecordsResponse\x12\x36\n\x07records\x18\x01 \x03(\x0b\x32%.pagantic.orchestrator.v1.AuditRecord\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t2\x83\x11\n\x13OrchestratorService\x12\\\n\x07\x45xecute\x12\'.pagantic.orchestrator.v1.SystemRequest\x1a(.pagantic.orchestrator.v1.SystemResponse\x12\x64\n\rExecuteStream\x12\'.pagantic.orchestrator.v1.SystemRequest\x1a(.pagantic.orchestrator.v1.ExecutionEvent0\x01\x12v\n\x0f\x43\x61ncelExecution\x12\x30.pagantic.orchestrator.v1.CancelExecutionRequest\x1a\x31.pagantic.orchestrator.v1.CancelExecutionResponse\x12m\n\x0cGetExecution\x12-.pagantic.orchestrator.v1.GetExecutionRequest\x1a..pagantic.orchestrator.v1.GetExecutionResponse\x12s\n\x0eListExecutions\x12/.pagantic.orchestrator.v1.ListExecutionsRequest\x1a\x30.pagantic.orchestrator.v1.ListExecutionsResponse\x12j\n\x0bGetTimeline\x12,.pagantic.orchestrator.v1.GetTimelineRequest\x1a-.pagantic.orchestrator.v1.GetTimelineResponse\x12v\n\x0fResumeExecution\x12\x30.pagantic.orchestrator.v1.ResumeExecutionRequest\x1a\x31.pagantic.orchestrator.v1.ResumeExecutionResponse\x12g\n\nCreatePlan\x12+.pagantic.orchestrator.v1.CreatePlanRequest\x1a,.pagantic.orchestrator.v1.CreatePlanResponse\x12g\n\nGetSession\x12+.pagantic.orchestrator.v1.GetSessionRequest\x1a,.pagantic.orchestrator.v1.GetSessionResponse\x12m\n\x0cListSessions\x12-.pagantic.orchestrator.v1.ListSessionsRequest\x1a..pagantic.orchestrator.v1.ListSessionsResponse\x12p\n\rUpdateSession\x12..pagantic.orchestrator.v1.UpdateSessionRequest\x1a/.pagantic.orchestrator.v1.UpdateSessionResponse\x12p\n\rDeleteSession\x12..pagantic.orchestrator.v1.DeleteSessionRequest\x1a/.pagantic.orchestrator.v1.DeleteSessionResponse\x12\x61\n\x08GetUsage\x12).pagantic.orchestrator.v1.GetUsageRequest\x1a*.pagantic.orchestrator.v1.GetUsageResponse\x12\x64\n\tCreateKey\x12*.pagantic.orchestrator.v1.CreateKeyRequest\x1a+.pagantic.orchestrator.v1.CreateKeyResponse\x12\x61\n\x08ListKeys\x12).pagantic.orchestrator.v1.ListKeysRequest\x1a*.pagantic.orchestrator.v1.ListKeysResponse\x12\x64\n\tRevokeKey\x12*.pagantic.orchestrator.v1.RevokeKeyRequest\x1a+.pagantic.orchestrator.v1.RevokeKeyResponse\x12\x64\n\tSetBudget\x12*.pagantic.orchestrator.v1.SetBudgetRequest\x1a+.pagantic.orchestrator.v1.SetBudgetResponse\x12\x64\n\tGetBudget\x12*.pagantic.orchestrator.v1.GetBudgetRequest\x1a+.pagantic.orchestrator.v1.GetBudgetResponse\x12j\n\x0bListBudgets\x12,.pagantic.orchestrator.v1.ListBudgetsRequest\x1a-.pagantic.orchestrator.v1.ListBudgetsResponse\x12y\n\x10ListAuditRecords\x12\x31.pagantic.orchestrator.v1.ListAuditRecordsRequest\x1a\x32.pagantic.orchestrator.v1.ListAuditRecordsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,76 +42,80 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_UPDATESESSIONREQUEST_STATEJSONENTRY']._loaded_options = None
   _globals['_UPDATESESSIONREQUEST_STATEJSONENTRY']._serialized_options = b'8\001'
-  _globals['_CANCELEXECUTIONREQUEST']._serialized_start=389
-  _globals['_CANCELEXECUTIONREQUEST']._serialized_end=433
-  _globals['_CANCELEXECUTIONRESPONSE']._serialized_start=435
-  _globals['_CANCELEXECUTIONRESPONSE']._serialized_end=517
-  _globals['_GETEXECUTIONREQUEST']._serialized_start=519
-  _globals['_GETEXECUTIONREQUEST']._serialized_end=560
-  _globals['_GETEXECUTIONRESPONSE']._serialized_start=562
-  _globals['_GETEXECUTIONRESPONSE']._serialized_end=640
-  _globals['_RESUMEEXECUTIONREQUEST']._serialized_start=642
-  _globals['_RESUMEEXECUTIONREQUEST']._serialized_end=686
-  _globals['_RESUMEEXECUTIONRESPONSE']._serialized_start=688
-  _globals['_RESUMEEXECUTIONRESPONSE']._serialized_end=770
-  _globals['_LISTEXECUTIONSREQUEST']._serialized_start=773
-  _globals['_LISTEXECUTIONSREQUEST']._serialized_end=912
-  _globals['_LISTEXECUTIONSRESPONSE']._serialized_start=914
-  _globals['_LISTEXECUTIONSRESPONSE']._serialized_end=1020
-  _globals['_GETTIMELINEREQUEST']._serialized_start=1022
-  _globals['_GETTIMELINEREQUEST']._serialized_end=1106
-  _globals['_GETTIMELINERESPONSE']._serialized_start=1108
-  _globals['_GETTIMELINERESPONSE']._serialized_end=1216
-  _globals['_CREATEPLANREQUEST']._serialized_start=1218
-  _globals['_CREATEPLANREQUEST']._serialized_end=1295
-  _globals['_CREATEPLANRESPONSE']._serialized_start=1297
-  _globals['_CREATEPLANRESPONSE']._serialized_end=1372
-  _globals['_GETSESSIONREQUEST']._serialized_start=1374
-  _globals['_GETSESSIONREQUEST']._serialized_end=1460
-  _globals['_GETSESSIONRESPONSE']._serialized_start=1462
-  _globals['_GETSESSIONRESPONSE']._serialized_end=1534
-  _globals['_LISTSESSIONSREQUEST']._serialized_start=1536
-  _globals['_LISTSESSIONSREQUEST']._serialized_end=1596
-  _globals['_LISTSESSIONSRESPONSE']._serialized_start=1598
-  _globals['_LISTSESSIONSRESPONSE']._serialized_end=1698
-  _globals['_UPDATESESSIONREQUEST']._serialized_start=1701
-  _globals['_UPDATESESSIONREQUEST']._serialized_end=1898
-  _globals['_UPDATESESSIONREQUEST_STATEJSONENTRY']._serialized_start=1850
-  _globals['_UPDATESESSIONREQUEST_STATEJSONENTRY']._serialized_end=1898
-  _globals['_UPDATESESSIONRESPONSE']._serialized_start=1900
-  _globals['_UPDATESESSIONRESPONSE']._serialized_end=1975
-  _globals['_DELETESESSIONREQUEST']._serialized_start=1977
-  _globals['_DELETESESSIONREQUEST']._serialized_end=2019
-  _globals['_DELETESESSIONRESPONSE']._serialized_start=2021
-  _globals['_DELETESESSIONRESPONSE']._serialized_end=2044
-  _globals['_GETUSAGEREQUEST']._serialized_start=2046
-  _globals['_GETUSAGEREQUEST']._serialized_end=2137
-  _globals['_GETUSAGERESPONSE']._serialized_start=2139
-  _globals['_GETUSAGERESPONSE']._serialized_end=2236
-  _globals['_CREATEKEYREQUEST']._serialized_start=2239
-  _globals['_CREATEKEYREQUEST']._serialized_end=2387
-  _globals['_CREATEKEYRESPONSE']._serialized_start=2389
-  _globals['_CREATEKEYRESPONSE']._serialized_end=2466
-  _globals['_LISTKEYSREQUEST']._serialized_start=2468
-  _globals['_LISTKEYSREQUEST']._serialized_end=2540
-  _globals['_LISTKEYSRESPONSE']._serialized_start=2542
-  _globals['_LISTKEYSRESPONSE']._serialized_end=2630
-  _globals['_REVOKEKEYREQUEST']._serialized_start=2632
-  _globals['_REVOKEKEYREQUEST']._serialized_end=2666
-  _globals['_REVOKEKEYRESPONSE']._serialized_start=2668
-  _globals['_REVOKEKEYRESPONSE']._serialized_end=2731
-  _globals['_SETBUDGETREQUEST']._serialized_start=2734
-  _globals['_SETBUDGETREQUEST']._serialized_end=2908
-  _globals['_SETBUDGETRESPONSE']._serialized_start=2910
-  _globals['_SETBUDGETRESPONSE']._serialized_end=2979
-  _globals['_GETBUDGETREQUEST']._serialized_start=2981
-  _globals['_GETBUDGETREQUEST']._serialized_end=2999
-  _globals['_GETBUDGETRESPONSE']._serialized_start=3001
-  _globals['_GETBUDGETRESPONSE']._serialized_end=3070
-  _globals['_LISTBUDGETSREQUEST']._serialized_start=3072
-  _globals['_LISTBUDGETSREQUEST']._serialized_end=3131
-  _globals['_LISTBUDGETSRESPONSE']._serialized_start=3133
-  _globals['_LISTBUDGETSRESPONSE']._serialized_end=3230
-  _globals['_ORCHESTRATORSERVICE']._serialized_start=3233
-  _globals['_ORCHESTRATORSERVICE']._serialized_end=5289
+  _globals['_CANCELEXECUTIONREQUEST']._serialized_start=427
+  _globals['_CANCELEXECUTIONREQUEST']._serialized_end=471
+  _globals['_CANCELEXECUTIONRESPONSE']._serialized_start=473
+  _globals['_CANCELEXECUTIONRESPONSE']._serialized_end=555
+  _globals['_GETEXECUTIONREQUEST']._serialized_start=557
+  _globals['_GETEXECUTIONREQUEST']._serialized_end=598
+  _globals['_GETEXECUTIONRESPONSE']._serialized_start=600
+  _globals['_GETEXECUTIONRESPONSE']._serialized_end=678
+  _globals['_RESUMEEXECUTIONREQUEST']._serialized_start=680
+  _globals['_RESUMEEXECUTIONREQUEST']._serialized_end=724
+  _globals['_RESUMEEXECUTIONRESPONSE']._serialized_start=726
+  _globals['_RESUMEEXECUTIONRESPONSE']._serialized_end=808
+  _globals['_LISTEXECUTIONSREQUEST']._serialized_start=811
+  _globals['_LISTEXECUTIONSREQUEST']._serialized_end=950
+  _globals['_LISTEXECUTIONSRESPONSE']._serialized_start=952
+  _globals['_LISTEXECUTIONSRESPONSE']._serialized_end=1058
+  _globals['_GETTIMELINEREQUEST']._serialized_start=1060
+  _globals['_GETTIMELINEREQUEST']._serialized_end=1144
+  _globals['_GETTIMELINERESPONSE']._serialized_start=1146
+  _globals['_GETTIMELINERESPONSE']._serialized_end=1254
+  _globals['_CREATEPLANREQUEST']._serialized_start=1256
+  _globals['_CREATEPLANREQUEST']._serialized_end=1333
+  _globals['_CREATEPLANRESPONSE']._serialized_start=1335
+  _globals['_CREATEPLANRESPONSE']._serialized_end=1410
+  _globals['_GETSESSIONREQUEST']._serialized_start=1412
+  _globals['_GETSESSIONREQUEST']._serialized_end=1498
+  _globals['_GETSESSIONRESPONSE']._serialized_start=1500
+  _globals['_GETSESSIONRESPONSE']._serialized_end=1572
+  _globals['_LISTSESSIONSREQUEST']._serialized_start=1574
+  _globals['_LISTSESSIONSREQUEST']._serialized_end=1634
+  _globals['_LISTSESSIONSRESPONSE']._serialized_start=1636
+  _globals['_LISTSESSIONSRESPONSE']._serialized_end=1736
+  _globals['_UPDATESESSIONREQUEST']._serialized_start=1739
+  _globals['_UPDATESESSIONREQUEST']._serialized_end=1936
+  _globals['_UPDATESESSIONREQUEST_STATEJSONENTRY']._serialized_start=1888
+  _globals['_UPDATESESSIONREQUEST_STATEJSONENTRY']._serialized_end=1936
+  _globals['_UPDATESESSIONRESPONSE']._serialized_start=1938
+  _globals['_UPDATESESSIONRESPONSE']._serialized_end=2013
+  _globals['_DELETESESSIONREQUEST']._serialized_start=2015
+  _globals['_DELETESESSIONREQUEST']._serialized_end=2057
+  _globals['_DELETESESSIONRESPONSE']._serialized_start=2059
+  _globals['_DELETESESSIONRESPONSE']._serialized_end=2082
+  _globals['_GETUSAGEREQUEST']._serialized_start=2084
+  _globals['_GETUSAGEREQUEST']._serialized_end=2175
+  _globals['_GETUSAGERESPONSE']._serialized_start=2177
+  _globals['_GETUSAGERESPONSE']._serialized_end=2274
+  _globals['_CREATEKEYREQUEST']._serialized_start=2277
+  _globals['_CREATEKEYREQUEST']._serialized_end=2425
+  _globals['_CREATEKEYRESPONSE']._serialized_start=2427
+  _globals['_CREATEKEYRESPONSE']._serialized_end=2504
+  _globals['_LISTKEYSREQUEST']._serialized_start=2506
+  _globals['_LISTKEYSREQUEST']._serialized_end=2578
+  _globals['_LISTKEYSRESPONSE']._serialized_start=2580
+  _globals['_LISTKEYSRESPONSE']._serialized_end=2668
+  _globals['_REVOKEKEYREQUEST']._serialized_start=2670
+  _globals['_REVOKEKEYREQUEST']._serialized_end=2704
+  _globals['_REVOKEKEYRESPONSE']._serialized_start=2706
+  _globals['_REVOKEKEYRESPONSE']._serialized_end=2769
+  _globals['_SETBUDGETREQUEST']._serialized_start=2772
+  _globals['_SETBUDGETREQUEST']._serialized_end=2946
+  _globals['_SETBUDGETRESPONSE']._serialized_start=2948
+  _globals['_SETBUDGETRESPONSE']._serialized_end=3017
+  _globals['_GETBUDGETREQUEST']._serialized_start=3019
+  _globals['_GETBUDGETREQUEST']._serialized_end=3037
+  _globals['_GETBUDGETRESPONSE']._serialized_start=3039
+  _globals['_GETBUDGETRESPONSE']._serialized_end=3108
+  _globals['_LISTBUDGETSREQUEST']._serialized_start=3110
+  _globals['_LISTBUDGETSREQUEST']._serialized_end=3169
+  _globals['_LISTBUDGETSRESPONSE']._serialized_start=3171
+  _globals['_LISTBUDGETSRESPONSE']._serialized_end=3268
+  _globals['_LISTAUDITRECORDSREQUEST']._serialized_start=3270
+  _globals['_LISTAUDITRECORDSREQUEST']._serialized_end=3350
+  _globals['_LISTAUDITRECORDSRESPONSE']._serialized_start=3352
+  _globals['_LISTAUDITRECORDSRESPONSE']._serialized_end=3459
+  _globals['_ORCHESTRATORSERVICE']._serialized_start=3462
+  _globals['_ORCHESTRATORSERVICE']._serialized_end=5641
 # @@protoc_insertion_point(module_scope)

@@ -87,6 +87,8 @@ class OrchestratorServiceStub:
     """Returns the budget of the caller's tenant. NOT_FOUND for none."""
     ListBudgets: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListBudgetsRequest, _orchestrator_service_pb2.ListBudgetsResponse]
     """Lists the budgets of all tenants, by tenant."""
+    ListAuditRecords: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListAuditRecordsRequest, _orchestrator_service_pb2.ListAuditRecordsResponse]
+    """Lists the records of the audit, by orchestrator and position. Empty where the audit is off."""
 
 @_typing.type_check_only
 class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
@@ -145,6 +147,8 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     """Returns the budget of the caller's tenant. NOT_FOUND for none."""
     ListBudgets: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListBudgetsRequest, _orchestrator_service_pb2.ListBudgetsResponse]  # type: ignore[assignment]
     """Lists the budgets of all tenants, by tenant."""
+    ListAuditRecords: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListAuditRecordsRequest, _orchestrator_service_pb2.ListAuditRecordsResponse]  # type: ignore[assignment]
+    """Lists the records of the audit, by orchestrator and position. Empty where the audit is off."""
 
 class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
     """The entry point of the system. A malformed request or overload is a gRPC status, and nothing is executed. After
@@ -314,5 +318,13 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_service_pb2.ListBudgetsResponse, _abc.Awaitable[_orchestrator_service_pb2.ListBudgetsResponse]]:
         """Lists the budgets of all tenants, by tenant."""
+
+    @_abc_1.abstractmethod
+    def ListAuditRecords(
+        self,
+        request: _orchestrator_service_pb2.ListAuditRecordsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_orchestrator_service_pb2.ListAuditRecordsResponse, _abc.Awaitable[_orchestrator_service_pb2.ListAuditRecordsResponse]]:
+        """Lists the records of the audit, by orchestrator and position. Empty where the audit is off."""
 
 def add_OrchestratorServiceServicer_to_server(servicer: OrchestratorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import takewhile
 
-from sqlalchemy import Connection, Engine, Select, and_, delete, select, text
+from sqlalchemy import Connection, Engine, Select, and_, delete, func, select, text
 
 from pagantic_common.telemetry.logging import get_logger
 from services.orchestrator.adapters.journal import schema as tables
@@ -27,15 +29,22 @@ log = get_logger(__name__)
 
 
 class Purger:
-    """Purges executions and conversations that are older than their retention, once a minute.
+    """Purges executions, conversations and records of the audit that are older than their retention, once a minute.
 
     After a failure it tries again soon, with half the batch. Without a retention, conversations stay.
     """
 
-    def __init__(self, engine: Engine, retention_s: float, session_retention_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        retention_s: float,
+        session_retention_s: float = 0.0,
+        audit_retention_s: float = math.inf,
+    ) -> None:
         self._engine = engine
         self._retention_s = retention_s
         self._session_retention_s = session_retention_s
+        self._audit_retention_s = audit_retention_s
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal-purger")
         self._task: asyncio.Task[None] | None = None
         self._at_once = PURGED_AT_ONCE
@@ -58,6 +67,9 @@ class Purger:
         if self._session_retention_s:
             oldest_s = now_s - self._session_retention_s
             await self._repeat(lambda db: forget_old_sessions(db, oldest_s, self._at_once))
+        if self._audit_retention_s < math.inf:
+            oldest_us = round((now_s - self._audit_retention_s) * 1_000_000)
+            await self._repeat(lambda db: forget_old_audit_records(db, oldest_us, self._at_once))
 
     async def forget_session(self, key: SessionKey) -> int:
         """Delete the executions of a conversation that do not run; returns their number."""
@@ -130,6 +142,28 @@ def forget_sessions(db: Connection, keys: Sequence[SessionKey]) -> int:
     for table in (tables.messages, tables.session_state, tables.summaries):
         db.execute(delete(table).where(among(table, keys)))
     return db.execute(delete(_sessions).where(among(_sessions, keys))).rowcount
+
+
+def forget_old_audit_records(db: Connection, oldest_us: int, limit: int) -> int:
+    """Delete the beginning of each chain up to a time, but its last record; returns how many records."""
+    records = tables.audit_records.c
+    count = 0
+    for owner in _chain_owners(db):
+        chain = select(records.position, records.at_us).where(records.owner == owner).order_by(records.position)
+        rows = db.execute(chain.limit(limit + 1)).all()
+        old = [row.position for row in takewhile(lambda row: row.at_us < oldest_us, rows[:limit])]
+        old = [position for position in old if position < rows[-1].position]
+        if old:
+            is_old = and_(records.owner == owner, records.position <= old[-1])
+            count += db.execute(delete(tables.audit_records).where(is_old)).rowcount
+    return count
+
+
+def _chain_owners(db: Connection) -> Iterator[str]:
+    """Yield the owners of chains, each by a look into the index: DISTINCT would read all of it."""
+    records, owner = tables.audit_records.c, ""
+    while (owner := db.execute(select(func.min(records.owner)).where(records.owner > owner)).scalar_one()) is not None:
+        yield owner
 
 
 def _executions_of(db: Connection, found: Select[tuple[str, str]]) -> list[ExecutionKey]:

@@ -20,7 +20,7 @@ from services.orchestrator.core.execution.progress import CallProgress
 from services.orchestrator.core.model.plan import Proposal, StepKind, Value, ValueKind
 from services.orchestrator.core.model.response import ToolCallRecord
 from services.orchestrator.core.model.response_warning import ResponseWarning
-from services.orchestrator.core.model.retrieval import ContextPolicy, check_collection
+from services.orchestrator.core.model.retrieval import ContextPolicy
 from services.orchestrator.core.plans.step_input import arguments_of, result_value, text_of, value_of
 from services.orchestrator.core.plans.step_rules import RETRIEVER_OF, RETRIEVERS
 from services.orchestrator.ports.services import CustomStep, Ranking
@@ -106,7 +106,6 @@ async def _run_retrieve(attempt: StepAttempt) -> StepDone:
         max_chunks=parameters.get("max_chunks", 0),
         min_score=parameters.get("min_score"),
     )
-    check_collection(attempt.plan.request.tenant, policy.collection)
     chunks = await scope.services.context.retrieve(_value_of(attempt).text, policy)
     await scope.recorder.emit(
         events.ContextRetrieved(policy.collection, len(chunks), 0),

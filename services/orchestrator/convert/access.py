@@ -1,4 +1,4 @@
-"""API keys <-> proto."""
+"""API keys <-> proto, and records of the audit."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ from datetime import UTC, datetime
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from pagantic.orchestrator.v1 import key_pb2
+from pagantic.orchestrator.v1 import audit_pb2, key_pb2
 from pagantic_common.codec.enums import EnumCodec
 from pagantic_common.codec.fields import encode_optional
 from pagantic_common.domain.calls.api_keys import StoredKey
+from pagantic_common.domain.calls.audit import AuditRecord, Decision
 from pagantic_common.domain.calls.principal import Scope
 from pagantic_common.domain.errors import InvalidRequest
 from services.orchestrator.convert.lifecycle import timestamp_to_proto
 
 _SCOPES = EnumCodec(key_pb2.KeyScope, Scope, "KEY_SCOPE_", unknown=None)
+_DECISIONS = EnumCodec(audit_pb2.AuditDecision, Decision, "AUDIT_DECISION_", unknown=None)
+MAX_TIME_US = 253_402_300_799_999_999  # the last moment that a Timestamp has
+_MEMBERS = {member.value: member for member in Decision}
 
 
 def scopes_from_proto(numbers: list[int]) -> frozenset[Scope]:
@@ -36,6 +40,28 @@ def key_to_proto(key: StoredKey) -> key_pb2.Key:
         expires_at=encode_optional(key.expires_at, _moment),
         revoked_at=encode_optional(key.revoked_at, _moment),
     )
+
+
+def audit_record_to_proto(record: AuditRecord) -> audit_pb2.AuditRecord:
+    """Encode a record."""
+    entry = record.entry
+    encoded = audit_pb2.AuditRecord(
+        orchestrator=record.owner,
+        position=record.position,
+        tenant=entry.tenant,
+        subject=entry.subject,
+        kind=entry.kind,
+        key_id=entry.key_id,
+        method=entry.method,
+        resource=entry.resource,
+        request_id=entry.request_id,
+        decision=_DECISIONS.to_proto(_MEMBERS.get(entry.decision)),
+        code=entry.code,
+        previous=record.previous,
+        digest=record.digest,
+    )
+    encoded.at.FromMicroseconds(min(max(entry.at_us, 0), MAX_TIME_US))  # one that was changed does not fit its digest
+    return encoded
 
 
 def _moment(seconds: float) -> Timestamp:

@@ -1,4 +1,4 @@
-"""The files of keys: the operator's own API keys, and the key that signs tenant tokens."""
+"""The files of keys: the operator's own API keys, and those that sign tenant tokens and key the audit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from pagantic_common.rpc.access.watched_file import WatchedFile
 from pagantic_common.rpc.peer import Credentials
 from pagantic_common.telemetry.logging import get_logger
 
-ADMIN_KEY_FILE = "ADMIN_KEY_FILE"
+ADMIN_KEY_FILE, AUDIT_KEY_FILE = "ADMIN_KEY_FILE", "AUDIT_KEY_FILE"
+MIN_AUDIT_KEY_BYTES = 16
 SUBJECT = "admin"
 
 log = get_logger(__name__)
@@ -36,6 +37,16 @@ def read_admin_keys(path: Path | None) -> Callable[[], Mapping[str, StoredKey]]:
     return file.content
 
 
+def read_audit_key(path: Path | None) -> bytes:
+    """Return the secret that keys the hashes of the audit; empty without a file.
+
+    It is read once: a chain has one key. Raises InvalidRequest for a file that cannot be used.
+    """
+    if path is None:
+        return b""
+    return WatchedFile(path, AUDIT_KEY_FILE, _parse_audit_key).content()
+
+
 def tenant_credentials(path: Path | None) -> Credentials:
     """Return what signs tenant tokens with the key of a file; without a file, calls have no token.
 
@@ -44,6 +55,13 @@ def tenant_credentials(path: Path | None) -> Credentials:
     if path is None:
         return lambda _name, _caller: ""
     return TenantTokens(read_signing_key(path)).credentials
+
+
+def _parse_audit_key(data: bytes) -> bytes:
+    key = data.strip()
+    if len(key) < MIN_AUDIT_KEY_BYTES:
+        raise InvalidRequest(f"has {len(key)} bytes: a secret has at least {MIN_AUDIT_KEY_BYTES}")
+    return key
 
 
 def _parse_api_keys(data: bytes) -> dict[str, StoredKey]:

@@ -1,0 +1,116 @@
+"""Audit records in a chain of hashes, so that a record that was changed, removed or inserted later is found.
+
+Each record's digest covers its own fields and the digest of the record before it, as in S. Haber and W. S. Stornetta,
+"How to time-stamp a digital document", 1991. With a secret key it is an HMAC (RFC 2104), which nobody can compute who
+has the database alone.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+START = bytes(32)  # what the first record of a chain follows
+
+
+class Decision(StrEnum):
+    """Whether a call was let in."""
+
+    ALLOWED = "allowed"
+    DENIED = "denied"
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """What a call wanted, of whom, and what was decided; never what it said.
+
+    Attributes:
+        at_us: When, in microseconds since 1970.
+        tenant: The caller's tenant; empty for an unknown caller.
+        subject: The caller's name.
+        kind: How the caller has shown who it is.
+        key_id: The API key that it used; empty for none.
+        method: The method, "Service/Method" without its package.
+        resource: What it wanted, such as "session talk"; empty where the method says it.
+        request_id: The id of the request; empty for a call that has none.
+        decision: Whether the call was let in, a Decision; as it is stored, so that a change of it is found.
+        code: The error code of a denial.
+    """
+
+    at_us: int
+    tenant: str
+    subject: str
+    kind: str
+    key_id: str
+    method: str
+    resource: str
+    request_id: str
+    decision: str
+    code: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRecord:
+    """An entry in the chain of one orchestrator.
+
+    Attributes:
+        owner: The orchestrator.
+        position: Its number in the chain, from 1 on.
+        entry: What happened.
+        previous: The digest of the record before it.
+        digest: Its own.
+    """
+
+    owner: str
+    position: int
+    entry: AuditEntry
+    previous: bytes
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A place in a chain that does not fit."""
+
+    owner: str
+    position: int
+    what: str
+
+
+def follow(owner: str, position: int, previous: bytes, entry: AuditEntry, key: bytes = b"") -> AuditRecord:
+    """Return the record that follows one with the digest `previous`."""
+    return AuditRecord(owner, position, entry, previous, digest_of(owner, position, previous, entry, key))
+
+
+def digest_of(owner: str, position: int, previous: bytes, entry: AuditEntry, key: bytes = b"") -> bytes:
+    """Return the digest of a record: SHA-256, keyed where there is a key."""
+    fields = [
+        *(owner, position, entry.at_us, entry.tenant, entry.subject, entry.kind, entry.key_id, entry.method),
+        *(entry.resource, entry.request_id, entry.decision, entry.code),
+    ]
+    return hmac.digest(key, previous + json.dumps(fields, separators=(",", ":")).encode(), "sha256")
+
+
+def find_problems(records: Iterable[AuditRecord], key: bytes = b"") -> Iterator[Problem]:
+    """Yield what does not fit in chains; `records` come by owner and position, each chain from any record on."""
+    last: AuditRecord | None = None
+    for record in records:
+        if last is None or record.owner != last.owner:
+            last = None
+        yield from _problems_of(record, last, key)
+        last = record
+
+
+def _problems_of(record: AuditRecord, last: AuditRecord | None, key: bytes) -> Iterator[Problem]:
+    expected = record.position if last is None else last.position + 1
+    if record.position != expected:
+        yield Problem(record.owner, expected, f"is missing: {record.position} comes next")
+    elif last is not None and record.previous != last.digest:
+        yield Problem(record.owner, record.position, "does not follow the record before it")
+    elif record.position == 1 and record.previous != START:
+        yield Problem(record.owner, record.position, "is not the beginning of a chain")
+    if record.digest != digest_of(record.owner, record.position, record.previous, record.entry, key):
+        yield Problem(record.owner, record.position, "was changed")

@@ -1,0 +1,44 @@
+"""What a service gives to the server that serves it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+import grpc
+
+from pagantic_common.rpc.access.gate import OPEN_TO_ALL, Door, Gate, Guard, Scopes
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """A servicer to add: its full service name, the function that adds it to a server, and the scope of each method.
+
+    Without a guard every caller may call everything.
+
+    The server calls `begin_drain` when no new calls will come, and `drain` shortly before the drain's time ends: it
+    ends running work, so that callers get an answer instead of a broken connection.
+    `wait_until_broken` returns the reason when the service can serve no more; then the process ends with status 70.
+    `why_not_ready` returns the reason why the service is not ready, or an empty text; a service without it is ready
+    once it listens.
+    """
+
+    service_name: str
+    add_to: Callable[[grpc.aio.Server], None]
+    scopes: Scopes
+    guard: Guard = OPEN_TO_ALL
+    begin_drain: Callable[[], None] | None = None
+    drain: Callable[[], Awaitable[None]] | None = None
+    wait_until_broken: Callable[[], Awaitable[str]] | None = None
+    why_not_ready: Callable[[], Awaitable[str]] | None = None
+
+
+def gate_of(registrations: Sequence[Registration]) -> Gate:
+    """Return who may call which method of a server."""
+    return Gate(
+        {
+            f"{one.service_name}/{method}": Door(scope, one.guard)
+            for one in registrations
+            for method, scope in one.scopes.items()
+        }
+    )

@@ -1,0 +1,87 @@
+"""How commands, probes and the Python client connect: in plain text, or with TLS by the same files as the services."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from pagantic_common.domain.defaults import is_loopback
+from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.rpc.channel import open_channel
+
+TLS, CA_FILE = "PAGANTIC_TLS", "PAGANTIC_TLS_CA_FILE"
+CERT_FILE, KEY_FILE = "PAGANTIC_TLS_CERT_FILE", "PAGANTIC_TLS_KEY_FILE"
+HTTPS, HTTP = "https://", "http://"
+HTTPS_PORT = 443
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where to connect, host:port, and with which credentials; None is plain text."""
+
+    address: str
+    credentials: grpc.ChannelCredentials | None = None
+
+    @property
+    def is_private(self) -> bool:
+        """Whether nobody else can read what is sent: it is encrypted, or stays on this machine."""
+        return self.credentials is not None or is_loopback(_host_of(self.address))
+
+    def open(self, max_message_bytes: int) -> grpc.aio.Channel:
+        """Open a channel for asyncio."""
+        return open_channel(self.address, max_message_bytes=max_message_bytes, credentials=self.credentials)
+
+    def open_blocking(self) -> grpc.Channel:
+        """Open a channel for programs without asyncio."""
+        options = [("grpc.enable_http_proxy", 0)]
+        if self.credentials is None:
+            return grpc.insecure_channel(self.address, options=options)
+        return grpc.secure_channel(self.address, self.credentials, options=options)
+
+
+def find_target(address: str, environment: Mapping[str, str]) -> Target:
+    """Return how to reach an address.
+
+    `https://host[:port]` means TLS and `http://host:port` plain text; for host:port, PAGANTIC_TLS=files means TLS.
+    A server is trusted by PAGANTIC_TLS_CA_FILE, or by the public authorities that gRPC knows. A certificate is shown
+    where PAGANTIC_TLS_CERT_FILE and PAGANTIC_TLS_KEY_FILE name one. Raises InvalidRequest for a file that cannot be
+    read.
+    """
+    if address.startswith(HTTP):
+        return Target(address.removeprefix(HTTP).rstrip("/"))
+    if address.startswith(HTTPS):
+        return Target(_with_port(address.removeprefix(HTTPS).rstrip("/")), _credentials(environment))
+    if environment.get(TLS, "").lower() != "files":
+        return Target(address)
+    return Target(address, _credentials(environment))
+
+
+def _with_port(host: str) -> str:
+    if host.rpartition(":")[2].isdecimal() and not host.endswith("]"):
+        return host
+    return f"{host}:{HTTPS_PORT}"
+
+
+def _credentials(environment: Mapping[str, str]) -> grpc.ChannelCredentials:
+    chain, key = _read(CERT_FILE, environment), _read(KEY_FILE, environment)
+    if (chain is None) != (key is None):
+        raise InvalidRequest(f"set both {CERT_FILE} and {KEY_FILE}, or neither")
+    return grpc.ssl_channel_credentials(_read(CA_FILE, environment), key, chain)
+
+
+def _read(name: str, environment: Mapping[str, str]) -> bytes | None:
+    if not (path := environment.get(name)):
+        return None
+    try:
+        return Path(path).expanduser().read_bytes()
+    except OSError as error:
+        raise InvalidRequest(f"{name} {path!r} cannot be read: {error.strerror}") from None
+
+
+def _host_of(address: str) -> str:
+    if address.startswith("unix:"):
+        return address
+    return address.rpartition("/")[2].rpartition(":")[0]

@@ -1,0 +1,57 @@
+"""Who may call the services behind the orchestrator: which service, by its certificate, and for which tenant."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from pagantic_common.domain.calls.principal import Principal
+from pagantic_common.domain.errors import ErrorCode, PermissionDenied
+from pagantic_common.rpc.access.gate import Guard
+from pagantic_common.rpc.access.tenant_tokens import read_tenant_tokens
+from pagantic_common.settings import InnerSettings, Tls
+from pagantic_common.telemetry.logging import get_logger
+
+OPERATOR = "operator"  # who runs the commands that talk to services directly
+CALLERS = MappingProxyType(
+    {
+        "inference": ("orchestrator", "constraint", "context"),
+        "constraint": ("orchestrator",),
+        "context": ("orchestrator",),
+        "rerank": ("orchestrator",),
+        "tools": ("orchestrator",),
+    }
+)
+
+log = get_logger(__name__)
+
+
+class ServicePeers:
+    """Lets in the calls of named services alone; a PeerReader.
+
+    Args:
+        ids: SPIFFE ids of those that may call.
+    """
+
+    def __init__(self, ids: frozenset[str]) -> None:
+        self._ids = ids
+
+    def read(self, spiffe_id: str) -> Principal | None:
+        """Return None for a service that may call: its tenant token names the caller. Raises PermissionDenied."""
+        if spiffe_id in self._ids:
+            return None
+        log.warning("a service may not call", spiffe_id=spiffe_id)
+        raise PermissionDenied(
+            "the caller's certificate is not one of a service that may call this one", code=ErrorCode.AUTH_DENIED
+        )
+
+
+def guard_of(area: str, settings: InnerSettings) -> Guard:
+    """Return the guard of a service; raises InvalidRequest for a file of keys that cannot be used."""
+    return Guard(read_tenant_tokens(area, settings), _peers_of(area, settings))
+
+
+def _peers_of(area: str, settings: InnerSettings) -> ServicePeers | None:
+    """Return who may call; None where connections have no certificates of ours."""
+    if settings.tls is not Tls.FILES:
+        return None
+    return ServicePeers(frozenset(settings.spiffe_prefix + name for name in (*CALLERS[area], OPERATOR)))

@@ -1,0 +1,61 @@
+"""A bounded queue that its owners share: they are served in turn, and each keeps its part when the queue is full."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from typing import Generic, TypeVar
+
+ItemT = TypeVar("ItemT")
+
+
+class FairQueue(Generic[ItemT]):
+    """Items by owner, first in, first out for each of them. Owners take turns, in the order in which they came.
+
+    Source: round robin, as in J. Nagle, "On packet switches with infinite storage", RFC 970, 1985.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._lines: OrderedDict[str, deque[ItemT]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._lines.values()))
+
+    def add(self, owner: str, item: ItemT) -> ItemT | None:
+        """Add an item, and return the one that found no room.
+
+        In a full queue that is the newest item of the owner with most items, maybe the added one; otherwise None.
+        """
+        self._lines.setdefault(owner, deque()).append(item)
+        if len(self) <= self._capacity:
+            return None
+        longest = max(len(line) for line in self._lines.values())
+        if len(self._lines[owner]) == longest:  # of two with as many, the one who asks for more
+            return self._pop_newest(owner)
+        return self._pop_newest(next(name for name, line in self._lines.items() if len(line) == longest))
+
+    def take(self) -> ItemT | None:
+        """Return the next item, and give the turn to the next owner; None for an empty queue."""
+        if not self._lines:
+            return None
+        owner, line = self._lines.popitem(last=False)
+        item = line.popleft()
+        if line:
+            self._lines[owner] = line
+        return item
+
+    def remove(self, owner: str, item: ItemT) -> None:
+        """Remove an item that nobody waits for any more; one that is not there is no error."""
+        line = self._lines.get(owner)
+        if line is None or item not in line:
+            return
+        line.remove(item)
+        if not line:
+            del self._lines[owner]
+
+    def _pop_newest(self, owner: str) -> ItemT:
+        line = self._lines[owner]
+        item = line.pop()
+        if not line:
+            del self._lines[owner]
+        return item

@@ -1,0 +1,48 @@
+"""Limits how many calls a tenant and a key may make in a time, counted by this orchestrator."""
+
+from __future__ import annotations
+
+import time
+
+from limits import RateLimitItem, parse
+from limits.aio.storage import MemoryStorage
+from limits.aio.strategies import SlidingWindowCounterRateLimiter
+
+from pagantic_common.domain.calls.principal import Principal
+from pagantic_common.domain.errors import ErrorCode, Overloaded
+
+MIN_RETRY_S = 0.05
+STORAGES = 256  # each hit looks through all entries of a storage for those that have expired
+
+
+class CallRates:
+    """Counts calls in sliding windows.
+
+    Args:
+        of_tenant: Most calls of all callers of a tenant, as in "600/minute"; empty is any number.
+        of_key: Most calls of one key, or of one caller without a key.
+    """
+
+    def __init__(self, of_tenant: str, of_key: str) -> None:
+        self._of_tenant = parse(of_tenant) if of_tenant else None
+        self._of_key = parse(of_key) if of_key else None
+        self._limiters = [SlidingWindowCounterRateLimiter(MemoryStorage()) for _ in range(STORAGES)]
+
+    async def count(self, caller: Principal) -> None:
+        """Count a call; raises Overloaded (QUOTA_RATE) for one too many, which is not counted for the tenant."""
+        if self._of_key is not None:
+            who = caller.key_id or caller.subject
+            await self._hit(self._of_key, "this key", caller.tenant, who)
+        if self._of_tenant is not None:
+            await self._hit(self._of_tenant, f"tenant {caller.tenant!r}", caller.tenant)
+
+    async def _hit(self, rate: RateLimitItem, whose: str, *names: str) -> None:
+        limiter = self._limiters[hash(names) % STORAGES]
+        if await limiter.hit(rate, *names):
+            return
+        window = await limiter.get_window_stats(rate, *names)
+        raise Overloaded(
+            f"{whose} makes more than {rate} calls",
+            code=ErrorCode.QUOTA_RATE,
+            retry_after_s=max(MIN_RETRY_S, window.reset_time - time.time()),
+        )

@@ -1,0 +1,100 @@
+"""Policies in Cedar (https://www.cedarpolicy.com), from a file that is read again when it changes."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import cedarpy
+
+from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.rpc.access.watched_file import WatchedFile
+from services.orchestrator.ports.policy import Action, Policy, Resource
+
+POLICY_FILE = "POLICY_FILE"
+MAX_DECISIONS = 4096
+SCHEMA = """
+entity Tenant;
+entity Model;
+entity Tool = { safety: String };
+entity Collection;
+action infer appliesTo { principal: Tenant, resource: Model };
+action call appliesTo { principal: Tenant, resource: Tool };
+action retrieve, change appliesTo { principal: Tenant, resource: Collection };
+"""
+_WANTS = {
+    Action.INFER: "infer with model",
+    Action.CALL: "call tool",
+    Action.RETRIEVE: "retrieve from collection",
+    Action.CHANGE: "change collection",
+}
+
+_Asked = tuple[str, Action, Resource]
+
+
+@dataclass(frozen=True, slots=True)
+class _Policies:
+    """Parsed policies, and what they decided last."""
+
+    parsed: cedarpy.PolicySet
+    denials: OrderedDict[_Asked, str] = field(default_factory=OrderedDict)
+
+
+class CedarPolicy(Policy):
+    """Permits what a policy of the file permits and none forbids.
+
+    A tenant is a `Tenant::"name"`, and resources are a `Model`, `Tool` (with `safety`) or `Collection`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Raise InvalidRequest for a file that cannot be used; a later one leaves the policies as they were."""
+        self._file = WatchedFile(path, POLICY_FILE, _parse)
+
+    def find_denial(self, tenant: str, action: Action, resource: Resource) -> str:
+        """Return why a tenant may not do this; empty when it may."""
+        policies, asked = self._file.content(), (tenant, action, resource)
+        denial = policies.denials.get(asked)
+        if denial is None:
+            denial = policies.denials[asked] = _decide(policies.parsed, *asked)
+            if len(policies.denials) > MAX_DECISIONS:
+                policies.denials.popitem(last=False)
+        return denial
+
+
+def read_policy(path: Path | None) -> CedarPolicy | None:
+    """Return the policy of a file; None without one."""
+    if path is None:
+        return None
+    return CedarPolicy(path)
+
+
+def _decide(policies: cedarpy.PolicySet, tenant: str, action: Action, resource: Resource) -> str:
+    kind = type(resource).__name__
+    attributes = {name: value for name, value in asdict(resource).items() if name != "name"}
+    entity = {"uid": {"type": kind, "id": resource.name}, "attrs": attributes, "parents": []}
+    request: dict[str, Any] = {
+        "principal": {"type": "Tenant", "id": tenant},
+        "action": {"type": "Action", "id": action.value},
+        "resource": entity["uid"],
+        "context": {},
+    }
+    result = cedarpy.is_authorized(request, policies, [entity])
+    if result.allowed:
+        return ""
+    names = result.diagnostics.id_annotations_by_reason
+    forbidding = ", ".join(repr(names.get(one) or one) for one in result.diagnostics.reasons)
+    why = f"forbidden by {forbidding}" if forbidding else "no policy permits it"
+    return f"tenant {tenant!r} may not {_WANTS[action]} {resource.name!r}: {why}"
+
+
+def _parse(data: bytes) -> _Policies:
+    try:
+        text = data.decode()
+        checked = cedarpy.validate_policies(text, SCHEMA)
+    except ValueError as error:
+        raise InvalidRequest(f"cannot be parsed: {error}") from None
+    if not checked:
+        raise InvalidRequest(f"has a policy that is not valid: {'; '.join(map(str, checked.errors))}")
+    return _Policies(cedarpy.PolicySet.from_str(text))

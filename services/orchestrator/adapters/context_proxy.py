@@ -1,0 +1,111 @@
+"""ContextService at the orchestrator's port: callers reach the collections of their own tenant through it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import grpc
+
+from pagantic.context.v1 import context_service_pb2 as pb
+from pagantic.context.v1 import context_service_pb2_grpc as pb_grpc
+from pagantic_common.domain.calls.principal import Scope
+from pagantic_common.domain.errors import PaganticError, PermissionDenied
+from pagantic_common.rpc.peer import Credentials, Peer
+from pagantic_common.telemetry.scope import current_principal
+from services.orchestrator.app.access.audit import Audit
+from services.orchestrator.app.access.permitting.checks import check_collection
+from services.orchestrator.app.failures import error_from
+from services.orchestrator.ports.policy import Action, Policy
+
+SERVICE_NAME = "pagantic.context.v1.ContextService"
+MAX_NAME_CHARS = 64  # a longer name is refused
+Context = grpc.aio.ServicerContext[Any, Any]
+ResponseT = TypeVar("ResponseT")
+
+# What a caller needs for each method.
+SCOPES: Mapping[str, Scope] = MappingProxyType(
+    {
+        "ListCollections": Scope.READ,
+        "Retrieve": Scope.READ,
+        "BuildContext": Scope.READ,
+        "CreateCollection": Scope.WRITE,
+        "DeleteCollection": Scope.WRITE,
+        "Ingest": Scope.WRITE,
+        "Delete": Scope.WRITE,
+    }
+)
+
+
+class ContextProxy(pb_grpc.ContextServiceServicer):
+    """Passes calls on to the context service, in the name of the caller's tenant."""
+
+    def __init__(
+        self,
+        channel: grpc.aio.Channel,
+        audit: Audit,
+        policy: Policy | None,
+        patience_s: float,
+        credentials: Credentials,
+    ) -> None:
+        self._audit = audit
+        self._policy = policy
+        self._stub: pb_grpc.ContextServiceAsyncStub = pb_grpc.ContextServiceStub(channel)
+        self._peer = Peer("context", channel, patience_s=patience_s, credentials=credentials)
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Add the service to a server."""
+        pb_grpc.add_ContextServiceServicer_to_server(self, server)
+
+    async def CreateCollection(
+        self, request: pb.CreateCollectionRequest, context: Context
+    ) -> pb.CreateCollectionResponse:
+        await self._begin_change("CreateCollection", request.name)
+        return await self._pass_on(self._stub.CreateCollection, request)
+
+    async def ListCollections(self, request: pb.ListCollectionsRequest, context: Context) -> pb.ListCollectionsResponse:
+        return await self._pass_on(self._stub.ListCollections, request)
+
+    async def DeleteCollection(
+        self, request: pb.DeleteCollectionRequest, context: Context
+    ) -> pb.DeleteCollectionResponse:
+        await self._begin_change("DeleteCollection", request.name)
+        return await self._pass_on(self._stub.DeleteCollection, request)
+
+    async def Ingest(self, request: pb.IngestRequest, context: Context) -> pb.IngestResponse:
+        await self._begin_change("Ingest", request.collection)
+        return await self._pass_on(self._stub.Ingest, request)
+
+    async def Delete(self, request: pb.DeleteRequest, context: Context) -> pb.DeleteResponse:
+        await self._begin_change("Delete", request.collection)
+        return await self._pass_on(self._stub.Delete, request)
+
+    async def Retrieve(self, request: pb.RetrieveRequest, context: Context) -> pb.RetrieveResponse:
+        self._check("Retrieve", Action.RETRIEVE, request.policy.collection)
+        return await self._pass_on(self._stub.Retrieve, request)
+
+    async def BuildContext(self, request: pb.BuildContextRequest, context: Context) -> pb.BuildContextResponse:
+        self._check("BuildContext", Action.RETRIEVE, request.policy.collection)
+        return await self._pass_on(self._stub.BuildContext, request)
+
+    def _check(self, method: str, action: Action, collection: str) -> None:
+        """Raise PermissionDenied where a policy denies the collection."""
+        if self._policy is None:
+            return
+        try:
+            check_collection(self._policy, action, collection[:MAX_NAME_CHARS])
+        except PermissionDenied as denied:
+            self._audit.note_denied(f"ContextService/{method}", current_principal(), denied)
+            raise
+
+    async def _begin_change(self, method: str, collection: str) -> None:
+        """Record a change before it is made; raises PermissionDenied where a policy denies it."""
+        self._check(method, Action.CHANGE, collection)
+        await self._audit.record(f"ContextService/{method}", f"collection {collection[:MAX_NAME_CHARS]}")
+
+    async def _pass_on(self, method: grpc.aio.UnaryUnaryMultiCallable[Any, ResponseT], request: Any) -> ResponseT:
+        try:
+            return await self._peer.call_unary(method, request)
+        except PaganticError as error:
+            raise error_from(error) from None

@@ -1,0 +1,92 @@
+"""The audit: who asked for what, and whether it was let in."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pagantic_common.domain.calls.audit import AuditEntry, AuditRecord, Decision
+from pagantic_common.domain.calls.principal import Principal
+from pagantic_common.domain.clock import Clock
+from pagantic_common.domain.errors import PaganticError
+from pagantic_common.domain.ids import require_id
+from pagantic_common.telemetry.logging import get_logger
+from pagantic_common.telemetry.scope import current_principal
+from services.orchestrator.app.paging import page_limit
+from services.orchestrator.ports.audit import AuditStore
+from services.orchestrator.ports.journal import Page
+
+DENIAL_EVERY_S = 10.0  # one record of equal denials in so long: nobody fills the disk by knocking
+MAX_DENIALS = 1024
+MAX_ID_CHARS, MAX_SUBJECT_CHARS, MAX_RESOURCE_CHARS = 128, 256, 200
+
+log = get_logger(__name__)
+
+
+class Audit:
+    """Notes the calls of one orchestrator. Used from one event loop.
+
+    Args:
+        store: Where records are kept.
+        clock: Gives their times.
+        is_on: Whether calls are noted.
+    """
+
+    def __init__(self, store: AuditStore, clock: Clock, *, is_on: bool = True) -> None:
+        self._store = store
+        self._clock = clock
+        self._is_on = is_on
+        self._denied_s: dict[tuple[str, ...], float] = {}
+
+    def note(self, method: str, resource: str = "", request_id: str = "") -> None:
+        """Note that the current caller was let in, in the transaction that stores what its call changes."""
+        if self._is_on:
+            self._store.add_audit_entry(self._allowed(method, resource, request_id), can_wait=True)
+
+    async def record(self, method: str, resource: str = "", request_id: str = "") -> None:
+        """Note it before the call changes or sees anything; raises Unavailable when that cannot be stored."""
+        if self._is_on:
+            await self._store.add_audit_entry(self._allowed(method, resource, request_id))
+
+    def note_denied(self, method: str, caller: Principal | None, error: PaganticError) -> None:
+        """Note that a call of a method, with its package, was denied; `caller` is None for one who is not known."""
+        entry = self._entry(caller, method.rpartition(".")[2], Decision.DENIED)
+        entry = replace(entry, code=error.code.value if error.code is not None else "")
+        if self._is_on and self._is_due((entry.tenant, entry.subject, entry.key_id, entry.method, entry.code)):
+            self._store.add_audit_entry(entry, can_wait=True)
+
+    async def list_records(self, tenant: str, page_size: int, page_token: str) -> Page[AuditRecord]:
+        """Return records of a tenant, or of all. Raises InvalidRequest."""
+        if tenant:
+            require_id("tenant", tenant)
+        return await self._store.list_audit_records(tenant=tenant, limit=page_limit(page_size), after=page_token)
+
+    def _allowed(self, method: str, resource: str, request_id: str) -> AuditEntry:
+        return replace(
+            self._entry(current_principal(), method, Decision.ALLOWED),
+            resource=_plain(resource, MAX_RESOURCE_CHARS),
+            request_id=_plain(request_id, MAX_ID_CHARS),
+        )
+
+    def _entry(self, caller: Principal | None, method: str, decision: Decision) -> AuditEntry:
+        at_us = round(self._clock.now().timestamp() * 1_000_000)
+        who = ("", "", "", "")
+        if caller is not None:
+            who = (caller.tenant, _plain(caller.subject, MAX_SUBJECT_CHARS), caller.kind.value, caller.key_id)
+        return AuditEntry(at_us, *who, method=method, resource="", request_id="", decision=decision.value)
+
+    def _is_due(self, denial: tuple[str, ...]) -> bool:
+        now_s = self._clock.monotonic_s()
+        if now_s - self._denied_s.get(denial, -DENIAL_EVERY_S) < DENIAL_EVERY_S:
+            return False
+        if len(self._denied_s) >= MAX_DENIALS:
+            self._denied_s = {known: at_s for known, at_s in self._denied_s.items() if now_s - at_s < DENIAL_EVERY_S}
+        if len(self._denied_s) >= MAX_DENIALS:
+            log.warning("too many different denials: some are not in the audit", code=denial[-1])
+            return False
+        self._denied_s[denial] = now_s
+        return True
+
+
+def _plain(text: str, most: int) -> str:
+    """Return the beginning of a text, without characters that a terminal or a database takes for something else."""
+    return "".join(filter(str.isprintable, text[:most]))

@@ -1,0 +1,1 @@
+"""The services as the operator's policies let each tenant use them."""

@@ -1,0 +1,28 @@
+"""Asks the policy for the tenant that the current work is for."""
+
+from __future__ import annotations
+
+from pagantic_common.domain.errors import ErrorCode, PermissionDenied
+from pagantic_common.domain.messages import ToolDefinition
+from pagantic_common.telemetry.scope import current_principal
+from services.orchestrator.ports.policy import DEFAULT_MODEL, Action, Collection, Model, Policy, Tool
+
+
+def check_model(policy: Policy, name: str) -> None:
+    """Raise PermissionDenied (AUTH_POLICY) for a model that the tenant may not use; "" is the default one."""
+    _raise(policy.find_denial(current_principal().tenant, Action.INFER, Model(name or DEFAULT_MODEL)))
+
+
+def check_collection(policy: Policy, action: Action, name: str) -> None:
+    """Raise PermissionDenied (AUTH_POLICY) for a collection with which the tenant may not do this."""
+    _raise(policy.find_denial(current_principal().tenant, action, Collection(name)))
+
+
+def find_tool_denial(policy: Policy, tool: ToolDefinition) -> str:
+    """Return why the tenant may not call a tool; empty when it may."""
+    return policy.find_denial(current_principal().tenant, Action.CALL, Tool(tool.name, tool.safety.value.lower()))
+
+
+def _raise(denial: str) -> None:
+    if denial:
+        raise PermissionDenied(denial, code=ErrorCode.AUTH_POLICY)

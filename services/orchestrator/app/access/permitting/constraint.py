@@ -1,0 +1,29 @@
+"""The constraint service, whose judge is a model that a tenant may use."""
+
+from __future__ import annotations
+
+from pagantic_common.domain.validation import Enforcement
+from services.orchestrator.app.access.permitting.checks import check_model
+from services.orchestrator.core.model.contract import OutputContract
+from services.orchestrator.core.model.request import Request
+from services.orchestrator.ports.policy import Policy
+from services.orchestrator.ports.services import CompiledConstraint, ConstraintPort
+
+
+class PermittedConstraint(ConstraintPort):
+    """The constraint service; raises PermissionDenied (AUTH_POLICY) for a judge that the policy denies."""
+
+    def __init__(self, constraint: ConstraintPort, policy: Policy) -> None:
+        self._constraint = constraint
+        self._policy = policy
+
+    async def compile(self, output: OutputContract) -> CompiledConstraint:
+        return await self._constraint.compile(output)
+
+    async def compile_rules(self, request: Request) -> None:
+        await self._constraint.compile_rules(request)
+
+    async def enforce(self, text: str, request: Request, *, is_decoder_enforced: bool) -> Enforcement:
+        if request.semantic_intent:
+            check_model(self._policy, request.hints.model)
+        return await self._constraint.enforce(text, request, is_decoder_enforced=is_decoder_enforced)

@@ -1,0 +1,44 @@
+"""The inference service, with the models that a tenant may use."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+
+from pagantic_common.domain.messages import Message, ToolDefinition
+from pagantic_common.domain.usage import TokenUsage
+from services.orchestrator.app.access.permitting.checks import check_model
+from services.orchestrator.core.execution.commands import Infer, Sample
+from services.orchestrator.core.model.request import Hints
+from services.orchestrator.core.model.response import CandidateOutput, InferenceDelta, InferenceOutput
+from services.orchestrator.ports.policy import Policy
+from services.orchestrator.ports.services import InferencePort, TokenCount
+
+
+class PermittedInference(InferencePort):
+    """The inference service; raises PermissionDenied (AUTH_POLICY) for a model that the policy denies."""
+
+    def __init__(self, inference: InferencePort, policy: Policy) -> None:
+        self._inference = inference
+        self._policy = policy
+
+    async def count_tokens(
+        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], texts: Sequence[str], model: str
+    ) -> TokenCount:
+        check_model(self._policy, model)
+        return await self._inference.count_tokens(messages, tools, texts, model)
+
+    def context_window(self, model: str) -> int:
+        return self._inference.context_window(model)
+
+    async def infer(self, command: Infer, hints: Hints) -> AsyncGenerator[InferenceDelta | InferenceOutput, None]:
+        check_model(self._policy, hints.model)
+        async with aclosing(self._inference.infer(command, hints)) as pieces:
+            async for piece in pieces:
+                yield piece
+
+    async def sample(self, command: Sample, hints: Hints) -> AsyncGenerator[CandidateOutput | TokenUsage, None]:
+        check_model(self._policy, hints.model)
+        async with aclosing(self._inference.sample(command, hints)) as items:
+            async for item in items:
+                yield item

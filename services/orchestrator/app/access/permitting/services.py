@@ -1,0 +1,25 @@
+"""The services that policies restrict."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from services.orchestrator.app.access.permitting.constraint import PermittedConstraint
+from services.orchestrator.app.access.permitting.context import PermittedContext
+from services.orchestrator.app.access.permitting.inference import PermittedInference
+from services.orchestrator.app.access.permitting.tools import PermittedTools
+from services.orchestrator.app.services import Services
+from services.orchestrator.ports.policy import Policy
+
+
+def within_policy(services: Services, policy: Policy | None) -> Services:
+    """Return services that let each tenant use what the policy permits; without a policy, everything."""
+    if policy is None:
+        return services
+    return replace(
+        services,
+        inference=PermittedInference(services.inference, policy),
+        constraint=PermittedConstraint(services.constraint, policy),
+        tools=PermittedTools(services.tools, policy),
+        context=PermittedContext(services.context, policy),
+    )

@@ -1,0 +1,38 @@
+"""The tools service, with the tools that a tenant may call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pagantic_common.domain.errors import ErrorCode, PermissionDenied
+from pagantic_common.domain.messages import ToolCall
+from services.orchestrator.app.access.permitting.checks import find_tool_denial
+from services.orchestrator.core.model.response import ToolCallRecord
+from services.orchestrator.ports.policy import Policy
+from services.orchestrator.ports.services import OfferedTool, ToolsPort
+
+
+class PermittedTools(ToolsPort):
+    """The tools service; raises PermissionDenied (TOOL_DENIED) for a named tool that the policy denies."""
+
+    def __init__(self, tools: ToolsPort, policy: Policy) -> None:
+        self._tools = tools
+        self._policy = policy
+
+    async def list_tools(self, names: Sequence[str]) -> list[OfferedTool]:
+        """List the named tools, or all that the tenant may call."""
+        offered = await self._tools.list_tools(names)
+        if names:
+            for one in offered:
+                self._check(one)
+            return offered
+        return [one for one in offered if not find_tool_denial(self._policy, one.definition)]
+
+    async def execute(self, call: ToolCall) -> ToolCallRecord:
+        (offered,) = await self._tools.list_tools([call.name])  # a call does not tell the safety of its tool
+        self._check(offered)
+        return await self._tools.execute(call)
+
+    def _check(self, offered: OfferedTool) -> None:
+        if denial := find_tool_denial(self._policy, offered.definition):
+            raise PermissionDenied(denial, code=ErrorCode.TOOL_DENIED)

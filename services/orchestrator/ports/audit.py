@@ -1,0 +1,25 @@
+"""Storage of the audit."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Protocol
+
+from pagantic_common.domain.calls.audit import AuditEntry, AuditRecord
+from services.orchestrator.ports.journal import Page
+
+
+class AuditStore(Protocol):
+    """One chain of records for each orchestrator, to which records are only added."""
+
+    def add_audit_entry(self, entry: AuditEntry, *, can_wait: bool = False) -> Awaitable[None]:
+        """Queue an entry. It is stored before, or together with, what is queued after it; one that can wait, with that.
+
+        The awaitable ends when it is stored, and raises Unavailable when it is not.
+        """
+
+    async def list_audit_records(self, *, tenant: str, limit: int, after: str) -> Page[AuditRecord]:
+        """Return records by orchestrator and position; of all tenants where `tenant` is empty.
+
+        `after` is the last page's token. Raises InvalidRequest for an invalid token.
+        """

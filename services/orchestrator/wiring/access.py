@@ -1,0 +1,55 @@
+"""Who is let in, what is noted of it, and what tenants may use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import grpc
+
+from pagantic_common.rpc.access.gate import Authenticator, Guard
+from pagantic_common.rpc.access.registration import Registration
+from pagantic_common.telemetry.clock import SystemClock
+from services.orchestrator.adapters.access.call_rates import CallRates
+from services.orchestrator.adapters.access.cedar_policy import read_policy
+from services.orchestrator.adapters.access.certificate_callers import CertificateCallers
+from services.orchestrator.adapters.access.key_files import tenant_credentials
+from services.orchestrator.adapters.context_proxy import SCOPES, SERVICE_NAME, ContextProxy
+from services.orchestrator.app.access.audit import Audit
+from services.orchestrator.app.access.permitting.services import within_policy
+from services.orchestrator.app.services import Services
+from services.orchestrator.ports.audit import AuditStore
+from services.orchestrator.ports.policy import Policy
+from services.orchestrator.settings import OrchestratorSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The audit, and the policy, None where everything is permitted."""
+
+    settings: OrchestratorSettings
+    audit: Audit
+    policy: Policy | None
+
+    def restrict(self, services: Services) -> Services:
+        """Return services that let each tenant use what the policy permits."""
+        return within_policy(services, self.policy)
+
+    def guard(self, authenticator: Authenticator | None) -> Guard:
+        """Return the guard of the orchestrator's port. Nobody is asked for a certificate where no caller is named."""
+        peers = None
+        if self.settings.certificate_callers:
+            peers = CertificateCallers(self.settings.certificate_callers)
+        rates = CallRates(self.settings.call_rate_of_tenant, self.settings.call_rate_of_key)
+        return Guard(authenticator, peers, self.audit.note_denied, rates.count)
+
+    def context(self, channel: grpc.aio.Channel, guard: Guard) -> Registration:
+        """Return the context service as callers of the orchestrator reach it."""
+        credentials = tenant_credentials(self.settings.signing_key_file)
+        proxy = ContextProxy(channel, self.audit, self.policy, self.settings.connect_patience_s, credentials)
+        return Registration(SERVICE_NAME, proxy.add_to, SCOPES, guard)
+
+
+def read_access(settings: OrchestratorSettings, store: AuditStore) -> Access:
+    """Return who is let in; raises InvalidRequest for a file of policies that cannot be used."""
+    audit = Audit(store, SystemClock(), is_on=settings.records_audit)
+    return Access(settings, audit, read_policy(settings.policy_file))

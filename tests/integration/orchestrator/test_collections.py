@@ -1,0 +1,160 @@
+"""Collections through the orchestrator's port: each tenant reaches its own, with a real context service behind."""
+
+import os
+from contextlib import asynccontextmanager
+
+import pytest
+
+from pagantic.context.v1 import collection_pb2, policy_pb2
+from pagantic.context.v1 import context_service_pb2 as pb
+from pagantic.context.v1 import context_service_pb2_grpc as rpc
+from pagantic_common.domain.calls.api_keys import StoredKey, hash_of, make_key
+from pagantic_common.domain.calls.principal import Scope
+from pagantic_common.domain.errors import ErrorCode, Internal, NotFound, PermissionDenied, Unauthenticated
+from pagantic_common.rpc.access.gate import Guard
+from pagantic_common.rpc.access.registration import Registration
+from pagantic_common.rpc.access.tenant_tokens import (
+    TenantTokens,
+    read_signing_key,
+    write_key_pair,
+)
+from pagantic_common.rpc.call import call_unary
+from pagantic_common.settings import Auth
+from pagantic_common.telemetry.clock import SystemClock
+from pagantic_common.testing.server import serving
+from services.context.__main__ import open_app
+from services.context.servicer import SCOPES as OWN_SCOPES
+from services.context.settings import ContextSettings
+from services.orchestrator.adapters.access.cedar_policy import read_policy
+from services.orchestrator.adapters.context_proxy import SCOPES, SERVICE_NAME, ContextProxy
+from services.orchestrator.app.access.audit import Audit
+from services.orchestrator.app.access.keys import Keys
+
+RED_FOX = collection_pb2.Document(source="a", content="the red fox")
+POLICY = policy_pb2.ContextPolicy(collection="docs")
+
+
+class NoKeys:
+    """A store without keys: all of them are the operator's."""
+
+    async def find_key(self, _key_id):
+        return None
+
+
+class Unwritten:
+    """An audit's store that nothing comes to."""
+
+
+class Callers:
+    """API keys, each with a tenant and scopes."""
+
+    def __init__(self):
+        self._stored = {}
+
+    def add(self, tenant, *scopes):
+        key = make_key(os.urandom)
+        self._stored[key.key_id] = StoredKey(tenant, key.key_id, "ci", frozenset(scopes), hash_of(key.secret), 0.0)
+        return key.text
+
+    def authenticator(self):
+        return Keys(NoKeys(), lambda: self._stored, SystemClock())
+
+
+@pytest.fixture
+def callers():
+    return Callers()
+
+
+@asynccontextmanager
+async def door(path, callers, signing=None, policy=None):
+    """Serve a context service that wants tenant tokens, and the door before it."""
+    own_signing, verifying = write_key_pair(path / "identity")
+    settings = ContextSettings(port=0, auth=Auth.TOKENS, verifying_keys_file=verifying, data_folder=path / "context")
+    async with open_app(settings) as registrations, serving(registrations) as (to_context, _):
+        credentials = TenantTokens(read_signing_key(signing or own_signing)).credentials
+        opened = ContextProxy(to_context, Audit(Unwritten(), SystemClock(), is_on=False), policy, 5.0, credentials)
+        registration = Registration(SERVICE_NAME, opened.add_to, SCOPES, Guard(callers.authenticator()))
+        async with serving([registration]) as (channel, _):
+            yield rpc.ContextServiceStub(channel)
+
+
+async def ask(stub, method, request, key):
+    return await call_unary("orchestrator", getattr(stub, method), request, 10, credentials=f"Bearer {key}")
+
+
+def ingest():
+    return pb.IngestRequest(collection="docs", documents=[RED_FOX])
+
+
+# For each method, the request for what another tenant has too, or has alone.
+REQUESTS = {
+    "ListCollections": pb.ListCollectionsRequest,
+    "Retrieve": lambda: pb.RetrieveRequest(query="fox", policy=POLICY),
+    "BuildContext": lambda: pb.BuildContextRequest(query="fox", policy=POLICY),
+    "CreateCollection": lambda: pb.CreateCollectionRequest(name="docs"),
+    "DeleteCollection": lambda: pb.DeleteCollectionRequest(name="docs"),
+    "Ingest": ingest,
+    "Delete": lambda: pb.DeleteRequest(collection="docs", sources=["a"]),
+}
+MAKES = ("CreateCollection", "Ingest", "ListCollections")
+
+
+def test_the_door_asks_for_what_the_service_asks_for():
+    methods = {method.name for method in pb.DESCRIPTOR.services_by_name["ContextService"].methods}
+    assert set(SCOPES) == set(REQUESTS) == methods
+    assert dict(SCOPES) == dict(OWN_SCOPES)
+
+
+@pytest.mark.parametrize("method", sorted(SCOPES))
+async def test_another_tenants_collection_is_as_unknown_as_none(tmp_path, callers, method):
+    acme, beta = (callers.add(tenant, *Scope) for tenant in ("acme", "beta"))
+    async with door(tmp_path, callers) as stub:
+        await ask(stub, "Ingest", ingest(), acme)
+        if method in MAKES:
+            reply = await ask(stub, method, REQUESTS[method](), beta)
+            if method == "ListCollections":
+                assert not reply.collections
+        else:
+            with pytest.raises(NotFound, match="no collection is named 'docs'"):
+                await ask(stub, method, REQUESTS[method](), beta)
+        kept = await ask(stub, "Retrieve", REQUESTS["Retrieve"](), acme)
+        assert [chunk.content for chunk in kept.chunks] == ["the red fox"]
+
+
+@pytest.mark.parametrize("method", sorted(SCOPES))
+async def test_every_method_needs_its_scope(tmp_path, callers, method):
+    key = callers.add("acme", *(scope for scope in Scope if scope is not SCOPES[method]))
+    async with door(tmp_path, callers) as stub:
+        with pytest.raises(PermissionDenied, match=f"needs the scope '{SCOPES[method].value}'"):
+            await ask(stub, method, REQUESTS[method](), key)
+
+
+async def test_nobody_gets_in_without_a_key(tmp_path, callers):
+    async with door(tmp_path, callers) as stub:
+        with pytest.raises(Unauthenticated) as refused:
+            await call_unary("orchestrator", stub.Ingest, ingest(), 10)
+        assert refused.value.code is ErrorCode.AUTH_MISSING
+
+
+async def test_a_refusal_of_the_orchestrator_is_not_told_as_one_of_the_caller(tmp_path, callers):
+    foreign, _ = write_key_pair(tmp_path / "foreign")
+    key = callers.add("acme", *Scope)
+    async with door(tmp_path, callers, signing=foreign) as stub:
+        with pytest.raises(Internal) as failed:
+            await ask(stub, "Ingest", ingest(), key)
+        assert failed.value.code is ErrorCode.ORCHESTRATION_DEPENDENCY_FAILED
+
+
+@pytest.mark.parametrize("method", sorted(SCOPES))
+async def test_a_policy_says_which_collections_a_tenant_may_use(tmp_path, callers, method):
+    path = tmp_path / "policies"
+    path.write_text('permit(principal == Tenant::"acme", action, resource == Collection::"docs");')
+    acme, beta = (callers.add(tenant, *Scope) for tenant in ("acme", "beta"))
+    async with door(tmp_path, callers, policy=read_policy(path)) as stub:
+        await ask(stub, "Ingest", ingest(), acme)
+        if method != "CreateCollection":
+            await ask(stub, method, REQUESTS[method](), acme)
+        if method != "ListCollections":
+            with pytest.raises(PermissionDenied, match="collection 'docs': no policy permits it") as denied:
+                await ask(stub, method, REQUESTS[method](), beta)
+            assert denied.value.code is ErrorCode.AUTH_POLICY

@@ -1,0 +1,33 @@
+"""A collector of OpenTelemetry that keeps the bytes of all that it is sent."""
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import grpc
+
+SERVICES = (
+    "opentelemetry.proto.collector.trace.v1.TraceService",
+    "opentelemetry.proto.collector.metrics.v1.MetricsService",
+    "opentelemetry.proto.collector.logs.v1.LogsService",
+)
+
+
+@contextmanager
+def collecting():
+    """Serve, and give the address and the list of what came."""
+    received = []
+
+    def export(request, _context):
+        received.append(request)
+        return b""
+
+    server = grpc.server(ThreadPoolExecutor(max_workers=4))
+    handler = grpc.unary_unary_rpc_method_handler(export)
+    for name in SERVICES:
+        server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(name, {"Export": handler})])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        yield f"127.0.0.1:{port}", received
+    finally:
+        server.stop(grace=0).wait()
