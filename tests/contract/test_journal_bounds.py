@@ -13,6 +13,7 @@ from pagantic_common.domain.errors import ErrorCode, InvalidRequest, NotFound, P
 from pagantic_common.domain.messages import Message, Role
 from services.orchestrator.adapters.journal import conversations
 from services.orchestrator.adapters.journal.schema import TABLES
+from services.orchestrator.adapters.journal.sealing import sealing_of
 from services.orchestrator.adapters.journal.upkeep import purge as journal_purge
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.ports.journal import UsageTotal, Write
@@ -32,6 +33,7 @@ async def test_the_history_of_a_run_is_kept_by_reference_and_read_back_exactly(j
     await journal.write(ended(record("after", session_id="s"), 1, turn=TURN))
     with opened(database_url) as db:
         stored = bytes(db.execute(text("SELECT entry FROM entries WHERE position = 1")).scalar_one())
+    stored = sealing_of(journal._engine.dialect).open(stored, b"entries.entry")
     assert b"They met." in stored
     assert b"hello" not in stored, "the conversation has it"
     assert (await journal.entries(execution("r")))[1] == prepared

@@ -15,7 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from pagantic_common.domain.calls.principal import work_of
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Overloaded, Unavailable
+from pagantic_common.telemetry.scope import work_scope
 from pagantic_common.workers import worker_process
 from pagantic_common.workers.process_workers import ProcessWorkers
 from pagantic_common.workers.replies import WorkFailed
@@ -293,3 +295,38 @@ async def test_an_error_that_cannot_be_sent_ends_no_worker():
         with pytest.raises(WorkFailed, match="cannot be sent"):
             await workers.run(refuse_in_half_a_character)
         assert workers._workers[0]._process.pid == before
+
+
+async def for_tenant(tenant, workers, *work):
+    with work_scope(principal=work_of(tenant)):
+        return await workers.run(*work)
+
+
+async def test_a_tenant_with_much_work_keeps_nobody_from_a_turn():
+    done = []
+    async with processes(queue_capacity=8) as workers:
+        held = asyncio.create_task(workers.run(time.sleep, 0.3))
+        await asyncio.sleep(0)
+        tasks = [asyncio.create_task(for_tenant("acme", workers, abs, number)) for number in range(8)]
+        await asyncio.sleep(0)
+        tasks.append(asyncio.create_task(for_tenant("beta", workers, abs, 100)))
+        for task in tasks:
+            task.add_done_callback(lambda ended: done.append(ended.exception() or ended.result()))
+        await asyncio.wait([held, *tasks])
+    assert isinstance(done[0], Overloaded), "the newest of acme's gives its place to beta's"
+    assert 100 in done[1:4]
+    assert len(done) == 9
+
+
+async def test_a_caller_that_leaves_a_full_queue_as_another_comes_takes_no_worker_along():
+    async with processes(queue_capacity=1) as workers:
+        held = asyncio.create_task(workers.run(time.sleep, 0.2))
+        await asyncio.sleep(0)
+        leaving = asyncio.create_task(for_tenant("acme", workers, abs, -1))
+        await asyncio.sleep(0)
+        leaving.cancel()
+        coming = asyncio.create_task(for_tenant("beta", workers, abs, -2))
+        results = await asyncio.gather(leaving, coming, held, return_exceptions=True)
+        assert isinstance(results[0], asyncio.CancelledError)
+        assert results[1] == 2 or isinstance(results[1], Overloaded)
+        assert await asyncio.wait_for(workers.run(abs, -3), 10) == 3

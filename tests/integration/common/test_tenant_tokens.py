@@ -77,7 +77,7 @@ def token(key=KEY, algorithm="Ed25519", header=(), **claims):
 async def test_a_token_tells_the_tenant_and_what_a_service_may_do():
     credentials = TenantTokens(lambda: KEY, Clock()).credentials("inference", ACME)
     caller = await reader().authenticate(credentials)
-    assert (caller.tenant, caller.scopes) == ("acme", frozenset({Scope.EXECUTE, Scope.READ}))
+    assert (caller.tenant, caller.scopes) == ("acme", frozenset({Scope.EXECUTE, Scope.READ, Scope.WRITE}))
     assert caller.tenant_token == credentials
     assert credentials not in repr(caller)
     assert (await reader().authenticate(token())).tenant == "acme"  # the table below starts from it

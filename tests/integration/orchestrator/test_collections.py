@@ -1,7 +1,8 @@
 """Collections through the orchestrator's port: each tenant reaches its own, with a real context service behind."""
 
+import asyncio
 import os
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 
@@ -10,7 +11,14 @@ from pagantic.context.v1 import context_service_pb2 as pb
 from pagantic.context.v1 import context_service_pb2_grpc as rpc
 from pagantic_common.domain.calls.api_keys import StoredKey, hash_of, make_key
 from pagantic_common.domain.calls.principal import Scope
-from pagantic_common.domain.errors import ErrorCode, Internal, NotFound, PermissionDenied, Unauthenticated
+from pagantic_common.domain.errors import (
+    ErrorCode,
+    Internal,
+    NotFound,
+    PaganticError,
+    PermissionDenied,
+    Unauthenticated,
+)
 from pagantic_common.rpc.access.gate import Guard
 from pagantic_common.rpc.access.registration import Registration
 from pagantic_common.rpc.access.tenant_tokens import (
@@ -41,8 +49,17 @@ class NoKeys:
         return None
 
 
-class Unwritten:
-    """An audit's store that nothing comes to."""
+class Records:
+    """An audit's store."""
+
+    def __init__(self):
+        self.entries = []
+
+    def add_audit_entry(self, entry, *, can_wait=False):
+        self.entries.append(entry)
+        stored = asyncio.get_running_loop().create_future()
+        stored.set_result(None)
+        return stored
 
 
 class Callers:
@@ -66,13 +83,13 @@ def callers():
 
 
 @asynccontextmanager
-async def door(path, callers, signing=None, policy=None):
+async def door(path, callers, signing=None, policy=None, records=None):
     """Serve a context service that wants tenant tokens, and the door before it."""
     own_signing, verifying = write_key_pair(path / "identity")
     settings = ContextSettings(port=0, auth=Auth.TOKENS, verifying_keys_file=verifying, data_folder=path / "context")
     async with open_app(settings) as registrations, serving(registrations) as (to_context, _):
         credentials = TenantTokens(read_signing_key(signing or own_signing)).credentials
-        opened = ContextProxy(to_context, Audit(Unwritten(), SystemClock(), is_on=False), policy, 5.0, credentials)
+        opened = ContextProxy(to_context, Audit(records or Records(), SystemClock()), policy, 5.0, credentials)
         registration = Registration(SERVICE_NAME, opened.add_to, SCOPES, Guard(callers.authenticator()))
         async with serving([registration]) as (channel, _):
             yield rpc.ContextServiceStub(channel)
@@ -152,9 +169,20 @@ async def test_a_policy_says_which_collections_a_tenant_may_use(tmp_path, caller
     acme, beta = (callers.add(tenant, *Scope) for tenant in ("acme", "beta"))
     async with door(tmp_path, callers, policy=read_policy(path)) as stub:
         await ask(stub, "Ingest", ingest(), acme)
-        if method != "CreateCollection":
+        if method not in ("CreateCollection", "BuildContext"):  # it is there, and nobody counts tokens here
             await ask(stub, method, REQUESTS[method](), acme)
         if method != "ListCollections":
             with pytest.raises(PermissionDenied, match="collection 'docs': no policy permits it") as denied:
                 await ask(stub, method, REQUESTS[method](), beta)
             assert denied.value.code is ErrorCode.AUTH_POLICY
+
+
+@pytest.mark.parametrize("method", sorted(SCOPES))
+async def test_changes_are_recorded_and_reads_are_not(tmp_path, callers, method):
+    records, acme = Records(), callers.add("acme", *Scope)
+    async with door(tmp_path, callers, records=records) as stub:
+        with suppress(PaganticError):
+            await ask(stub, method, REQUESTS[method](), acme)
+    found = [(one.tenant, one.method, one.resource) for one in records.entries]
+    is_change = SCOPES[method] is Scope.WRITE
+    assert found == [("acme", f"ContextService/{method}", "collection docs")] * is_change

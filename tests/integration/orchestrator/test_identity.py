@@ -5,6 +5,7 @@ import os
 from contextlib import asynccontextmanager, suppress
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from pagantic.orchestrator.v1 import audit_pb2, budget_pb2, execution_pb2, key_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
@@ -258,6 +259,12 @@ async def test_a_known_key_holds_for_a_while_when_the_journal_cannot_be_asked(tm
 # ---- audit
 
 SECRET = "the secret of the sea"  # noqa: S105 - what a request says
+RECORDED = {
+    "Execute": lambda: system_request(SECRET, request_id="r", session_id="s"),
+    "ExecuteStream": lambda: system_request(SECRET, request_id="r", session_id="s"),
+    "CreateKey": lambda: pb.CreateKeyRequest(tenant="acme", subject="ci", scopes=ALL),
+    "SetBudget": lambda: pb.SetBudgetRequest(tenant="acme", period=budget_pb2.BUDGET_PERIOD_DAY, max_tokens=5),
+}
 READS = {method for method, scope in SCOPES.items() if scope in (Scope.READ, Scope.USAGE)}
 
 
@@ -272,9 +279,7 @@ async def test_the_audit_says_who_asked_for_what_and_nothing_of_what_was_said(tm
     async with guarded(tmp_path) as stub:
         await ask(stub, "Execute", system_request(request_id="mine", session_id="talk"))
         before = len(await audit_of(stub))
-        request = REQUESTS[method]()
-        if method in ("Execute", "ExecuteStream"):
-            request = system_request(SECRET, request_id="r", session_id="s")
+        request = RECORDED.get(method, REQUESTS[method])()
         called = ask(stub, method, request)
         if method == "ExecuteStream":
             called.close()
@@ -290,7 +295,7 @@ async def test_the_audit_says_who_asked_for_what_and_nothing_of_what_was_said(tm
             assert own == []
         elif method == "ListAuditRecords":
             assert own
-        elif method not in ("CreateKey", "SetBudget"):  # refused as malformed
+        else:
             (record,) = own
             assert (record.tenant, record.subject, record.kind) == (DEFAULT_TENANT, "admin", "api_key")
             assert record.decision == audit_pb2.AUDIT_DECISION_ALLOWED
@@ -312,3 +317,28 @@ async def test_denials_are_recorded_and_equal_ones_once(tmp_path):
             ("acme", "ci", "AUTH_DENIED"),
         ]
         assert {one.method for one in denied} == {"OrchestratorService/ListSessions"}
+
+
+@pytest.mark.parametrize("method", ["CreateKey", "DeleteSession", "ListKeys"])
+async def test_what_cannot_be_recorded_is_not_done(tmp_path, method, monkeypatch):
+    async with guarded(tmp_path) as stub:
+        await ask(stub, "Execute", system_request(request_id="mine", session_id="talk"))
+        request = RECORDED.get(method, REQUESTS[method])()
+
+        def away(_db, _entry):
+            raise OperationalError("INSERT", {}, Exception("disk is full"))
+
+        monkeypatch.setattr(stub.journal, "_append", away)
+        with pytest.raises(Unavailable):
+            await ask(stub, method, request)
+        monkeypatch.undo()
+        assert len((await ask(stub, "ListKeys", pb.ListKeysRequest())).keys) == 0
+        assert (await ask(stub, "GetSession", pb.GetSessionRequest(session_id="talk"))).session
+
+
+@pytest.mark.parametrize("field", ["request_id", "session_id"])
+async def test_an_id_that_is_none_is_refused_before_it_is_recorded(tmp_path, field):
+    async with guarded(tmp_path) as stub:
+        with pytest.raises(InvalidRequest, match=field):
+            await ask(stub, "Execute", system_request(**{field: f"{SECRET}\0" * 1000}))
+        assert [one.method for one in await audit_of(stub)] == ["OrchestratorService/ListAuditRecords"]

@@ -103,7 +103,7 @@ async def test_the_setting_names_the_folder_and_a_file_that_is_no_template_stops
     assert load_settings(OrchestratorSettings).prompt_folder is None
     monkeypatch.setenv("PAGANTIC_ORCHESTRATOR_PROMPT_FOLDER", str(prompts))
     async with open_app(load_settings(OrchestratorSettings)) as registrations:
-        assert len(registrations) == 1
+        assert len(registrations) == 2
     prompts.joinpath("broken.md").write_text("Hello {{ name")
     with pytest.raises(InvalidRequest, match=r"'broken\.md' cannot be used: line 1"):
         async with open_app(load_settings(OrchestratorSettings)):

@@ -252,7 +252,7 @@ def certificates():
 def tls_patches():
     """Return the operations on every Deployment, and those on each of them."""
     (content,) = documents(TLS / "kustomization.yaml")
-    patches = [patch for patch in content["patches"] if "patch" in patch]
+    patches = [patch for patch in content["patches"] if patch.get("target", {}).get("kind") == "Deployment"]
     by_name = {patch["target"].get("name", ""): yaml.safe_load(patch["patch"]) for patch in patches}
     return by_name.pop(""), by_name
 

@@ -1,0 +1,71 @@
+"""Model files whose SHA-256 the operator named."""
+
+import hashlib
+
+import pytest
+
+from pagantic_common.domain.errors import ErrorCode, InvalidRequest, PreconditionFailed
+from pagantic_common.workers.thread_workers import ThreadWorkers
+from services.inference.adapters.default_model import find_default_model
+from services.inference.adapters.model_file import check_digest
+from services.inference.settings import InferenceSettings
+from services.inference.wiring.model_loading import ModelLoader
+
+OTHER = "0" * 64
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"GGUF and more")
+    return path
+
+
+def digest_of(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_the_named_file_is_taken_in_any_case(file):
+    check_digest(file, alias="m", sha256=digest_of(file))
+    check_digest(file, alias="m", sha256=digest_of(file).upper())
+
+
+def test_another_file_is_refused_and_both_hashes_are_told(file):
+    with pytest.raises(PreconditionFailed) as refused:
+        check_digest(file, alias="m", sha256=OTHER)
+    assert refused.value.code is ErrorCode.CONFIG_NO_ENGINE
+    assert OTHER in str(refused.value)
+    assert digest_of(file) in str(refused.value)
+
+
+def test_a_file_that_is_gone_or_split_is_refused(file):
+    with pytest.raises(PreconditionFailed, match="cannot be read"):
+        check_digest(file.with_name("none.gguf"), alias="m", sha256=OTHER)
+    part = file.rename(file.with_name("model-00001-of-00002.gguf"))
+    with pytest.raises(PreconditionFailed, match="split into several files"):
+        check_digest(part, alias="m", sha256=digest_of(part))
+
+
+def loader(path, **settings):
+    return ModelLoader(InferenceSettings(port=0, **settings), path, ThreadWorkers())
+
+
+def test_the_engine_does_not_read_a_file_that_is_not_the_named_one(file):
+    with pytest.raises(PreconditionFailed, match="MODEL_SHA256"):  # it would not know this file either
+        loader(file, model_sha256={"model": OTHER})
+
+
+def test_a_hash_for_no_model_is_a_mistake(file):
+    with pytest.raises(InvalidRequest, match="MODEL_SHA256 names 'modle': the models are 'model'"):
+        loader(file, model_sha256={"modle": OTHER})
+
+
+async def test_a_file_that_was_replaced_since_the_start_is_not_loaded(tmp_path):
+    model = find_default_model()
+    path = tmp_path / "m.gguf"
+    path.symlink_to(model)
+    loading = loader(path, model_sha256={"m": digest_of(model)})
+    path.unlink()
+    path.write_bytes(b"GGUF and more")
+    with pytest.raises(PreconditionFailed, match="MODEL_SHA256"):
+        await loading.load(loading.specs[0])
