@@ -11,6 +11,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from pagantic_common.telemetry.span_exporter import WithoutErrorTexts
+
 TRACEPARENT_KEY = "traceparent"
 TRACEPARENT_PARTS = 4
 SPAN_ID_DIGITS = 16
@@ -28,7 +30,8 @@ def set_up_tracing(area: str, otlp_endpoint: str) -> None:
     from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
 
     provider = TracerProvider(resource=Resource.create({"service.name": f"pagantic-{area}"}), shutdown_on_exit=False)
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=otlp_endpoint, insecure=True)))
+    exporter = WithoutErrorTexts(OTLPSpanExporter(endpoint=otlp_endpoint, insecure=True))
+    provider.add_span_processor(BatchSpanProcessor(exporter))
     trace.set_tracer_provider(provider)
 
 

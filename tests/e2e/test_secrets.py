@@ -104,7 +104,7 @@ def inputs(canaries):
         request(put("message with a rule"), CHAT, rules=[rule], max_tokens=4),
         request(put("message with a wrong rule"), CHAT, rules=[wrong_rule], max_tokens=4),
         request(put("message with a wrong schema"), STRUCTURED, max_tokens=4),
-        request(put("message with a pattern"), CHAT, max_tokens=4),
+        request(put("message with a grammar"), CHAT, max_tokens=4),
         request(put("message with an intent"), CHAT, semantic_intent=put("intent"), max_tokens=4),
         request(put("message that is too long ") + "word " * 9000, CHAT, max_tokens=4),
         request(put("message of a plan"), PLAN, plan=_plan(put)),
@@ -112,7 +112,7 @@ def inputs(canaries):
     requests[0].messages.insert(0, system_prompt)
     requests[0].hints.stop.append(put("stop"))
     requests[5].output.schema_json = json.dumps({"type": put("schema type")})
-    requests[6].output.regex = f"({put('pattern')}"
+    requests[6].output.grammar = f'root ::= "{put("grammar")}" ('
     for one in requests:
         yield rpc.OrchestratorServiceStub, "Execute", one
 
@@ -132,6 +132,16 @@ def test_nothing_that_callers_say_or_show_is_told_to_anybody_else(watched):
         ask(watched, rpc.OrchestratorServiceStub, "ListSessions", pb.ListSessionsRequest(), key=key)
         for key in shown.values()
     ]
+    with grpc.insecure_channel(watched.address("orchestrator")) as channel:
+        talk = pb.GetSessionRequest(session_id="s")
+        metadata = (("authorization", f"Bearer {watched.admin}"),)
+        session = rpc.OrchestratorServiceStub(channel).GetSession(talk, metadata=metadata, timeout=30).session
+    assert {"message", "session value"} <= canaries.found_in(session.SerializeToString()), "what was said got in"
+    assert "" in told[:3], "a document got in"
+    for field in ("request_id", "session_id"):
+        odd = request("Go on.", CHAT, max_tokens=1)
+        setattr(odd, field, f"{canaries.put('wrong ' + field)} !")
+        told.append(ask(watched, rpc.OrchestratorServiceStub, "Execute", odd))
     own = (("x-own", canaries.put("metadata of the call")), ("x-session-id", canaries.put("wrong id") + " !"))
     told.append(ask(watched, rpc.OrchestratorServiceStub, "ListSessions", pb.ListSessionsRequest(), metadata=own))
     with grpc.insecure_channel(watched.address("orchestrator")) as channel, suppress(grpc.RpcError):
@@ -145,6 +155,7 @@ def test_nothing_that_callers_say_or_show_is_told_to_anybody_else(watched):
     places = {path.name: path.read_bytes() for path in (watched.state / "logs").glob("*.log")}
     places |= {f"metrics of {area}": _metrics(port) for area, port in watched.metrics_ports.items()}
     places |= {"telemetry": b"".join(watched.received), "audit": audit.encode(), "processes": _processes(watched)}
+    assert b"listening" in places["orchestrator.log"]
     assert b"executions that run" in places["metrics of orchestrator"]
     assert b"Execute" in places["telemetry"]
     assert {name: canaries.found_in(data) for name, data in places.items() if canaries.found_in(data)} == {}
