@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 
 import grpc
 import jsonschema_rs
@@ -21,9 +22,9 @@ SCHEMA = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required
 START_S = 90
 
 
-@pytest.fixture(scope="module")
-def host(tmp_path_factory):
-    system = System(tmp_path_factory.mktemp("host"))
+@contextmanager
+def hosting(system):
+    """Run the host, and give its process and a channel to it."""
     # Only the door's port counts: the others would collide with nothing, as nobody listens on them.
     command = [sys.executable, "-m", "deploy.local.host"]
     with subprocess.Popen(command, cwd=ROOT, env=system.environment, stderr=subprocess.DEVNULL) as process:
@@ -32,6 +33,12 @@ def host(tmp_path_factory):
             yield process, channel
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory):
+    with hosting(System(tmp_path_factory.mktemp("host"))) as opened:
+        yield opened
 
 
 def wait_until_serving(channel, process):
@@ -65,3 +72,31 @@ def test_one_port_answers_for_every_service(host):
         health = health_pb2_grpc.HealthStub(channel)
         found = health.Check(health_pb2.HealthCheckRequest(service=f"pagantic.{service}"), timeout=10)
         assert found.status == health_pb2.HealthCheckResponse.SERVING
+
+
+def test_a_host_that_asks_for_keys_gives_each_tenant_its_collections(tmp_path):
+    system = System(tmp_path)
+    admin = system.run("pagantic", "keys", "new").stdout.strip()
+    (tmp_path / "admin-key").write_text(admin)
+    for name in ("CONTEXT", "TOOLS", "INFERENCE"):
+        del system.environment[f"PAGANTIC_{name}_ADDRESS"]
+    system.environment |= {
+        "PAGANTIC_ORCHESTRATOR_AUTH": "keys",
+        "PAGANTIC_ORCHESTRATOR_ADMIN_KEY_FILE": str(tmp_path / "admin-key"),
+        "PAGANTIC_ORCHESTRATOR_SIGNING_KEY_FILE": str(system.signing_key),
+        "PAGANTIC_API_KEY": admin,
+    }
+    text = tmp_path / "sea.txt"
+    text.write_text("The harbour of Lindau opens at nine.")
+    with hosting(system):
+        scopes = ("--scopes", "execute,read,write")
+        keys = [system.run("pagantic", "keys", "create", "ci", "--tenant", name, *scopes) for name in ("acme", "beta")]
+        acme, beta = (key.stdout.strip() for key in keys)
+        system.environment["PAGANTIC_API_KEY"] = acme
+        assert "1 added" in system.run("pagantic", "ingest", "docs", text).stdout
+        assert system.run("pagantic", "chat", "When?", "--context", "docs", "--max-tokens", "4").stdout.strip()
+        system.environment["PAGANTIC_API_KEY"] = beta
+        assert "docs" not in system.run("pagantic", "collections", "list").stdout
+        system.environment["PAGANTIC_API_KEY"] = ""
+        refused = system.run("pagantic", "collections", "list", check=False)
+    assert "AUTH_MISSING" in refused.stderr

@@ -1,4 +1,4 @@
-"""A file of keys that is read again when it changes, so that a key can be replaced without a restart."""
+"""A file that is read again when it changes, so that keys and policies can be replaced without a restart."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ class WatchedFile(Generic[ContentT]):
                 return
             self._content = self._read()
             self._version = version
-            log.info("a file of keys was read again", setting=self._setting)
+            log.info("a watched file was read again", setting=self._setting)
         except InvalidRequest as error:
-            log.warning("a file of keys cannot be read: its keys stay as they were", reason=str(error))
+            log.warning("a watched file cannot be read: its content stays as it was", reason=str(error))
 
     def _path_version(self) -> tuple[int, int, int]:
         try:
