@@ -8,13 +8,15 @@ nothing but pass the call on is measured beside it, with the same gRPC: what it 
 from __future__ import annotations
 
 import asyncio
+import base64
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import grpc
@@ -27,10 +29,13 @@ from pagantic.inference.v1 import inference_service_pb2_grpc as inference_grpc
 from pagantic.orchestrator.v1 import execution_pb2, orchestrator_service_pb2_grpc
 from pagantic_common.client import chat_request
 from pagantic_common.domain.calls.api_keys import make_key
+from pagantic_common.domain.defaults import MAX_MESSAGE_BYTES
 from pagantic_common.rpc.access.tenant_tokens import write_key_pair
+from pagantic_common.rpc.access.tls.calling import Target, find_target
 from pagantic_common.telemetry.names import AUTHORIZATION_KEY
 from services.orchestrator.ports.journal import Durability
 from tests.bench.ours import running_service
+from tests.support.certificates import PREFIX, Authority, TlsFiles
 
 Metadata = tuple[tuple[str, str], ...]
 
@@ -124,10 +129,10 @@ async def _relay(inference: str) -> None:
         await server.wait_for_termination()
 
 
-async def _measure_all(name: str, address: str, pid: int, key: str = "") -> None:
+async def _measure_all(name: str, target: Target, pid: int, key: str = "") -> None:
     metadata: Metadata = ((AUTHORIZATION_KEY, f"Bearer {key}"),) if key else ()
     print(name)  # noqa: T201
-    async with grpc.aio.insecure_channel(address) as channel:
+    async with target.open(MAX_MESSAGE_BYTES) as channel:
         stub = orchestrator_service_pb2_grpc.OrchestratorServiceStub(channel)  # type: ignore[no-untyped-call]
         for _ in range(WARM_UP):
             await stub.Execute(_chat(), metadata=metadata)
@@ -139,38 +144,73 @@ async def _run() -> None:
     server = grpc.aio.server()
     inference_grpc.add_InferenceServiceServicer_to_server(InstantInference(), server)  # type: ignore[no-untyped-call]
     port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
     inference = f"127.0.0.1:{port}"
+    authority, folder = Authority(), tempfile.TemporaryDirectory()
+    files = TlsFiles(Path(folder.name)).write(authority.issue(f"{PREFIX}orchestrator"), authority)
+    pair = (files.key.read_bytes(), files.chain.read_bytes())
+    encrypted_port = server.add_secure_port(
+        "127.0.0.1:0", grpc.ssl_server_credentials([pair], authority.pem, require_client_auth=True)
+    )
+    await server.start()
     print(f"the inference alone: p50 {await _direct(inference) * 1000:.2f} ms")  # noqa: T201
     command = [sys.executable, "-m", "tests.bench.orchestrator", inference]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as relay:  # noqa: ASYNC220 - nothing else runs
         relay_port = relay.stdout.readline().strip() if relay.stdout else ""
-        await _measure_all("a bare relay", f"127.0.0.1:{relay_port}", relay.pid)
+        await _measure_all("a bare relay", Target(f"127.0.0.1:{relay_port}"), relay.pid)
         relay.terminate()
-    with tempfile.TemporaryDirectory() as folder:
+    with folder:
         shared = {"inference_address": inference, "constraint_address": inference}
         for durability in Durability:
-            journal = f"sqlite:///{Path(folder) / durability}.sqlite3"
+            journal = f"sqlite:///{Path(folder.name) / durability}.sqlite3"
             await _measure_orchestrator(
                 f"the orchestrator, durability {durability}",
                 {**shared, "journal_url": journal, "durability": durability.value},
             )
-        key, file = make_key(os.urandom).text, Path(folder) / "key"
-        file.write_text(key)
-        settings = {**shared, "journal_url": f"sqlite:///{file}.sqlite3", "durability": Durability.PROCESS.value}
-        signing, _verifying = write_key_pair(Path(folder) / "identity")
-        settings |= {"auth": "keys", "admin_key_file": str(file), "signing_key_file": str(signing)}
-        await _measure_orchestrator(
-            "the orchestrator, durability process, with an API key and tenant tokens", settings, key
-        )
+        settings, key = _identity(Path(folder.name), shared)
+        await _measure_orchestrator("durability process, with an API key and tenant tokens", settings, key)
+        settings |= {"journal_url": f"sqlite:///{folder.name}/audit.sqlite3", "audit": "true"}
+        await _measure_orchestrator("and with the audit", settings, key)
+        settings |= {"journal_url": f"sqlite:///{folder.name}/all.sqlite3"} | _restrictions(Path(folder.name))
+        await _measure_orchestrator("and with policies, rates, and an encrypted journal", settings, key)
+        tls = {name: str(value) for name, value in files.settings.items()}
+        encrypted = f"127.0.0.1:{encrypted_port}"
+        settings |= tls | {"inference_address": encrypted, "constraint_address": encrypted}
+        settings |= {"journal_url": f"sqlite:///{folder.name}/tls.sqlite3"}
+        await _measure_orchestrator("and with TLS on both sides", settings, key, files.environment)
     await server.stop(None)
 
 
-async def _measure_orchestrator(name: str, settings: dict[str, str], key: str = "") -> None:
-    service = running_service("orchestrator", **settings)
+def _identity(folder: Path, shared: dict[str, str]) -> tuple[dict[str, str], str]:
+    """Return the settings with which callers need a key, and one."""
+    key, file = make_key(os.urandom).text, folder / "key"
+    file.write_text(key)
+    signing, _verifying = write_key_pair(folder / "identity")
+    settings = {"auth": "keys", "admin_key_file": str(file), "signing_key_file": str(signing), "audit": "false"}
+    journal = {"journal_url": f"sqlite:///{folder}/key.sqlite3", "durability": Durability.PROCESS.value}
+    return {**shared, **settings, **journal}, key
+
+
+def _restrictions(folder: Path) -> dict[str, str]:
+    policies, audit_key, journal_key = folder / "policies", folder / "audit-key", folder / "journal-key"
+    policies.write_text("permit(principal, action, resource);")
+    audit_key.write_bytes(os.urandom(32).hex().encode())
+    journal_key.write_bytes(base64.b64encode(os.urandom(32)))
+    return {
+        "policy_file": str(policies),
+        "audit_key_file": str(audit_key),
+        "journal_key_file": str(journal_key),
+        "call_rate_of_tenant": "1000000/minute",
+        "call_rate_of_key": "1000000/minute",
+    }
+
+
+async def _measure_orchestrator(
+    name: str, settings: dict[str, str], key: str = "", environment: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    service = running_service("orchestrator", environment, **settings)
     address, pid = await asyncio.to_thread(service.__enter__)
     try:
-        await _measure_all(name, address, pid, key)
+        await _measure_all(name, find_target(address, environment), pid, key)
     finally:
         await asyncio.to_thread(service.__exit__, None, None, None)
 

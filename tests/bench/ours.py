@@ -10,15 +10,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 import grpc
 
-from deploy.local.probing import probe_health
 from pagantic.common.v1 import message_pb2
 from pagantic.inference.v1 import generation_pb2, inference_service_pb2, inference_service_pb2_grpc
+from pagantic_common.rpc.probe import ask_health
+from pagantic_common.telemetry.names import READINESS
 from tests.bench.load import MIN_P, TOP_K, TOP_P, Answer, BenchError, Query
 
 ROOT = Path(__file__).parents[2]
@@ -36,10 +38,13 @@ _ROLES = {
 
 
 @contextmanager
-def running_service(area: str, **settings: str) -> Iterator[tuple[str, int]]:
+def running_service(
+    area: str, calling: Mapping[str, str] = MappingProxyType({}), /, **settings: str
+) -> Iterator[tuple[str, int]]:
     """Run `python -m services.<area>`; yields its address, when it is healthy, and its process id.
 
-    Variables PAGANTIC_<AREA>_* of this process reach it, except the port and those that are given.
+    Variables PAGANTIC_<AREA>_* of this process reach it, except the port and those that are given. `calling` are the
+    variables of those who call it.
     """
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
@@ -52,7 +57,7 @@ def running_service(area: str, **settings: str) -> Iterator[tuple[str, int]]:
         try:
             address = f"127.0.0.1:{port}"
             deadline_s = time.monotonic() + START_DEADLINE_S
-            while probe_health(address) != "SERVING":
+            while ask_health(address, READINESS, calling) != "SERVING":
                 if process.poll() is not None or time.monotonic() > deadline_s:
                     log.seek(0)
                     tail = log.read().decode(errors="replace").splitlines()[-TAIL_LINES:]

@@ -204,5 +204,5 @@ async def test_a_purge_finds_its_rows_by_their_key(journal):
         if journal._engine.dialect.name != "sqlite":
             continue
         found = str(select(table.c.tenant).where(among(table, keys)).compile(compile_kwargs={"literal_binds": True}))
-        plan = await journal._read(lambda db, found=found: db.execute(text(f"EXPLAIN QUERY PLAN {found}")).all())
+        plan = await journal._read("*", lambda db, found=found: db.execute(text(f"EXPLAIN QUERY PLAN {found}")).all())
         assert not [row for row in plan if row.detail.startswith("SCAN")], plan

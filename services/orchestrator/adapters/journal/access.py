@@ -10,7 +10,13 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, Engine
 from sqlalchemy.dialects import postgresql, sqlite
 
-from services.orchestrator.adapters.journal.database import READING, check_url, translating_errors
+from services.orchestrator.adapters.journal.database import (
+    EVERY_TENANT,
+    READING,
+    check_url,
+    see_only,
+    translating_errors,
+)
 from services.orchestrator.adapters.journal.group_commit import GroupCommit, Work
 from services.orchestrator.adapters.journal.writes import Writes
 
@@ -35,9 +41,12 @@ class JournalAccess:
         """Do work in the next transaction; returns its result after the commit."""
         return await self._group.submit(work)
 
-    async def _read(self, work: Callable[[Connection], ResultT]) -> ResultT:
-        return await asyncio.get_running_loop().run_in_executor(self._reading, self._read_now, work)
+    async def _read(self, tenant: str, work: Callable[[Connection], ResultT]) -> ResultT:
+        """Read what belongs to a tenant, or EVERY_TENANT."""
+        return await asyncio.get_running_loop().run_in_executor(self._reading, self._read_now, work, tenant)
 
-    def _read_now(self, work: Callable[[Connection], ResultT]) -> ResultT:
+    def _read_now(self, work: Callable[[Connection], ResultT], tenant: str = EVERY_TENANT) -> ResultT:
         with translating_errors(), self._engine.execution_options(**READING).connect() as db:
+            if tenant != EVERY_TENANT:
+                see_only(db, tenant)
             return work(db)

@@ -33,15 +33,17 @@ class SqlConversations(JournalAccess, Conversations):
         return bool(await self._commit(lambda db: self._writes.take_turn(db, key, request_id)))
 
     async def history(self, key: SessionKey, max_bytes: int = 0) -> tuple[int, tuple[Message, ...]]:
-        return await self._read(lambda db: _history(db, key, max_bytes or sys.maxsize))
+        return await self._read(key.tenant, lambda db: _history(db, key, max_bytes or sys.maxsize))
 
     async def get_session(
         self, key: SessionKey, limit: int = 0, *, before: int = 0, max_bytes: int = 0
     ) -> SessionRecord:
-        return await self._read(lambda db: _session(db, key, limit or sys.maxsize, before, max_bytes or sys.maxsize))
+        return await self._read(
+            key.tenant, lambda db: _session(db, key, limit or sys.maxsize, before, max_bytes or sys.maxsize)
+        )
 
     async def session_state(self, key: SessionKey) -> Mapping[str, str]:
-        return await self._read(lambda db: _state_of(db, key))
+        return await self._read(key.tenant, lambda db: _state_of(db, key))
 
     async def list_sessions(self, *, tenant: str, limit: int, after: str) -> Page[SessionRecord]:
         used, name = _sessions.c.updated_at, _sessions.c.session_id
@@ -55,7 +57,7 @@ class SqlConversations(JournalAccess, Conversations):
         if after:
             used_s, last = _use_of(after)
             found = found.where(or_(used < used_s, and_(used == used_s, name > last)))
-        return await self._read(lambda db: _page(db, found, limit))
+        return await self._read(tenant, lambda db: _page(db, found, limit))
 
     async def update_state(self, key: SessionKey, values: Mapping[str, str], removed: Sequence[str]) -> SessionRecord:
         now_s = time.time()
@@ -70,7 +72,7 @@ class SqlConversations(JournalAccess, Conversations):
 
     async def get_summary(self, key: SessionKey) -> Summary | None:
         """Return a conversation's summary."""
-        return await self._read(lambda db: _summary(db, key))
+        return await self._read(key.tenant, lambda db: _summary(db, key))
 
     async def put_summary(self, key: SessionKey, summary: Summary) -> None:
         """Store a summary, unless the conversation is gone."""

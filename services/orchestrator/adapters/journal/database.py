@@ -20,11 +20,12 @@ from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Preconditio
 from services.orchestrator.ports.journal import Durability
 
 CONNECT_TIMEOUT_S = 5
-POOL_SIZE = 6  # writer, reader, keys, budgets, beats and purge
+POOL_SIZE = 7  # writer, reader, keys, budgets, the audit's reader, beats and purge
 ANSWER_TIMEOUT_S = 10  # for a statement, for a lock, and for a silent network
 OWNER_TIMEOUT_S = 15.0  # how long a process waits for its predecessor of the same name to end
 # Only reads may use BEGIN: a writer needs BEGIN IMMEDIATE, as it cannot upgrade while another one writes.
 READING = {"is_reading": True}
+EVERY_TENANT = "*"  # of a transaction, as row-level security knows it
 CONFLICTS = ("40P01", "40001", "55P03")  # PostgreSQL: deadlock_detected, serialization_failure, lock_not_available
 _UNANSWERED = (OperationalError, InterfaceError, PendingRollbackError, PoolTimeoutError)
 _UNANSWERED_BY_DRIVER = (sqlite3.OperationalError, psycopg.OperationalError, psycopg.InterfaceError)
@@ -57,6 +58,7 @@ def open_engine(url: URL, durability: Durability) -> Engine:
         "statement_timeout": timeout_ms,
         "lock_timeout": timeout_ms,
         "synchronous_commit": commit,
+        "pagantic.tenant": EVERY_TENANT,
         # The server must notice a dead host, or the owner's lock would outlive it by hours.
         "tcp_keepalives_idle": 5,
         "tcp_keepalives_interval": 2,
@@ -70,6 +72,12 @@ def open_engine(url: URL, durability: Durability) -> Engine:
         "keepalives_idle": ANSWER_TIMEOUT_S,
     }
     return create_engine(url, pool_size=POOL_SIZE, pool_pre_ping=True, hide_parameters=True, connect_args=arguments)
+
+
+def see_only(db: Connection, tenant: str) -> None:
+    """Show the rest of a transaction the rows of one tenant alone, where the database can."""
+    if db.dialect.name == "postgresql":
+        db.execute(text("SELECT set_config('pagantic.tenant', :tenant, true)"), {"tenant": tenant})
 
 
 def _open_sqlite(url: URL, durability: Durability) -> Engine:

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, Select, select
 from pagantic.orchestrator.v1 import event_pb2
 from pagantic_common.domain.errors import PreconditionFailed
 from services.orchestrator.adapters.journal.access import JournalAccess
+from services.orchestrator.adapters.journal.database import EVERY_TENANT
 from services.orchestrator.adapters.journal.rows import (
     IS_INTERRUPTED,
     RECORD,
@@ -56,13 +57,13 @@ class SqlExecutions(JournalAccess, ExecutionJournal):
 
     async def after_sequence(self, key: ExecutionKey) -> int:
         found = select(executions.c.after_sequence).where(of_execution(executions, key))
-        return await self._read(lambda db: int(db.execute(found).scalar_one_or_none() or 0))
+        return await self._read(key.tenant, lambda db: int(db.execute(found).scalar_one_or_none() or 0))
 
     def write(self, write: Write, *, can_wait: bool = False) -> Awaitable[None]:
         return self._group.submit(write, can_wait=can_wait)
 
     async def get(self, key: ExecutionKey) -> ExecutionRecord:
-        return await self._read(lambda db: get_record(db, key))
+        return await self._read(key.tenant, lambda db: get_record(db, key))
 
     async def list_executions(
         self, *, tenant: str, limit: int, after: str, session_id: str, state: State | None
@@ -75,25 +76,25 @@ class SqlExecutions(JournalAccess, ExecutionJournal):
             found = found.where(executions.c.session_id == session_id)
         if state is not None:
             found = found.where(executions.c.state == state.value)
-        return await self._read(lambda db: _page(db, found, limit))
+        return await self._read(tenant, lambda db: _page(db, found, limit))
 
     async def interrupted(self, mode: Mode) -> list[ExecutionKey]:
         found = select(executions.c.tenant, executions.c.request_id).where(
             IS_INTERRUPTED, executions.c.mode == mode.value
         )
         found = found.order_by(executions.c.ordinal)
-        return await self._read(lambda db: [ExecutionKey(*row) for row in db.execute(found)])
+        return await self._read(EVERY_TENANT, lambda db: [ExecutionKey(*row) for row in db.execute(found)])
 
     async def timeline(self, key: ExecutionKey, after: int = 0, limit: int = 0) -> list[Event]:
-        return await self._read(lambda db: _timeline(db, key, after, limit or None))
+        return await self._read(key.tenant, lambda db: _timeline(db, key, after, limit or None))
 
     async def timeline_page(
         self, key: ExecutionKey, after: int, limit: int, max_bytes: int
     ) -> tuple[list[Event], bool]:
-        return await self._read(lambda db: _timeline_page(db, key, after, limit, max_bytes))
+        return await self._read(key.tenant, lambda db: _timeline_page(db, key, after, limit, max_bytes))
 
     async def entries(self, key: ExecutionKey) -> list[Entry]:
-        return await self._read(lambda db: _entries(db, key))
+        return await self._read(key.tenant, lambda db: _entries(db, key))
 
 
 def _ordinal_of(token: str) -> int:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, Select, delete, select, update
 
 from services.orchestrator.adapters.journal.access import JournalAccess
-from services.orchestrator.adapters.journal.database import translating_errors
+from services.orchestrator.adapters.journal.database import EVERY_TENANT, translating_errors
 from services.orchestrator.adapters.journal.rows import wrong_token
 from services.orchestrator.adapters.journal.schema import budgets
 from services.orchestrator.core.budget import Amount, Budget, Period
@@ -46,7 +46,7 @@ class SqlBudgets(JournalAccess, BudgetStore):
         if "\0" in after:
             raise wrong_token(after)
         found = select(budgets).where(budgets.c.tenant > after).order_by(budgets.c.tenant).limit(limit + 1)
-        listed = await self._read(lambda db: _budgets(db, found, now_s))
+        listed = await self._read(EVERY_TENANT, lambda db: _budgets(db, found, now_s))
         if len(listed) <= limit:
             return Page(listed)
         return Page(listed[:limit], listed[limit - 1].tenant)

@@ -14,6 +14,7 @@ from pagantic_common.domain.calls.api_keys import StoredKey
 from pagantic_common.domain.calls.principal import Scope
 from pagantic_common.domain.errors import NotFound
 from services.orchestrator.adapters.journal.access import JournalAccess
+from services.orchestrator.adapters.journal.database import EVERY_TENANT
 from services.orchestrator.adapters.journal.rows import wrong_token
 from services.orchestrator.adapters.journal.schema import api_keys
 from services.orchestrator.ports.journal import Page
@@ -45,7 +46,7 @@ class SqlKeys(JournalAccess, KeyStore):
         if after:
             made_s, last = _place_of(after)
             found = found.where(or_(made > made_s, and_(made == made_s, name > last)))
-        return await self._read(lambda db: _page(db, found, limit))
+        return await self._read(EVERY_TENANT, lambda db: _page(db, found, limit))
 
     async def revoke_key(self, key_id: str, now_s: float) -> StoredKey:
         revoked: StoredKey = await self._commit(lambda db: _revoke(db, key_id, now_s))

@@ -31,7 +31,7 @@ class SqlUsage(JournalAccess, UsageLedger):
                 raise wrong_token(after)
             is_later = and_(table.session_id == last_session, table.model > last_model)
             found = found.where(or_(table.session_id > last_session, is_later))
-        return await self._read(lambda db: _page(db, found, limit))
+        return await self._read(tenant, lambda db: _page(db, found, limit))
 
 
 def _page(db: Connection, found: Select[tuple[object, ...]], limit: int) -> Page[UsageTotal]:
