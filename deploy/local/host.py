@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,8 @@ from deploy.local.areas import Area, ConfigurationError, child_environment, read
 from deploy.local.supervision import Supervision, SupervisionError
 from pagantic_common.domain.defaults import is_loopback
 from pagantic_common.domain.errors import PaganticError
-from pagantic_common.rpc.access.either_authenticator import EitherAuthenticator
 from pagantic_common.rpc.access.registration import Registration
+from pagantic_common.rpc.access.shared_port import share
 from pagantic_common.rpc.server import Program, StartFailed, run_service
 from pagantic_common.settings import EXIT_CONFIG, ServiceSettings, Tls, load_settings, state_folder
 from services.constraint.__main__ import PROGRAM as CONSTRAINT
@@ -101,15 +100,11 @@ async def open_all(settings: Sequence[ServiceSettings]) -> AsyncIterator[Sequenc
 
 
 def _merged(registrations: Sequence[Registration]) -> list[Registration]:
-    """Return one registration of each service: the orchestrator also serves the context service, for callers."""
+    """Return one registration of each service: the orchestrator also serves the context service, to callers."""
     merged: dict[str, Registration] = {}
     for one in registrations:
-        first = merged.setdefault(one.service_name, one)
-        inner, edge = first.guard.authenticator, one.guard.authenticator
-        if first is not one and inner is not None and edge is not None:
-            merged[one.service_name] = replace(
-                first, guard=replace(one.guard, authenticator=EitherAuthenticator(inner, edge))
-            )
+        first = merged.get(one.service_name)
+        merged[one.service_name] = one if first is None else share(first, one)
     return list(merged.values())
 
 

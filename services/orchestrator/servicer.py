@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import aclosing
 from functools import partial
 from types import MappingProxyType
@@ -80,8 +80,8 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         """Add this servicer to a server."""
         rpc.add_OrchestratorServiceServicer_to_server(self, server)
 
-    def _decode(self, method: str, request: execution_pb2.SystemRequest) -> Submission:
-        """Return a request that is not too large, and note it; one without an id is given one."""
+    def _decode(self, request: execution_pb2.SystemRequest) -> Submission:
+        """Return a request that is not too large; one without an id is given one."""
         size_bytes = request.ByteSize()
         self._executions.check_size(_execution(request.request_id), size_bytes, len(request.messages))
         request_id = request.request_id or self._executions.new_request_id()
@@ -89,17 +89,23 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         if request.session_id:
             require_id("session_id", request.session_id)
         decoded = request_from_proto(request, request_id, _tenant())
-        self._audit.note(_named(method), _session_named(decoded.session_id), request_id)
         return Submission(decoded, fingerprint_of(request), size_bytes, has_new_id=not request.request_id)
 
     async def Execute(self, request: execution_pb2.SystemRequest, context: Context) -> execution_pb2.SystemResponse:
-        return response_to_proto(await self._executions.execute(self._decode("Execute", request)))
+        submission = self._decode(request)
+        noted = self._note("Execute", submission)
+        response = await self._executions.execute(submission)
+        await noted
+        return response_to_proto(response)
 
     async def ExecuteStream(
         self, request: execution_pb2.SystemRequest, context: Context
     ) -> AsyncIterator[event_pb2.ExecutionEvent]:
-        async with aclosing(self._executions.stream(self._decode("ExecuteStream", request))) as events:
+        submission = self._decode(request)
+        noted = self._note("ExecuteStream", submission)
+        async with aclosing(self._executions.stream(submission)) as events:
             async for event in events:
+                await noted
                 yield event_to_proto(event)
 
     async def CancelExecution(self, request: pb.CancelExecutionRequest, context: Context) -> pb.CancelExecutionResponse:
@@ -136,7 +142,8 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         return pb.ResumeExecutionResponse(state=state_to_proto(state))
 
     async def CreatePlan(self, request: pb.CreatePlanRequest, context: Context) -> pb.CreatePlanResponse:
-        asked = self._decode("CreatePlan", request.request)
+        asked = self._decode(request.request)
+        await self._note("CreatePlan", asked)
         plan = await self._executions.create_plan(asked.request, asked.size_bytes)
         return pb.CreatePlanResponse(plan=plan_to_proto(plan))
 
@@ -216,6 +223,11 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         page = await self._audit.list_records(request.tenant, request.page_size, request.page_token)
         encoded = [audit_record_to_proto(record) for record in page.items]
         return pb.ListAuditRecordsResponse(records=encoded, next_page_token=page.next_token)
+
+    def _note(self, method: str, submission: Submission) -> Awaitable[None]:
+        """Note a request; nobody gets an answer to it before that is stored."""
+        request = submission.request
+        return self._audit.note(_named(method), _session_named(request.session_id), request.request_id)
 
     async def _record(self, method: str, resource: str = "", request_id: str = "") -> None:
         """Record a call that changes something, or sees what belongs to every tenant, before it does."""

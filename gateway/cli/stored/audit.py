@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
 import re
-from collections import deque
 from collections.abc import Iterable, Iterator
 from datetime import UTC
 from pathlib import Path
@@ -36,16 +36,15 @@ def list_records(
     timeout: options.Timeout = options.TIMEOUT_S,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
-    """List records, by orchestrator, the oldest first; --json prints all of them."""
-    shown: deque[audit_pb2.AuditRecord] = deque(maxlen=last)
+    """List the newest records; --json prints all of them, by orchestrator."""
     with reporting_errors(), Client(address, timeout_s=timeout) as client:
-        for record in _records(client, tenant):
-            if as_json:
+        records = _records(client, tenant)
+        if as_json:
+            for record in records:
                 print_json(record, one_line=True)
-            else:
-                shown.append(record)
-    if not as_json:
-        _show(shown)
+            return
+        newest = heapq.nlargest(last, records, key=lambda record: record.at.ToMicroseconds())
+    _show(reversed(newest))
 
 
 def _show(records: Iterable[audit_pb2.AuditRecord]) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from joserfc import jwt
+from joserfc import jws, jwt
 from joserfc.errors import ExpiredTokenError, JoseError
 from joserfc.jwk import KeySet, OKPKey
 
@@ -143,6 +143,15 @@ class TenantTokenReader:
         if token.header.get("typ") != TYPE:
             raise _refused("it is a token of another type")
         return token.claims
+
+
+def is_tenant_token(credentials: str) -> bool:
+    """Tell whether credentials say that they are a tenant token; they may be wrong all the same."""
+    try:
+        header = jws.extract_compact(credentials.removeprefix(_BEARER).encode()).protected
+    except (JoseError, ValueError):
+        return False
+    return header.get("typ") == TYPE
 
 
 def read_signing_key(path: Path) -> Callable[[], OKPKey]:

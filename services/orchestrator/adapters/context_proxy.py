@@ -15,7 +15,7 @@ from pagantic_common.domain.errors import PaganticError, PermissionDenied
 from pagantic_common.rpc.peer import Credentials, Peer
 from pagantic_common.telemetry.scope import current_principal
 from services.orchestrator.app.access.audit import Audit
-from services.orchestrator.app.access.permitting.checks import check_collection
+from services.orchestrator.app.access.permitting.checks import check_collection, check_model
 from services.orchestrator.app.failures import error_from
 from services.orchestrator.ports.policy import Action, Policy
 
@@ -86,7 +86,10 @@ class ContextProxy(pb_grpc.ContextServiceServicer):
         return await self._pass_on(self._stub.Retrieve, request)
 
     async def BuildContext(self, request: pb.BuildContextRequest, context: Context) -> pb.BuildContextResponse:
-        self._check("BuildContext", Action.RETRIEVE, request.policy.collection)
+        if not request.chunks:  # which would be laid out as they are
+            self._check("BuildContext", Action.RETRIEVE, request.policy.collection)
+        if self._policy is not None:
+            check_model(self._policy, request.model)
         return await self._pass_on(self._stub.BuildContext, request)
 
     def _check(self, method: str, action: Action, collection: str) -> None:

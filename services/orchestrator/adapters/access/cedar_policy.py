@@ -15,6 +15,8 @@ from services.orchestrator.ports.policy import Action, Policy, Resource
 
 POLICY_FILE = "POLICY_FILE"
 MAX_DECISIONS = 4096
+MAX_FILE_BYTES = 1024 * 1024
+MAX_NAME, SHOWN = 200, 80
 SCHEMA = """
 entity Tenant;
 entity Model;
@@ -50,10 +52,12 @@ class CedarPolicy(Policy):
 
     def __init__(self, path: Path) -> None:
         """Raise InvalidRequest for a file that cannot be used; a later one leaves the policies as they were."""
-        self._file = WatchedFile(path, POLICY_FILE, _parse)
+        self._file = WatchedFile(path, POLICY_FILE, _parse, MAX_FILE_BYTES)
 
     def find_denial(self, tenant: str, action: Action, resource: Resource) -> str:
         """Return why a tenant may not do this; empty when it may."""
+        if len(resource.name) > MAX_NAME:
+            return f"{_subject(tenant, action, resource)}: no name has more than {MAX_NAME} characters"
         policies, asked = self._file.content(), (tenant, action, resource)
         denial = policies.denials.get(asked)
         if denial is None:
@@ -86,7 +90,11 @@ def _decide(policies: cedarpy.PolicySet, tenant: str, action: Action, resource: 
     names = result.diagnostics.id_annotations_by_reason
     forbidding = ", ".join(repr(names.get(one) or one) for one in result.diagnostics.reasons)
     why = f"forbidden by {forbidding}" if forbidding else "no policy permits it"
-    return f"tenant {tenant!r} may not {_WANTS[action]} {resource.name!r}: {why}"
+    return f"{_subject(tenant, action, resource)}: {why}"
+
+
+def _subject(tenant: str, action: Action, resource: Resource) -> str:
+    return f"tenant {tenant!r} may not {_WANTS[action]} {resource.name[:SHOWN]!r}"
 
 
 def _parse(data: bytes) -> _Policies:

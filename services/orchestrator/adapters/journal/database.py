@@ -74,6 +74,17 @@ def open_engine(url: URL, durability: Durability) -> Engine:
     return create_engine(url, pool_size=POOL_SIZE, pool_pre_ping=True, hide_parameters=True, connect_args=arguments)
 
 
+def check_options(db: Connection) -> None:
+    """Raise PreconditionFailed when the options of connections to PostgreSQL got lost on the way."""
+    if db.dialect.name != "postgresql":
+        return
+    if db.execute(text("SELECT current_setting('pagantic.tenant', true)")).scalar() != EVERY_TENANT:
+        raise PreconditionFailed(
+            "the database was not given the options of its connections, on which timeouts and row-level security "
+            "depend: connect without a pooler that drops them"
+        )
+
+
 def see_only(db: Connection, tenant: str) -> None:
     """Show the rest of a transaction the rows of one tenant alone, where the database can."""
     if db.dialect.name == "postgresql":

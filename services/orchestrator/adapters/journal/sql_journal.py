@@ -16,7 +16,7 @@ from sqlalchemy.event import listen
 
 from pagantic_common.domain.errors import Unavailable
 from services.orchestrator.adapters.journal.conversations import SqlConversations
-from services.orchestrator.adapters.journal.database import OwnerLock, open_engine, translating_errors
+from services.orchestrator.adapters.journal.database import OwnerLock, check_options, open_engine, translating_errors
 from services.orchestrator.adapters.journal.executions import SqlExecutions
 from services.orchestrator.adapters.journal.group_commit import GroupCommit
 from services.orchestrator.adapters.journal.identity.audit import SqlAudit
@@ -91,11 +91,12 @@ class SqlJournal(SqlExecutions, SqlOwnership, SqlConversations, SqlUsage, SqlKey
         with translating_errors(), contextlib.ExitStack() as stack:
             self._engine = open_engine(self._url, self._durability)
             set_sealing(self._engine.dialect, self._sealing)
-            for event in ("rollback", "rollback_savepoint"):
+            for event in ("rollback", "rollback_savepoint", "handle_error"):
                 listen(self._engine, event, self._forget_head)
             stack.callback(self._engine.dispose)
             stack.callback(OwnerLock(self._engine, self._owner).release)
             with _OPENING, self._engine.begin() as db:
+                check_options(db)
                 migrate(db)
                 self._register(db, time.time())
             self._stack = stack.pop_all()

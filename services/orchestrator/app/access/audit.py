@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable
 from dataclasses import replace
 
 from pagantic_common.domain.calls.audit import AuditEntry, AuditRecord, Decision
@@ -37,10 +39,14 @@ class Audit:
         self._is_on = is_on
         self._denied_s: dict[tuple[str, ...], float] = {}
 
-    def note(self, method: str, resource: str = "", request_id: str = "") -> None:
-        """Note that the current caller was let in, in the transaction that stores what its call changes."""
-        if self._is_on:
-            self._store.add_audit_entry(self._allowed(method, resource, request_id), can_wait=True)
+    def note(self, method: str, resource: str = "", request_id: str = "") -> Awaitable[None]:
+        """Note that the current caller was let in, in a transaction before, or with, what its call changes.
+
+        The awaitable raises Unavailable when that cannot be stored.
+        """
+        if not self._is_on:
+            return _done()
+        return self._store.add_audit_entry(self._allowed(method, resource, request_id), can_wait=True)
 
     async def record(self, method: str, resource: str = "", request_id: str = "") -> None:
         """Note it before the call changes or sees anything; raises Unavailable when that cannot be stored."""
@@ -85,6 +91,12 @@ class Audit:
             return False
         self._denied_s[denial] = now_s
         return True
+
+
+def _done() -> asyncio.Future[None]:
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    done.set_result(None)
+    return done
 
 
 def _plain(text: str, most: int) -> str:

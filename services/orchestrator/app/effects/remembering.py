@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pagantic_common.domain.errors import ErrorCategory, PaganticError
+from pagantic_common.domain.errors import ErrorCategory, ErrorCode, PaganticError
 from pagantic_common.domain.messages import Message, ToolChoice, ToolDefinition
 from pagantic_common.telemetry.logging import get_logger
 from services.orchestrator.app.effects.inferring import ask_model
@@ -233,5 +233,6 @@ def _with_warning(prepared: Prepared, *, is_summarized: bool) -> Prepared:
 
 
 def _raise_cancellation(error: PaganticError) -> None:
-    if failure_from(error).category is ErrorCategory.CANCELLATION:
+    """Raise what no fallback is for: a cancellation, and a model that a policy denies."""
+    if failure_from(error).category is ErrorCategory.CANCELLATION or error.code is ErrorCode.AUTH_POLICY:
         raise error

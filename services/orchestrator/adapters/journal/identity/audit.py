@@ -59,7 +59,7 @@ class SqlAudit(JournalAccess, AuditStore):
         return Page(records, f"{records[-1].position}/{records[-1].owner}")
 
     def _forget_head(self, *_: object) -> None:
-        """Read the head again: a transaction was rolled back, and its records with it."""
+        """Read the head again: what was written may have been rolled back. Each end of a read comes here too."""
         self._head = None
 
     def _append(self, db: Connection, entry: AuditEntry) -> None:

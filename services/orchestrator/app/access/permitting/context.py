@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pagantic_common.domain.chunks import Chunk
-from services.orchestrator.app.access.permitting.checks import check_collection
+from services.orchestrator.app.access.permitting.checks import check_collection, check_model
 from services.orchestrator.core.model.retrieval import ContextPolicy
 from services.orchestrator.ports.policy import Action, Policy
 from services.orchestrator.ports.services import BuiltContext, ContextPort, Ranking
@@ -20,6 +20,7 @@ class PermittedContext(ContextPort):
 
     async def build(self, query: str, policy: ContextPolicy, model: str) -> BuiltContext:
         check_collection(self._policy, Action.RETRIEVE, policy.collection)
+        check_model(self._policy, model)
         return await self._context.build(query, policy, model)
 
     async def retrieve(self, query: str, policy: ContextPolicy) -> tuple[Chunk, ...]:

@@ -1,0 +1,93 @@
+"""One service on one port, for the other services and for callers of the edge, each with its own servicer and guard."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import grpc
+
+from pagantic_common.domain.calls.principal import Principal, PrincipalKind
+from pagantic_common.domain.errors import Unauthenticated
+from pagantic_common.rpc.access.gate import Authenticator, Guard
+from pagantic_common.rpc.access.registration import Registration
+from pagantic_common.rpc.access.tenant_tokens import is_tenant_token
+from pagantic_common.telemetry.scope import current_principal
+
+Handlers = Mapping[str, Any]
+Behavior = Callable[[Any, Any], Awaitable[Any]]
+
+
+def share(inner: Registration, edge: Registration) -> Registration:
+    """Return a registration that gives calls with tenant tokens to `inner`, and all others to `edge`.
+
+    Both have the same service, whose methods are unary. Where either knows no callers, they cannot be told apart, and
+    `inner` gets all calls.
+    """
+    of_services, of_callers = inner.guard.authenticator, edge.guard.authenticator
+    if of_services is None or of_callers is None:
+        return inner
+
+    async def count_callers(caller: Principal) -> None:
+        if caller.kind is not PrincipalKind.SERVICE:
+            await edge.guard.meter(caller)
+
+    guard = Guard(_Either(of_services, of_callers), edge.guard.peers, edge.guard.on_denied, count_callers)
+    handlers, others = _handlers_of(inner), _handlers_of(edge)
+    chosen = {name: _chosen(handlers[name], others[name]) for name in handlers}
+
+    def add_to(server: grpc.aio.Server) -> None:
+        generic = grpc.method_handlers_generic_handler(inner.service_name, chosen)
+        server.add_generic_rpc_handlers((generic,))
+
+    return replace(inner, add_to=add_to, guard=guard)
+
+
+class _Either:
+    """Knows services by their tenant tokens, and all others as the edge does; an Authenticator."""
+
+    def __init__(self, of_services: Authenticator, of_callers: Authenticator) -> None:
+        self._of_services, self._of_callers = of_services, of_callers
+
+    async def authenticate(self, credentials: str) -> Principal:
+        """Return the caller; raises Unauthenticated and Unavailable."""
+        if is_tenant_token(credentials):
+            with suppress(Unauthenticated):
+                return await self._of_services.authenticate(credentials)
+        return await self._of_callers.authenticate(credentials)
+
+
+class _Recorder:
+    """Takes what a servicer adds to a server."""
+
+    def __init__(self) -> None:
+        self.handlers: dict[str, Any] = {}
+
+    def add_generic_rpc_handlers(self, _handlers: Sequence[Any]) -> None:
+        """Take the same handlers in their older form."""
+
+    def add_registered_method_handlers(self, _service: str, handlers: Handlers) -> None:
+        """Take the handlers of a service's methods."""
+        self.handlers.update(handlers)
+
+
+def _handlers_of(registration: Registration) -> dict[str, Any]:
+    recorder: Any = _Recorder()
+    registration.add_to(recorder)
+    handlers: dict[str, Any] = recorder.handlers
+    return handlers
+
+
+def _chosen(inner: Any, edge: Any) -> Any:
+    of_services: Behavior = inner.unary_unary
+    of_callers: Behavior = edge.unary_unary
+
+    async def call(request: Any, context: Any) -> Any:
+        is_service = current_principal().kind is PrincipalKind.SERVICE
+        return await (of_services if is_service else of_callers)(request, context)
+
+    return grpc.unary_unary_rpc_method_handler(
+        call, request_deserializer=inner.request_deserializer, response_serializer=inner.response_serializer
+    )
