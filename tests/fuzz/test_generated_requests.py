@@ -31,6 +31,7 @@ DECODING = frozenset(
     }
 )
 SHARE_OF_DECODING = 0.25
+pytestmark = pytest.mark.timeout(120 + EXAMPLES // 4)
 MAX_NEW_DESCRIPTORS = 40
 IDLE_WITHIN_S = 30
 PATIENT_S = 30

@@ -368,6 +368,14 @@ def test_an_address_says_how_it_is_reached(address, environment, reached, is_enc
     assert (target.address, target.credentials is not None) == (reached, is_encrypted)
 
 
+@pytest.mark.parametrize(
+    "address", ["https://", "https://h/path", "https://::1", "https://h:x", "https://h:", "https://a@h"]
+)
+def test_a_url_that_is_no_address_is_refused(address):
+    with pytest.raises(InvalidRequest, match="is no address"):
+        find_target(address, {})
+
+
 def test_a_file_that_a_caller_lacks_is_named(tmp_path):
     with pytest.raises(InvalidRequest, match=r"PAGANTIC_TLS_CA_FILE .* cannot be read: No such file"):
         find_target("https://h", {"PAGANTIC_TLS_CA_FILE": str(tmp_path / "none")})

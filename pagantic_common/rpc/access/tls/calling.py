@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import grpc
 
@@ -15,7 +16,7 @@ from pagantic_common.rpc.channel import open_channel
 TLS, CA_FILE = "PAGANTIC_TLS", "PAGANTIC_TLS_CA_FILE"
 CERT_FILE, KEY_FILE = "PAGANTIC_TLS_CERT_FILE", "PAGANTIC_TLS_KEY_FILE"
 HTTPS, HTTP = "https://", "http://"
-HTTPS_PORT = 443
+HTTP_PORT, HTTPS_PORT = 80, 443
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,22 +48,28 @@ def find_target(address: str, environment: Mapping[str, str]) -> Target:
 
     `https://host[:port]` means TLS and `http://host:port` plain text; for host:port, PAGANTIC_TLS=files means TLS.
     A server is trusted by PAGANTIC_TLS_CA_FILE, or by the public authorities that gRPC knows. A certificate is shown
-    where PAGANTIC_TLS_CERT_FILE and PAGANTIC_TLS_KEY_FILE name one. Raises InvalidRequest for a file that cannot be
-    read.
+    where PAGANTIC_TLS_CERT_FILE and PAGANTIC_TLS_KEY_FILE name one. Raises InvalidRequest for a URL that is no address,
+    and for a file that cannot be read.
     """
     if address.startswith(HTTP):
-        return Target(address.removeprefix(HTTP).rstrip("/"))
+        return Target(_host_and_port(address, HTTP_PORT))
     if address.startswith(HTTPS):
-        return Target(_with_port(address.removeprefix(HTTPS).rstrip("/")), _credentials(environment))
+        return Target(_host_and_port(address, HTTPS_PORT), _credentials(environment))
     if environment.get(TLS, "").lower() != "files":
         return Target(address)
     return Target(address, _credentials(environment))
 
 
-def _with_port(host: str) -> str:
-    if host.rpartition(":")[2].isdecimal() and not host.endswith("]"):
-        return host
-    return f"{host}:{HTTPS_PORT}"
+def _host_and_port(url: str, default_port: int) -> str:
+    try:
+        parts = urlsplit(url)
+        port = parts.port or default_port
+    except ValueError:
+        raise InvalidRequest(f"{url} is no address: write https://host or https://host:port") from None
+    if not parts.hostname or parts.path.strip("/") or parts.query or "@" in parts.netloc or parts.netloc.endswith(":"):
+        raise InvalidRequest(f"{url} is no address: write https://host or https://host:port")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{host}:{port}"
 
 
 def _credentials(environment: Mapping[str, str]) -> grpc.ChannelCredentials:

@@ -41,8 +41,8 @@ def open_service_channel(
 class RenewedChannel(grpc.aio.Channel):
     """A channel that is replaced when its certificates change.
 
-    New calls take the new channel once it is connected, or after CONNECT_S. Earlier calls end on the old one, which is
-    closed after the last of them. Used from one event loop.
+    New calls take the new channel once it is connected, after CONNECT_S, or at once where the old one is not connected.
+    Earlier calls end on the old one, which is closed after the last of them. Used from one event loop.
     """
 
     def __init__(
