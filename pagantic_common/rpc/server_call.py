@@ -26,7 +26,7 @@ from pagantic_common.telemetry.names import RPC_CALL_DURATION, RPC_RETRIED_CALLS
 # gRPC's own metadata: the time until the caller's retry, negative for no retry; and the number of earlier attempts.
 RETRY_PUSHBACK_KEY = "grpc-retry-pushback-ms"
 PREVIOUS_ATTEMPTS_KEY = "grpc-previous-rpc-attempts"
-SPIFFE_ID_PROPERTY = "peer_spiffe_id"  # of a connection, as gRPC names it
+SPIFFE_ID_PROPERTY = "peer_spiffe_id"  # gRPC's name
 
 log = get_logger(__name__)
 call_duration = make_histogram(

@@ -30,7 +30,7 @@ class FairQueue(Generic[ItemT]):
         if len(self) <= self._capacity:
             return None
         longest = max(len(line) for line in self._lines.values())
-        if len(self._lines[owner]) == longest:  # of two with as many, the one who asks for more
+        if len(self._lines[owner]) == longest:  # two have as many: the asking one gives way
             return self._pop_newest(owner)
         return self._pop_newest(next(name for name, line in self._lines.items() if len(line) == longest))
 

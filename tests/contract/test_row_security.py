@@ -12,7 +12,7 @@ from services.orchestrator.adapters.journal.sql_journal import SqlJournal
 from services.orchestrator.core.conversation.memory import Summary
 from services.orchestrator.core.model.keys import SessionKey
 
-OPERATORS = {"api_keys", "budgets", "audit_records"}  # what every tenant's operator sees
+OPERATORS = {"api_keys", "budgets", "audit_records"}  # operators see those of every tenant
 WITH_TENANTS = sorted(name for name, table in TABLES.tables.items() if "tenant" in table.columns)
 
 

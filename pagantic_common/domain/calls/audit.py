@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-START = bytes(32)  # what the first record of a chain follows
+START = bytes(32)  # the first record of a chain follows this
 
 
 class Decision(StrEnum):

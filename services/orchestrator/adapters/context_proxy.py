@@ -86,7 +86,7 @@ class ContextProxy(pb_grpc.ContextServiceServicer):
         return await self._pass_on(self._stub.Retrieve, request)
 
     async def BuildContext(self, request: pb.BuildContextRequest, context: Context) -> pb.BuildContextResponse:
-        if not request.chunks:  # which would be laid out as they are
+        if not request.chunks:  # given chunks are laid out as they are
             self._check("BuildContext", Action.RETRIEVE, request.policy.collection)
         if self._policy is not None:
             check_model(self._policy, request.model)

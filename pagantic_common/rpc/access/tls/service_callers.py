@@ -11,7 +11,7 @@ from pagantic_common.rpc.access.tenant_tokens import read_tenant_tokens
 from pagantic_common.settings import InnerSettings, Tls
 from pagantic_common.telemetry.logging import get_logger
 
-OPERATOR = "operator"  # who runs the commands that talk to services directly
+OPERATOR = "operator"  # the commands that talk to services directly
 CALLERS = MappingProxyType(
     {
         "inference": ("orchestrator", "constraint", "context"),

@@ -25,7 +25,7 @@ ANSWER_TIMEOUT_S = 10  # for a statement, for a lock, and for a silent network
 OWNER_TIMEOUT_S = 15.0  # how long a process waits for its predecessor of the same name to end
 # Only reads may use BEGIN: a writer needs BEGIN IMMEDIATE, as it cannot upgrade while another one writes.
 READING = {"is_reading": True}
-EVERY_TENANT = "*"  # of a transaction, as row-level security knows it
+EVERY_TENANT = "*"  # row-level security shows such a transaction all rows
 CONFLICTS = ("40P01", "40001", "55P03")  # PostgreSQL: deadlock_detected, serialization_failure, lock_not_available
 _UNANSWERED = (OperationalError, InterfaceError, PendingRollbackError, PoolTimeoutError)
 _UNANSWERED_BY_DRIVER = (sqlite3.OperationalError, psycopg.OperationalError, psycopg.InterfaceError)

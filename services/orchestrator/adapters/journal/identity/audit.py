@@ -19,7 +19,7 @@ from services.orchestrator.adapters.journal.writes import Prepared
 from services.orchestrator.ports.audit import AuditStore
 from services.orchestrator.ports.journal import Page
 
-MAX_DIGITS = 18  # of a number of 64 bits
+MAX_DIGITS = 18  # any such number has 64 bits
 _table = audit_records.c
 log = get_logger(__name__)
 
