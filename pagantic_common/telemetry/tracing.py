@@ -9,6 +9,7 @@ from opentelemetry import context, trace
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from pagantic_common.telemetry.span_exporter import WithoutErrorTexts
@@ -80,12 +81,25 @@ def current_traceparent() -> str:
 
 @contextmanager
 def trace_scope(trace_id: str) -> Iterator[None]:
-    """Make the work inside part of the trace with this id, 32 hex digits; an empty id changes nothing."""
+    """Make the work inside part of the trace with this id, 32 hex digits; an empty id changes nothing.
+
+    Callers choose the id, and the process's own sampler decides whether the trace is recorded.
+    """
     if not trace_id:
         yield
         return
-    with _inside(int(trace_id, 16), trace.TraceFlags(trace.TraceFlags.SAMPLED), is_remote=True):
+    number = int(trace_id, 16)
+    with _inside(number, _flags_of(number), is_remote=True):
         yield
+
+
+def _flags_of(trace_id: int) -> trace.TraceFlags:
+    provider = trace.get_tracer_provider()
+    if isinstance(provider, TracerProvider):
+        decided = provider.sampler.should_sample(context.Context(), trace_id, "execution")
+        if decided.decision is not Decision.RECORD_AND_SAMPLE:
+            return trace.TraceFlags(trace.TraceFlags.DEFAULT)
+    return trace.TraceFlags(trace.TraceFlags.SAMPLED)
 
 
 @contextmanager

@@ -120,3 +120,9 @@ def test_causes_are_a_flat_chain_of_at_most_five_nearest_first():
 def test_a_message_with_half_of_a_surrogate_pair_can_be_sent():
     """gRPC would send no status at all, and the caller wait until its deadline."""
     assert status_message(InvalidRequest("no field \ud800")).encode() == b"no field ?"
+
+
+def test_a_code_of_a_newer_version_does_not_blame_the_caller():
+    encoded = failure_to_proto(failure_of(ErrorCode.CONFIG_INVALID, "odd"))
+    encoded.code = 99_999
+    assert type(error_of(failure_from_proto(encoded))) is errors.Internal
