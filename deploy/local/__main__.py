@@ -14,6 +14,7 @@ from types import FrameType
 from deploy.local.areas import ConfigurationError
 from deploy.local.supervision import SupervisionError
 from deploy.local.system import AreaStatus, LocalSystem, StartFailed
+from pagantic_common.domain.defaults import PRIVATE_UMASK
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.settings import state_folder
 
@@ -105,6 +106,7 @@ def _run(arguments: argparse.Namespace) -> int:
 def main() -> int:
     """Run one command; returns its exit code."""
     arguments = _parser().parse_args()
+    os.umask(PRIVATE_UMASK)
     # SIGTERM does the same as Ctrl-C. A shell starts background jobs with SIGINT ignored, so set its handler here.
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGINT, _interrupt)

@@ -17,7 +17,7 @@ from typing import Any
 from deploy.local import record
 from deploy.local.areas import Area, ConfigurationError, child_environment, read_areas
 from deploy.local.supervision import Supervision, SupervisionError
-from pagantic_common.domain.defaults import is_loopback
+from pagantic_common.domain.defaults import PRIVATE_UMASK, is_loopback
 from pagantic_common.domain.errors import PaganticError
 from pagantic_common.rpc.access.registration import Registration
 from pagantic_common.rpc.access.shared_port import share
@@ -110,6 +110,7 @@ def _merged(registrations: Sequence[Registration]) -> list[Registration]:
 
 def main() -> None:
     """Run until SIGTERM or SIGINT."""
+    os.umask(PRIVATE_UMASK)
     given = dict(os.environ)
     supervision = Supervision(state_folder().resolve())
     try:

@@ -35,6 +35,7 @@ _STARTED = ("STARTING", "RUNNING")
 
 _HEAD = """\
 [supervisord]
+umask=077
 logfile=%(here)s/logs/supervisord.log
 logfile_maxbytes=5MB
 logfile_backups=1

@@ -16,6 +16,7 @@ PORTS: Final = {
 }
 MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
 REQUEST_TIMEOUT_S: Final = 120.0
+PRIVATE_UMASK: Final = 0o077  # files with what callers said are their user's alone
 
 
 def local_address(area: str) -> str:

@@ -22,6 +22,7 @@ from grpc_health.v1 import health_pb2_grpc
 from opentelemetry.instrumentation.grpc import aio_server_interceptor, filters
 
 from pagantic_common.domain.calls.limits import CallLimits
+from pagantic_common.domain.defaults import PRIVATE_UMASK
 from pagantic_common.domain.errors import PaganticError
 from pagantic_common.rpc.access.registration import Registration, gate_of
 from pagantic_common.rpc.access.tls.certificates import read_certificates, server_credentials
@@ -252,8 +253,10 @@ def run_service(
 ) -> None:
     """Run a service until SIGTERM or SIGINT. If it cannot start, print the reason on stderr and exit with an error.
 
-    The app is opened before the port, so that a service that listens can answer.
+    The app is opened before the port, so that a service that listens can answer. The service's files are its user's
+    alone.
     """
+    os.umask(PRIVATE_UMASK)
     set_up_logging(area, level=settings.log_level, log_format=settings.log_format, stream=log_to)
     set_up_tracing(area, settings.otlp_endpoint)
     try:

@@ -54,6 +54,13 @@ def structured(schema=None, text="The disk of db-1 is full.", **fields):
     return request(text, execution_pb2.MODE_STRUCTURED, max_tokens=100, output=output, **fields)
 
 
+def test_what_the_system_stores_is_its_users_alone(system):
+    kept = [path for path in system.state.rglob("*") if path.is_file()]
+    assert {"journal.sqlite3", "context.sqlite3", "orchestrator.log"} <= {path.name for path in kept}
+    open_to_others = [path.name for path in kept if path.stat().st_mode & 0o077 and path.suffix != ".pem"]
+    assert open_to_others == []
+
+
 def test_a_chat_gives_text_and_usage(stub):
     response = stub.Execute(request(), timeout=60)
     assert response.content
