@@ -100,9 +100,6 @@ class Target:
             return self.process.memory_info().rss / 2**20, self.process.num_fds()
 
 
-MALFORMED = "INFERENCE_MALFORMED_RESPONSE"  # a judge that echoes characters of many tokens is cut: INTERNAL by contract
-
-
 def wrong_of_status(error):
     """Return what no request may be answered with, or "": a bug's status, or one without the taxonomy's details."""
     code, text = error.code(), error.details() or ""
@@ -111,8 +108,6 @@ def wrong_of_status(error):
     infos = _error_infos(error)
     if not infos and "larger than max" not in text:
         return f"{code.name} without ErrorInfo: {text}"
-    if any(info.reason == MALFORMED for info in infos):
-        return ""
     if code in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.DATA_LOSS):
         return f"{code.name}: {text}"
     return ""
