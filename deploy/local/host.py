@@ -21,7 +21,7 @@ from pagantic_common.domain.defaults import PRIVATE_UMASK, is_loopback
 from pagantic_common.domain.errors import PaganticError
 from pagantic_common.rpc.access.registration import Registration
 from pagantic_common.rpc.access.shared_port import share
-from pagantic_common.rpc.server import Program, StartFailed, run_service
+from pagantic_common.rpc.process.program import Program, StartFailed, run_service
 from pagantic_common.settings import EXIT_CONFIG, ServiceSettings, Tls, load_settings, state_folder
 from services.constraint.__main__ import PROGRAM as CONSTRAINT
 from services.context.__main__ import PROGRAM as CONTEXT

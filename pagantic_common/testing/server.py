@@ -10,7 +10,7 @@ import grpc
 from pagantic_common.domain.defaults import HOST, MAX_MESSAGE_BYTES
 from pagantic_common.rpc.access.registration import Registration
 from pagantic_common.rpc.channel import open_channel
-from pagantic_common.rpc.server import start_server
+from pagantic_common.rpc.process.server import start_server
 from pagantic_common.settings import ServiceSettings
 
 

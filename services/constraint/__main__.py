@@ -10,7 +10,7 @@ from pagantic.constraint.v1 import constraint_service_pb2_grpc as pb_grpc
 from pagantic_common.rpc.access.registration import Registration
 from pagantic_common.rpc.access.tls.renewed_channel import open_service_channel
 from pagantic_common.rpc.access.tls.service_callers import guard_of
-from pagantic_common.rpc.server import Program
+from pagantic_common.rpc.process.program import Program
 from pagantic_common.telemetry.clock import SystemClock
 from pagantic_common.workers.process_workers import ProcessWorkers
 from services.constraint.adapters.grammar_folder import GrammarFolder

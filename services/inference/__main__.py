@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from pagantic_common.rpc.access.registration import Registration
-from pagantic_common.rpc.server import run_service
+from pagantic_common.rpc.process.program import run_service
 from pagantic_common.settings import load_settings
 from services.inference.adapters.default_model import find_default_model
 from services.inference.core.tuning import DEFAULT_SPIN_COUNT

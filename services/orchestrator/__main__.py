@@ -10,7 +10,7 @@ from functools import partial
 import grpc
 
 from pagantic_common.rpc.access.registration import Registration
-from pagantic_common.rpc.server import run_service
+from pagantic_common.rpc.process.program import run_service
 from pagantic_common.settings import load_settings
 from pagantic_common.telemetry.clock import SystemClock
 from pagantic_common.telemetry.metrics import add_gauge

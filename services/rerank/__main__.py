@@ -9,7 +9,7 @@ from functools import partial
 from pagantic.rerank.v1 import rerank_service_pb2_grpc as pb_grpc
 from pagantic_common.rpc.access.registration import Registration
 from pagantic_common.rpc.access.tls.service_callers import guard_of
-from pagantic_common.rpc.server import Program
+from pagantic_common.rpc.process.program import Program
 from services.rerank.servicer import SCOPES, RerankServicer
 from services.rerank.settings import RerankSettings
 

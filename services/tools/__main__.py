@@ -9,7 +9,7 @@ from functools import partial
 from pagantic.tools.v1 import tools_service_pb2_grpc as pb_grpc
 from pagantic_common.rpc.access.registration import Registration
 from pagantic_common.rpc.access.tls.service_callers import guard_of
-from pagantic_common.rpc.server import Program
+from pagantic_common.rpc.process.program import Program
 from pagantic_common.telemetry.clock import SystemClock
 from services.tools.adapters.builtin_tools import builtin_tools
 from services.tools.app.execution import ExecutionLimits, ToolExecutor

@@ -144,6 +144,9 @@ def running_target(folder):
         "PAGANTIC_STATE": str(folder),
         "PAGANTIC_ORCHESTRATOR_PORT": str(port),
         "PAGANTIC_INFERENCE_TUNING": "false",
+        # What is kept on purpose is kept small, so that memory that grows is a leak.
+        "PAGANTIC_INFERENCE_PARKED_MIB": "0",
+        "PAGANTIC_INFERENCE_CONSTRAINT_CACHE_MIB": "64",
     }
     log = (folder / "host.out").open("wb")
     with (

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pagantic.inference.v1 import inference_service_pb2
+from pagantic_common.rpc.process.memory import RETURN_INTERVAL_S
 from tests.fuzz.messages import requests
 from tests.fuzz.target import DEADLINE, METHODS, running_target, valid_requests
 
@@ -33,7 +34,9 @@ DECODING = frozenset(
 SHARE_OF_DECODING = 0.25
 pytestmark = pytest.mark.timeout(120 + EXAMPLES // 4)
 MAX_NEW_DESCRIPTORS = 40
+MAX_NEW_MIB = 300
 IDLE_WITHIN_S = 30
+SMALL_WITHIN_S = 2 * RETURN_INTERVAL_S
 PATIENT_S = 30
 
 
@@ -46,9 +49,12 @@ def target(tmp_path_factory):
         before = running.footprint()
         started_s = time.monotonic()
         yield running
+        seconds = time.monotonic() - started_s
         assert is_idle(running)
-        after = running.footprint()
-        report(running, time.monotonic() - started_s, before, after)
+        limit = before[0] + MAX_NEW_MIB
+        after = footprint_within(running, limit)
+        report(running, seconds, before, after)
+        assert after[0] <= limit
         assert after[1] <= before[1] + MAX_NEW_DESCRIPTORS
 
 
@@ -71,6 +77,14 @@ def is_idle(target):
             return True
         time.sleep(0.2)
     return False
+
+
+def footprint_within(target, limit_mib):
+    """Wait until the system has given back what it freed; returns its footprint, which may still be over the limit."""
+    end_s = time.monotonic() + SMALL_WITHIN_S
+    while time.monotonic() < end_s and target.footprint()[0] > limit_mib:
+        time.sleep(0.2)
+    return target.footprint()
 
 
 def wrong_of(target, name, request):

@@ -18,7 +18,6 @@ MAY_IMPORT_MORE = {
     "services.orchestrator.__main__": "it names every concrete class of the service",
     "services.orchestrator.wiring.access": "it names the classes that let callers in",
     "services.orchestrator.wiring.services": "it names the classes of every called service",
-    "pagantic_common.rpc.server": "it joins all that a server has",
     "deploy.local.host": "it opens all services in one process",
     "gateway.cli.main": "it names every command",
     "services.orchestrator.servicer": "every rpc, each with its converter",

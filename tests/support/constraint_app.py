@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 import grpc
 
 from pagantic.constraint.v1 import constraint_service_pb2_grpc
-from pagantic_common.rpc.server import start_server
+from pagantic_common.rpc.process.server import start_server
 from services.constraint.__main__ import open_app
 from services.constraint.settings import ConstraintSettings
 

@@ -8,7 +8,7 @@ from pagantic.inference.v1 import inference_service_pb2_grpc as inference_rpc
 from pagantic.tools.v1 import tools_service_pb2 as pb
 from pagantic.tools.v1 import tools_service_pb2_grpc as rpc
 from pagantic_common.rpc.access.registration import Registration
-from pagantic_common.rpc.server import start_server
+from pagantic_common.rpc.process.server import start_server
 from pagantic_common.settings import ServiceSettings
 from tests.support.doors import open_to_all
 

@@ -15,14 +15,16 @@ from services.constraint.core.reports import failed, failure_of_report, passed
 PROMPT_VERSION = 1  # raised with every change of the prompt
 MAX_INTENT_CHARS = 4000
 MAX_REASON_CHARS = 160
-MAX_VERDICT_TOKENS = 4 * MAX_REASON_CHARS  # enough for scripts of several tokens per character
+# Every verdict ends within this: a token is at least a byte, a character of the reason at most four, the rest fits 64.
+MAX_VERDICT_TOKENS = 4 * MAX_REASON_CHARS + 64
+_REASON_PATTERN = r"^[^\u0000-\u001f\u007f]*$"  # no control characters: JSON writes them in six bytes
 _STEPS = tuple(step / 10 for step in range(11))
 
 VERDICT_SCHEMA = json.dumps(
     {
         "type": "object",
         "properties": {
-            "reason": {"type": "string", "minLength": 1, "maxLength": MAX_REASON_CHARS},
+            "reason": {"type": "string", "minLength": 1, "maxLength": MAX_REASON_CHARS, "pattern": _REASON_PATTERN},
             "valid": {"type": "boolean"},
             "confidence": {"enum": list(_STEPS)},
         },

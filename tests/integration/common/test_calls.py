@@ -15,7 +15,8 @@ from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import DeadlineExceeded, ErrorCode, Internal, InvalidRequest, Overloaded
 from pagantic_common.rpc.access.registration import Registration
 from pagantic_common.rpc.call import call_unary
-from pagantic_common.rpc.server import PortInUse, start_server
+from pagantic_common.rpc.process.admin import PortInUse
+from pagantic_common.rpc.process.server import start_server
 from pagantic_common.settings import ServiceSettings
 from pagantic_common.telemetry.scope import current_correlation, current_deadline, work_scope
 from pagantic_common.testing.server import serving

@@ -19,12 +19,14 @@ from pagantic.tools.v1 import tools_service_pb2 as pb
 from pagantic.tools.v1 import tools_service_pb2_grpc as rpc
 from pagantic_common.domain.calls.limits import MAX_SIDE_STREAMS_PER_CONNECTION
 from pagantic_common.domain.errors import InvalidRequest, NotFound, Overloaded, Unavailable
-from pagantic_common.rpc import server
 from pagantic_common.rpc.access.registration import Registration
-from pagantic_common.rpc.admin import start_admin_server
 from pagantic_common.rpc.call import call_unary
 from pagantic_common.rpc.channel import open_channel
-from pagantic_common.rpc.server import EXIT_BROKEN, start_server
+from pagantic_common.rpc.process import server
+from pagantic_common.rpc.process.admin import start_admin_server
+from pagantic_common.rpc.process.program import run_service
+from pagantic_common.rpc.process.server import start_server
+from pagantic_common.rpc.process.serving import EXIT_BROKEN
 from pagantic_common.settings import Auth, ServiceSettings
 from tests.support.doors import open_to_all
 
@@ -148,7 +150,7 @@ def test_a_port_that_is_taken_is_named_by_its_setting(capsys):
         yield [Scripted(answer).registration()]
 
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(SystemExit):
-        server.run_service("tools", ServiceSettings(port=0, admin_port=taken.getsockname()[1]), open_app)
+        run_service("tools", ServiceSettings(port=0, admin_port=taken.getsockname()[1]), open_app)
     assert "set PAGANTIC_TOOLS_ADMIN_PORT, or stop the process that listens there" in capsys.readouterr().err
 
 
@@ -260,7 +262,7 @@ async def test_probes_and_sockets_are_shown_at_the_admin_port_alone(unused_tcp_p
 BROKEN_SERVICE = """
 import asyncio, contextlib, threading, time
 from pagantic_common.rpc.access.registration import Registration
-from pagantic_common.rpc.server import run_service
+from pagantic_common.rpc.process.program import run_service
 from pagantic_common.settings import Auth, ServiceSettings
 
 async def break_down():

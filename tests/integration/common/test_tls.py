@@ -25,7 +25,7 @@ from pagantic_common.rpc.call import call_unary
 from pagantic_common.rpc.channel import open_channel
 from pagantic_common.rpc.peer import Peer
 from pagantic_common.rpc.probe import ask_health
-from pagantic_common.rpc.server import start_server
+from pagantic_common.rpc.process.server import start_server
 from pagantic_common.rpc.service_config import is_retried
 from pagantic_common.rpc.status import Unreachable
 from pagantic_common.settings import InnerSettings, load_settings

@@ -17,7 +17,7 @@ from pagantic_common.domain.errors import (
 )
 from pagantic_common.rpc.access.registration import Registration
 from pagantic_common.rpc.call import call_unary
-from pagantic_common.rpc.server import start_server
+from pagantic_common.rpc.process.server import start_server
 from services.constraint.settings import ConstraintSettings
 from tests.support.constraint_app import running
 from tests.support.doors import open_to_all

@@ -15,7 +15,7 @@ from pagantic.inference.v1 import inference_service_pb2 as inference_pb
 from pagantic.inference.v1 import inference_service_pb2_grpc as inference_grpc
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.rpc.access.registration import Registration
-from pagantic_common.rpc.server import start_server
+from pagantic_common.rpc.process.server import start_server
 from pagantic_common.rpc.status import restore_error
 from services.context.__main__ import open_app
 from services.context.settings import ContextSettings

@@ -16,7 +16,8 @@ from pagantic_common.client import AsyncClient
 from pagantic_common.domain.errors import Unavailable
 from pagantic_common.domain.messages import Message, Role
 from pagantic_common.rpc.access.registration import Registration
-from pagantic_common.rpc.server import _watch_readiness, start_server
+from pagantic_common.rpc.process.server import start_server
+from pagantic_common.rpc.process.serving import watch_readiness
 from pagantic_common.telemetry.names import LIVENESS, READINESS
 from services.orchestrator.__main__ import _journal_trouble, open_app
 from services.orchestrator.adapters.journal.sql_journal import SqlJournal
@@ -66,7 +67,7 @@ async def listening_beside(ports, path, **more):
     )
     async with open_app(settings) as registrations:
         server, health, port = await start_server(settings, registrations)
-        watching = asyncio.create_task(_watch_readiness(registrations, health))
+        watching = asyncio.create_task(watch_readiness(registrations, health))
         yield port
         watching.cancel()
         await server.stop(grace=0)

@@ -12,7 +12,7 @@ from pagantic.common.v1 import chunk_pb2
 from pagantic.rerank.v1 import rerank_service_pb2 as pb
 from pagantic.rerank.v1 import rerank_service_pb2_grpc as pb_grpc
 from pagantic_common.domain.errors import ErrorCode
-from pagantic_common.rpc.server import start_server
+from pagantic_common.rpc.process.server import start_server
 from pagantic_common.rpc.status import restore_error
 from services.rerank.__main__ import open_app
 from services.rerank.settings import RerankSettings

@@ -14,7 +14,7 @@ from pagantic_common.codec.messages import duration_to_proto
 from pagantic_common.domain.errors import ErrorCode
 from pagantic_common.domain.messages import ToolDefinition
 from pagantic_common.rpc.access.registration import Registration
-from pagantic_common.rpc.server import start_server
+from pagantic_common.rpc.process.server import start_server
 from pagantic_common.rpc.status import restore_error
 from pagantic_common.telemetry.clock import SystemClock
 from services.tools.adapters.builtin_tools import builtin_tools

@@ -12,7 +12,7 @@ from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as rpc
 from pagantic_common.domain.errors import NotFound, PreconditionFailed
 from pagantic_common.rpc.access.registration import Registration
-from pagantic_common.rpc.server import start_server
+from pagantic_common.rpc.process.server import start_server
 from services.orchestrator.settings import OrchestratorSettings
 from tests.support.doors import open_to_all
 

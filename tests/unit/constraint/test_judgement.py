@@ -2,10 +2,19 @@ import json
 
 import jsonschema_rs
 import pytest
+from llguidance import LLMatcher
 
 from pagantic_common.domain.errors import ErrorCode, Internal
 from pagantic_common.domain.validation import Enforcement, Guarantee, Stage, StageOutcome, StageReport
-from services.constraint.core.judgement import VERDICT_SCHEMA, Verdict, judge_messages, verdict_of, with_verdict
+from pagantic_common.grammar.engine_text import byte_tokenizer, engine_text_of_schema
+from services.constraint.core.judgement import (
+    MAX_VERDICT_TOKENS,
+    VERDICT_SCHEMA,
+    Verdict,
+    judge_messages,
+    verdict_of,
+    with_verdict,
+)
 
 FOUND = Enforcement(
     valid=True,
@@ -20,6 +29,23 @@ def test_a_verdict_is_read():
     assert jsonschema_rs.is_valid(json.loads(VERDICT_SCHEMA), json.loads(answer))
     verdict = verdict_of(answer)
     assert (verdict.valid, verdict.reason, verdict.confidence, verdict.score) == (True, "it greets", 0.9, 0.9)
+
+
+@pytest.mark.parametrize("liked", [b"\xf0\x9f\x98\x80", b"\xe4\xb8\xad", b"\\u", b'\\"', b"\x7f", b"f", b" "])
+def test_a_judge_that_rambles_byte_by_byte_still_ends_its_verdict(liked):
+    matcher = LLMatcher(byte_tokenizer(), engine_text_of_schema(VERDICT_SCHEMA), log_level=0)
+    answer = bytearray()
+    while not matcher.is_stopped():
+        allowed = {token for token, bias in enumerate(matcher.compute_logit_bias()[:256]) if bias}
+        token = next(
+            (byte for byte in liked if byte in allowed and byte not in answer[-1:]), max(allowed, default=None)
+        )
+        if token is None:
+            break
+        matcher.consume_token(token)
+        answer.append(token)
+    assert len(answer) < MAX_VERDICT_TOKENS
+    assert verdict_of(answer.decode())
 
 
 @pytest.mark.parametrize(

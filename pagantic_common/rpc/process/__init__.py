@@ -1,0 +1,1 @@
+"""A service as a process: how it starts, serves, keeps its memory, and ends."""

@@ -1,0 +1,26 @@
+"""How a process keeps its memory."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+
+RETURN_INTERVAL_S = 30.0
+
+
+def collect_rarely() -> None:
+    """Collect reference cycles less often: calls make few, and the default takes a quarter of the time."""
+    gc.freeze()  # loaded modules stay
+    gc.set_threshold(20_000, 20, 20)
+
+
+async def return_freed_memory() -> None:
+    """Give memory that was freed back to the system, again and again; without glibc, nothing is done.
+
+    glibc keeps what its arenas have free: a few hundred requests of megabytes left 300 MiB that nothing used.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    while trim is not None:
+        await asyncio.sleep(RETURN_INTERVAL_S)
+        await asyncio.to_thread(trim, 0)

@@ -1,0 +1,82 @@
+"""Starts a service's server: its connections, limits, interceptors and health."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import grpc
+from grpc_health.v1 import health_pb2_grpc
+from opentelemetry.instrumentation.grpc import aio_server_interceptor, filters
+
+from pagantic_common.domain.calls.limits import CallLimits
+from pagantic_common.rpc.access.registration import Registration, gate_of
+from pagantic_common.rpc.access.tls.certificates import read_certificates, server_credentials
+from pagantic_common.rpc.health import SERVING, Health
+from pagantic_common.rpc.process.admin import listen
+from pagantic_common.rpc.reflection import add_reflection
+from pagantic_common.rpc.server_call import CallInterceptor
+from pagantic_common.settings import ServiceSettings
+from pagantic_common.telemetry.metrics import add_gauge
+from pagantic_common.telemetry.names import LIVENESS, RPC_MAX_CALLS, RPC_RUNNING_CALLS
+from pagantic_common.telemetry.tracing import is_recording
+
+HEALTH_SERVICE = "grpc.health.v1.Health"
+
+_CONNECTION_OPTIONS = (
+    ("grpc.so_reuseport", 0),
+    # Callers ping a silent call each minute; by default gRPC treats that as an attack after four pings.
+    ("grpc.http2.min_ping_interval_without_data_ms", 30_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    # The calls of a caller that vanished end after these times.
+    ("grpc.keepalive_time_ms", 60_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.max_connection_idle_ms", 600_000),
+    # Callers resolve names again when a connection ends, so that new replicas get calls. Running calls are not cut:
+    # an execution may last for days.
+    ("grpc.max_connection_age_ms", 120_000),
+)
+
+
+async def start_server(
+    settings: ServiceSettings, registrations: Sequence[Registration]
+) -> tuple[grpc.aio.Server, Health, int]:
+    """Start a server with health, limits and interceptors; returns it, its health and its port.
+
+    Raises PortInUse, and InvalidRequest for certificates that cannot be used.
+    """
+    limits = CallLimits(settings.max_concurrent_rpcs, settings.max_calls_per_host, settings.max_concurrent_bytes)
+    interceptors: list[grpc.aio.ServerInterceptor] = [CallInterceptor(limits, gate_of(registrations))]
+    if is_recording():
+        interceptors.insert(0, aio_server_interceptor(filter_=filters.negate(filters.health_check())))
+    add_gauge(RPC_RUNNING_CALLS, "calls that run", lambda: limits.running)
+    add_gauge(RPC_MAX_CALLS, "most calls that may run", lambda: settings.max_concurrent_rpcs)
+    server = grpc.aio.server(
+        interceptors=interceptors,
+        options=[
+            *_CONNECTION_OPTIONS,
+            ("grpc.max_concurrent_streams", settings.max_streams_per_connection),
+            ("grpc.max_receive_message_length", settings.max_received_bytes),
+            ("grpc.max_send_message_length", settings.max_message_bytes),
+        ],
+    )
+    health = Health()
+    names = [registration.service_name for registration in registrations]
+    for registration in registrations:
+        registration.add_to(server)
+    health_pb2_grpc.add_HealthServicer_to_server(health, server)
+    if settings.serves_reflection:
+        add_reflection(server, [*names, HEALTH_SERVICE])
+    port = listen(server, f"{settings.host}:{settings.port}", "PORT", _credentials_of(settings))
+    for name in ("", LIVENESS, *names):
+        health.set(name, SERVING)
+    health.set_ready(is_ready=all(registration.why_not_ready is None for registration in registrations))
+    await server.start()
+    return server, health, port
+
+
+def _credentials_of(settings: ServiceSettings) -> grpc.ServerCredentials | None:
+    """Return what the port shows its callers; None for plain text."""
+    certificates = read_certificates(settings, settings.caller_ca_file)
+    if certificates is None:
+        return None
+    return server_credentials(certificates, requires_certificate=settings.requires_certificate)
