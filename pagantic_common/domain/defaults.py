@@ -1,4 +1,4 @@
-"""Defaults that all programs of the system share: ports, addresses, the size of messages, the time of a request."""
+"""Defaults that all programs of the system share: ports, addresses, sizes and times."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ PORTS: Final = {
 }
 MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
 REQUEST_TIMEOUT_S: Final = 120.0
+MAX_VERDICT_TOKENS: Final = 704  # of a model that judges an output; budgets reserve as many
 PRIVATE_UMASK: Final = 0o077  # files with what callers said are their user's alone
 
 

@@ -102,7 +102,9 @@ class ServiceSettings(BaseSettings):
     drain_s: float = Field(10.0, ge=0, description="how long running calls may go on after SIGTERM")
     log_level: str = Field("INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$", description="least level logged")
     log_format: LogFormat = Field(LogFormat.JSON, description="json or text")
-    otlp_endpoint: str = Field("", description="host:port of an OpenTelemetry collector; empty exports nothing")
+    otlp_endpoint: str = Field(
+        "", description="host:port or https://host:port of an OpenTelemetry collector; empty is none"
+    )
     metrics_port: int = Field(0, ge=0, le=65535, description="port where Prometheus reads metrics; 0 is none")
     admin_port: int = Field(0, ge=0, le=65535, description="port for probes: health and channelz over gRPC; 0 is none")
     reflection: bool | None = Field(None, description="serve gRPC reflection; by default only on a loopback address")

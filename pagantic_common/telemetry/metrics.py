@@ -10,6 +10,8 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricReader
 from opentelemetry.sdk.resources import Resource
 
+from pagantic_common.telemetry.collector import is_plain
+
 Read = Callable[[], float]
 
 # Buckets from a cached answer to the longest execution.
@@ -27,7 +29,9 @@ def set_up_metrics(area: str, otlp_endpoint: str, *, host: str, port: int) -> No
         from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter  # noqa: PLC0415
         from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader  # noqa: PLC0415
 
-        readers.append(PeriodicExportingMetricReader(OTLPMetricExporter(endpoint=otlp_endpoint, insecure=True)))
+        readers.append(
+            PeriodicExportingMetricReader(OTLPMetricExporter(endpoint=otlp_endpoint, insecure=is_plain(otlp_endpoint)))
+        )
     if port:
         from opentelemetry.exporter.prometheus import PrometheusMetricReader  # noqa: PLC0415
         from prometheus_client import start_http_server  # noqa: PLC0415

@@ -12,6 +12,7 @@ from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from pagantic_common.telemetry.collector import is_plain
 from pagantic_common.telemetry.span_exporter import WithoutErrorTexts
 
 TRACEPARENT_KEY = "traceparent"
@@ -31,7 +32,7 @@ def set_up_tracing(area: str, otlp_endpoint: str) -> None:
     from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
 
     provider = TracerProvider(resource=Resource.create({"service.name": f"pagantic-{area}"}), shutdown_on_exit=False)
-    exporter = WithoutErrorTexts(OTLPSpanExporter(endpoint=otlp_endpoint, insecure=True))
+    exporter = WithoutErrorTexts(OTLPSpanExporter(endpoint=otlp_endpoint, insecure=is_plain(otlp_endpoint)))
     provider.add_span_processor(BatchSpanProcessor(exporter))
     trace.set_tracer_provider(provider)
 

@@ -91,6 +91,7 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
                 begin_drain=presence.begin_drain,
                 drain=drain,
                 why_not_ready=readiness.why_not,
+                wait_until_broken=presence.wait_until_lost,
             ),
         ]
 

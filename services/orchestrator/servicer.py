@@ -89,7 +89,8 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         if request.session_id:
             require_id("session_id", request.session_id)
         decoded = request_from_proto(request, request_id, _tenant())
-        return Submission(decoded, fingerprint_of(request), size_bytes, has_new_id=not request.request_id)
+        fingerprint = fingerprint_of(request, current_principal())
+        return Submission(decoded, fingerprint, size_bytes, has_new_id=not request.request_id)
 
     async def Execute(self, request: execution_pb2.SystemRequest, context: Context) -> execution_pb2.SystemResponse:
         submission = self._decode(request)

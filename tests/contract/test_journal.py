@@ -5,6 +5,7 @@ import sqlite3
 from contextlib import contextmanager
 from dataclasses import replace
 
+import psycopg
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
@@ -22,10 +23,10 @@ from pagantic_common.domain.errors import (
 )
 from pagantic_common.domain.messages import Message, Role
 from pagantic_common.telemetry.clock import SystemClock
-from services.orchestrator.adapters.journal import database as journal_database
 from services.orchestrator.adapters.journal.database import check_url
 from services.orchestrator.adapters.journal.schema import TABLES
 from services.orchestrator.adapters.journal.sql_journal import SqlJournal
+from services.orchestrator.adapters.journal.upkeep import owner_lock
 from services.orchestrator.core.conversation.memory import Summary
 from services.orchestrator.core.execution.events import Event
 from services.orchestrator.core.execution.inputs import Inferred
@@ -190,7 +191,7 @@ async def test_a_database_that_fails_in_the_middle_of_a_write_is_unavailable_and
 
 
 async def test_one_process_at_a_time_is_an_owner(journals, monkeypatch):
-    monkeypatch.setattr(journal_database, "OWNER_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(owner_lock, "OWNER_TIMEOUT_S", 0.3)
     first = await journals("a")
     await admit(first)
     with pytest.raises(PreconditionFailed, match="another orchestrator runs as 'a'"):
@@ -199,6 +200,38 @@ async def test_one_process_at_a_time_is_an_owner(journals, monkeypatch):
     await first.close()
     again = await journals("a")
     assert (await again.get(execution("r"))).is_interrupted
+
+
+def cut_locks(url):
+    """End the connections that hold owners' locks, as a failover does."""
+    with psycopg.connect(url) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_locks JOIN pg_database ON database = pg_database.oid"
+            " WHERE locktype = 'advisory' AND datname = current_database()"
+        )
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+async def test_an_owner_takes_its_lock_again_after_a_failover(journals, database_url, monkeypatch):
+    monkeypatch.setattr(owner_lock, "OWNER_TIMEOUT_S", 0.3)
+    first = await journals("a")
+    cut_locks(database_url)
+    assert (await first.beat()).beats["a"] == 2
+    with pytest.raises(PreconditionFailed, match="another orchestrator runs as 'a'"):
+        await journals("a")
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+async def test_an_owner_whose_name_was_taken_is_told_so_with_its_beats(journals, database_url, monkeypatch):
+    monkeypatch.setattr(owner_lock, "OWNER_TIMEOUT_S", 0.3)
+    first = await journals("a")
+    cut_locks(database_url)
+    await journals("a")
+    with pytest.raises(Unavailable, match="lost"):
+        await first.beat()
+    await asyncio.sleep(0.4)
+    with pytest.raises(PreconditionFailed, match="another orchestrator runs as 'a'"):
+        await first.beat()
 
 
 async def test_what_an_owner_ran_is_interrupted_when_it_comes_back_and_one_may_claim_it(journals):

@@ -13,8 +13,8 @@ SERVICES = (
 
 
 @contextmanager
-def collecting():
-    """Serve, and give the address and the list of what came."""
+def collecting(credentials=None):
+    """Serve, with TLS where credentials are given, and give the address and the list of what came."""
     received = []
 
     def export(request, _context):
@@ -25,7 +25,10 @@ def collecting():
     handler = grpc.unary_unary_rpc_method_handler(export)
     for name in SERVICES:
         server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(name, {"Export": handler})])
-    port = server.add_insecure_port("127.0.0.1:0")
+    if credentials is None:
+        port = server.add_insecure_port("127.0.0.1:0")
+    else:
+        port = server.add_secure_port("127.0.0.1:0", credentials)
     server.start()
     try:
         yield f"127.0.0.1:{port}", received

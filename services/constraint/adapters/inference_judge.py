@@ -11,12 +11,12 @@ from pagantic.inference.v1 import generation_pb2
 from pagantic.inference.v1 import inference_service_pb2 as pb
 from pagantic.inference.v1 import inference_service_pb2_grpc as pb_grpc
 from pagantic_common.codec.messages import message_to_proto, usage_from_proto
+from pagantic_common.domain.defaults import MAX_VERDICT_TOKENS
 from pagantic_common.domain.errors import ErrorCode, Internal, Unavailable
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.grammar.engine_text import engine_text_of_schema
 from pagantic_common.rpc.peer import Peer
 from services.constraint.core.judgement import (
-    MAX_VERDICT_TOKENS,
     VERDICT_SCHEMA,
     Verdict,
     judge_messages,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 
+from pagantic_common.domain.defaults import MAX_VERDICT_TOKENS
 from pagantic_common.domain.errors import ErrorCode, Internal, InvalidRequest
 from pagantic_common.domain.messages import Message, Role
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
@@ -14,9 +15,8 @@ from services.constraint.core.reports import failed, failure_of_report, passed
 
 PROMPT_VERSION = 1  # raised with every change of the prompt
 MAX_INTENT_CHARS = 4000
-MAX_REASON_CHARS = 160
-# Every verdict ends within this: a token is at least a byte, a character of the reason at most four, the rest fits 64.
-MAX_VERDICT_TOKENS = 4 * MAX_REASON_CHARS + 64
+# Every verdict ends within MAX_VERDICT_TOKENS: a token is at least a byte, a character at most four, the rest fits 64.
+MAX_REASON_CHARS = (MAX_VERDICT_TOKENS - 64) // 4
 _REASON_PATTERN = r"^[^\u0000-\u001f\u007f]*$"  # no control characters: JSON writes them in six bytes
 _STEPS = tuple(step / 10 for step in range(11))
 

@@ -7,14 +7,14 @@ import math
 from collections.abc import Awaitable, Callable
 
 from pagantic_common.domain.clock import Clock
-from pagantic_common.domain.errors import ErrorCode, Overloaded, PaganticError, Unavailable
+from pagantic_common.domain.errors import ErrorCode, Overloaded, PaganticError, PreconditionFailed, Unavailable
 from pagantic_common.telemetry.logging import get_logger
 from services.orchestrator.app.executions import Executions
 from services.orchestrator.core.execution.events import count_idle_resumes
 from services.orchestrator.core.leases import Leases
 from services.orchestrator.core.model.keys import ExecutionKey
 from services.orchestrator.core.model.request import Mode
-from services.orchestrator.ports.journal import Journal
+from services.orchestrator.ports.journal import Journal, Pulse
 
 log = get_logger(__name__)
 
@@ -53,6 +53,7 @@ class Presence:
         self._tasks: list[asyncio.Task[None]] = []
         self._resuming: asyncio.Task[None] | None = None
         self._is_ready = False
+        self._loss: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._beaten_s = -math.inf
         self._left_alone: set[ExecutionKey] = set()
 
@@ -64,6 +65,10 @@ class Presence:
     def is_beating(self) -> bool:
         """Whether the journal took a beat not long ago, so that it takes writes."""
         return self._clock.monotonic_s() - self._beaten_s < self._lease_s / 2
+
+    async def wait_until_lost(self) -> str:
+        """Wait until another process is this owner, and return what the journal says; what runs here must end then."""
+        return await asyncio.shield(self._loss)
 
     def begin_drain(self) -> None:
         """Take up nothing any more, and go on to beat: what runs here is alive."""
@@ -97,8 +102,7 @@ class Presence:
 
     async def look(self) -> None:
         """Beat once, stop what is to be stopped, and take over from who is dead."""
-        pulse = await self._journal.beat()
-        self._beaten_s = self._clock.monotonic_s()
+        pulse = await self._beat()
         for key in pulse.to_cancel:
             await self._executions.stop(key)
         registry = self._executions.registry
@@ -112,6 +116,16 @@ class Presence:
         is_resuming = self._resuming is not None and not self._resuming.done()
         if self._resumes_plans and self._is_ready and not is_resuming:
             self._resuming = asyncio.create_task(self._resume_plans())  # a beat must not wait for it
+
+    async def _beat(self) -> Pulse:
+        try:
+            pulse = await self._journal.beat()
+        except PreconditionFailed as error:
+            if not self._loss.done():
+                self._loss.set_result(str(error))
+            raise
+        self._beaten_s = self._clock.monotonic_s()
+        return pulse
 
     async def _resume_plans(self) -> None:
         try:

@@ -13,7 +13,7 @@ from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.codec.enums import EnumCodec
 from pagantic_common.codec.fields import decode_optional, optional
 from pagantic_common.codec.messages import duration_from_proto, message_from_proto, tool_choice_from_proto
-from pagantic_common.domain.calls.principal import DEFAULT_TENANT
+from pagantic_common.domain.calls.principal import DEFAULT_TENANT, LOCAL, Principal, PrincipalKind
 from pagantic_common.domain.errors import InvalidRequest
 from services.orchestrator.convert.contract import output_from_proto, rule_from_proto
 from services.orchestrator.convert.inference import REASONING_MODES
@@ -68,13 +68,19 @@ def request_from_proto(request: execution_pb2.SystemRequest, request_id: str, te
     )
 
 
-def fingerprint_of(request: execution_pb2.SystemRequest) -> str:
-    """SHA-256 of the payload without its request_id and trace_id, hex: equal payloads give equal fingerprints."""
+def fingerprint_of(request: execution_pb2.SystemRequest, principal: Principal = LOCAL) -> str:
+    """SHA-256 of the payload without its request_id and trace_id, hex: equal payloads give equal fingerprints.
+
+    A caller with an identity has fingerprints of its own; a key that replaces another one has the same subject.
+    """
     payload = execution_pb2.SystemRequest()
     payload.CopyFrom(request)
     payload.ClearField("request_id")
     payload.ClearField("trace_id")
-    return hashlib.sha256(payload.SerializeToString(deterministic=True)).hexdigest()
+    digest = hashlib.sha256(payload.SerializeToString(deterministic=True))
+    if principal.kind is not PrincipalKind.LOCAL:
+        digest.update(f"\0{principal.kind.value}\0{principal.subject}".encode())
+    return digest.hexdigest()
 
 
 def mode_to_proto(mode: Mode) -> execution_pb2.Mode.ValueType:

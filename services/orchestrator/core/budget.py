@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from math import ceil
 
+from pagantic_common.domain.defaults import MAX_VERDICT_TOKENS
 from pagantic_common.domain.usage import TokenUsage
 from services.orchestrator.core.cost import Prices, cost_usd
 from services.orchestrator.core.execution.commands import Infer, Sample
@@ -24,7 +25,6 @@ from services.orchestrator.core.model.request import Hints
 DEFAULT_OUTPUT_TOKENS = 2048  # the inference service's limit for a request that sets none
 TEMPLATE_TOKENS = 1024  # a chat template adds at most so many to a conversation
 MESSAGE_TOKENS = 32  # a chat template adds at most so many to each message and tool
-VERDICT_TOKENS = 640  # the limit of the constraint service's judge
 GRANT_FACTOR = 32  # a grant lasts for so many worst cases
 MICRO = 1_000_000
 
@@ -208,7 +208,7 @@ def worst_case(command: Infer | Sample, hints: Hints, prices: Prices | None, con
 def judge_bound(text: str, intent: str) -> TokenUsage:
     """Return the most that the judgement of a text can use."""
     prompt = len(text.encode()) + len(intent.encode()) + TEMPLATE_TOKENS
-    return TokenUsage(prompt_tokens=prompt, output_tokens=VERDICT_TOKENS)
+    return TokenUsage(prompt_tokens=prompt, output_tokens=MAX_VERDICT_TOKENS)
 
 
 def amount_of(usage: TokenUsage, prices: Prices | None) -> Amount:

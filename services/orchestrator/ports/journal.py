@@ -200,7 +200,10 @@ class Ownership(Protocol):
         """Ask the owner of an execution to stop it at its next heartbeat."""
 
     async def beat(self) -> Pulse:
-        """Count up this owner's heartbeat, and read the others'."""
+        """Count up this owner's heartbeat, and read the others'.
+
+        Raises PreconditionFailed when another process is this owner now.
+        """
 
     @property
     def write_failure(self) -> str:

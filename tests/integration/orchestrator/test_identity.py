@@ -12,6 +12,7 @@ from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.domain.calls.api_keys import ApiKey, StoredKey, hash_of, make_key
 from pagantic_common.domain.calls.principal import DEFAULT_TENANT, Scope
 from pagantic_common.domain.errors import (
+    Conflict,
     ErrorCode,
     InvalidRequest,
     NotFound,
@@ -43,8 +44,8 @@ async def ask(stub, method, request, key=ADMIN.text, timeout_s=10.0):
     return await call_unary("orchestrator", getattr(stub, method), request, timeout_s, credentials=credentials)
 
 
-async def key_of(stub, tenant, *, scopes=None, **fields):
-    request = pb.CreateKeyRequest(tenant=tenant, subject="ci", scopes=ALL if scopes is None else scopes, **fields)
+async def key_of(stub, tenant, *, scopes=None, subject="ci", **fields):
+    request = pb.CreateKeyRequest(tenant=tenant, subject=subject, scopes=ALL if scopes is None else scopes, **fields)
     return await ask(stub, "CreateKey", request)
 
 
@@ -208,6 +209,16 @@ async def test_two_tenants_may_use_one_request_id_and_one_session(tmp_path):
             session = (await ask(stub, "GetSession", pb.GetSessionRequest(session_id="s"), key)).session
             assert session.messages[0].content == text
             assert session.message_count == 2
+
+
+async def test_an_answer_is_given_again_to_the_same_subject_alone(tmp_path):
+    async with guarded(tmp_path, scripted_services(inference=ScriptedInference(answer("a")))) as stub:
+        first, replacement, other = [(await key_of(stub, "acme", subject=name)).text for name in ("ci", "ci", "web")]
+        request = system_request(request_id="r")
+        assert (await ask(stub, "Execute", request, first)).content == "a"
+        assert (await ask(stub, "Execute", request, replacement)).content == "a"
+        with pytest.raises(Conflict, match="by another caller"):
+            await ask(stub, "Execute", request, other)
 
 
 async def test_keys_are_listed_page_by_page_without_their_secrets(tmp_path):

@@ -4,11 +4,11 @@ import jsonschema_rs
 import pytest
 from llguidance import LLMatcher
 
+from pagantic_common.domain.defaults import MAX_VERDICT_TOKENS
 from pagantic_common.domain.errors import ErrorCode, Internal
 from pagantic_common.domain.validation import Enforcement, Guarantee, Stage, StageOutcome, StageReport
 from pagantic_common.grammar.engine_text import byte_tokenizer, engine_text_of_schema
 from services.constraint.core.judgement import (
-    MAX_VERDICT_TOKENS,
     VERDICT_SCHEMA,
     Verdict,
     judge_messages,

@@ -2,7 +2,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pagantic_common.domain.errors import ErrorCode, Overloaded
+from pagantic_common.domain.errors import ErrorCode, Overloaded, PreconditionFailed
 from pagantic_common.testing.clock import FakeClock
 from services.orchestrator.app.presence import Presence
 from tests.support.keys import execution
@@ -43,3 +43,15 @@ async def test_a_tenant_without_room_does_not_keep_the_plans_of_others_from_resu
     executions = Executions(code)
     await Presence(executions, Journal(), FakeClock(), "me", resumes_plans=True)._resume_plans()
     assert executions.resumed == resumed
+
+
+async def test_an_orchestrator_whose_name_was_taken_says_that_it_must_end():
+    class TakenJournal(Journal):
+        async def beat(self):
+            raise PreconditionFailed("another orchestrator runs as 'me'")
+
+    presence = Presence(Executions(None), TakenJournal(), FakeClock(), "me", resumes_plans=False)
+    for _ in range(2):
+        with pytest.raises(PreconditionFailed):
+            await presence.look()
+    assert await presence.wait_until_lost() == "another orchestrator runs as 'me'"

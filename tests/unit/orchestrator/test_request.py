@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pagantic.orchestrator.v1 import execution_pb2
+from pagantic_common.domain.calls.principal import LOCAL, Principal, PrincipalKind
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.domain.messages import Message, Role, ToolDefinition
 from services.orchestrator.app.effects.calling import hash_arguments
@@ -144,6 +145,21 @@ def test_the_fingerprint_is_of_the_payload_and_not_of_its_ids():
     second = execution_pb2.SystemRequest(request_id="b", session_id="s")
     assert fingerprint_of(first) == fingerprint_of(second)
     assert fingerprint_of(first) != fingerprint_of(execution_pb2.SystemRequest(session_id="other"))
+
+
+def test_the_fingerprint_is_of_the_callers_name_and_not_of_its_key():
+    request = execution_pb2.SystemRequest()
+    one, replaced, other, token = (
+        Principal("acme", subject, kind, frozenset(), key_id=key_id)
+        for subject, kind, key_id in (
+            ("ci", PrincipalKind.API_KEY, "1"),
+            ("ci", PrincipalKind.API_KEY, "2"),
+            ("web", PrincipalKind.API_KEY, "3"),
+            ("ci", PrincipalKind.TOKEN, ""),
+        )
+    )
+    assert fingerprint_of(request, one) == fingerprint_of(request, replaced)
+    assert len({fingerprint_of(request, caller) for caller in (one, other, token, LOCAL)}) == 4
 
 
 def test_equal_arguments_hash_alike_however_they_are_written():

@@ -1,15 +1,12 @@
-"""The journal's database: its URL, its connections, the lock of an owner's name, and the translation of its errors."""
+"""The journal's database: its URL, its connections, and the translation of its errors."""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import hashlib
 import sqlite3
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import psycopg
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
@@ -22,7 +19,6 @@ from services.orchestrator.ports.journal import Durability
 CONNECT_TIMEOUT_S = 5
 POOL_SIZE = 7  # writer, reader, keys, budgets, the audit's reader, beats and purge
 ANSWER_TIMEOUT_S = 10  # for a statement, for a lock, and for a silent network
-OWNER_TIMEOUT_S = 15.0  # how long a process waits for its predecessor of the same name to end
 # Only reads may use BEGIN: a writer needs BEGIN IMMEDIATE, as it cannot upgrade while another one writes.
 READING = {"is_reading": True}
 EVERY_TENANT = "*"  # row-level security shows such a transaction all rows
@@ -116,55 +112,6 @@ def _begin_sqlite(db: Connection) -> None:
         db.exec_driver_sql("BEGIN")
     else:
         db.exec_driver_sql("BEGIN IMMEDIATE")
-
-
-class OwnerLock:
-    """A lock for each owner name, which the operating system or the database releases when the process ends.
-
-    Raises PreconditionFailed when another process is the same owner and stays so.
-    """
-
-    def __init__(self, engine: Engine, owner: str) -> None:
-        self._stack = contextlib.ExitStack()
-        key = hashlib.sha256(owner.encode()).digest()[:8]
-        is_taken = self._try_file
-        if engine.dialect.name == "postgresql":
-            is_taken = self._try_row
-        deadline_s = time.monotonic() + OWNER_TIMEOUT_S
-        while not is_taken(engine, key):
-            if time.monotonic() > deadline_s:
-                raise PreconditionFailed(
-                    f"another orchestrator runs as {owner!r} with this journal: give this one a name of its own "
-                    "(PAGANTIC_ORCHESTRATOR_INSTANCE_ID)"
-                )
-            time.sleep(0.1)
-
-    def release(self) -> None:
-        """Let another process be this owner."""
-        self._stack.close()
-
-    def _try_row(self, engine: Engine, key: bytes) -> bool:
-        connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
-        number = int.from_bytes(key, signed=True)
-        if not connection.execute(text("SELECT pg_try_advisory_lock(:key)"), {"key": number}).scalar():
-            connection.close()
-            return False
-        connection.detach()  # the lock is the connection's, which must not go back to the pool
-        self._stack.callback(connection.close)
-        return True
-
-    def _try_file(self, engine: Engine, key: bytes) -> bool:
-        try:
-            lock: BinaryIO = Path(f"{engine.url.database}-{key.hex()}.lock").open("wb")  # noqa: SIM115 - closing frees it
-        except OSError as error:
-            raise InvalidRequest(f"the journal's folder cannot be written to: {error.strerror}") from None
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.close()
-            return False
-        self._stack.callback(lock.close)
-        return True
 
 
 def is_conflict(error: Exception) -> bool:

@@ -13,6 +13,7 @@ from services.orchestrator.adapters.journal.access import JournalAccess
 from services.orchestrator.adapters.journal.database import translating_errors
 from services.orchestrator.adapters.journal.rows import IS_INTERRUPTED, IS_LIVE, among, of_execution
 from services.orchestrator.adapters.journal.schema import executions, owners
+from services.orchestrator.adapters.journal.upkeep.owner_lock import OwnerLock
 from services.orchestrator.core.model.keys import ExecutionKey
 from services.orchestrator.ports.journal import Ownership, Pulse
 
@@ -24,6 +25,7 @@ class SqlOwnership(JournalAccess, Ownership):
 
     def __init__(self, url: str, owner: str) -> None:
         super().__init__(url, owner)
+        self._lock: OwnerLock
         self._beating = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal-beats")
 
     async def claim(self, key: ExecutionKey) -> bool:
@@ -67,8 +69,10 @@ class SqlOwnership(JournalAccess, Ownership):
         db.execute(delete(owners).where(owners.c.owner == self._owner))
 
     def _beat_now(self) -> Pulse:
-        with translating_errors(), self._engine.begin() as db:
-            return self._beat(db)
+        with translating_errors():
+            self._lock.hold()
+            with self._engine.begin() as db:
+                return self._beat(db)
 
     def _beat(self, db: Connection) -> Pulse:
         mine = self._insert(owners).values(owner=self._owner, beat=1)

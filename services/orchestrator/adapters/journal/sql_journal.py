@@ -16,7 +16,7 @@ from sqlalchemy.event import listen
 
 from pagantic_common.domain.errors import Unavailable
 from services.orchestrator.adapters.journal.conversations import SqlConversations
-from services.orchestrator.adapters.journal.database import OwnerLock, check_options, open_engine, translating_errors
+from services.orchestrator.adapters.journal.database import check_options, open_engine, translating_errors
 from services.orchestrator.adapters.journal.executions import SqlExecutions
 from services.orchestrator.adapters.journal.group_commit import GroupCommit
 from services.orchestrator.adapters.journal.identity.audit import SqlAudit
@@ -26,6 +26,7 @@ from services.orchestrator.adapters.journal.identity.usage import SqlUsage
 from services.orchestrator.adapters.journal.ownership import SqlOwnership
 from services.orchestrator.adapters.journal.schema import migrate
 from services.orchestrator.adapters.journal.sealing import Sealing, set_sealing
+from services.orchestrator.adapters.journal.upkeep.owner_lock import OwnerLock
 from services.orchestrator.adapters.journal.upkeep.purge import Purger
 from services.orchestrator.adapters.journal.upkeep.space import JournalSpace
 from services.orchestrator.ports.journal import Durability
@@ -94,7 +95,8 @@ class SqlJournal(SqlExecutions, SqlOwnership, SqlConversations, SqlUsage, SqlKey
             for event in ("rollback", "rollback_savepoint", "handle_error"):
                 listen(self._engine, event, self._forget_head)
             stack.callback(self._engine.dispose)
-            stack.callback(OwnerLock(self._engine, self._owner).release)
+            self._lock = OwnerLock(self._engine, self._owner)
+            stack.callback(self._lock.release)
             with _OPENING, self._engine.begin() as db:
                 check_options(db)
                 migrate(db)

@@ -43,13 +43,15 @@ class Admission:
         """Return the execution of a request, begun now or before, or the record of one that ended or runs elsewhere.
 
         One that was interrupted goes on; one that was cancelled, or failed in a way that may pass, runs again.
-        Raises InvalidRequest for a malformed envelope, Conflict for another payload under the same id.
+        Raises InvalidRequest for a malformed envelope, Conflict for another payload or caller under the same id.
         """
         request = submission.request
         check_request(request)
         found = await self._find_or_begin(submission)
         if found.fingerprint != submission.fingerprint:
-            raise Conflict(f"request_id {request.request_id!r} was used with another payload: take a new one")
+            raise Conflict(
+                f"request_id {request.request_id!r} was used with another payload or by another caller: take a new one"
+            )
         if isinstance(found, Execution):
             return found
         if found.is_interrupted:

@@ -191,8 +191,8 @@ class SystemRequest(_message.Message):
     RETRY_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Unique per request, [A-Za-z0-9._:-]{1,128}; made by the system when empty. It is the idempotency key: the same id
-    with the same payload joins the running execution or returns the stored response; with another payload it is
-    ALREADY_EXISTS.
+    with the same payload joins the running execution or returns the stored response; with another payload, or from
+    another caller of the tenant, it is ALREADY_EXISTS.
     """
     session_id: _builtins.str
     """Stable per conversation; empty stores none. With it, messages are the new turn, appended to what is stored. Only

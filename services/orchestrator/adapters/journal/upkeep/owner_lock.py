@@ -1,0 +1,102 @@
+"""The lock of an owner's name: at most one process is an owner."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import time
+from pathlib import Path
+from typing import BinaryIO
+
+from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import DBAPIError
+
+from pagantic_common.domain.errors import InvalidRequest, PreconditionFailed, Unavailable
+
+OWNER_TIMEOUT_S = (
+    15.0  # how long a process waits for its predecessor of the same name, or its own lost connection, to end
+)
+
+
+class OwnerLock:
+    """A lock that the operating system or the database releases when the process ends.
+
+    Raises PreconditionFailed when another process is the same owner and stays so.
+    """
+
+    def __init__(self, engine: Engine, owner: str) -> None:
+        self._engine = engine
+        self._owner = owner
+        self._key = hashlib.sha256(owner.encode()).digest()[:8]
+        self._stack = contextlib.ExitStack()
+        self._session: Connection | None = None
+        self._held_s = time.monotonic()
+        self._is_of_database = engine.dialect.name == "postgresql"
+        take = self._take_file
+        if self._is_of_database:
+            take = self._take_session
+        while not take():
+            self._check_patience()
+            time.sleep(0.1)
+
+    def hold(self) -> None:
+        """Take the lock again if the connection that held it has ended.
+
+        Raises Unavailable while that fails, and PreconditionFailed when another process keeps the lock.
+        """
+        if not self._is_of_database:
+            return
+        if self._answers() or self._take_session():
+            self._held_s = time.monotonic()
+            return
+        self._check_patience()
+        raise Unavailable("the lock of this orchestrator's name is lost, and not yet taken again")
+
+    def release(self) -> None:
+        """Let another process be this owner."""
+        self._session = None
+        self._stack.close()
+
+    def _check_patience(self) -> None:
+        if time.monotonic() - self._held_s > OWNER_TIMEOUT_S:
+            raise PreconditionFailed(
+                f"another orchestrator runs as {self._owner!r} with this journal: give this one a name of its own "
+                "(PAGANTIC_ORCHESTRATOR_INSTANCE_ID)"
+            )
+
+    def _answers(self) -> bool:
+        """Tell whether the connection that holds the lock is alive; one that is not is given up."""
+        if self._session is None:
+            return False
+        try:
+            self._session.execute(text("SELECT 1"))
+        except DBAPIError:
+            self.release()
+            return False
+        return True
+
+    def _take_session(self) -> bool:
+        connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        number = int.from_bytes(self._key, signed=True)
+        if not connection.execute(text("SELECT pg_try_advisory_lock(:key)"), {"key": number}).scalar():
+            connection.close()
+            return False
+        connection.detach()  # the lock is the connection's, which must not go back to the pool
+        self._stack.callback(connection.close)
+        self._session = connection
+        return True
+
+    def _take_file(self) -> bool:
+        try:
+            path = Path(f"{self._engine.url.database}-{self._key.hex()}.lock")
+            lock: BinaryIO = path.open("wb")
+        except OSError as error:
+            raise InvalidRequest(f"the journal's folder cannot be written to: {error.strerror}") from None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            return False
+        self._stack.callback(lock.close)
+        return True
