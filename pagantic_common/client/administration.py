@@ -17,7 +17,7 @@ AUDIT_PAGE = 500
 
 
 class Administration(ABC):
-    """Needs a key with the scope ADMIN, but for `budget`."""
+    """Needs a key with the scope ADMIN, but for `budgets`."""
 
     async def create_key(
         self,
@@ -56,17 +56,24 @@ class Administration(ABC):
         *,
         max_tokens: int | None = None,
         max_cost_usd: float | None = None,
+        subject: str = "",
     ) -> budget_pb2.Budget:
-        """Set a tenant's budget, and return it; without limits it is deleted."""
-        request = pb.SetBudgetRequest(tenant=tenant, period=period, max_tokens=max_tokens, max_cost_usd=max_cost_usd)
+        """Set the budget of a tenant, or of one of its callers, and return it; without limits it is deleted."""
+        request = pb.SetBudgetRequest(
+            tenant=tenant, period=period, max_tokens=max_tokens, max_cost_usd=max_cost_usd, subject=subject
+        )
         return (await self._call(self._stub().SetBudget, request)).budget
 
-    async def budget(self) -> budget_pb2.Budget:
-        """Return the budget of the caller's tenant; raises NotFound. Needs the scope USAGE."""
-        return (await self._call(self._stub().GetBudget, pb.GetBudgetRequest())).budget
+    async def budgets(self) -> list[budget_pb2.Budget]:
+        """Return the budgets to which the caller's work is charged: its own and its tenant's, where there are any.
+
+        Raises NotFound for none. Needs the scope USAGE.
+        """
+        found = await self._call(self._stub().GetBudget, pb.GetBudgetRequest())
+        return [getattr(found, name) for name in ("caller_budget", "budget") if found.HasField(name)]
 
     async def list_budgets(self) -> list[budget_pb2.Budget]:
-        """Return the budgets of all tenants, by tenant."""
+        """Return the budgets of all tenants and callers, by tenant."""
         budgets: list[budget_pb2.Budget] = []
         token = ""
         while True:

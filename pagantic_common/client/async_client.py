@@ -240,12 +240,14 @@ class AsyncClient(Administration):
         request = pb.ResumeExecutionRequest(request_id=request_id)
         return (await self._call(self._stub().ResumeExecution, request)).state
 
-    async def get_usage(self, *, session_id: str = "", model: str = "") -> list[usage_total_pb2.UsageTotal]:
-        """Return the usage and cost of ended executions by session and model; an empty filter matches all."""
+    async def get_usage(
+        self, *, session_id: str = "", model: str = "", subject: str = ""
+    ) -> list[usage_total_pb2.UsageTotal]:
+        """Return the usage and cost of ended executions by session, model and subject; an empty filter matches all."""
         totals: list[usage_total_pb2.UsageTotal] = []
         token = ""
         while True:
-            request = pb.GetUsageRequest(session_id=session_id, model=model, page_token=token)
+            request = pb.GetUsageRequest(session_id=session_id, model=model, subject=subject, page_token=token)
             page = await self._call(self._stub().GetUsage, request)
             totals += page.totals
             if not (token := page.next_page_token):

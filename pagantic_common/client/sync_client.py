@@ -93,7 +93,7 @@ class Client:
     list_keys = _blocking(AsyncClient.list_keys)
     revoke_key = _blocking(AsyncClient.revoke_key)
     set_budget = _blocking(AsyncClient.set_budget)
-    budget = _blocking(AsyncClient.budget)
+    budgets = _blocking(AsyncClient.budgets)
     list_budgets = _blocking(AsyncClient.list_budgets)
     list_audit_records = _blocking(AsyncClient.list_audit_records)
 

@@ -105,17 +105,18 @@ def timeline_table(events: Sequence[event_pb2.ExecutionEvent], *, width: int = P
 
 
 def usage_table(totals: Sequence[usage_total_pb2.UsageTotal]) -> Table:
-    """Return a table with a row for each session and model; the cost is `-` without a price."""
-    table = list_table(
-        ("session", "model", "requests", "prompt", "cached", "output", "USD"),
-        right={"requests", "prompt", "cached", "output", "USD"},
-    )
+    """Return a table with a row for each session, model and subject; the cost is `-` without a price."""
+    has_subjects = any(total.subject for total in totals)
+    names = ["session", "model", *(["subject"] if has_subjects else [])]
+    numbers = ("requests", "prompt", "cached", "output", "USD")
+    table = list_table((*names, *numbers), right=set(numbers))
     for total in totals:
         counts = (total.requests, total.prompt_tokens, total.cached_prompt_tokens, total.output_tokens)
         cost = "-"
         if total.cost_usd:
             cost = f"{total.cost_usd:.4f}"
-        table.add_row(cell(total.session_id or "(none)"), cell(total.model), *map(str, counts), cost)
+        texts = [total.session_id or "(none)", total.model, *([total.subject or "(none)"] if has_subjects else [])]
+        table.add_row(*map(cell, texts), *map(str, counts), cost)
     return table
 
 

@@ -7,11 +7,13 @@ from pagantic.context.v1 import collection_pb2, policy_pb2
 from pagantic.context.v1 import context_service_pb2 as pb
 from pagantic_common.codec.chunks import chunk_to_proto
 from pagantic_common.codec.enums import EnumCodec
+from pagantic_common.domain.errors import InvalidRequest
 from services.context.app.building import BuiltContext
 from services.context.core.document import Collection, Document
 from services.context.core.policy import RetrievalPolicy, Retriever
 from services.context.ports import IngestResult
 
+_ROLES = frozenset(policy_pb2.ContextRole.values())
 _RETRIEVERS = EnumCodec(policy_pb2.Retriever, Retriever, "RETRIEVER_", unknown=None)
 
 
@@ -40,7 +42,9 @@ def ingest_result_to_proto(result: IngestResult) -> pb.IngestResponse:
 
 
 def policy_from_proto(policy: policy_pb2.ContextPolicy) -> RetrievalPolicy:
-    """Decode a policy; an unset retriever is BM25, one of a newer version is None."""
+    """Decode a policy; an unset retriever is BM25, one of a newer version is None. Raises InvalidRequest."""
+    if policy.role not in _ROLES:
+        raise InvalidRequest(f"policy.role {policy.role} is not known")
     min_score: float | None = None
     if policy.HasField("min_score"):
         min_score = policy.min_score
@@ -50,16 +54,18 @@ def policy_from_proto(policy: policy_pb2.ContextPolicy) -> RetrievalPolicy:
         max_chunks=policy.max_chunks,
         min_score=min_score,
         max_tokens=policy.max_tokens,
+        is_fenced=policy.role != policy_pb2.CONTEXT_ROLE_SYSTEM,
     )
 
 
-def built_context_to_proto(context: BuiltContext) -> pb.BuildContextResponse:
-    """Encode a context; without text there is no message."""
+def built_context_to_proto(context: BuiltContext, *, is_fenced: bool) -> pb.BuildContextResponse:
+    """Encode a context, which is the user's message where it is fenced; without text there is no message."""
     response = pb.BuildContextResponse(
         chunks=[chunk_to_proto(chunk) for chunk in context.chunks],
         token_count=context.token_count,
         coverage=context.coverage,
     )
     if context.text:
-        response.message.CopyFrom(message_pb2.Message(role=message_pb2.ROLE_SYSTEM, content=context.text))
+        role = message_pb2.ROLE_USER if is_fenced else message_pb2.ROLE_SYSTEM
+        response.message.CopyFrom(message_pb2.Message(role=role, content=context.text))
     return response

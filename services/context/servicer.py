@@ -81,7 +81,8 @@ class ContextServicer(pb_grpc.ContextServiceServicer):
     async def BuildContext(self, request: pb.BuildContextRequest, context: Context) -> pb.BuildContextResponse:
         tenant, policy = current_principal().tenant, policy_from_proto(request.policy)
         given = [chunk_from_proto(chunk) for chunk in request.chunks]
-        return built_context_to_proto(await self._building.build(tenant, request.query, policy, given, request.model))
+        built = await self._building.build(tenant, request.query, policy, given, request.model)
+        return built_context_to_proto(built, is_fenced=policy.is_fenced)
 
 
 def _key(name: str) -> CollectionKey:

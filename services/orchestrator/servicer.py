@@ -15,7 +15,7 @@ from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as rpc
 from pagantic_common.codec.fields import decode_optional
 from pagantic_common.codec.messages import duration_from_proto
-from pagantic_common.domain.calls.principal import Scope
+from pagantic_common.domain.calls.principal import DEFAULT_TENANT, Scope
 from pagantic_common.domain.ids import require_id
 from pagantic_common.telemetry.scope import current_principal
 from services.orchestrator.app.access.audit import Audit
@@ -32,7 +32,7 @@ from services.orchestrator.convert.plan import plan_to_proto
 from services.orchestrator.convert.record import record_to_proto, session_to_proto, usage_total_to_proto
 from services.orchestrator.convert.request import fingerprint_of, request_from_proto
 from services.orchestrator.convert.response import response_to_proto
-from services.orchestrator.core.model.keys import ExecutionKey, SessionKey
+from services.orchestrator.core.model.keys import Account, ExecutionKey, SessionKey, account_of
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -83,13 +83,13 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
     def _decode(self, request: execution_pb2.SystemRequest) -> Submission:
         """Return a request that is not too large; one without an id is given one."""
         size_bytes = request.ByteSize()
-        self._executions.check_size(_execution(request.request_id), size_bytes, len(request.messages))
+        self._executions.check_size(_execution(request.request_id), _account(), size_bytes, len(request.messages))
         request_id = request.request_id or self._executions.new_request_id()
         require_id("request_id", request_id)
         if request.session_id:
             require_id("session_id", request.session_id)
-        decoded = request_from_proto(request, request_id, _tenant())
-        fingerprint = fingerprint_of(request, current_principal())
+        decoded = request_from_proto(request, request_id, _account())
+        fingerprint = fingerprint_of(request, current_principal().identity)
         return Submission(decoded, fingerprint, size_bytes, has_new_id=not request.request_id)
 
     async def Execute(self, request: execution_pb2.SystemRequest, context: Context) -> execution_pb2.SystemResponse:
@@ -169,6 +169,7 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
             tenant=_tenant(),
             session_id=request.session_id,
             model=request.model,
+            subject=request.subject,
             page_size=request.page_size,
             page_token=request.page_token,
         )
@@ -199,9 +200,10 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         return pb.RevokeKeyResponse(key=key_to_proto(await self._keys.revoke(request.key_id)))
 
     async def SetBudget(self, request: pb.SetBudgetRequest, context: Context) -> pb.SetBudgetResponse:
-        await self._record("SetBudget", _tenant_named(request.tenant))
+        account = Account(request.tenant or DEFAULT_TENANT, request.subject)
+        await self._record("SetBudget", _account_named(account))
         budget = await self._budgets.set(
-            request.tenant,
+            account,
             period_from_proto(request.period),
             decode_optional(request, "max_tokens", int),
             decode_optional(request, "max_cost_usd", float),
@@ -209,7 +211,11 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         return pb.SetBudgetResponse(budget=budget_to_proto(budget))
 
     async def GetBudget(self, request: pb.GetBudgetRequest, context: Context) -> pb.GetBudgetResponse:
-        return pb.GetBudgetResponse(budget=budget_to_proto(await self._budgets.find(_tenant())))
+        response = pb.GetBudgetResponse()
+        for budget in await self._budgets.find(_account()):
+            encoded = response.caller_budget if budget.account.subject else response.budget
+            encoded.CopyFrom(budget_to_proto(budget))
+        return response
 
     async def ListBudgets(self, request: pb.ListBudgetsRequest, context: Context) -> pb.ListBudgetsResponse:
         await self._record("ListBudgets")
@@ -239,6 +245,10 @@ def _tenant() -> str:
     return current_principal().tenant
 
 
+def _account() -> Account:
+    return account_of(current_principal())
+
+
 def _execution(request_id: str) -> ExecutionKey:
     return ExecutionKey(_tenant(), request_id)
 
@@ -253,6 +263,12 @@ def _named(method: str) -> str:
 
 def _session_named(session_id: str) -> str:
     return f"session {session_id}" if session_id else ""
+
+
+def _account_named(account: Account) -> str:
+    if account.subject:
+        return f"{_tenant_named(account.tenant)}, subject {account.subject!r}"
+    return _tenant_named(account.tenant)
 
 
 def _tenant_named(tenant: str) -> str:

@@ -10,6 +10,7 @@ import limits
 from pydantic import AfterValidator, Field, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
+from pagantic_common.domain.calls.principal import MAX_SUBJECT
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.settings import Auth, CallerSettings, Tls, state_folder
 from services.orchestrator.app.running.turns import ConcurrentTurns
@@ -152,6 +153,12 @@ class OrchestratorSettings(CallerSettings):
     max_running_of_tenant: int = Field(
         0, ge=0, description="executions of one tenant that may run at once; 0 is as many as of all"
     )
+    max_running_bytes_of_tenant: int = Field(
+        0, ge=0, description="of MAX_RUNNING_BYTES, those of one tenant; 0 is as many as of all"
+    )
+    max_running_of_subject: int = Field(
+        0, ge=0, description="executions of each named caller within a tenant that may run at once; 0 is any number"
+    )
     max_running: int = Field(256, ge=1, description="executions that may run at once; one more is RESOURCE_EXHAUSTED")
 
     @property
@@ -204,6 +211,8 @@ class OrchestratorSettings(CallerSettings):
             raise ValueError("it needs AUTH=keys and TLS=files: otherwise nobody is asked for a certificate")
         if wrong := next((caller for caller in callers if not caller.startswith("spiffe://")), None):
             raise ValueError(f"{wrong!r} is not a SPIFFE id, spiffe://...")
+        if any(len(caller) > MAX_SUBJECT for caller in callers):
+            raise ValueError(f"a SPIFFE id may have {MAX_SUBJECT} characters here")
         return callers
 
     @field_validator("client_ca_file")

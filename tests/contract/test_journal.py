@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+import time
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import create_engine, text
+from sqlalchemy.exc import OperationalError
 
 from pagantic_common.domain.calls.principal import DEFAULT_TENANT
 from pagantic_common.domain.correlation import CorrelationContext
@@ -27,6 +29,7 @@ from services.orchestrator.adapters.journal.database import check_url
 from services.orchestrator.adapters.journal.schema import TABLES
 from services.orchestrator.adapters.journal.sql_journal import SqlJournal
 from services.orchestrator.adapters.journal.upkeep import owner_lock
+from services.orchestrator.adapters.journal.upkeep.owner_lock import OwnerLock
 from services.orchestrator.core.conversation.memory import Summary
 from services.orchestrator.core.execution.events import Event
 from services.orchestrator.core.execution.inputs import Inferred
@@ -221,6 +224,28 @@ async def test_an_owner_takes_its_lock_again_after_a_failover(journals, database
         await journals("a")
 
 
+def test_a_lock_that_was_out_of_reach_for_long_may_be_refused_once(postgres, monkeypatch):
+    monkeypatch.setattr(owner_lock, "OWNER_TIMEOUT_S", 0.1)
+    engine = create_engine(check_url(postgres))
+    lock, taken = OwnerLock(engine, "a"), iter([OperationalError("", None, Exception()), False, True])
+
+    def take():
+        lock._session, outcome = None, next(taken)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    monkeypatch.setattr(lock, "_take_session", take)
+    lock.release()
+    with pytest.raises(OperationalError):
+        lock.hold()
+    time.sleep(0.2)
+    with pytest.raises(Unavailable):
+        lock.hold()
+    lock.hold()
+    engine.dispose()
+
+
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 async def test_an_owner_whose_name_was_taken_is_told_so_with_its_beats(journals, database_url, monkeypatch):
     monkeypatch.setattr(owner_lock, "OWNER_TIMEOUT_S", 0.3)
@@ -229,6 +254,8 @@ async def test_an_owner_whose_name_was_taken_is_told_so_with_its_beats(journals,
     await journals("a")
     with pytest.raises(Unavailable, match="lost"):
         await first.beat()
+    with pytest.raises(Unavailable, match="nothing is written"):
+        await admit(first, "late")
     await asyncio.sleep(0.4)
     with pytest.raises(PreconditionFailed, match="another orchestrator runs as 'a'"):
         await first.beat()
@@ -360,6 +387,17 @@ async def test_totals_add_up_by_session_and_model(journal):
     assert await totals_of(journal, "s") == [UsageTotal("s", "m", 2, 20, 8, 6, 1.0)]
     assert [one.model for one in await totals_of(journal, None, "n")] == ["n"]
     assert len(await totals_of(journal)) == 2
+
+
+async def test_totals_are_kept_for_each_subject(journal):
+    used = UsageTotal("s", "m", 1, 10, subject="a/ci")
+    for name, total in (("r1", used), ("r2", used), ("r3", replace(used, subject="web"))):
+        await admit(journal, name)
+        await journal.write(ended(record(name), 1, used=total))
+    found = await journal.usage_totals(tenant=DEFAULT_TENANT, limit=100, after="")
+    assert [(one.subject, one.requests) for one in found.items] == [("a/ci", 2), ("web", 1)]
+    only = await journal.usage_totals(tenant=DEFAULT_TENANT, limit=100, after="", subject="web")
+    assert [one.subject for one in only.items] == ["web"]
 
 
 async def test_executions_are_listed_newest_first_by_page_session_and_state(journal):

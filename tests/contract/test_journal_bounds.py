@@ -170,7 +170,7 @@ async def test_lists_are_read_page_by_page_whole_and_each_item_once(journal):
     for number in range(10):
         name = f"r{number}"
         await admit(journal, name, session_id=f"s{number % 4}")
-        used = UsageTotal(f"s{number % 4}", f"m/{number % 2}", 1, 1)
+        used = UsageTotal(f"s{number % 4}", f"m/{number % 2}", 1, 1, subject=f"{number % 2}/ci")
         await journal.write(ended(record(name, session_id=f"s{number % 4}"), 1, turn=TURN, used=used))
     found, count = await pages(
         partial(journal.list_executions, tenant=DEFAULT_TENANT, limit=3, session_id="", state=None)
@@ -191,7 +191,7 @@ async def test_lists_are_read_page_by_page_whole_and_each_item_once(journal):
     for wrong in ("nope", "inf/s", "0x1p0/a b", "1" * 400 + "/s"):
         with pytest.raises(InvalidRequest, match="page_token"):
             await journal.list_sessions(tenant=DEFAULT_TENANT, limit=1, after=wrong)
-    for wrong in ("nope", "s/\0"):
+    for wrong in ("nope", "[]", '["s","m","\\ud800"]', '["s","m"]', '["s","m",1]', '["s","m","\\u0000"]'):
         with pytest.raises(InvalidRequest, match="page_token"):
             await journal.usage_totals(tenant=DEFAULT_TENANT, session_id=None, model=None, limit=1, after=wrong)
 

@@ -3,7 +3,9 @@
 import tracemalloc
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.migration import MigrationContext
 from sqlalchemy import create_engine, text
 
@@ -11,7 +13,10 @@ from pagantic_common.domain.errors import PreconditionFailed
 from services.orchestrator.adapters.journal.database import check_url
 from services.orchestrator.adapters.journal.schema import TABLES
 from services.orchestrator.adapters.journal.sql_journal import SqlJournal
+from services.orchestrator.core.budget import Amount, Budget, Period
 from services.orchestrator.core.conversation.memory import Summary
+from services.orchestrator.core.model.keys import Account
+from services.orchestrator.ports.journal import UsageTotal
 from tests.support.keys import execution, session
 
 # What differs between the databases, as the journals of each were made.
@@ -120,6 +125,33 @@ async def test_a_journal_of_any_earlier_commit_opens_with_what_is_in_it(journals
     engine.dispose()
     assert (await journal.get(execution("r"))).is_interrupted
     await journal.put_summary(session("s"), Summary("said", 0))
+
+
+async def test_usage_and_budgets_of_before_subjects_belong_to_none(journals, database_url):
+    engine = create_engine(check_url(database_url))
+    config = Config()
+    config.set_main_option("script_location", "services.orchestrator.adapters:migrations")
+    with engine.begin() as db:
+        config.attributes["connection"] = db
+        command.upgrade(config, "0009")
+        db.execute(
+            text(
+                "INSERT INTO usage_totals (tenant, session_id, model, requests, prompt_tokens, cached_prompt_tokens,"
+                " output_tokens, cost_usd) VALUES ('acme', 's', 'm', 1, 2, 3, 4, 0.5)"
+            )
+        )
+        db.execute(
+            text(
+                "INSERT INTO budgets (tenant, period, max_tokens, period_start, granted_tokens, granted_micro_usd,"
+                " made_at) VALUES ('acme', 'total', 100, 0.0, 40, 0, 7.0)"
+            )
+        )
+    engine.dispose()
+    journal = await journals()
+    totals = await journal.usage_totals(tenant="acme", limit=9, after="")
+    assert totals.items == [UsageTotal("s", "m", 1, 2, 3, 4, 0.5, tenant="acme")]
+    kept = await journal.find_budget(Account("acme"), 1.0)
+    assert kept == Budget(Account("acme"), Period.TOTAL, 100, None, 0.0, Amount(40), 7.0)
 
 
 async def test_a_journal_of_a_version_to_come_is_refused_with_a_next_step(database_url, journals):

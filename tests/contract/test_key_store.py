@@ -3,10 +3,13 @@
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import create_engine
 
 from pagantic_common.domain.calls.api_keys import StoredKey
 from pagantic_common.domain.calls.principal import Scope
 from pagantic_common.domain.errors import InvalidRequest, NotFound
+from services.orchestrator.adapters.journal.database import check_url
+from services.orchestrator.adapters.journal.upkeep.purge import forget_old_keys
 
 KEY = StoredKey("acme", "k1", "ci", frozenset({Scope.EXECUTE, Scope.READ}), b"\0hash\xff", 10.0, 20.5)
 
@@ -46,3 +49,17 @@ async def test_a_key_is_revoked_once(journal):
     assert (await journal.find_key("k1")).revoked_at == 15.0
     with pytest.raises(NotFound):
         await journal.revoke_key("k2", 15.0)
+
+
+async def test_keys_that_ended_long_ago_are_purged(journal, database_url):
+    revoked = replace(KEY, key_id="revoked", expires_at=None)
+    await journal.add_key(revoked)
+    await journal.revoke_key("revoked", 15.0)
+    for key_id, expires_at in (("expired", 20.0), ("later", 40.0), ("never", None)):
+        await journal.add_key(replace(KEY, key_id=key_id, expires_at=expires_at))
+    engine = create_engine(check_url(database_url))
+    with engine.begin() as db:
+        assert [forget_old_keys(db, 30.0, 1) for _ in range(3)] == [1, 1, 0]
+    engine.dispose()
+    left = (await journal.list_keys(tenant="", limit=9, after="")).items
+    assert {key.key_id for key in left} == {"later", "never"}

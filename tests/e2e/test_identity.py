@@ -107,6 +107,24 @@ def test_two_tenants_see_nothing_of_each_other(guarded):
     assert "user: Say hello." in guarded.run("sessions", "show", "s", key=keys[1]).stdout
 
 
+def test_a_caller_of_a_tenant_has_a_budget_and_usage_of_its_own(guarded):
+    scopes = ("--tenant", "acme", "--scopes", "execute,read,usage")
+    ci, web = (guarded.create(name, *scopes)[1] for name in ("ci", "web"))
+    limit = ("budgets", "set", "acme", "--subject", "ci")
+    assert "ci" in guarded.run(*limit, "--tokens", "1", "--per", "minute", key=guarded.admin).stdout
+    chat = ("chat", "Say hello.", "--max-tokens", "8")
+    refused = guarded.run(*chat, key=ci, check=False)
+    assert "QUOTA_BUDGET" in refused.stderr
+    assert "subject 'ci' of tenant 'acme'" in refused.stderr
+    assert guarded.run(*chat, key=web).stdout.strip()
+    assert "has no budget" in guarded.run("budgets", "show", key=web, check=False).stderr
+    (budget,) = map(json.loads, guarded.run("budgets", "show", "--json", key=ci).stdout.splitlines())
+    assert (budget["tenant"], budget["subject"], budget["max_tokens"]) == ("acme", "ci", "1")
+    (total,) = map(json.loads, guarded.run("usage", "--subject", "web", "--json", key=ci).stdout.splitlines())
+    assert (total["subject"], total["requests"]) == ("web", "1")
+    assert "no longer has a budget" in guarded.run(*limit, key=guarded.admin).stderr
+
+
 def test_each_tenant_has_its_own_collections(guarded, tmp_path):
     scopes = ("--scopes", "execute,read,write")
     acme, beta = (guarded.create(name, "--tenant", name, *scopes)[1] for name in ("acme", "beta"))

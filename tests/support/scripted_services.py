@@ -2,7 +2,7 @@
 
 import asyncio
 
-from pagantic_common.domain.chunks import Chunk
+from pagantic_common.domain.chunks import Chunk, lay_out
 from pagantic_common.domain.errors import ErrorCode, NotFound, failure_of
 from pagantic_common.domain.messages import Message, Role, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
@@ -142,12 +142,12 @@ class ScriptedContext:
         self.chunks = chunks
         self.failure = None
 
-    async def build(self, _query, _policy, _model):
+    async def build(self, _query, policy, _model):
         if self.failure is not None:
             raise self.failure
-        lines = "\n".join(chunk.content for chunk in self.chunks)
-        message = Message(Role.SYSTEM, f"Relevant context:\n\n{lines}") if self.chunks else None
-        return BuiltContext(message, self.chunks)
+        role = Role.SYSTEM if policy.is_system else Role.USER
+        text = lay_out(self.chunks, is_fenced=not policy.is_system)
+        return BuiltContext(Message(role, text) if self.chunks else None, self.chunks)
 
     async def retrieve(self, query, policy):
         if self.failure is not None:

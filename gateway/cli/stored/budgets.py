@@ -1,4 +1,4 @@
-"""Commands for the budgets of tenants."""
+"""Commands for the budgets of tenants and their callers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PREFIX = "BUDGET_PERIOD_"
 _TOKENS = re.compile(r"(\d{1,9})([kKmM]?)")
 _FACTORS = {"": 1, "k": 10**3, "m": 10**6}
 
-budgets = typer.Typer(help="Limit what tenants may use in tokens and money.", no_args_is_help=True)
+budgets = typer.Typer(help="Limit the use of tokens and money.", no_args_is_help=True)
 
 
 @budgets.command("set", cls=options.PlainCommand)
@@ -28,17 +28,19 @@ def set_budget(
     *,
     tokens: Annotated[str, typer.Option(metavar="N", help="Most tokens of a period, such as 500k or 20M.")] = "",
     usd: Annotated[float | None, typer.Option(metavar="X", help="Most cost of a period in USD.", min=0)] = None,
-    per: Annotated[str, typer.Option(metavar="PERIOD", help="day, month or total.")] = "month",
+    per: Annotated[str, typer.Option(metavar="PERIOD", help="minute, hour, day, month or total.")] = "month",
+    subject: Annotated[str, typer.Option(metavar="NAME", help="Only for this caller of the tenant.")] = "",
     timeout: options.Timeout = options.TIMEOUT_S,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
-    """Set a tenant's budget; without --tokens and --usd it is deleted."""
+    """Set the budget of a tenant, or of one of its callers; without --tokens and --usd it is deleted."""
     with reporting_errors():
         period, limit = _period_of(per), _tokens_of(tokens)
         with Client(address, timeout_s=timeout) as client:
-            budget = client.set_budget(tenant, period, max_tokens=limit, max_cost_usd=usd)
+            budget = client.set_budget(tenant, period, max_tokens=limit, max_cost_usd=usd, subject=subject)
     if limit is None and usd is None:
-        note(f"tenant {tenant} has no budget any more")
+        whose = f"subject {subject} of tenant {tenant}" if subject else f"tenant {tenant}"
+        note(f"{whose} no longer has a budget")
     else:
         _show([budget])
 
@@ -50,42 +52,43 @@ def list_budgets(
     timeout: options.Timeout = options.TIMEOUT_S,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
-    """List the budgets of all tenants."""
+    """List all budgets."""
     with reporting_errors(), Client(address, timeout_s=timeout) as client:
-        stored = client.list_budgets()
-    if not as_json:
-        _show(stored)
-        return
-    for budget in stored:
-        print_json(budget, one_line=True)
+        found = client.list_budgets()
+    _print(found, as_json=as_json)
 
 
 @budgets.command("show", cls=options.PlainCommand)
 def show_budget(
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the budget as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each budget as a line of JSON.")] = False,
     timeout: options.Timeout = options.TIMEOUT_S,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
-    """Show the budget of your own tenant."""
+    """Show the budgets to which your work is charged: yours and your tenant's."""
     with reporting_errors(), Client(address, timeout_s=timeout) as client:
-        budget = client.budget()
-    if as_json:
-        print_json(budget)
-    else:
-        _show([budget])
+        found = client.budgets()
+    _print(found, as_json=as_json)
+
+
+def _print(budgets_: list[budget_pb2.Budget], *, as_json: bool) -> None:
+    if not as_json:
+        _show(budgets_)
+        return
+    for budget in budgets_:
+        print_json(budget, one_line=True)
 
 
 def _show(budgets_: list[budget_pb2.Budget]) -> None:
-    table = list_table(("tenant", "period", "since", "tokens", "of", "USD", "of"))
+    table = list_table(("tenant", "subject", "period", "since", "tokens", "of", "USD", "of"))
     for budget in budgets_:
         period = name_of(budget_pb2.BudgetPeriod, budget.period, _PREFIX).lower()
-        since = budget.period_start.ToDatetime(UTC).strftime("%Y-%m-%d")
+        since = budget.period_start.ToDatetime(UTC).strftime("%Y-%m-%d %H:%M")
         max_tokens = str(budget.max_tokens) if budget.HasField("max_tokens") else "any"
         max_cost = f"{budget.max_cost_usd:.2f}" if budget.HasField("max_cost_usd") else "any"
         cost = f"{budget.granted_cost_usd:.4f}"
-        texts = (budget.tenant, period, since, str(budget.granted_tokens), max_tokens, cost, max_cost)
-        table.add_row(*map(cell, texts))
+        whose = (budget.tenant, budget.subject or "all")
+        table.add_row(*map(cell, (*whose, period, since, str(budget.granted_tokens), max_tokens, cost, max_cost)))
     show(table)
 
 

@@ -130,13 +130,14 @@ def usage(
     *,
     session: Annotated[str, typer.Option(metavar="ID", help="Only that of this conversation.")] = "",
     model: Annotated[str, typer.Option(metavar="NAME", help="Only that of this model.")] = "",
+    subject: Annotated[str, typer.Option(metavar="NAME", help="Only that of this caller of the tenant.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print each total as a line of JSON.")] = False,
     timeout: options.Timeout = options.TIMEOUT_S,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
-    """Show tokens and cost by conversation and model."""
+    """Show tokens and cost by conversation, model and caller."""
     with reporting_errors(), Client(address, timeout_s=timeout) as client:
-        totals = client.get_usage(session_id=session, model=model)
+        totals = client.get_usage(session_id=session, model=model, subject=subject)
     if as_json:
         for total in totals:
             print_json(total, one_line=True)

@@ -8,6 +8,9 @@ from enum import StrEnum
 DEFAULT_TENANT = "default"
 
 
+MAX_SUBJECT = 512  # characters
+
+
 class PrincipalKind(StrEnum):
     """How a caller has shown who it is."""
 
@@ -34,7 +37,7 @@ class Principal:
 
     Attributes:
         tenant: Whose data it sees: part of every stored key.
-        subject: Its name within the tenant.
+        subject: Its name within the tenant: the holder's of a key, `issuer#subject` of a token, a SPIFFE id.
         kind: How it has shown who it is.
         scopes: What it may do.
         key_id: The key that it used, which can be revoked while a call runs; empty for none.
@@ -50,10 +53,17 @@ class Principal:
     expires_at: float | None = None
     tenant_token: str = field(default="", repr=False)
 
+    @property
+    def identity(self) -> str:
+        """What distinguishes it from the tenant's other callers, whichever key it uses; empty without identity."""
+        if self.kind is PrincipalKind.LOCAL:
+            return ""
+        return f"{self.kind.value}:{self.subject}"
+
 
 LOCAL = Principal(DEFAULT_TENANT, "local", PrincipalKind.LOCAL, frozenset(Scope))
 
 
-def work_of(tenant: str) -> Principal:
-    """Return the caller for work that goes on for a tenant, whoever began it."""
-    return Principal(tenant, "", PrincipalKind.SERVICE, frozenset())
+def work_of(tenant: str, subject: str = "") -> Principal:
+    """Return the caller for work that goes on for a tenant, or for one of its callers, whoever watches it."""
+    return Principal(tenant, subject, PrincipalKind.SERVICE, frozenset())

@@ -1,4 +1,4 @@
-"""Lays chunks out as one system message within a budget of tokens."""
+"""Lays chunks out as one message within a budget of tokens."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from pagantic_common.domain.chunks import Chunk, check_chunks
+from pagantic_common.domain.chunks import Chunk, check_chunks, lay_out, line_of
 from pagantic_common.domain.text.scoring import coverage_of
 from services.context.app.retrieval import Retrieval
-from services.context.core.chunk import lay_out, line_of
 from services.context.core.policy import RetrievalPolicy
 from services.context.ports import TokenCounter
 
@@ -53,14 +52,14 @@ class ContextBuilding:
         kept, tokens = len(chunks), 0
         budget = policy.max_tokens or self._default_max_tokens
         if chunks and budget:
-            kept, tokens = await self._fit(chunks, budget, model)
+            kept, tokens = await self._fit(chunks, budget, model, is_fenced=policy.is_fenced)
         if not kept:
             return BuiltContext()
         chunks = tuple(chunks[:kept])
         coverage = await asyncio.to_thread(coverage_of, query, [chunk.content for chunk in chunks])
-        return BuiltContext(lay_out(chunks), chunks, tokens, coverage)
+        return BuiltContext(lay_out(chunks, is_fenced=policy.is_fenced), chunks, tokens, coverage)
 
-    async def _fit(self, chunks: Sequence[Chunk], budget: int, model: str) -> tuple[int, int]:
+    async def _fit(self, chunks: Sequence[Chunk], budget: int, model: str, *, is_fenced: bool) -> tuple[int, int]:
         """Return how many chunks fit the budget, and their tokens; counts the tokens of a whole text a few times only.
 
         A text has a few tokens more or less than the sum over its lines. So the sum gives the first guess, the second
@@ -74,7 +73,7 @@ class ContextBuilding:
         exceeds = max_lines + 1
         is_first = True
         while exceeds - fits > 1:
-            counted = await self._count_whole(chunks[:guess], model)
+            (counted,) = await self._counter.count(model, [lay_out(chunks[:guess], is_fenced=is_fenced)])
             if counted <= budget:
                 fits, tokens = guess, counted
                 second_guess = guess + 1
@@ -86,6 +85,3 @@ class ContextBuilding:
                 guess = second_guess
                 is_first = False
         return fits, tokens
-
-    async def _count_whole(self, chunks: Sequence[Chunk], model: str) -> int:
-        return (await self._counter.count(model, [lay_out(chunks)]))[0]

@@ -1,16 +1,15 @@
-"""Selects chunks, and lays them out as text."""
+"""Selects chunks."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 from pagantic_common.domain.chunks import MAX_CHUNKS, Chunk
 
 MAX_REPLY_BYTES: Final = 3 * 1024 * 1024
 CHUNK_OVERHEAD_BYTES: Final = 1024  # source, id and other fields
-HEADING: Final = "Relevant context:"
 
 
 def select_chunks(
@@ -40,13 +39,3 @@ def select_chunks(
         if len(kept) == max_kept:
             break
     return kept
-
-
-def lay_out(chunks: Sequence[Chunk]) -> str:
-    """Return the text of the context message: the heading, an empty line, and numbered chunks with their sources."""
-    return "\n".join([f"{HEADING}\n", *(line_of(number, chunk) for number, chunk in enumerate(chunks, 1))])
-
-
-def line_of(number: int, chunk: Chunk) -> str:
-    """Return the line of one chunk in the message."""
-    return f"[{number}] ({chunk.source}): {chunk.content}"

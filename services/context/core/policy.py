@@ -35,6 +35,7 @@ class RetrievalPolicy:
     max_chunks: int = 0
     min_score: float | None = None
     max_tokens: int = 0
+    is_fenced: bool = True
 
     def check(self) -> None:
         """Raise InvalidRequest for a policy that is wrong even without retrieval."""

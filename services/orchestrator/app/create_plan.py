@@ -35,7 +35,7 @@ async def create_plan(request: Request, size_bytes: int, environment: Environmen
     limits = time_limits(request, environment.limits.max_execution_s)
     end = min(current_deadline(), Deadline.after(time.monotonic(), limits.left_s))
     try:
-        with registry.counted(request.tenant, size_bytes), work_scope(deadline=end):
+        with registry.counted(request.account, size_bytes), work_scope(deadline=end):
             async with asyncio.timeout(limits.left_s):
                 made = await _make_plan(request, environment)
     except TimeoutError:

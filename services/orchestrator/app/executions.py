@@ -25,7 +25,7 @@ from services.orchestrator.app.running.registry import Registry
 from services.orchestrator.app.running.submission import Submission
 from services.orchestrator.core.execution.events import Completed, Event
 from services.orchestrator.core.execution.lifecycle import State
-from services.orchestrator.core.model.keys import ExecutionKey
+from services.orchestrator.core.model.keys import Account, ExecutionKey
 from services.orchestrator.core.model.plan import Plan
 from services.orchestrator.core.model.request import MAX_MESSAGES, Request
 from services.orchestrator.core.model.response import Response
@@ -43,11 +43,15 @@ class Executions:
         self._limits = environment.limits
         self.new_request_id = new_id
         self.registry = Registry(
-            self._limits.max_running, self._limits.max_running_bytes, self._limits.max_running_of_tenant
+            self._limits.max_running,
+            self._limits.max_running_bytes,
+            max_of_tenant=self._limits.max_running_of_tenant,
+            max_of_subject=self._limits.max_running_of_subject,
+            max_bytes_of_tenant=self._limits.max_running_bytes_of_tenant,
         )
         self._admission = Admission(environment, self.registry)
 
-    def check_size(self, key: ExecutionKey, size_bytes: int, message_count: int) -> None:
+    def check_size(self, key: ExecutionKey, account: Account, size_bytes: int, message_count: int) -> None:
         """Look at a request before it is decoded: its size as it is encoded, and whether there is room for it.
 
         Raises InvalidRequest for one that is too large; Overloaded for a new one when too much runs, and for any when
@@ -64,9 +68,9 @@ class Executions:
                 "a session"
             )
         if key in self.registry:
-            self.registry.check_bytes(size_bytes)
+            self.registry.check_bytes(account, size_bytes)
         else:
-            self.registry.check_room(key.tenant, size_bytes)
+            self.registry.check_room(account, size_bytes)
 
     async def execute(self, submission: Submission) -> Response:
         """Run a request, or join the execution or the response of the same id, and return what came of it.
@@ -111,7 +115,7 @@ class Executions:
         """Count the request of a call that waits for what another began: it holds a copy for as long as it waits."""
         if isinstance(found, Execution) and found.request is submission.request:
             return contextlib.nullcontext()
-        return self.registry.held(submission.size_bytes)
+        return self.registry.held(submission.request.account, submission.size_bytes)
 
     async def create_plan(self, request: Request, size_bytes: int = 0) -> Plan:
         """Return the plan that a PLAN request would run; see `create_plan`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from pagantic_common.domain.calls.principal import MAX_SUBJECT
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.ids import require_id
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
@@ -98,15 +99,18 @@ class History:
         await self._journal.delete_session(_checked_session(key))
 
     async def usage(
-        self, *, tenant: str, session_id: str, model: str, page_size: int, page_token: str
+        self, *, tenant: str, session_id: str, model: str, subject: str, page_size: int, page_token: str
     ) -> Page[UsageTotal]:
-        """Return what a tenant's executions of a session, of a model, of both or all used and cost."""
+        """Return what a tenant's executions used and cost: those of a session, a model and a subject, where given."""
         if len(model) > MAX_MODEL_CHARS or not model.isprintable():
             raise InvalidRequest(f"model must be at most {MAX_MODEL_CHARS} printable characters")
+        if len(subject) > MAX_SUBJECT or not subject.isprintable():
+            raise InvalidRequest(f"subject must be at most {MAX_SUBJECT} printable characters")
         return await self._journal.usage_totals(
             tenant=tenant,
             session_id=_optional_id("session_id", session_id) or None,
             model=model or None,
+            subject=subject or None,
             limit=page_limit(page_size, MAX_PAGE),
             after=page_token,
         )

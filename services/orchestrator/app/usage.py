@@ -1,4 +1,4 @@
-"""What a request adds to the totals of its session and model."""
+"""What a request adds to the totals of its caller, session and model."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ def total_of(request: Request, usage: TokenUsage, model: str, prices: Mapping[st
     asked = request.hints.model
     return UsageTotal(
         tenant=request.tenant,
+        subject=request.subject,
         session_id=request.session_id,
         model=model or asked or "default",
         requests=1,

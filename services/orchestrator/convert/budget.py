@@ -24,7 +24,8 @@ def period_from_proto(number: int) -> Period:
 def budget_to_proto(budget: Budget) -> budget_pb2.Budget:
     """Encode a budget."""
     encoded = budget_pb2.Budget(
-        tenant=budget.tenant,
+        tenant=budget.account.tenant,
+        subject=budget.account.subject,
         period=_PERIODS.to_proto(budget.period),
         granted_tokens=budget.granted.tokens,
         granted_cost_usd=budget.granted.micro_usd / MICRO,

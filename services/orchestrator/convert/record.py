@@ -51,6 +51,7 @@ def usage_total_to_proto(total: UsageTotal) -> usage_total_pb2.UsageTotal:
     """Encode a usage total."""
     return usage_total_pb2.UsageTotal(
         session_id=total.session_id,
+        subject=total.subject,
         model=total.model,
         requests=total.requests,
         prompt_tokens=total.prompt_tokens,

@@ -13,12 +13,12 @@ from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.codec.enums import EnumCodec
 from pagantic_common.codec.fields import decode_optional, optional
 from pagantic_common.codec.messages import duration_from_proto, message_from_proto, tool_choice_from_proto
-from pagantic_common.domain.calls.principal import DEFAULT_TENANT, LOCAL, Principal, PrincipalKind
 from pagantic_common.domain.errors import InvalidRequest
 from services.orchestrator.convert.contract import output_from_proto, rule_from_proto
 from services.orchestrator.convert.inference import REASONING_MODES
 from services.orchestrator.convert.plan import plan_from_proto
 from services.orchestrator.convert.retry import retry_from_proto
+from services.orchestrator.core.model.keys import DEFAULT_ACCOUNT, Account
 from services.orchestrator.core.model.request import (
     Hints,
     Mode,
@@ -35,6 +35,7 @@ _MODE_PREFIX = "MODE_"
 _MODES = EnumCodec(execution_pb2.Mode, Mode, _MODE_PREFIX, unknown=None)
 _STRATEGIES = EnumCodec(execution_pb2.VotingStrategy, Strategy, "VOTING_STRATEGY_", unknown=None)
 _RETRIEVERS: Mapping[int, Retriever] = {number: Retriever(name) for name, number in policy_pb2.Retriever.items()}
+_ROLES = frozenset(policy_pb2.ContextRole.values())
 _PLACEMENTS = frozenset(policy_pb2.Placement.values())
 _TOOL_CHOICES = frozenset(message_pb2.ToolChoiceMode.values())
 _SAMPLING: tuple[Literal["top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"], ...] = (
@@ -46,8 +47,10 @@ _SAMPLING: tuple[Literal["top_k", "min_p", "repetition_penalty", "presence_penal
 )
 
 
-def request_from_proto(request: execution_pb2.SystemRequest, request_id: str, tenant: str = DEFAULT_TENANT) -> Request:
-    """Decode a tenant's request under the id `request_id`; raises InvalidRequest for an unknown mode, role or enum."""
+def request_from_proto(
+    request: execution_pb2.SystemRequest, request_id: str, account: Account = DEFAULT_ACCOUNT
+) -> Request:
+    """Decode a request of an account under this id; raises InvalidRequest for an unknown mode, role or enum."""
     return Request(
         request_id=request_id,
         session_id=request.session_id,
@@ -64,22 +67,23 @@ def request_from_proto(request: execution_pb2.SystemRequest, request_id: str, te
         retry=retry_from_proto(request.retry),
         voting=_voting_from_proto(request.voting),
         plan=decode_optional(request, "plan", plan_from_proto),
-        tenant=tenant,
+        tenant=account.tenant,
+        subject=account.subject,
     )
 
 
-def fingerprint_of(request: execution_pb2.SystemRequest, principal: Principal = LOCAL) -> str:
+def fingerprint_of(request: execution_pb2.SystemRequest, caller: str = "") -> str:
     """SHA-256 of the payload without its request_id and trace_id, hex: equal payloads give equal fingerprints.
 
-    A caller with an identity has fingerprints of its own; a key that replaces another one has the same subject.
+    Each caller has fingerprints of its own.
     """
     payload = execution_pb2.SystemRequest()
     payload.CopyFrom(request)
     payload.ClearField("request_id")
     payload.ClearField("trace_id")
     digest = hashlib.sha256(payload.SerializeToString(deterministic=True))
-    if principal.kind is not PrincipalKind.LOCAL:
-        digest.update(f"\0{principal.kind.value}\0{principal.subject}".encode())
+    if caller:
+        digest.update(f"\0{caller}".encode())
     return digest.hexdigest()
 
 
@@ -96,6 +100,7 @@ def context_to_proto(policy: ContextPolicy) -> policy_pb2.ContextPolicy:
         max_chunks=policy.max_chunks,
         max_tokens=policy.max_tokens,
         min_score=policy.min_score,
+        role=policy_pb2.CONTEXT_ROLE_SYSTEM if policy.is_system else policy_pb2.CONTEXT_ROLE_USER,
     )
 
 
@@ -153,6 +158,8 @@ def _reasoning_from_proto(reasoning: generation_pb2.Reasoning) -> Reasoning:
 def _context_from_proto(policy: policy_pb2.ContextPolicy) -> ContextPolicy:
     if policy.placement not in _PLACEMENTS:
         raise InvalidRequest(f"context.placement {policy.placement} is not known")
+    if policy.role not in _ROLES:
+        raise InvalidRequest(f"context.role {policy.role} is not known")
     if policy.retriever not in _RETRIEVERS:
         raise InvalidRequest(f"context.retriever {policy.retriever} is not known")
     return ContextPolicy(
@@ -167,6 +174,7 @@ def _context_from_proto(policy: policy_pb2.ContextPolicy) -> ContextPolicy:
         includes_tools=policy.include_tools,
         includes_schema=policy.include_schema,
         is_required=policy.required,
+        is_system=policy.role == policy_pb2.CONTEXT_ROLE_SYSTEM,
     )
 
 

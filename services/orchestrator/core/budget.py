@@ -1,4 +1,4 @@
-"""Budgets of tenants: what may be spent in a period, and how an orchestrator spends it without asking each time.
+"""Budgets of tenants and of their callers: what a period may cost, and how it is spent without asking each time.
 
 Theory of operation. The journal's database has one row for each budget, with what was granted of it. An orchestrator is
 granted a part of the budget, larger than it needs at the moment, and keeps it in a purse. Before each inference it
@@ -12,7 +12,7 @@ Source: the escrow method, P. O'Neil, "The Escrow Transactional Method", ACM TOD
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from math import ceil
 
@@ -20,6 +20,7 @@ from pagantic_common.domain.defaults import MAX_VERDICT_TOKENS
 from pagantic_common.domain.usage import TokenUsage
 from services.orchestrator.core.cost import Prices, cost_usd
 from services.orchestrator.core.execution.commands import Infer, Sample
+from services.orchestrator.core.model.keys import Account
 from services.orchestrator.core.model.request import Hints
 
 DEFAULT_OUTPUT_TOKENS = 2048  # the inference service's limit for a request that sets none
@@ -32,14 +33,21 @@ MICRO = 1_000_000
 class Period(StrEnum):
     """When a budget starts again, in UTC."""
 
+    MINUTE = "minute"
+    HOUR = "hour"
     DAY = "day"
     MONTH = "month"
     TOTAL = "total"  # never
 
     def start_of(self, now: datetime) -> datetime:
         """Return when the period of a moment began."""
-        day = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+        minute = now.astimezone(UTC).replace(second=0, microsecond=0)
+        day = minute.replace(hour=0, minute=0)
         match self:
+            case Period.MINUTE:
+                return minute
+            case Period.HOUR:
+                return minute.replace(minute=0)
             case Period.DAY:
                 return day
             case Period.MONTH:
@@ -51,8 +59,12 @@ class Period(StrEnum):
         """Return when the period of a moment ends; None for never."""
         start = self.start_of(now)
         match self:
+            case Period.MINUTE:
+                return start + timedelta(minutes=1)
+            case Period.HOUR:
+                return start + timedelta(hours=1)
             case Period.DAY:
-                return datetime.fromtimestamp(start.timestamp() + 86_400, UTC)
+                return start + timedelta(days=1)
             case Period.MONTH:
                 return start.replace(year=start.year + start.month // 12, month=start.month % 12 + 1)
             case Period.TOTAL:
@@ -98,13 +110,13 @@ NOTHING = Amount()
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What a tenant may spend in a period; None is no limit.
+    """What an account may spend in a period; None is no limit.
 
     `granted` counts since `period_start`. Times are seconds since 1970; `made_at` tells it from an earlier budget of
-    the tenant, whose grants do not come back to this one.
+    the account, whose grants do not come back to this one.
     """
 
-    tenant: str
+    account: Account
     period: Period
     max_tokens: int | None
     max_micro_usd: int | None
@@ -142,7 +154,7 @@ def _left(limit: int | None, granted: int) -> int:
 
 
 class Purse:
-    """What an orchestrator holds of one period of a tenant's budget; `budget` is the identity of both."""
+    """What an orchestrator holds of one period of an account's budget; `budget` is the identity of both."""
 
     def __init__(self, budget: tuple[float, float]) -> None:
         self.budget = budget

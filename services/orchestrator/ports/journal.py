@@ -80,7 +80,7 @@ class SessionRecord:
 
 @dataclass(frozen=True, slots=True)
 class UsageTotal:
-    """Usage and cost of the ended executions of one session with one model, of any age."""
+    """Usage and cost of the ended executions of one subject and session with one model, of any age."""
 
     session_id: str
     model: str
@@ -90,6 +90,7 @@ class UsageTotal:
     output_tokens: int = 0
     cost_usd: float = 0.0
     tenant: str = DEFAULT_TENANT
+    subject: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,15 +254,22 @@ class Conversations(Protocol):
 
 
 class UsageLedger(Protocol):
-    """Usage and cost by tenant, session and model."""
+    """Usage and cost by tenant, session, model and subject."""
 
     async def add_usage(self, used: UsageTotal) -> None:
         """Add the usage of work outside of executions."""
 
     async def usage_totals(
-        self, *, tenant: str, session_id: str | None, model: str | None, limit: int, after: str
+        self,
+        *,
+        tenant: str,
+        limit: int,
+        after: str,
+        session_id: str | None = None,
+        model: str | None = None,
+        subject: str | None = None,
     ) -> Page[UsageTotal]:
-        """Return a tenant's totals of a session, a model, both or all, by session and model; `after` is as above."""
+        """Return a tenant's totals by session, model and subject, of those that are given; `after` is as above."""
 
 
 class Journal(ExecutionJournal, Ownership, Conversations, UsageLedger, Protocol):

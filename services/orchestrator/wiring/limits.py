@@ -22,7 +22,9 @@ def limits_of(settings: OrchestratorSettings, custom_steps: Mapping[str, CustomS
     return Limits(
         max_running=settings.max_running,
         max_running_of_tenant=settings.max_running_of_tenant,
+        max_running_of_subject=settings.max_running_of_subject,
         max_running_bytes=settings.max_running_bytes,
+        max_running_bytes_of_tenant=settings.max_running_bytes_of_tenant,
         max_request_bytes=settings.max_request_bytes,
         max_execution_s=settings.max_execution_s,
         plan_bounds=bounds,

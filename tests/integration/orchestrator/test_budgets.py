@@ -16,6 +16,7 @@ from services.orchestrator.app.budgeting import budgets as app_budgets
 from services.orchestrator.app.budgeting.budgets import Budgets
 from services.orchestrator.core.budget import GRANT_FACTOR, Amount
 from services.orchestrator.core.cost import Prices
+from services.orchestrator.core.model.keys import DEFAULT_ACCOUNT, Account
 from services.orchestrator.core.plans.planning import Planner
 from tests.support.orchestrator_app import execute, orchestrator, system_request
 from tests.support.scripted_services import USAGE, ScriptedInference, answer, scripted_services
@@ -117,7 +118,7 @@ async def test_a_plan_that_the_model_makes_is_refused_by_its_status(tmp_path):
         with pytest.raises(Overloaded) as refused:
             await call(stub, "CreatePlan", request=system_request(mode=execution_pb2.MODE_PLAN))
         assert refused.value.code is ErrorCode.QUOTA_BUDGET
-        assert refused.value.retry_after_s > 0  # until midnight
+        assert refused.value.retry_after_s is None  # no day has room for it
 
 
 @pytest.mark.parametrize(
@@ -126,6 +127,8 @@ async def test_a_plan_that_the_model_makes_is_refused_by_its_status(tmp_path):
         ({"period": 0}, "period"),
         ({"period": 99}, "period"),
         ({"tenant": "a b", "max_tokens": 1}, "tenant"),
+        ({"subject": "a\nb", "max_tokens": 1}, "subject"),
+        ({"subject": "a" * 513, "max_tokens": 1}, "subject"),
         ({"max_tokens": -1}, "max_tokens is -1"),
         ({"max_tokens": 10**15 + 1}, "max_tokens"),
         ({"max_cost_usd": -0.5}, "max_cost_usd is -0.5"),
@@ -192,16 +195,16 @@ async def test_one_tenants_failure_keeps_no_other_from_giving_back(tmp_path):
         def __getattr__(self, name):
             return getattr(self._store, name)
 
-        async def give_back(self, tenant, amount, budget):
-            if tenant == "a":
+        async def give_back(self, account, amount, budget):
+            if account.tenant == "a":
                 raise RuntimeError("the driver says something")
-            await self._store.give_back(tenant, amount, budget)
+            await self._store.give_back(account, amount, budget)
 
     async with orchestrator(tmp_path) as stub:
         budgets = Budgets(Failing(stub.journal), SystemClock())
         for tenant in ("a", "b"):
             await set_budget(stub, tenant=tenant, max_tokens=1000)
-            async with budgets.spending(tenant, lambda: Amount(10)) as spending:
+            async with budgets.spending(Account(tenant), lambda: Amount(10)) as spending:
                 spending.used = Amount(4)
         await budgets.stop()
         listed = (await call(stub, "ListBudgets")).budgets
@@ -212,15 +215,50 @@ async def test_a_debt_is_paid_before_anything_is_spent(tmp_path):
     async with orchestrator(tmp_path) as stub:
         budgets = Budgets(stub.journal, SystemClock())
         await set_budget(stub, max_tokens=1000)
-        async with budgets.spending("default", lambda: Amount(10)) as spending:
+        async with budgets.spending(DEFAULT_ACCOUNT, lambda: Amount(10)) as spending:
             spending.used = Amount(900)
         with pytest.raises(Overloaded):
-            async with budgets.spending("default", lambda: Amount(101)):
+            async with budgets.spending(DEFAULT_ACCOUNT, lambda: Amount(101)):
                 pass
-        async with budgets.spending("default", lambda: Amount(100)) as spending:
+        async with budgets.spending(DEFAULT_ACCOUNT, lambda: Amount(100)) as spending:
             spending.used = Amount(100)
         with pytest.raises(Overloaded):
-            async with budgets.spending("default", lambda: Amount(1)):
+            async with budgets.spending(DEFAULT_ACCOUNT, lambda: Amount(1)):
                 pass
         await budgets.stop()
         assert (await call(stub, "GetBudget")).budget.granted_tokens == 1000
+
+
+async def test_work_is_paid_of_its_callers_budget_and_its_tenants(tmp_path):
+    subject = Account("acme", "ci")
+    async with orchestrator(tmp_path) as stub:
+        budgets = Budgets(stub.journal, SystemClock())
+        await set_budget(stub, tenant="acme", max_tokens=1000)
+        await set_budget(stub, tenant="acme", subject="ci", max_tokens=100)
+        async with budgets.spending(subject, lambda: Amount(60)) as spending:
+            spending.used = Amount(40)
+        with pytest.raises(Overloaded, match="subject 'ci' of tenant 'acme'"):
+            async with budgets.spending(subject, lambda: Amount(70)):
+                pass
+        async with budgets.spending(Account("acme", "web"), lambda: Amount(910)) as spending:
+            spending.used = Amount(910)
+        with pytest.raises(Overloaded, match="budget of tenant 'acme'"):
+            async with budgets.spending(subject, lambda: Amount(60)):
+                pass
+        await budgets.stop()
+        listed = (await call(stub, "ListBudgets")).budgets
+        assert [(one.subject, one.granted_tokens) for one in listed] == [("", 950), ("ci", 40)]
+
+
+@pytest.mark.parametrize(("tokens", "is_told_when"), [(100, False), (2000, True)])
+async def test_an_inference_that_no_period_can_pay_for_is_not_told_to_wait(tmp_path, tokens, is_told_when):
+    async with orchestrator(tmp_path) as stub:
+        budgets = Budgets(stub.journal, SystemClock())
+        await set_budget(stub, period=budget_pb2.BUDGET_PERIOD_HOUR, max_tokens=2000)
+        async with budgets.spending(DEFAULT_ACCOUNT, lambda: Amount(tokens)) as spending:
+            spending.used = Amount(tokens)
+        await budgets.stop()
+        with pytest.raises(Overloaded) as refused:
+            async with budgets.spending(DEFAULT_ACCOUNT, lambda: Amount(2001 if tokens == 100 else 1)):
+                pass
+        assert (refused.value.retry_after_s is not None) is is_told_when

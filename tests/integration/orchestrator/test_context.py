@@ -5,7 +5,9 @@ import pytest
 from pagantic.constraint.v1 import contract_pb2
 from pagantic.context.v1 import policy_pb2
 from pagantic.orchestrator.v1 import execution_pb2
-from pagantic_common.domain.chunks import Chunk
+from pagantic_common.domain.chunks import FENCED_HEADING, Chunk
+from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.domain.messages import Role
 from tests.support.orchestrator_app import execute, orchestrator, system_request
 from tests.support.scripted_services import ScriptedContext, ScriptedInference, answer, scripted_services
 
@@ -43,9 +45,26 @@ async def test_the_context_message_names_the_tools_that_are_offered_and_shows_th
     async with orchestrator(tmp_path, services) as stub:
         response = await execute(stub, system_request("Red?", context=policy, output=output))
     assert not response.HasField("error")
-    assert inference.commands[0].messages[0].content == (
-        "Relevant context:\n\nred hats\nblue\n\n"
+    (message,) = inference.commands[0].messages
+    assert message.role is Role.USER
+    assert message.content == (
+        f"{FENCED_HEADING}\n\n```\n[1] (s): red hats\n[2] (s): blue\n```\n\n"
         "Tools that can be called:\n\n- clock: Tells the time.\n\n"
-        'JSON Schema of the answer:\n\n{"type": "object"}'
+        'JSON Schema of the answer:\n\n{"type": "object"}\n\nRed?'
     )
-    assert inference.commands[0].messages[1].content == "Red?"
+
+
+async def test_a_trusted_collection_may_speak_as_the_system(tmp_path):
+    inference = ScriptedInference(answer("yes"))
+    services = scripted_services(inference=inference, context=ScriptedContext(*CHUNKS))
+    policy = policy_pb2.ContextPolicy(collection="c", role=policy_pb2.CONTEXT_ROLE_SYSTEM)
+    async with orchestrator(tmp_path, services) as stub:
+        assert (await execute(stub, system_request("Red?", context=policy))).content == "yes"
+        system, asked = inference.commands[0].messages
+        assert (system.role, asked.content) == (Role.SYSTEM, "Red?")
+        assert system.content == "Relevant context:\n\n[1] (s): red hats\n[2] (s): blue"
+        with pytest.raises(InvalidRequest, match=r"context\.role 9"):
+            await execute(stub, system_request(context=policy_pb2.ContextPolicy(collection="c", role=9)))
+        planned = system_request(mode=execution_pb2.MODE_PLAN, context=policy)
+        with pytest.raises(InvalidRequest, match="role"):
+            await execute(stub, planned)

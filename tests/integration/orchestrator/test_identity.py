@@ -221,6 +221,29 @@ async def test_an_answer_is_given_again_to_the_same_subject_alone(tmp_path):
             await ask(stub, "Execute", request, other)
 
 
+async def test_usage_and_budgets_know_the_callers_of_a_tenant(tmp_path):
+    async with guarded(tmp_path, scripted_services(inference=ScriptedInference(*map(answer, "abc")))) as stub:
+        ci, web = [(await key_of(stub, "acme", subject=name)).text for name in ("ci", "web")]
+        period = budget_pb2.BUDGET_PERIOD_DAY
+        for subject in ("", "ci"):
+            await ask(
+                stub, "SetBudget", pb.SetBudgetRequest(tenant="acme", subject=subject, period=period, max_tokens=10**6)
+            )
+        for key, count in ((ci, 2), (web, 1)):
+            for number in range(count):
+                await ask(stub, "Execute", system_request(request_id=f"{key[-4:]}{number}"), key)
+        totals = (await ask(stub, "GetUsage", pb.GetUsageRequest(), ci)).totals
+        assert [(one.subject, one.requests) for one in totals] == [("ci", 2), ("web", 1)]
+        only = (await ask(stub, "GetUsage", pb.GetUsageRequest(subject="web"), ci)).totals
+        assert [one.subject for one in only] == ["web"]
+        await stub.budgets.stop()
+        own, others = [await ask(stub, "GetBudget", pb.GetBudgetRequest(), key) for key in (ci, web)]
+        assert own.caller_budget.granted_tokens == sum(one.prompt_tokens + one.output_tokens for one in totals[:1])
+        assert own.budget.granted_tokens == sum(one.prompt_tokens + one.output_tokens for one in totals)
+        assert others.budget == own.budget
+        assert not others.HasField("caller_budget")
+
+
 async def test_keys_are_listed_page_by_page_without_their_secrets(tmp_path):
     async with guarded(tmp_path) as stub:
         made = [await key_of(stub, tenant) for tenant in ("acme", "beta", "acme")]

@@ -32,7 +32,7 @@ PROMPT = execution_pb2.SystemPrompt(text="Be brief.")
 HINTS = execution_pb2.ExecutionHints(max_tokens=20)
 WORDS = " ".join(["word"] * 20)
 STRUCTURED = {"mode": execution_pb2.MODE_STRUCTURED, "output": contract_pb2.OutputContract(schema_json="{}")}
-SUMMARY = "Summary of the conversation so far:\n"
+SUMMARY = "Summary of the conversation so far:\n\n```\n"
 
 
 class Remembering(ScriptedInference):
@@ -65,6 +65,12 @@ def questions(first, last):
     """Return the turns as they are seen: each question and its answer, the last without one."""
     texts = [text for number in range(first, last) for text in (f"question {number}", WORDS)]
     return [*texts, f"question {last}"]
+
+
+def summarized(summary, texts):
+    """The texts of a conversation whose first message has a summary before it."""
+    first, *others = texts
+    return [f"{SUMMARY}{summary}\n```\n\n{first}", *others]
 
 
 async def talk(stub, first, last, **fields):
@@ -140,10 +146,10 @@ async def test_no_more_of_a_conversation_is_read_than_can_be_seen_and_it_begins_
         assert await stored(stub) == [*questions(1, 30), WORDS]
     assert max(len(messages) for _, messages in read) <= 20
     assert read[-1][0] > 30
-    seen = [text for text in inference.seen() if text.startswith("question")]
+    seen = [text.splitlines()[-1] for text in inference.seen() if "question" in text]
     assert seen[-1] == "question 30"
-    begins = 2 if eviction is Eviction.SUMMARIZE else 1  # after the system prompt and the summary
-    assert inference.seen()[begins] == seen[0]
+    assert inference.seen()[1].endswith(seen[0])
+    assert inference.seen()[1].startswith(SUMMARY) is (eviction is Eviction.SUMMARIZE)
     (warning,) = response.warnings
     assert warning.message.startswith(f"the oldest {2 * (int(seen[0].split()[1]) - 1)} of 58 stored messages")
 
@@ -234,7 +240,7 @@ async def test_what_goes_is_summarized_once_and_told_and_paid_for(tmp_path):
         await talk(stub, 1, 3)
         assert not inference.summarized
         response = await talk(stub, 4, 4, request_id="r4")
-        assert inference.seen() == ["Be brief.", f"{SUMMARY}sum 1", *questions(3, 4)]
+        assert inference.seen() == ["Be brief.", *summarized("sum 1", questions(3, 4))]
         command, hints = inference.summarized[0]
         assert command.messages[1].content.startswith(f"What was said:\nuser: question 1\nassistant: {WORDS}\n")
         assert (hints.max_tokens, hints.temperature) == (256, 0.0)
@@ -249,7 +255,7 @@ async def test_what_goes_is_summarized_once_and_told_and_paid_for(tmp_path):
         await talk(stub, 5, 5)
         assert len(inference.summarized) == 1, "four messages are kept"
         await talk(stub, 6, 6, **STRUCTURED)
-        assert inference.seen()[1] == f"{SUMMARY}sum 2", "question 5 was answered, so questions 3 and 4 go"
+        assert inference.seen()[1].startswith(f"{SUMMARY}sum 2"), "question 5 was answered, so questions 3 and 4 go"
         assert len(inference.summarized) == 2
         await talk(stub, 6, 6, **STRUCTURED)
         assert len(inference.summarized) == 2, "nothing more goes, so the summary is used again"
@@ -259,7 +265,7 @@ async def test_what_goes_is_summarized_once_and_told_and_paid_for(tmp_path):
     services = scripted_services(inference=inference, summaries=journal, memory=SUMMARIZE)
     async with orchestrator(tmp_path, services, journal=journal) as stub:
         await talk(stub, 6, 6)
-        assert inference.seen() == ["Be brief.", f"{SUMMARY}sum 2", *questions(5, 6)]
+        assert inference.seen() == ["Be brief.", *summarized("sum 2", questions(5, 6))]
         assert not inference.summarized, "it outlives a restart"
         await call_unary("orchestrator", stub.DeleteSession, pb.DeleteSessionRequest(session_id="s"))
         assert await journal.get_summary(session("s")) is None
@@ -292,7 +298,7 @@ async def test_what_is_summarized_is_counted_where_its_bytes_are_too_many(tmp_pa
     told = inference.summarized[0][0].messages[1].content
     assert "question 1\n" in told
     assert "question 19\n" in told
-    assert inference.seen() == ["Be brief.", f"{SUMMARY}sum 1", *questions(20, 21)]
+    assert inference.seen() == ["Be brief.", *summarized("sum 1", questions(20, 21))]
 
 
 async def test_a_wider_policy_does_not_show_again_what_a_summary_stands_for(tmp_path):
@@ -302,7 +308,7 @@ async def test_a_wider_policy_does_not_show_again_what_a_summary_stands_for(tmp_
         services = scripted_services(inference=inference, summaries=summaries, memory=policy)
         async with orchestrator(tmp_path, services) as stub:
             await talk(stub, *((1, 3) if most == 2 else (4, 4)))
-    assert inference.seen() == ["Be brief.", f"{SUMMARY}sum 1", *questions(2, 4)]
+    assert inference.seen() == ["Be brief.", *summarized("sum 1", questions(2, 4))]
 
 
 async def test_a_summary_that_fails_is_told_in_the_log_and_the_turn_goes_on_without(tmp_path):
@@ -316,7 +322,7 @@ async def test_a_summary_that_fails_is_told_in_the_log_and_the_turn_goes_on_with
         assert [entry["reason"] for entry in logs if "not summarized" in entry["event"]] == ["gone"]
         inference.failure = None
         await talk(stub, 5, 5)
-        assert inference.seen() == ["Be brief.", f"{SUMMARY}sum 2", *questions(4, 5)]
+        assert inference.seen() == ["Be brief.", *summarized("sum 2", questions(4, 5))]
         told = inference.summarized[-1][0].messages[1].content
         assert "question 1" in told
         assert "question 2" in told

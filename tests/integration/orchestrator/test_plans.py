@@ -12,6 +12,7 @@ from pagantic.constraint.v1 import contract_pb2
 from pagantic.context.v1 import policy_pb2
 from pagantic.orchestrator.v1 import execution_pb2, plan_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
+from pagantic_common.domain.chunks import FENCED_HEADING
 from pagantic_common.domain.errors import ErrorCode, Internal, InvalidRequest, NotFound, Overloaded, Unavailable
 from pagantic_common.domain.messages import ToolCall
 from pagantic_common.rpc.call import call_unary
@@ -72,7 +73,7 @@ async def test_a_linear_plan_passes_each_output_on(tmp_path):
     assert len(response.step_results[1].output.context.chunks) == 2
     asked = inference.commands[0].messages[-1].content
     chunks = "[1] (docs): chunk 3 of What now?\n[2] (docs): chunk 2 of What now?"
-    assert asked == f"Relevant context:\n\n{chunks}\n\nWhat now?"
+    assert asked == f"{FENCED_HEADING}\n\n```\n{chunks}\n```\n\nWhat now?"
     assert response.content == response.structured_output_json == '{"a": 1}'
     assert response.token_usage.output_tokens == 3
     assert states(events) == ["INIT", "PLAN", "PREPARE", "EXECUTE", "VALIDATE", "COMPLETE"]

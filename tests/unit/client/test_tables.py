@@ -98,3 +98,6 @@ def test_usage_without_prices_has_no_cost():
     shown = rendered(usage_table([total]), 120)
     assert "0.0000" not in shown
     assert "(none)" in shown
+    assert "subject" not in shown
+    named = usage_total_pb2.UsageTotal(model="m", subject="ci")
+    assert "ci" in rendered(usage_table([total, named]), 120)

@@ -33,7 +33,7 @@ def changed(value):
         return [value + 1, -value - 1]
     if isinstance(value, bytes):
         return [bytes([byte ^ (place == at) for place, byte in enumerate(value)]) for at in range(len(value))] + [b""]
-    return [f"{value} ", f" {value}", f"{value}\0", value[:-1] or "x"]
+    return [f"{value} ", f" {value}", f"{value}\0", value[:-1] or f"{value}x"]
 
 
 @given(st.lists(ENTRIES, max_size=5), KEYS)

@@ -4,10 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagantic_common.domain.chunks import Chunk
+from pagantic_common.domain.chunks import Chunk, lay_out
 from pagantic_common.domain.errors import InvalidRequest
 from services.context.app.building import ContextBuilding
-from services.context.core.chunk import lay_out
 from services.context.core.policy import RetrievalPolicy
 
 
@@ -50,7 +49,7 @@ async def test_given_chunks_are_laid_out_as_they_are():
     building = ContextBuilding(ScriptedRetrieval(chunk("never")), WordCounter(), 100)
     built = await building.build("acme", "", POLICY, given_chunks, "")
     assert built.chunks == tuple(given_chunks)
-    assert built.text == lay_out(given_chunks)
+    assert built.text == lay_out(given_chunks, is_fenced=True)
 
 
 async def test_without_a_budget_nothing_is_counted():
@@ -72,7 +71,9 @@ async def test_the_longest_prefix_that_fits_is_kept(sizes, budget):
     counter = WordCounter()
     policy = RetrievalPolicy("docs", max_tokens=budget)
     built = await ContextBuilding(ScriptedRetrieval(*chunks), counter, 5).build("acme", "w", policy, [], "")
-    counts = [(await counter.count("", [lay_out(chunks[:kept])]))[0] for kept in range(1, len(chunks) + 1)]
+    counts = [
+        (await counter.count("", [lay_out(chunks[:kept], is_fenced=True)]))[0] for kept in range(1, len(chunks) + 1)
+    ]
     fitting = [kept for kept, tokens in enumerate(counts, 1) if tokens <= budget]
     assert len(built.chunks) == (max(fitting) if fitting else 0)
     assert built.chunks == tuple(chunks[: len(built.chunks)])

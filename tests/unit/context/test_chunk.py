@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagantic_common.domain.chunks import Chunk
+from pagantic_common.domain.chunks import FENCED_HEADING, Chunk, lay_out
 from pagantic_common.domain.errors import InvalidRequest
-from services.context.core.chunk import lay_out, select_chunks
+from services.context.core.chunk import select_chunks
 from services.context.core.document import Document, IngestBounds, check_collection_name, check_documents
 
 chunks = st.lists(
@@ -41,8 +41,10 @@ def test_duplicate_keeps_its_best_score_and_ties_their_order():
 
 
 def test_message_has_heading_empty_line_and_numbered_chunks():
-    text = lay_out([Chunk("0", "first", "a.md"), Chunk("1", "second", "b.md")])
-    assert text == "Relevant context:\n\n[1] (a.md): first\n[2] (b.md): second"
+    chunks = [Chunk("0", "first", "a.md"), Chunk("1", "```second", "b.md")]
+    lines = "[1] (a.md): first\n[2] (b.md): ```second"
+    assert lay_out(chunks, is_fenced=False) == f"Relevant context:\n\n{lines}"
+    assert lay_out(chunks, is_fenced=True) == f"{FENCED_HEADING}\n\n````\n{lines}\n````"
 
 
 @pytest.mark.parametrize("name", ["", "a b", "ä", "a/b", "x" * 65])

@@ -24,6 +24,7 @@ from services.orchestrator.core.budget import (
 )
 from services.orchestrator.core.cost import Prices
 from services.orchestrator.core.execution.commands import Infer, Sample
+from services.orchestrator.core.model.keys import Account
 from services.orchestrator.core.model.request import Hints
 from services.orchestrator.core.model.voting import Voting
 
@@ -37,6 +38,8 @@ def moment(text):
 @pytest.mark.parametrize(
     ("period", "now", "start", "end"),
     [
+        (Period.MINUTE, "2026-02-28T23:59:59", "2026-02-28T23:59:00", "2026-03-01T00:00:00"),
+        (Period.HOUR, "2026-12-31T23:59:59", "2026-12-31T23:00:00", "2027-01-01T00:00:00"),
         (Period.DAY, "2026-02-28T23:59:59", "2026-02-28", "2026-03-01"),
         (Period.DAY, "2026-03-01T00:00:00", "2026-03-01", "2026-03-02"),
         (Period.MONTH, "2026-12-31T12:00:00", "2026-12-01", "2027-01-01"),
@@ -79,16 +82,16 @@ def test_money_is_rounded_up_and_needs_prices():
 
 
 def test_a_budget_grants_more_than_is_needed_until_it_ends():
-    budget = Budget("t", Period.DAY, 100, None)
+    budget = Budget(Account("t"), Period.DAY, 100, None)
     assert budget.grant(Amount(1)) == Amount(GRANT_FACTOR)
     assert budget.grant(Amount(2)) == Amount(50), "others want to spend too"
     assert budget.grant(Amount(60)) == Amount(60)
     assert budget.grant(Amount(100)) == Amount(100)
     assert budget.grant(Amount(101)) is None
-    both = Budget("t", Period.DAY, None, 10, granted=Amount(1000, 4))
+    both = Budget(Account("t"), Period.DAY, None, 10, granted=Amount(1000, 4))
     assert both.grant(Amount(5, 7)) is None
     assert both.grant(Amount(5, 2)) == Amount(5 * GRANT_FACTOR, 3)
-    assert Budget("t", Period.DAY, 0, None).grant(Amount(1)) is None
+    assert Budget(Account("t"), Period.DAY, 0, None).grant(Amount(1)) is None
 
 
 def test_what_was_used_beyond_the_reserved_is_missing_later():
@@ -107,7 +110,7 @@ class Spenders(RuleBasedStateMachine):
     @initialize(limit=st.integers(0, 500))
     def begin(self, limit):
         self.limit = limit
-        self.budget = Budget("t", Period.DAY, limit, None)
+        self.budget = Budget(Account("t"), Period.DAY, limit, None)
         self.purses = [Purse((0.0, 0.0)) for _ in range(3)]
         self.running = []
         self.used = 0
@@ -119,7 +122,7 @@ class Spenders(RuleBasedStateMachine):
             granted = self.budget.grant(amount)
             if granted is None:
                 return
-            self.budget = Budget("t", Period.DAY, self.limit, None, granted=self.budget.granted + granted)
+            self.budget = Budget(Account("t"), Period.DAY, self.limit, None, granted=self.budget.granted + granted)
             purse.put(granted)
             assert purse.reserve(amount)
         self.running.append((who, purse, amount))
@@ -135,7 +138,7 @@ class Spenders(RuleBasedStateMachine):
     @rule(who=st.integers(0, 2))
     def give_back(self, who):
         free = self.purses[who].take_free()
-        self.budget = Budget("t", Period.DAY, self.limit, None, granted=self.budget.granted - free)
+        self.budget = Budget(Account("t"), Period.DAY, self.limit, None, granted=self.budget.granted - free)
 
     @rule(who=st.integers(0, 2))
     def die(self, who):

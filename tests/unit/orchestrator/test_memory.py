@@ -166,7 +166,7 @@ def test_a_message_that_is_too_long_alone_is_summarized_from_its_beginning():
 def test_a_summary_stands_before_what_is_kept():
     assert memory.remembered(None, [ASK]) == memory.remembered(Summary("", 2), [ASK]) == (ASK,)
     told = memory.remembered(Summary("They met.", 2), [ASK])
-    assert told == (Message(Role.SYSTEM, "Summary of the conversation so far:\nThey met."), ASK)
+    assert told == (Message(Role.USER, "Summary of the conversation so far:\n\n```\nThey met.\n```"), ASK)
 
 
 def test_room_is_kept_for_the_answer_and_the_summary():

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pagantic_common.domain.chunks import FENCED_HEADING
 from pagantic_common.domain.errors import ErrorCode, Internal, failure_of
 from pagantic_common.domain.messages import Message, Role, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
@@ -315,7 +316,7 @@ def test_an_infer_step_sees_the_request_its_input_or_what_it_waits_for():
     two = {"x": TEXT, "y": Value(ValueKind.RAW_JSON, text="{}")}
     assert messages(step("a"), two) == [("user", "## x\nt\n\n## y\n{}")]
     context = Value(ValueKind.CONTEXT)
-    assert messages(step("a"), {"x": context}) == [("user", "Relevant context:\n\n\nWhat now?")]
+    assert messages(step("a"), {"x": context}) == [("user", f"{FENCED_HEADING}\n\n```\n\n```\n\nWhat now?")]
 
 
 def test_a_tool_step_takes_its_arguments_from_parameters_or_input():

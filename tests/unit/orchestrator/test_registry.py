@@ -9,14 +9,16 @@ from pagantic_common.domain.errors import ErrorCode, Overloaded, Unavailable
 from pagantic_common.telemetry.scope import work_scope
 from services.orchestrator.app.running.registry import MAX_UNRECORDED, Registry
 from services.orchestrator.app.running.time_limits import caller_left
+from services.orchestrator.core.model.keys import Account
 from tests.support.keys import execution
 
 
 class Run:
     """All that a registry knows of an execution."""
 
-    def __init__(self, request_id, size_bytes=0, tenant="default"):
+    def __init__(self, request_id, size_bytes=0, tenant="default", subject=""):
         self.key = execution(request_id, tenant)
+        self.account = Account(tenant, subject)
         self.size_bytes = size_bytes
         self.admitted = self.ended = self
         self.is_set = False
@@ -78,9 +80,44 @@ def test_one_tenant_does_not_take_the_room_of_another():
         registry.add(Run("r2", tenant="acme"))
     assert (refused.value.code, refused.value.retry_after_s) == (ErrorCode.QUOTA_CONCURRENCY, 1.0)
     registry.add(Run("r2", tenant="beta"))
-    with registry.counted("beta", 0), pytest.raises(Overloaded, match="tenant 'beta'"):
-        registry.check_room("beta")
-    registry.check_room("beta")
+    with registry.counted(Account("beta"), 0), pytest.raises(Overloaded, match="tenant 'beta'"):
+        registry.check_room(Account("beta"))
+    registry.check_room(Account("beta"))
     registry.remove(runs[0], is_recorded=True)
     registry.add(Run("r3", tenant="acme"))
     assert registry.count == 3
+
+
+def test_a_tenant_has_a_limit_of_bytes_of_its_own():
+    registry = Registry(max_running=100, max_bytes=1000, max_bytes_of_tenant=300)
+    registry.add(Run("big", 500, tenant="acme"))  # one alone may be larger
+    with pytest.raises(Overloaded, match="requests of tenant 'acme' that run have 500 bytes") as refused:
+        registry.add(Run("r2", 1, tenant="acme"))
+    assert refused.value.code is ErrorCode.QUOTA_CONCURRENCY
+    with registry.held(Account("beta"), 200):
+        registry.check_bytes(Account("beta", "ci"), 100)
+        with pytest.raises(Overloaded):
+            registry.check_bytes(Account("beta", "ci"), 101)
+    registry.add(Run("other", 300, tenant="beta"))
+
+
+def test_a_subject_has_a_limit_within_its_tenants():
+    registry = Registry(max_running=100, max_bytes=1000, max_of_tenant=3, max_of_subject=1)
+    mine = Run("r1", tenant="acme", subject="ci")
+    registry.add(mine)
+    with pytest.raises(Overloaded, match="1 executions of subject 'ci' of tenant 'acme' run") as refused:
+        registry.add(Run("r2", tenant="acme", subject="ci"))
+    assert refused.value.code is ErrorCode.QUOTA_CONCURRENCY
+    registry.add(Run("r3", tenant="beta", subject="ci"))
+    for number in range(2):
+        registry.add(Run(f"other{number}", tenant="acme", subject=f"web{number}"))
+    with pytest.raises(Overloaded, match="3 executions of tenant 'acme' run"):
+        registry.add(Run("r4", tenant="acme", subject="third"))
+    registry.remove(mine, is_recorded=True)
+    resumed = Run("r5", tenant="acme")
+    registry.add(resumed)
+    registry.recount(resumed, 7, Account("acme", "ci"))
+    with pytest.raises(Overloaded, match="subject 'ci'"):
+        registry.check_room(Account("acme", "ci"))
+    registry.remove(resumed, is_recorded=True)
+    registry.check_room(Account("acme", "ci"), 1000)

@@ -1,5 +1,6 @@
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,12 @@ from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.domain.messages import Message, Role, ToolDefinition
 from services.orchestrator.app.effects.calling import hash_arguments
 from services.orchestrator.convert.request import fingerprint_of
-from services.orchestrator.core.conversation.prompt import assemble_messages, context_message, last_user_text
+from services.orchestrator.core.conversation.prompt import (
+    assemble_messages,
+    context_message,
+    last_user_text,
+    with_prepared,
+)
 from services.orchestrator.core.model.contract import OutputContract, Rule
 from services.orchestrator.core.model.plan import Plan, Proposal, Step, Value, ValueKind
 from services.orchestrator.core.model.prepared import Prepared
@@ -98,7 +104,39 @@ def test_instruction_sets_are_joined_by_blank_lines():
     assert prompt.render() == "Be brief.\n\n## Style\n- no lists\n- no jokes\n\n## Scope\n- only France"
 
 
-def test_context_goes_before_the_last_user_message_or_after_the_system_prompt():
+def test_context_of_the_users_role_goes_into_the_last_user_message_or_the_first():
+    history = (Message(Role.USER, "before"), Message(Role.ASSISTANT, "yes"))
+    quoted = Message(Role.USER, "quoted")
+    prepared = Prepared(system_prompt="Be brief.", history=history, context_message=quoted)
+    messages = assemble_messages(request(), prepared, (Message(Role.ASSISTANT, "hm"),))
+    assert [message.content for message in messages] == ["Be brief.", "before", "yes", "quoted\n\nwhy?", "hm"]
+    early = assemble_messages(request(context=ContextPolicy(BM25, "c", is_after_system=True)), prepared, ())
+    assert [message.content for message in early] == ["Be brief.", "quoted\n\nbefore", "yes", "why?"]
+
+
+def test_a_summary_is_a_part_of_the_first_user_message():
+    summary = Message(Role.USER, "summary")
+    alone = assemble_messages(request(), Prepared(history=(summary,)), ())
+    assert [message.content for message in alone] == ["summary\n\nwhy?"]
+    before = (Message(Role.USER, "before"), Message(Role.ASSISTANT, "yes"))
+    cut = assemble_messages(request(), Prepared(history=(summary, *before), history_start=4, history_end=6), ())
+    assert [message.content for message in cut] == ["summary\n\nbefore", "yes", "why?"]
+    of_earlier_version = (Message(Role.SYSTEM, "summary"), *before)
+    old = assemble_messages(request(), Prepared(history=of_earlier_version, history_start=4, history_end=6), ())
+    assert [message.content for message in old] == ["summary", "before", "yes", "why?"]
+    steps = with_prepared(request(), Prepared(history=(summary,)))
+    assert [message.content for message in steps.messages] == ["summary\n\nwhy?"]
+
+
+def test_two_messages_that_a_caller_gives_stay_two():
+    twice = request(messages=(Message(Role.USER, "one"), Message(Role.USER, "two")))
+    assert assemble_messages(twice, Prepared(), ()) == twice.messages
+    history = (Message(Role.USER, "before"), Message(Role.USER, "and"), Message(Role.ASSISTANT, "yes"))
+    messages = assemble_messages(request(), Prepared(history=history, history_end=3), ())
+    assert messages == (*history, Message(Role.USER, "why?"))
+
+
+def test_context_of_the_systems_role_goes_before_the_last_user_message_or_after_the_system_prompt():
     history = (Message(Role.USER, "before"), Message(Role.ASSISTANT, "yes"))
     work = request()
     prepared = Prepared(system_prompt="Be brief.", history=history, context_message=CONTEXT)
@@ -121,6 +159,7 @@ def test_the_context_message_tells_of_tools_and_schema_where_the_policy_includes
         policy = ContextPolicy(BM25, "c", includes_tools=includes[0], includes_schema=includes[1])
         parts = [found.content] if found else []
         parts += [text for text, is_included in zip(told, includes, strict=True) if is_included]
+        policy = replace(policy, is_system=True)
         message = context_message(request(context=policy, output=output), found, tools)
         assert (message.content if message else None) == ("\n\n".join(parts) or None)
         assert context_message(request(context=policy), found, ()) == found
@@ -131,7 +170,7 @@ def test_a_schema_in_the_context_message_is_not_told_in_the_system_prompt_too():
     policy = ContextPolicy(BM25, "c", includes_schema=True)
     work = request(output=output, context=policy)
     messages = assemble_messages(work, Prepared(context_message=context_message(work, None, ())), ())
-    assert [message.role for message in messages] == [Role.SYSTEM, Role.USER]
+    assert [message.role for message in messages] == [Role.USER]
     assert messages[0].content.startswith("JSON Schema of the answer:")
 
 
@@ -158,8 +197,8 @@ def test_the_fingerprint_is_of_the_callers_name_and_not_of_its_key():
             ("ci", PrincipalKind.TOKEN, ""),
         )
     )
-    assert fingerprint_of(request, one) == fingerprint_of(request, replaced)
-    assert len({fingerprint_of(request, caller) for caller in (one, other, token, LOCAL)}) == 4
+    assert fingerprint_of(request, one.identity) == fingerprint_of(request, replaced.identity)
+    assert len({fingerprint_of(request, caller.identity) for caller in (one, other, token, LOCAL)}) == 4
 
 
 def test_equal_arguments_hash_alike_however_they_are_written():

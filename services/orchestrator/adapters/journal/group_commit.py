@@ -15,6 +15,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine
 
+from pagantic_common.domain.errors import Unavailable
 from pagantic_common.telemetry.metrics import DURATION_BOUNDS_S, make_counter, make_histogram
 from pagantic_common.telemetry.names import (
     ORCHESTRATOR_JOURNAL_FAILED_WRITES,
@@ -40,12 +41,14 @@ class GroupCommit:
 
     Attributes:
         failure: Why the last transaction failed; empty when it succeeded.
+        is_fenced: Whether another process may be this owner, so that nothing is written.
     """
 
     def __init__(self, engine: Engine, writes: Writes) -> None:
         self._engine = engine
         self._writes = writes
         self.failure = ""
+        self.is_fenced = False
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal-writer")
         self._waiting: list[tuple[Work, asyncio.Future[Any]]] = []
         self._writer: asyncio.Task[None] | None = None
@@ -115,6 +118,8 @@ class GroupCommit:
 
     def _write_group(self, works: Sequence[Work]) -> list[Any]:
         """Do the works in one transaction; returns the result of each, or the exception that undid it alone."""
+        if self.is_fenced:
+            raise Unavailable("another process may run under the name of this orchestrator: nothing is written")
         try:
             with self._engine.begin() as db:
                 return self._write_together(db, works)

@@ -38,7 +38,10 @@ class SqlOwnership(JournalAccess, Ownership):
         await self._commit(lambda db: db.execute(asked))
 
     async def beat(self) -> Pulse:
-        pulse = await asyncio.get_running_loop().run_in_executor(self._beating, self._beat_now)
+        try:
+            pulse = await asyncio.get_running_loop().run_in_executor(self._beating, self._beat_now)
+        finally:
+            self._group.is_fenced = self._lock.is_refused
         if self._group.failure:
             await self._commit(self._beat)  # a write shows whether the failure is over
         return pulse

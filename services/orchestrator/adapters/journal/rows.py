@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -15,6 +16,7 @@ from pagantic_common.codec.errors import failure_from_proto
 from pagantic_common.codec.messages import message_from_proto
 from pagantic_common.domain.errors import Failure, InvalidRequest, NotFound
 from pagantic_common.domain.messages import Message
+from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from services.orchestrator.adapters.journal.schema import executions
 from services.orchestrator.convert.response import response_from_proto
 from services.orchestrator.core.execution.lifecycle import State
@@ -119,3 +121,21 @@ def read_within(db: Connection, found: Select[Any], limit: int, max_bytes: int) 
 def wrong_token(token: str) -> InvalidRequest:
     """Return the error for an invalid page token."""
     return InvalidRequest(f"page_token {token[:40]!r} is not one that this service gave")
+
+
+def token_of(*names: str) -> str:
+    """Return the page token of a list that goes on after these names."""
+    return json.dumps(names, ensure_ascii=False)
+
+
+def read_token(token: str, count: int) -> list[str]:
+    """Return the names of a page token; raises InvalidRequest."""
+    try:
+        names = parse_json(token, is_rewritable=True)
+    except JsonTextError:
+        names = None
+    if not isinstance(names, list) or len(names) != count:
+        raise wrong_token(token)
+    if not all(isinstance(name, str) and "\0" not in name for name in names):
+        raise wrong_token(token)
+    return names

@@ -104,7 +104,8 @@ class Writes:
         self._end_entries = Prepared(delete(tables.entries).where(_is_keyed(tables.entries)), dialect)
         self._end_turns = Prepared(delete(_turns).where(_is_keyed(_turns)), dialect)
         self._add_totals = Prepared(
-            totals.on_conflict_do_update(index_elements=["tenant", "session_id", "model"], set_=added), dialect
+            totals.on_conflict_do_update(index_elements=["tenant", "session_id", "model", "subject"], set_=added),
+            dialect,
         )
 
     def admit(self, db: Connection, admission: Admission) -> ExecutionRecord | None:
@@ -178,7 +179,7 @@ class Writes:
         self.add_usage(db, [write.used for write in writes if write.used is not None])
 
     def add_usage(self, db: Connection, totals: Sequence[UsageTotal]) -> None:
-        """Add to the totals of sessions and models."""
+        """Add to the totals of sessions, models and subjects."""
         self._add_totals.run(db, _total_rows(totals))
 
     def _add_turn(self, db: Connection, key: SessionKey, turn: Sequence[Message], now_s: float) -> None:
@@ -292,8 +293,8 @@ def _entry_row(key: ExecutionKey, position: int, entry: Entry) -> dict[str, Any]
 
 def _total_rows(totals: Sequence[UsageTotal]) -> list[dict[str, Any]]:
     return [
-        {"tenant": one.tenant, "session_id": one.session_id, "model": one.model}
+        {"tenant": one.tenant, "session_id": one.session_id, "model": one.model, "subject": one.subject}
         | {name: getattr(one, name) for name in _SUMS}
         # One order everywhere: orchestrators that add to the same rows must not deadlock.
-        for one in sorted(totals, key=lambda total: (total.tenant, total.session_id, total.model))
+        for one in sorted(totals, key=lambda total: (total.tenant, total.session_id, total.model, total.subject))
     ]

@@ -13,7 +13,7 @@ from joserfc.errors import ExpiredTokenError, JoseError
 from joserfc.jwk import KeySet
 from pydantic_core import from_json
 
-from pagantic_common.domain.calls.principal import Principal, PrincipalKind, Scope
+from pagantic_common.domain.calls.principal import MAX_SUBJECT, Principal, PrincipalKind, Scope
 from pagantic_common.domain.errors import ErrorCode, Unauthenticated
 from pagantic_common.domain.ids import is_id
 from pagantic_common.rpc.access.gate import Authenticator
@@ -30,7 +30,6 @@ ALGORITHMS = (
 TYPES = ("", "JWT", "AT+JWT", "APPLICATION/AT+JWT")  # RFC 9068; no ID of a logout, no tenant token
 LEEWAY_S = 30
 MAX_TOKEN_BYTES = 8 * 1024
-MAX_SUBJECT = 256
 SCOPE_PREFIX = "pagantic:"
 CLAIMED = frozenset(Scope) - {Scope.ADMIN}  # over all tenants: no provider of one of them may give it
 _BEARER = "bearer "
@@ -143,9 +142,12 @@ def _principal_of(claims: dict[str, Any], issuer: Issuer) -> Principal:
     tenant = issuer.tenant or claims.get(issuer.tenant_claim)
     if not isinstance(tenant, str) or not is_id(tenant):
         raise _refused(f"its claim {issuer.tenant_claim!r} is not the name of a tenant")
-    subject = claims["sub"]
-    if not isinstance(subject, str) or not 1 <= len(subject) <= MAX_SUBJECT or not subject.isprintable():
-        raise _refused("its subject is empty, too long or not printable")
+    name = claims["sub"]
+    if not isinstance(name, str) or not name or not name.isprintable():
+        raise _refused("its subject is empty or not printable")
+    subject = f"{claims['iss']}#{name}"  # two issuers may give two people one name
+    if len(subject) > MAX_SUBJECT:
+        raise _refused("its issuer and subject are too long")
     scopes = issuer.scopes or _scopes_of(claims.get(issuer.scope_claim))
     return Principal(tenant, subject, PrincipalKind.TOKEN, scopes, expires_at=float(claims["exp"]))
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 from dataclasses import replace
 
 from pagantic_common.domain.calls.audit import AuditEntry, AuditRecord, Decision
-from pagantic_common.domain.calls.principal import Principal
+from pagantic_common.domain.calls.principal import MAX_SUBJECT, Principal
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import PaganticError
 from pagantic_common.domain.ids import require_id
@@ -19,7 +19,7 @@ from services.orchestrator.ports.journal import Page
 
 DENIAL_EVERY_S = 10.0  # one record of equal denials in so long: nobody fills the disk by knocking
 MAX_DENIALS = 1024
-MAX_ID_CHARS, MAX_SUBJECT_CHARS, MAX_RESOURCE_CHARS = 128, 256, 200
+MAX_ID_CHARS, MAX_RESOURCE_CHARS = 128, 700
 
 log = get_logger(__name__)
 
@@ -77,7 +77,7 @@ class Audit:
         at_us = round(self._clock.now().timestamp() * 1_000_000)
         who = ("", "", "", "")
         if caller is not None:
-            who = (caller.tenant, _plain(caller.subject, MAX_SUBJECT_CHARS), caller.kind.value, caller.key_id)
+            who = (caller.tenant, _plain(caller.subject, MAX_SUBJECT), caller.kind.value, caller.key_id)
         return AuditEntry(at_us, *who, method=method, resource="", request_id="", decision=decision.value)
 
     def _is_due(self, denial: tuple[str, ...]) -> bool:

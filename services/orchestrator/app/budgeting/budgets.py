@@ -1,14 +1,14 @@
-"""The budgets of tenants: sets them, and spends them before and after each inference."""
+"""The budgets of tenants and their callers: sets them, and spends them before and after each inference."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pagantic_common.domain.calls.principal import DEFAULT_TENANT
+from pagantic_common.domain.calls.principal import MAX_SUBJECT
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, NotFound, Overloaded, PaganticError
 from pagantic_common.domain.ids import require_id
@@ -17,10 +17,11 @@ from pagantic_common.telemetry.metrics import make_histogram
 from pagantic_common.telemetry.names import ORCHESTRATOR_BUDGET_CHECK_DURATION
 from services.orchestrator.app.paging import page_limit
 from services.orchestrator.core.budget import MICRO, NOTHING, Amount, Budget, Period, Purse
+from services.orchestrator.core.model.keys import Account
 from services.orchestrator.ports.budgets import BudgetStore, Grant
 from services.orchestrator.ports.journal import Page
 
-LOOK_S = 2.0  # how long a tenant is known to have no budget, and a purse is kept that nobody uses
+LOOK_S = 2.0  # how long an account is known to have no budget, and a purse is kept that nobody uses
 BUSY_RETRY_S = 1.0
 MAX_TOKENS = 10**15
 MAX_MICRO_USD = 10**15
@@ -42,22 +43,23 @@ class Spending:
 
 
 @dataclass(slots=True)
-class _Account:
-    """What this orchestrator knows of a tenant's budget, and holds of it."""
+class _Holding:
+    """What this orchestrator knows of an account's budget, and holds of it."""
 
     purse: Purse | None = None
     limits: tuple[Period, int | None, int | None] | None = None
-    free_until_s: float = 0.0  # until then the tenant is known to have no budget
+    free_until_s: float = 0.0  # until then the account is known to have no budget
     asking: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class Budgets:
-    """The budgets of every tenant in one orchestrator. Used from one event loop."""
+    """The budgets of all accounts in one orchestrator. Used from one event loop."""
 
     def __init__(self, store: BudgetStore, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        self._accounts: dict[str, _Account] = {}
+        self._holdings: dict[Account, _Holding] = {}
+        self._no_subjects_until_s: dict[str, float] = {}  # tenants none of whose subjects has a budget
         self._tidying: asyncio.Task[None] | None = None
         self._asking: set[asyncio.Task[bool]] = set()
 
@@ -72,13 +74,15 @@ class Budgets:
             await asyncio.wait([self._tidying])
         if self._asking:
             await asyncio.wait(self._asking)
-        for tenant, account in list(self._accounts.items()):
-            with self._reporting(tenant):
-                await self._give_back(tenant, account)
+        for account, holding in list(self._holdings.items()):
+            with self._reporting(account):
+                await self._give_back(account, holding)
 
-    async def set(self, tenant: str, period: Period, max_tokens: int | None, max_cost_usd: float | None) -> Budget:
-        """Set a tenant's limits, None for none; without limits the budget is deleted. Raises InvalidRequest."""
-        require_id("tenant", tenant or DEFAULT_TENANT)
+    async def set(self, account: Account, period: Period, max_tokens: int | None, max_cost_usd: float | None) -> Budget:
+        """Set an account's limits, None for none; without limits the budget is deleted. Raises InvalidRequest."""
+        require_id("tenant", account.tenant)
+        if len(account.subject) > MAX_SUBJECT or not account.subject.isprintable():
+            raise InvalidRequest(f"subject must be at most {MAX_SUBJECT} printable characters")
         max_micro_usd = None
         if max_cost_usd is not None:
             if not 0 <= max_cost_usd <= MAX_MICRO_USD / MICRO:
@@ -87,63 +91,66 @@ class Budgets:
         if max_tokens is not None and not 0 <= max_tokens <= MAX_TOKENS:
             raise InvalidRequest(f"max_tokens is {max_tokens}: it must be from 0 to {MAX_TOKENS}")
         start = period.start_of(self._clock.now()).timestamp()
-        budget = Budget(tenant or DEFAULT_TENANT, period, max_tokens, max_micro_usd, start, made_at=self._now_s)
+        budget = Budget(account, period, max_tokens, max_micro_usd, start, made_at=self._now_s)
         kept = await self._store.set_budget(budget)
-        log.info("a budget was set", tenant=kept.tenant, period=period, tokens=max_tokens, cost_usd=max_cost_usd)
+        log.info("a budget was set", **account._asdict(), period=period, tokens=max_tokens, cost_usd=max_cost_usd)
         return kept
 
-    async def find(self, tenant: str) -> Budget:
-        """Return a tenant's budget; raises NotFound for none."""
-        budget = await self._store.find_budget(tenant, self._now_s)
-        if budget is None:
-            raise NotFound("the tenant has no budget")
-        return budget
+    async def find(self, account: Account) -> Sequence[Budget]:
+        """Return the budgets to which an account's work is charged; raises NotFound for none."""
+        found = [await self._store.find_budget(payer, self._now_s) for payer in account.payers]
+        budgets = [budget for budget in found if budget is not None]
+        if not budgets:
+            raise NotFound(f"{account} has no budget")
+        return budgets
 
     async def list_budgets(self, page_size: int, page_token: str) -> Page[Budget]:
-        """Return the budgets of all tenants. Raises InvalidRequest."""
+        """Return all budgets. Raises InvalidRequest."""
         return await self._store.list_budgets(limit=page_limit(page_size), after=page_token, now_s=self._now_s)
 
     @asynccontextmanager
-    async def spending(self, tenant: str, bound: Callable[[], Amount]) -> AsyncIterator[Spending]:
-        """Reserve the bound of a tenant's budget, if it has one; afterwards settle what the work inside has used.
+    async def spending(self, account: Account, bound: Callable[[], Amount]) -> AsyncIterator[Spending]:
+        """Reserve the bound of an account's budgets, if it has any; afterwards settle what the work inside has used.
 
-        Raises Overloaded (QUOTA_BUDGET) when the budget has too little left.
+        Raises Overloaded (QUOTA_BUDGET) when one of the budgets has too little left.
         """
         spending, began_s = Spending(), self._clock.monotonic_s()
-        if self._has_none(tenant):  # most tenants: nobody looks at the whole prompt for them
+        payers = [payer for payer in account.payers if not self._has_none(payer)]
+        if not payers:  # most accounts: nobody looks at the whole prompt for them
             yield spending
             return
-        amount = bound()
-        purse = await self._reserve(tenant, amount)
-        if purse is not None:
-            check_duration.record(self._clock.monotonic_s() - began_s)
-        try:
+        amount, is_limited = bound(), False
+        with ExitStack() as reserved:
+            for payer in payers:
+                purse = await self._reserve(payer, amount)
+                if purse is not None:
+                    reserved.callback(_settle, purse, amount, spending)
+                    is_limited = True
+            if is_limited:
+                check_duration.record(self._clock.monotonic_s() - began_s)
             yield spending
-        finally:
-            if purse is not None:
-                purse.settle(amount, spending.used)
 
     @property
     def _now_s(self) -> float:
         return self._clock.now().timestamp()
 
-    def _has_none(self, tenant: str) -> bool:
-        """Tell whether a tenant is known to have no budget."""
-        account = self._accounts.get(tenant)
-        return account is not None and self._clock.monotonic_s() < account.free_until_s
+    def _has_none(self, account: Account) -> bool:
+        """Tell whether an account is known to have no budget."""
+        holding = self._holdings.get(account)
+        return holding is not None and self._clock.monotonic_s() < holding.free_until_s
 
-    async def _reserve(self, tenant: str, amount: Amount) -> Purse | None:
-        """Return the purse that an amount was reserved in; None for a tenant without a budget."""
-        account = self._accounts.setdefault(tenant, _Account())
-        while not self._has_none(tenant):
-            purse = self._current_purse(account)
+    async def _reserve(self, account: Account, amount: Amount) -> Purse | None:
+        """Return the purse that an amount was reserved in; None for an account without a budget."""
+        while not self._has_none(account):
+            holding = self._holdings.setdefault(account, _Holding())
+            purse = self._current_purse(holding)
             if purse is not None and purse.reserve(amount):
-                if purse.is_low and not account.asking.locked():
+                if purse.is_low and not holding.asking.locked():
                     purse.go_without()
-                    self._begin(self._top_up(tenant, account, amount))
+                    self._begin(self._top_up(account, holding, amount))
                 return purse
             # A caller that leaves meanwhile does not take along what is granted.
-            if not await asyncio.shield(self._begin(self._fill(tenant, account, amount))):
+            if not await asyncio.shield(self._begin(self._fill(account, amount))):
                 return None
         return None
 
@@ -158,62 +165,74 @@ class Budgets:
         if not task.cancelled():
             task.exception()  # whoever waited for it may have gone
 
-    async def _fill(self, tenant: str, account: _Account, amount: Amount) -> bool:
-        """Make the purse cover an amount, unless it does by now; False for a tenant without a budget.
+    async def _fill(self, account: Account, amount: Amount) -> bool:
+        """Make the purse cover an amount, unless it does by now; False for an account without a budget.
 
         Raises Overloaded (QUOTA_BUDGET) when the budget has too little left.
         """
-        async with account.asking:
-            purse = self._current_purse(account)
+        holding = self._holdings.setdefault(account, _Holding())
+        async with holding.asking:
+            purse = self._current_purse(holding)
             missing = amount
             if purse is not None:
                 missing = purse.missing(amount)
             if missing == NOTHING:
                 return True
             grant: Grant | None = None
-            if await self._store.find_budget(tenant, self._now_s) is not None:  # most tenants have none
-                grant = await self._store.grant(tenant, missing, self._now_s)
+            if await self._may_have_one(account):
+                grant = await self._store.grant(account, missing, self._now_s)
             if grant is None:
-                account.purse = account.limits = None
-                account.free_until_s = self._clock.monotonic_s() + LOOK_S
+                holding.purse = holding.limits = None
+                holding.free_until_s = self._clock.monotonic_s() + LOOK_S
                 return False
             if grant.granted is None:
-                raise self._refusal(grant.budget, account, amount)
-            _put(account, grant.budget, grant.granted)
+                raise self._refusal(grant.budget, holding, amount)
+            _put(holding, grant.budget, grant.granted)
             return True
 
-    async def _top_up(self, tenant: str, account: _Account, amount: Amount) -> bool:
+    async def _may_have_one(self, account: Account) -> bool:
+        """Tell whether an account has a budget; that no subject of a tenant has one is asked once for all of them."""
+        if account.subject:
+            now_s = self._clock.monotonic_s()
+            if now_s < self._no_subjects_until_s.get(account.tenant, 0.0):
+                return False
+            if not await self._store.has_subject_budgets(account.tenant):
+                self._no_subjects_until_s[account.tenant] = now_s + LOOK_S
+                return False
+        return await self._store.find_budget(account, self._now_s) is not None
+
+    async def _top_up(self, account: Account, holding: _Holding, amount: Amount) -> bool:
         """Ask for more before the purse is empty; whoever finds it empty is told of what goes wrong here."""
-        async with account.asking:
+        async with holding.asking:
             try:
-                grant = await self._store.grant(tenant, amount, self._now_s)
+                grant = await self._store.grant(account, amount, self._now_s)
             except PaganticError as error:
-                log.warning("a budget cannot be asked for more yet", tenant=tenant, reason=str(error))
+                log.warning("a budget cannot be asked for more yet", **account._asdict(), reason=str(error))
                 return False
             if grant is None or grant.granted is None:
                 return False
-            _put(account, grant.budget, grant.granted)
+            _put(holding, grant.budget, grant.granted)
             return True
 
-    def _current_purse(self, account: _Account) -> Purse | None:
+    def _current_purse(self, holding: _Holding) -> Purse | None:
         """Return the purse of an account, if it is of this period."""
-        if account.purse is None or account.limits is None:
+        if holding.purse is None or holding.limits is None:
             return None
-        _, period_start = account.purse.budget
-        if account.limits[0].start_of(self._clock.now()).timestamp() > period_start:
+        _, period_start = holding.purse.budget
+        if holding.limits[0].start_of(self._clock.now()).timestamp() > period_start:
             return None
-        return account.purse
+        return holding.purse
 
-    def _refusal(self, budget: Budget, account: _Account, amount: Amount) -> Overloaded:
+    def _refusal(self, budget: Budget, holding: _Holding, amount: Amount) -> Overloaded:
         """Return the refusal of an amount; it may be asked for again once running inferences are settled."""
         now, end = self._clock.now(), budget.period.end_of(self._clock.now())
         wait_s: float | None = None
-        if account.purse is not None and account.purse.reserved != NOTHING:
+        if holding.purse is not None and holding.purse.reserved != NOTHING:
             wait_s = BUSY_RETRY_S
-        elif end is not None:
+        elif end is not None and replace(budget, granted=NOTHING).left().covers(amount):
             wait_s = (end - now).total_seconds()
         return Overloaded(
-            f"the budget of tenant {budget.tenant!r} has too little left for this inference, which may use "
+            f"the budget of {budget.account} has too little left for this inference, which may use "
             f"{amount.tokens} tokens: ask for fewer with max_tokens, or have the budget raised",
             code=ErrorCode.QUOTA_BUDGET,
             retry_after_s=wait_s,
@@ -223,49 +242,57 @@ class Budgets:
     async def _tidy(self) -> None:
         while True:
             await self._clock.sleep(LOOK_S)
-            for tenant, account in list(self._accounts.items()):
-                with self._reporting(tenant):
-                    await self._look_at(tenant, account)
+            now_s = self._clock.monotonic_s()
+            self._no_subjects_until_s = {
+                key: end_s for key, end_s in self._no_subjects_until_s.items() if end_s > now_s
+            }
+            for account, holding in list(self._holdings.items()):
+                with self._reporting(account):
+                    await self._look_at(account, holding)
 
     @contextmanager
-    def _reporting(self, tenant: str) -> Iterator[None]:
-        """Let one tenant's failure keep nothing from the others."""
+    def _reporting(self, account: Account) -> Iterator[None]:
+        """Let one account's failure keep nothing from the others."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - a driver has many
-            log.warning("a budget's purse cannot be looked at", tenant=tenant, reason=str(error))
+            log.warning("a budget's purse cannot be looked at", **account._asdict(), reason=str(error))
 
-    async def _look_at(self, tenant: str, account: _Account) -> None:
+    async def _look_at(self, account: Account, holding: _Holding) -> None:
         """Give back what nobody has used for a while, or what was granted under other limits."""
-        purse = account.purse
+        purse = holding.purse
         if purse is None:
-            if self._clock.monotonic_s() >= account.free_until_s and not account.asking.locked():
-                del self._accounts[tenant]
+            if self._clock.monotonic_s() >= holding.free_until_s and not holding.asking.locked():
+                del self._holdings[account]
             return
         was_used, purse.was_used = purse.was_used, False
-        budget = await self._store.find_budget(tenant, self._now_s)
-        is_same = budget is not None and budget.identity == purse.budget and _limits_of(budget) == account.limits
+        budget = await self._store.find_budget(account, self._now_s)
+        is_same = budget is not None and budget.identity == purse.budget and _limits_of(budget) == holding.limits
         if not was_used or not is_same:
-            await self._give_back(tenant, account)
+            await self._give_back(account, holding)
 
-    async def _give_back(self, tenant: str, account: _Account) -> None:
+    async def _give_back(self, account: Account, holding: _Holding) -> None:
         """Give back what is not reserved. A failure may have given it back too, so it is not spent any more."""
-        async with account.asking:
-            purse = account.purse
+        async with holding.asking:
+            purse = holding.purse
             if purse is None:
                 return
             if (free := purse.take_free()) != NOTHING:
-                await self._store.give_back(tenant, free, purse.budget)
-            if account.purse is purse and (purse.free, purse.reserved) == (NOTHING, NOTHING):
-                account.purse = account.limits = None
+                await self._store.give_back(account, free, purse.budget)
+            if holding.purse is purse and (purse.free, purse.reserved) == (NOTHING, NOTHING):
+                holding.purse = holding.limits = None
 
 
-def _put(account: _Account, budget: Budget, granted: Amount) -> None:
+def _settle(purse: Purse, amount: Amount, spending: Spending) -> None:
+    purse.settle(amount, spending.used)
+
+
+def _put(holding: _Holding, budget: Budget, granted: Amount) -> None:
     """Add what was granted to the purse; one of another budget or an earlier period is replaced."""
-    if account.purse is None or account.purse.budget != budget.identity:
-        account.purse = Purse(budget.identity)
-    account.limits = _limits_of(budget)
-    account.purse.put(granted)
+    if holding.purse is None or holding.purse.budget != budget.identity:
+        holding.purse = Purse(budget.identity)
+    holding.limits = _limits_of(budget)
+    holding.purse.put(granted)
 
 
 def _limits_of(budget: Budget) -> tuple[Period, int | None, int | None]:

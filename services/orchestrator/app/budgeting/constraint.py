@@ -1,4 +1,4 @@
-"""The constraint service, whose judge asks a model, within the budget of the tenant that it works for."""
+"""The constraint service, whose judge asks a model, within the budgets of the account that it works for."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from services.orchestrator.app.budgeting.budgets import Budgets
 from services.orchestrator.core.budget import NOTHING, amount_of, judge_bound
 from services.orchestrator.core.cost import Prices, highest_prices, prices_for
 from services.orchestrator.core.model.contract import OutputContract
+from services.orchestrator.core.model.keys import account_of
 from services.orchestrator.core.model.request import Request
 from services.orchestrator.ports.services import CompiledConstraint, ConstraintPort
 
@@ -35,7 +36,7 @@ class BudgetedConstraint(ConstraintPort):
             return await self._constraint.enforce(text, request, is_decoder_enforced=is_decoder_enforced)
         prices = prices_for(self._prices, request.hints.model)
         bound = amount_of(judge_bound(text, request.semantic_intent), self._highest_prices)
-        async with self._budgets.spending(current_principal().tenant, lambda: bound) as spending:
+        async with self._budgets.spending(account_of(current_principal()), lambda: bound) as spending:
             spending.used = bound  # a judgement that ends early does not tell what it used
             try:
                 result = await self._constraint.enforce(text, request, is_decoder_enforced=is_decoder_enforced)

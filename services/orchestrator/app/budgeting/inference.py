@@ -1,4 +1,4 @@
-"""The inference service, within the budget of the tenant that it works for."""
+"""The inference service, within the budgets of the account that it works for."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from services.orchestrator.app.budgeting.budgets import Budgets
 from services.orchestrator.core.budget import NOTHING, Amount, amount_of, worst_case
 from services.orchestrator.core.cost import Prices, highest_prices, prices_for
 from services.orchestrator.core.execution.commands import Infer, Sample
+from services.orchestrator.core.model.keys import account_of
 from services.orchestrator.core.model.request import Hints
 from services.orchestrator.core.model.response import CandidateOutput, InferenceDelta, InferenceOutput
 from services.orchestrator.ports.services import InferencePort, TokenCount
@@ -38,7 +39,7 @@ class BudgetedInference(InferencePort):
     async def infer(self, command: Infer, hints: Hints) -> AsyncGenerator[InferenceDelta | InferenceOutput, None]:
         bound = partial(self._bound, command, hints)
         async with (
-            self._budgets.spending(current_principal().tenant, bound) as spending,
+            self._budgets.spending(account_of(current_principal()), bound) as spending,
             aclosing(self._inference.infer(command, hints)) as pieces,
         ):
             async for piece in pieces:
@@ -51,7 +52,7 @@ class BudgetedInference(InferencePort):
         ended: list[Amount] = []
         prompt = NOTHING
         async with (
-            self._budgets.spending(current_principal().tenant, bound) as spending,
+            self._budgets.spending(account_of(current_principal()), bound) as spending,
             aclosing(self._inference.sample(command, hints)) as items,
         ):
             async for item in items:

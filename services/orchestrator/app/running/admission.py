@@ -16,6 +16,7 @@ from services.orchestrator.app.running.submission import Submission
 from services.orchestrator.app.running.time_limits import TimeLimits, caller_left, time_limits
 from services.orchestrator.core.execution.lifecycle import IllegalInputError, IllegalTransitionError, State
 from services.orchestrator.core.execution.replay import Admitted, Replay, begin, replay
+from services.orchestrator.core.model.keys import Account
 from services.orchestrator.core.model.request import check_request
 from services.orchestrator.core.text_size import text_size
 from services.orchestrator.ports.journal import ExecutionRecord
@@ -55,23 +56,26 @@ class Admission:
         if isinstance(found, Execution):
             return found
         if found.is_interrupted:
-            return await self.resume(found) or await self._journal.get(found.key)
+            return await self.resume(found, account=request.account) or await self._journal.get(found.key)
         if found.response is not None and found.response.may_run_again:
             return await self._find_or_begin(submission, ended=found)
         return found
 
-    async def resume(self, record: ExecutionRecord, stop: Failure | None = None) -> Execution | None:
+    async def resume(
+        self, record: ExecutionRecord, stop: Failure | None = None, account: Account | None = None
+    ) -> Execution | None:
         """Run an interrupted execution on from what the journal knows, or only to its end when it is to stop.
 
-        None when another was faster. Raises PreconditionFailed when it cannot be read. A caller that leaves meanwhile
-        leaves an execution that nobody watches.
+        Without an account it counts as its tenant's until its request is read. None when another was faster. Raises
+        PreconditionFailed when it cannot be read. A caller that leaves meanwhile leaves an execution that nobody
+        watches.
         """
         found = await self._registry.get(record.key)
         if found is not None:
             return found
         if self._is_draining:
             raise Unavailable(SHUTTING_DOWN, retry_after_s=RESTART_S)
-        execution = Execution(Recorder(self._journal, self._clock, record), halted_by=stop)
+        execution = Execution(Recorder(self._journal, self._clock, record), account=account, halted_by=stop)
         self._registry.add(execution)
         execution.start(partial(self._claim, record), self._forget)
         if await asyncio.shield(execution.admission) is not None:
@@ -124,6 +128,7 @@ class Admission:
             Recorder(self._journal, self._clock, record),
             request=request,
             size_bytes=submission.size_bytes,
+            account=request.account,
             admitted_for=current_deadline(),
         )
         self._registry.add(execution)
@@ -178,7 +183,7 @@ class Admission:
             after_sequence=admitted.after_sequence,
         )
         request = admitted.request
-        self._registry.resize(execution, text_size(request))
+        self._registry.recount(execution, text_size(request), request.account)
         max_execution_s = admitted.max_execution_s or self._environment.limits.max_execution_s
         spent_s = (self._clock.now() - record.started_at).total_seconds()
         limits = time_limits(request, max_execution_s).after(spent_s)

@@ -19,7 +19,9 @@ class Limits:
 
     max_running: int = 256
     max_running_of_tenant: int = 0
+    max_running_of_subject: int = 0
     max_running_bytes: int = 16 * 1024 * 1024
+    max_running_bytes_of_tenant: int = 0
     max_request_bytes: int = 1024 * 1024
     max_execution_s: float = 3600.0
     plan_bounds: PlanPolicy = field(default_factory=PlanPolicy)

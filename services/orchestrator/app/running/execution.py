@@ -20,7 +20,7 @@ from services.orchestrator.app.failures import failure_from
 from services.orchestrator.app.recording.recorder import Recorder
 from services.orchestrator.app.running.driver import Driver
 from services.orchestrator.app.running.time_limits import caller_left
-from services.orchestrator.core.model.keys import ExecutionKey
+from services.orchestrator.core.model.keys import Account, ExecutionKey
 from services.orchestrator.core.model.request import Request
 from services.orchestrator.ports.journal import ExecutionRecord
 
@@ -65,6 +65,7 @@ class Execution:
         recorder: Its journal and its watchers.
         request: Its request; None until a resumed one is read from the journal.
         size_bytes: Bytes that its request counts with.
+        account: Whose work it counts as.
         admission: Done once it is known whether it runs here: None when it does, else the record that has its id.
         ended: Set once the registry has forgotten it.
     """
@@ -75,12 +76,14 @@ class Execution:
         *,
         request: Request | None = None,
         size_bytes: int = 0,
+        account: Account | None = None,
         admitted_for: Deadline | None = None,
         halted_by: Failure | PaganticError | None = None,
     ) -> None:
         self.recorder = recorder
         self.request = request
         self.size_bytes = size_bytes
+        self.account = account or Account(recorder.record.tenant)
         self.admission: asyncio.Future[ExecutionRecord | None] = asyncio.get_running_loop().create_future()
         self.ended = asyncio.Event()
         self._phase = Phase.ADMITTING
@@ -169,7 +172,7 @@ class Execution:
             # Callers come and go, each with a deadline of its own: every command takes the deadline of its beginning.
             with (
                 trace_scope(driver.trace_id),
-                work_scope(principal=work_of(record.tenant), correlation=correlation, is_detached=True),
+                work_scope(principal=work_of(*self.account), correlation=correlation, is_detached=True),
             ):
                 reason = self._halted_by
                 if reason is None:

@@ -9,22 +9,33 @@ from contextlib import contextmanager
 
 from pagantic_common.domain.errors import ErrorCode, Overloaded, Unavailable
 from services.orchestrator.app.running.execution import Execution
-from services.orchestrator.core.model.keys import ExecutionKey
+from services.orchestrator.core.model.keys import Account, ExecutionKey
 
 MAX_UNRECORDED = 10_000  # ids; a journal that fails for long must not fill the memory with them
 
 
 class Registry:
-    """Executions by key, up to limits of their number, of each tenant's number (0 is none), and of their bytes.
+    """Executions by key, up to limits of their number and bytes, in all, of each tenant and of each subject.
 
-    A key is taken at once, so that whoever comes next with it waits.
+    A limit of 0 is none. A key is taken at once, so that whoever comes next with it waits.
     """
 
-    def __init__(self, max_running: int, max_bytes: int, max_of_tenant: int = 0) -> None:
+    def __init__(
+        self,
+        max_running: int,
+        max_bytes: int,
+        *,
+        max_of_tenant: int = 0,
+        max_of_subject: int = 0,
+        max_bytes_of_tenant: int = 0,
+    ) -> None:
         self._max_running = max_running
         self._max_of_tenant = max_of_tenant
-        self._count_of: Counter[str] = Counter()
+        self._max_of_subject = max_of_subject
+        self._count_of: Counter[Account] = Counter()
         self._max_bytes = max_bytes
+        self._max_bytes_of_tenant = max_bytes_of_tenant
+        self._bytes_of: Counter[str] = Counter()
         self._running: dict[ExecutionKey, Execution] = {}
         self._used_bytes = 0
         self._others = 0
@@ -56,41 +67,48 @@ class Registry:
         self._unrecorded.difference_update(keys)
 
     @contextmanager
-    def counted(self, tenant: str, size_bytes: int) -> Iterator[None]:
+    def counted(self, account: Account, size_bytes: int) -> Iterator[None]:
         """Count work that is not an execution among what runs. Raises Overloaded when as much runs as may."""
-        self.check_room(tenant, size_bytes)
+        self.check_room(account, size_bytes)
         self._others += 1
-        self._count_of[tenant] += 1
+        self._count_of.update(account.payers)
         try:
-            with self.held(size_bytes):
+            with self.held(account, size_bytes):
                 yield
         finally:
             self._others -= 1
-            self._uncount(tenant)
+            self._uncount(account)
 
     @contextmanager
-    def held(self, size_bytes: int) -> Iterator[None]:
+    def held(self, account: Account, size_bytes: int) -> Iterator[None]:
         """Count the bytes of a request that a call holds beside what runs. Raises Overloaded when they are too many."""
         if size_bytes:
-            self.check_bytes(size_bytes)
-        self._used_bytes += size_bytes
+            self.check_bytes(account, size_bytes)
+        self._hold(account, size_bytes)
         try:
             yield
         finally:
-            self._used_bytes -= size_bytes
+            self._hold(account, -size_bytes)
 
-    def check_room(self, tenant: str, size_bytes: int = 0) -> None:
-        """Raise Overloaded when as much runs as may, in all or of a tenant, or a request of this size is too much."""
-        if 0 < self._max_of_tenant <= self._count_of[tenant]:
-            text = f"{self._count_of[tenant]} executions of tenant {tenant!r} run, the limit is {self._max_of_tenant}"
-            raise Overloaded(text, code=ErrorCode.QUOTA_CONCURRENCY, retry_after_s=1.0)
+    def check_room(self, account: Account, size_bytes: int = 0) -> None:
+        """Raise Overloaded when as much runs as may, in all or of an account, or a request of this size is too much."""
+        for payer in account.payers:
+            limit = self._max_of_subject if payer.subject else self._max_of_tenant
+            if 0 < limit <= self._count_of[payer]:
+                text = f"{self._count_of[payer]} executions of {payer} run, the limit is {limit}"
+                raise Overloaded(text, code=ErrorCode.QUOTA_CONCURRENCY, retry_after_s=1.0)
         if self.count >= self._max_running:
             text = f"{self.count} executions run already, the limit is {self._max_running}"
             raise Overloaded(text, retry_after_s=1.0)
-        self.check_bytes(size_bytes)
+        self.check_bytes(account, size_bytes)
 
-    def check_bytes(self, size_bytes: int) -> None:
-        """Raise Overloaded when a request of this size would be too much."""
+    def check_bytes(self, account: Account, size_bytes: int) -> None:
+        """Raise Overloaded when a request of this size would be too much, in all or of a tenant."""
+        of_tenant, limit = self._bytes_of[account.tenant], self._max_bytes_of_tenant
+        if 0 < limit < of_tenant + size_bytes and of_tenant:
+            sizes = f"{of_tenant} bytes already, and this one {size_bytes}"
+            text = f"the requests of tenant {account.tenant!r} that run have {sizes}, the limit is {limit}"
+            raise Overloaded(text, code=ErrorCode.QUOTA_CONCURRENCY, retry_after_s=1.0)
         if self._used_bytes and self._used_bytes + size_bytes > self._max_bytes:
             sizes = f"{self._used_bytes} bytes already, and this one {size_bytes}"
             raise Overloaded(f"the requests that run have {sizes}, the limit is {self._max_bytes}", retry_after_s=1.0)
@@ -109,27 +127,38 @@ class Registry:
                 code=ErrorCode.ORCHESTRATION_DEPENDENCY_UNAVAILABLE,
                 retry_after_s=1.0,
             )
-        self.check_room(execution.key.tenant, execution.size_bytes)
+        self.check_room(execution.account, execution.size_bytes)
         self._running[execution.key] = execution
-        self._count_of[execution.key.tenant] += 1
-        self._used_bytes += execution.size_bytes
+        self._count_of.update(execution.account.payers)
+        self._hold(execution.account, execution.size_bytes)
         self._unrecorded.discard(execution.key)
 
-    def resize(self, execution: Execution, size_bytes: int) -> None:
-        """Count the bytes of an execution whose request was read after it was added."""
-        self._used_bytes += size_bytes - execution.size_bytes
+    def recount(self, execution: Execution, size_bytes: int, account: Account) -> None:
+        """Count an execution whose request was read after it was added."""
+        self._hold(account, size_bytes)
+        self._hold(execution.account, -execution.size_bytes)
         execution.size_bytes = size_bytes
+        self._count_of.update(account.payers)
+        self._uncount(execution.account)
+        execution.account = account
 
     def remove(self, execution: Execution, *, is_recorded: bool) -> None:
         """Free the key of an execution, whose end or refusal the journal knows or does not."""
         del self._running[execution.key]
-        self._uncount(execution.key.tenant)
-        self._used_bytes -= execution.size_bytes
+        self._uncount(execution.account)
+        self._hold(execution.account, -execution.size_bytes)
         if not is_recorded:
             self._unrecorded.add(execution.key)
         execution.ended.set()
 
-    def _uncount(self, tenant: str) -> None:
-        self._count_of[tenant] -= 1
-        if not self._count_of[tenant]:
-            del self._count_of[tenant]  # tenants come and go
+    def _hold(self, account: Account, size_bytes: int) -> None:
+        self._used_bytes += size_bytes
+        self._bytes_of[account.tenant] += size_bytes
+        if not self._bytes_of[account.tenant]:
+            del self._bytes_of[account.tenant]  # tenants come and go
+
+    def _uncount(self, account: Account) -> None:
+        for payer in account.payers:
+            self._count_of[payer] -= 1
+            if not self._count_of[payer]:
+                del self._count_of[payer]  # tenants come and go

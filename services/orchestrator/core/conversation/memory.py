@@ -20,6 +20,7 @@ from enum import StrEnum
 from itertools import accumulate
 
 from pagantic_common.domain.messages import Message, Role, ToolDefinition
+from pagantic_common.domain.text.quoting import fenced
 
 DEFAULT_OUTPUT_TOKENS = 2048
 SUMMARY_TOKENS = 256
@@ -30,7 +31,7 @@ _PROMPT_BYTES = 256  # most tokens that a template adds to a prompt
 _TOOL_BYTES = 64  # most tokens that a template adds to a tool
 _SUMMARY_PROMPT_TOKENS = 512  # the instructions and the previous summary
 
-_SUMMARY_HEADING = "Summary of the conversation so far:"
+SUMMARY_HEADING = "Summary of the conversation so far:"
 _SUMMARY_INSTRUCTIONS = """\
 You keep the memory of a conversation. Write what the assistant must still know of it: who the user is, what they want,
 facts, names and numbers, decisions, what is still open. Keep what the summary so far says and still holds. Short
@@ -164,7 +165,7 @@ def remembered(summary: Summary | None, kept: Sequence[Message]) -> tuple[Messag
     """Return the conversation that the model sees: the summary of the evicted messages, then the kept ones."""
     if summary is None or not summary.text:
         return tuple(kept)
-    return (Message(Role.SYSTEM, content=f"{_SUMMARY_HEADING}\n{summary.text}"), *kept)
+    return (Message(Role.USER, content=f"{SUMMARY_HEADING}\n\n{fenced(summary.text)}"), *kept)
 
 
 def summary_request(

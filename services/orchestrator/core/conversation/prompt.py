@@ -23,26 +23,45 @@ _FOR_TOOLS = frozenset({"$schema", "$id", "$comment"})
 def assemble_messages(request: Request, prepared: Prepared, transcript: Sequence[Message]) -> tuple[Message, ...]:
     """Join the system prompt, the stored conversation, the new turn and its transcript.
 
-    The context message goes after the system prompt, or immediately before the last user message of the turn.
+    Context of the user's role goes into the last user message, or the first; else it is a message of its own before the
+    last user message, or after the system prompt. A summary in the user's role goes into the user message after it,
+    since many templates want users and assistants to take turns.
     """
     given = list(request.messages)
     instructions = [prepared.system_prompt]
     if given[0].role is Role.SYSTEM:
         instructions.append(given.pop(0).content)
     instructions.append(schema_prompt(request))
-    messages = [*prepared.history, *given]
+    messages = _conversation(prepared, given)
     if prepared.context_message is not None:
-        messages.insert(_context_position(request, messages), prepared.context_message)
+        _put_context(request, messages, prepared.context_message)
     if system := _join_parts(instructions):
         messages.insert(0, Message(Role.SYSTEM, content=system))
     return (*messages, *transcript)
 
 
-def _context_position(request: Request, messages: Sequence[Message]) -> int:
-    if request.context is not None and request.context.is_after_system:
-        return 0
+def _conversation(prepared: Prepared, given: Sequence[Message]) -> list[Message]:
+    messages = [*prepared.history, *given]
+    has_summary = len(prepared.history) > prepared.history_end - prepared.history_start
+    if has_summary and [message.role for message in messages[:2]] == [Role.USER, Role.USER]:
+        summary, first, *others = messages
+        return [_after(summary.content, first), *others]
+    return messages
+
+
+def _put_context(request: Request, messages: list[Message], context: Message) -> None:
     questions = [index for index, message in enumerate(messages) if message.role is Role.USER]
-    return max(questions, default=len(messages))
+    is_early = request.context is not None and request.context.is_after_system
+    if context.role is not Role.USER or not questions:
+        messages.insert(0 if is_early else max(questions, default=len(messages)), context)
+        return
+    index = questions[0] if is_early else questions[-1]
+    messages[index] = _after(context.content, messages[index])
+
+
+def _after(text: str, message: Message) -> Message:
+    """Return a message with a text before its own."""
+    return replace(message, content=_join_parts([text, message.content]))
 
 
 def _join_parts(parts: Sequence[str]) -> str:
@@ -90,6 +109,9 @@ def context_message(request: Request, retrieved: Message | None, tools: Sequence
 
     They come without retrieved context too. Returns None for an empty message.
     """
+    role = Role.USER
+    if request.context is not None and request.context.is_system:
+        role = Role.SYSTEM
     parts: list[str] = []
     if retrieved is not None:
         parts.append(retrieved.content)
@@ -97,7 +119,7 @@ def context_message(request: Request, retrieved: Message | None, tools: Sequence
         parts += _included_parts(request.context, request.output, tools)
     if not parts:
         return None
-    return Message(Role.SYSTEM, content="\n\n".join(parts))
+    return Message(role, content="\n\n".join(parts))
 
 
 def _included_parts(policy: ContextPolicy, output: OutputContract, tools: Sequence[ToolDefinition]) -> list[str]:
@@ -118,10 +140,11 @@ def _tool_line(tool: ToolDefinition) -> str:
 def with_prepared(request: Request, prepared: Prepared) -> Request:
     """Return the request of a plan's steps: its prompt is assembled, and it contains the stored conversation."""
     first, *others = request.messages
-    messages = (*prepared.history, *request.messages)
+    messages = _conversation(prepared, request.messages)
     if first.role is Role.SYSTEM:
-        messages = (first, *prepared.history, *others)
-    return replace(request, prompt=SystemPrompt(text=prepared.system_prompt, is_assembled=True), messages=messages)
+        messages = [first, *_conversation(prepared, others)]
+    prompt = SystemPrompt(text=prepared.system_prompt, is_assembled=True)
+    return replace(request, prompt=prompt, messages=tuple(messages))
 
 
 def feedback_message(violations: Sequence[str]) -> Message:

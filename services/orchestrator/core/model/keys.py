@@ -4,6 +4,37 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from pagantic_common.domain.calls.principal import DEFAULT_TENANT, Principal, PrincipalKind
+
+
+class Account(NamedTuple):
+    """Whose work is counted and paid: a tenant's, or that of one of its callers by its name."""
+
+    tenant: str
+    subject: str = ""
+
+    @property
+    def payers(self) -> tuple[Account, ...]:
+        """The accounts that pay for its work: its own and its tenant's."""
+        if self.subject:
+            return self, Account(self.tenant)
+        return (self,)
+
+    def __str__(self) -> str:
+        if self.subject:
+            return f"subject {self.subject!r} of tenant {self.tenant!r}"
+        return f"tenant {self.tenant!r}"
+
+
+DEFAULT_ACCOUNT = Account(DEFAULT_TENANT)
+
+
+def account_of(caller: Principal) -> Account:
+    """Return whose work a caller's is; without identity it is the tenant's alone."""
+    if caller.kind is PrincipalKind.LOCAL:
+        return Account(caller.tenant)
+    return Account(caller.tenant, caller.subject)
+
 
 class ExecutionKey(NamedTuple):
     """The key of an execution."""

@@ -14,7 +14,7 @@ from pagantic_common.domain.messages import Message, ToolChoice, ToolChoiceMode,
 from pagantic_common.domain.sampling import check_sampling_value
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from services.orchestrator.core.model.contract import OutputContract, Rule
-from services.orchestrator.core.model.keys import ExecutionKey, SessionKey
+from services.orchestrator.core.model.keys import Account, ExecutionKey, SessionKey
 from services.orchestrator.core.model.plan import Plan
 from services.orchestrator.core.model.retrieval import ContextPolicy
 from services.orchestrator.core.model.retry import RetryPolicy
@@ -133,6 +133,12 @@ class Request:
     voting: Voting = field(default_factory=Voting)
     plan: Plan | None = None
     tenant: str = DEFAULT_TENANT
+    subject: str = ""
+
+    @property
+    def account(self) -> Account:
+        """Whose work it is."""
+        return Account(self.tenant, self.subject)
 
     @property
     def key(self) -> ExecutionKey:
@@ -244,9 +250,10 @@ def _unused_by_plan(request: Request) -> str:
         return ""
     if request.plan is not None:
         return "the plan retrieves what it needs: leave context unset, or give the plan a retrieve step"
-    if policy.includes_tools or policy.includes_schema or policy.is_after_system or policy.max_tokens:
+    is_laid_out = policy.is_after_system or policy.is_system or policy.max_tokens
+    if policy.includes_tools or policy.includes_schema or is_laid_out:
         return (
-            "mode PLAN lays out no context message: leave context.include_tools, include_schema, placement and "
+            "mode PLAN lays out no context message: leave context.include_tools, include_schema, placement, role and "
             "max_tokens unset"
         )
     return ""

@@ -31,3 +31,4 @@ class ContextPolicy:
     includes_tools: bool = False
     includes_schema: bool = False
     is_required: bool = False
+    is_system: bool = False

@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pagantic_common.domain.chunks import lay_out
 from pagantic_common.domain.messages import Message, Role
 from pagantic_common.domain.text.json_text import JsonTextError, dump_json, parse_json
+from pagantic_common.domain.text.quoting import fenced
 from services.orchestrator.core.conversation.prompt import last_user_text
 from services.orchestrator.core.model.plan import CallResult, Step, Value, ValueKind
 from services.orchestrator.core.model.request import Request
-
-CONTEXT_HEADING = "Relevant context:"
 
 
 def text_of(value: Value) -> str:
     """Write a value as text."""
     match value.kind:
         case ValueKind.CONTEXT:
-            lines = [f"[{number}] ({one.source}): {one.content}" for number, one in enumerate(value.chunks, start=1)]
-            return "\n".join([CONTEXT_HEADING, "", *lines])
+            return lay_out(value.chunks, is_fenced=False)
         case ValueKind.CANDIDATES:
             return "\n".join(f"[{number}] {one.content}" for number, one in enumerate(value.proposals, start=1))
         case ValueKind.TOOL_RESULTS:
@@ -62,8 +61,19 @@ def messages_of(step: Step, request: Request, inputs: Mapping[str, Value]) -> tu
 
 def _text_of_all(inputs: Mapping[str, Value]) -> str:
     if len(inputs) == 1:
-        return text_of(next(iter(inputs.values())))
-    return "\n\n".join(f"## {name}\n{text_of(value)}" for name, value in inputs.items())
+        return _told(next(iter(inputs.values())))
+    return "\n\n".join(f"## {name}\n{_told(value)}" for name, value in inputs.items())
+
+
+def _told(value: Value) -> str:
+    """Write a value for a model, which must not take documents and results of tools for instructions."""
+    match value.kind:
+        case ValueKind.CONTEXT:
+            return lay_out(value.chunks, is_fenced=True)
+        case ValueKind.TOOL_RESULTS:
+            return f"Results of tools:\n\n{fenced(text_of(value))}"
+        case _:
+            return text_of(value)
 
 
 def _with_prompt(messages: tuple[Message, ...], prompt: str) -> tuple[Message, ...]:

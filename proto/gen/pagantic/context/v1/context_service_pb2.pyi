@@ -368,7 +368,7 @@ class BuildContextResponse(_message.Message):
     """Fraction of query terms found in the chunks, in [0, 1]."""
     @_builtins.property
     def message(self) -> _message_pb2.Message:
-        """One system message; unset when nothing was found."""
+        """One message of the role that the policy names; unset when nothing was found."""
 
     @_builtins.property
     def chunks(self) -> _containers.RepeatedCompositeFieldContainer[_chunk_pb2.Chunk]:

@@ -120,7 +120,7 @@ class ContextServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def BuildContext(self, request, context):
-        """Retrieves and lays the chunks out as one system message within a budget.
+        """Retrieves and lays the chunks out as one message within a budget.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

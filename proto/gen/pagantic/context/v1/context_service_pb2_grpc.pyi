@@ -48,7 +48,7 @@ class ContextServiceStub:
     Retrieve: _grpc.UnaryUnaryMultiCallable[_context_service_pb2.RetrieveRequest, _context_service_pb2.RetrieveResponse]
     """Finds the chunks that fit a query best."""
     BuildContext: _grpc.UnaryUnaryMultiCallable[_context_service_pb2.BuildContextRequest, _context_service_pb2.BuildContextResponse]
-    """Retrieves and lays the chunks out as one system message within a budget."""
+    """Retrieves and lays the chunks out as one message within a budget."""
 
 @_typing.type_check_only
 class ContextServiceAsyncStub(ContextServiceStub):
@@ -70,7 +70,7 @@ class ContextServiceAsyncStub(ContextServiceStub):
     Retrieve: _aio.UnaryUnaryMultiCallable[_context_service_pb2.RetrieveRequest, _context_service_pb2.RetrieveResponse]  # type: ignore[assignment]
     """Finds the chunks that fit a query best."""
     BuildContext: _aio.UnaryUnaryMultiCallable[_context_service_pb2.BuildContextRequest, _context_service_pb2.BuildContextResponse]  # type: ignore[assignment]
-    """Retrieves and lays the chunks out as one system message within a budget."""
+    """Retrieves and lays the chunks out as one message within a budget."""
 
 class ContextServiceServicer(metaclass=_abc_1.ABCMeta):
     """Keeps documents in collections and finds the pieces that a question needs."""
@@ -131,6 +131,6 @@ class ContextServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _context_service_pb2.BuildContextRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_context_service_pb2.BuildContextResponse, _abc.Awaitable[_context_service_pb2.BuildContextResponse]]:
-        """Retrieves and lays the chunks out as one system message within a budget."""
+        """Retrieves and lays the chunks out as one message within a budget."""
 
 def add_ContextServiceServicer_to_server(servicer: ContextServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

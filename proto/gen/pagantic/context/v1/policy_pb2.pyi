@@ -58,20 +58,44 @@ class _PlacementEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Placement.V
     PLACEMENT_UNSPECIFIED: _Placement.ValueType  # 0
     """Not set: before the last user message."""
     PLACEMENT_BEFORE_LAST_USER: _Placement.ValueType  # 1
-    """Immediately before the last user message."""
+    """Immediately before the text of the last user message."""
     PLACEMENT_AFTER_SYSTEM: _Placement.ValueType  # 2
-    """After the system prompt."""
+    """After the system prompt: before the text of the first user message."""
 
 class Placement(_Placement, metaclass=_PlacementEnumTypeWrapper):
-    """Placement of the context message."""
+    """Placement of the context."""
 
 PLACEMENT_UNSPECIFIED: Placement.ValueType  # 0
 """Not set: before the last user message."""
 PLACEMENT_BEFORE_LAST_USER: Placement.ValueType  # 1
-"""Immediately before the last user message."""
+"""Immediately before the text of the last user message."""
 PLACEMENT_AFTER_SYSTEM: Placement.ValueType  # 2
-"""After the system prompt."""
+"""After the system prompt: before the text of the first user message."""
 Global___Placement: _TypeAlias = Placement  # noqa: Y015
+
+class _ContextRole:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ContextRoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ContextRole.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    CONTEXT_ROLE_UNSPECIFIED: _ContextRole.ValueType  # 0
+    """Not set: the user's."""
+    CONTEXT_ROLE_USER: _ContextRole.ValueType  # 1
+    """Quoted in a fence, inside the user message."""
+    CONTEXT_ROLE_SYSTEM: _ContextRole.ValueType  # 2
+    """A separate system message, unquoted. Only for collections whose every word you trust."""
+
+class ContextRole(_ContextRole, metaclass=_ContextRoleEnumTypeWrapper):
+    """Role in which the model reads the context. Others wrote it, so it should not have the rank of the system prompt."""
+
+CONTEXT_ROLE_UNSPECIFIED: ContextRole.ValueType  # 0
+"""Not set: the user's."""
+CONTEXT_ROLE_USER: ContextRole.ValueType  # 1
+"""Quoted in a fence, inside the user message."""
+CONTEXT_ROLE_SYSTEM: ContextRole.ValueType  # 2
+"""A separate system message, unquoted. Only for collections whose every word you trust."""
+Global___ContextRole: _TypeAlias = ContextRole  # noqa: Y015
 
 @_typing.final
 class ContextPolicy(_message.Message):
@@ -89,6 +113,7 @@ class ContextPolicy(_message.Message):
     INCLUDE_TOOLS_FIELD_NUMBER: _builtins.int
     INCLUDE_SCHEMA_FIELD_NUMBER: _builtins.int
     REQUIRED_FIELD_NUMBER: _builtins.int
+    ROLE_FIELD_NUMBER: _builtins.int
     retriever: Global___Retriever.ValueType
     """Method of the scores."""
     collection: _builtins.str
@@ -98,19 +123,19 @@ class ContextPolicy(_message.Message):
     min_score: _builtins.float
     """Chunks below this score are dropped; applies after reranking when there is one. Unset drops none."""
     placement: Global___Placement.ValueType
-    """Placement of the context message."""
+    """Placement of the context."""
     max_tokens: _builtins.int
     """Most tokens of the chunks as they are laid out, counted with the model's tokenizer; 0 is the service's default."""
     include_tools: _builtins.bool
-    """Name the offered tools in the context message, beyond max_tokens, also when nothing was found. Not in MODE_PLAN,
-    which lays out no such message.
-    """
+    """Name the offered tools beside the context, beyond max_tokens, also when nothing was found. Not in MODE_PLAN."""
     include_schema: _builtins.bool
-    """Put the output schema into the context message, beyond max_tokens, also when nothing was found. Not in MODE_PLAN."""
+    """Put the output schema beside the context, beyond max_tokens, also when nothing was found. Not in MODE_PLAN."""
     required: _builtins.bool
     """Fail the request when the context is temporarily unavailable; otherwise the request continues without it, with a
     warning. An unknown collection, retriever or scorer always fails the request (CONFIG_INVALID).
     """
+    role: Global___ContextRole.ValueType
+    """Role in which the model reads the context. MODE_PLAN takes the user's only."""
     @_builtins.property
     def rerank(self) -> Global___RerankPolicy:
         """Rerank the chunks before min_score applies."""
@@ -128,10 +153,11 @@ class ContextPolicy(_message.Message):
         include_tools: _builtins.bool = ...,
         include_schema: _builtins.bool = ...,
         required: _builtins.bool = ...,
+        role: Global___ContextRole.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_min_score", b"_min_score", "min_score", b"min_score", "rerank", b"rerank"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_min_score", b"_min_score", "collection", b"collection", "include_schema", b"include_schema", "include_tools", b"include_tools", "max_chunks", b"max_chunks", "max_tokens", b"max_tokens", "min_score", b"min_score", "placement", b"placement", "required", b"required", "rerank", b"rerank", "retriever", b"retriever"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_min_score", b"_min_score", "collection", b"collection", "include_schema", b"include_schema", "include_tools", b"include_tools", "max_chunks", b"max_chunks", "max_tokens", b"max_tokens", "min_score", b"min_score", "placement", b"placement", "required", b"required", "rerank", b"rerank", "retriever", b"retriever", "role", b"role"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__min_score: _TypeAlias = _typing.Literal["min_score"]  # noqa: Y015
     _WhichOneofArgType__min_score: _TypeAlias = _typing.Literal["_min_score", b"_min_score"]  # noqa: Y015

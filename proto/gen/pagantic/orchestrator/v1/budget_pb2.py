@@ -25,15 +25,15 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%pagantic/orchestrator/v1/budget.proto\x12\x18pagantic.orchestrator.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x88\x02\n\x06\x42udget\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x36\n\x06period\x18\x02 \x01(\x0e\x32&.pagantic.orchestrator.v1.BudgetPeriod\x12\x17\n\nmax_tokens\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x19\n\x0cmax_cost_usd\x18\x04 \x01(\x01H\x01\x88\x01\x01\x12\x16\n\x0egranted_tokens\x18\x05 \x01(\x03\x12\x18\n\x10granted_cost_usd\x18\x06 \x01(\x01\x12\x30\n\x0cperiod_start\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\r\n\x0b_max_tokensB\x0f\n\r_max_cost_usd*v\n\x0c\x42udgetPeriod\x12\x1d\n\x19\x42UDGET_PERIOD_UNSPECIFIED\x10\x00\x12\x15\n\x11\x42UDGET_PERIOD_DAY\x10\x01\x12\x17\n\x13\x42UDGET_PERIOD_MONTH\x10\x02\x12\x17\n\x13\x42UDGET_PERIOD_TOTAL\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%pagantic/orchestrator/v1/budget.proto\x12\x18pagantic.orchestrator.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x99\x02\n\x06\x42udget\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x36\n\x06period\x18\x02 \x01(\x0e\x32&.pagantic.orchestrator.v1.BudgetPeriod\x12\x17\n\nmax_tokens\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x19\n\x0cmax_cost_usd\x18\x04 \x01(\x01H\x01\x88\x01\x01\x12\x16\n\x0egranted_tokens\x18\x05 \x01(\x03\x12\x18\n\x10granted_cost_usd\x18\x06 \x01(\x01\x12\x30\n\x0cperiod_start\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07subject\x18\x08 \x01(\tB\r\n\x0b_max_tokensB\x0f\n\r_max_cost_usd*\xa8\x01\n\x0c\x42udgetPeriod\x12\x1d\n\x19\x42UDGET_PERIOD_UNSPECIFIED\x10\x00\x12\x15\n\x11\x42UDGET_PERIOD_DAY\x10\x01\x12\x17\n\x13\x42UDGET_PERIOD_MONTH\x10\x02\x12\x17\n\x13\x42UDGET_PERIOD_TOTAL\x10\x03\x12\x16\n\x12\x42UDGET_PERIOD_HOUR\x10\x04\x12\x18\n\x14\x42UDGET_PERIOD_MINUTE\x10\x05\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'pagantic.orchestrator.v1.budget_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_BUDGETPERIOD']._serialized_start=367
-  _globals['_BUDGETPERIOD']._serialized_end=485
+  _globals['_BUDGETPERIOD']._serialized_start=385
+  _globals['_BUDGETPERIOD']._serialized_end=553
   _globals['_BUDGET']._serialized_start=101
-  _globals['_BUDGET']._serialized_end=365
+  _globals['_BUDGET']._serialized_end=382
 # @@protoc_insertion_point(module_scope)

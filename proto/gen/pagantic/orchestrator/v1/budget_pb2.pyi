@@ -32,6 +32,10 @@ class _BudgetPeriodEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_BudgetPe
     """A calendar month."""
     BUDGET_PERIOD_TOTAL: _BudgetPeriod.ValueType  # 3
     """No end."""
+    BUDGET_PERIOD_HOUR: _BudgetPeriod.ValueType  # 4
+    """From the beginning of an hour to the next."""
+    BUDGET_PERIOD_MINUTE: _BudgetPeriod.ValueType  # 5
+    """From the beginning of a minute to the next."""
 
 class BudgetPeriod(_BudgetPeriod, metaclass=_BudgetPeriodEnumTypeWrapper):
     """Time after which a budget starts again, in UTC."""
@@ -44,11 +48,15 @@ BUDGET_PERIOD_MONTH: BudgetPeriod.ValueType  # 2
 """A calendar month."""
 BUDGET_PERIOD_TOTAL: BudgetPeriod.ValueType  # 3
 """No end."""
+BUDGET_PERIOD_HOUR: BudgetPeriod.ValueType  # 4
+"""From the beginning of an hour to the next."""
+BUDGET_PERIOD_MINUTE: BudgetPeriod.ValueType  # 5
+"""From the beginning of a minute to the next."""
 Global___BudgetPeriod: _TypeAlias = BudgetPeriod  # noqa: Y015
 
 @_typing.final
 class Budget(_message.Message):
-    """A limit for what the inferences of a tenant use, in tokens, in money, or in both."""
+    """A limit for what the inferences of a tenant, or of one of its callers, use: in tokens, in money, or in both."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -59,6 +67,7 @@ class Budget(_message.Message):
     GRANTED_TOKENS_FIELD_NUMBER: _builtins.int
     GRANTED_COST_USD_FIELD_NUMBER: _builtins.int
     PERIOD_START_FIELD_NUMBER: _builtins.int
+    SUBJECT_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
     """The tenant. Matches [A-Za-z0-9._:-]{1,128}."""
     period: Global___BudgetPeriod.ValueType
@@ -71,6 +80,8 @@ class Budget(_message.Message):
     """The tokens of this period that were used, or that an orchestrator holds for running and next inferences."""
     granted_cost_usd: _builtins.float
     """The same in USD."""
+    subject: _builtins.str
+    """The caller of the tenant whose budget it is, by its name; empty for the budget of the whole tenant."""
     @_builtins.property
     def period_start(self) -> _timestamp_pb2.Timestamp:
         """The beginning of this period."""
@@ -85,10 +96,11 @@ class Budget(_message.Message):
         granted_tokens: _builtins.int = ...,
         granted_cost_usd: _builtins.float = ...,
         period_start: _timestamp_pb2.Timestamp | None = ...,
+        subject: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_max_cost_usd", b"_max_cost_usd", "_max_tokens", b"_max_tokens", "max_cost_usd", b"max_cost_usd", "max_tokens", b"max_tokens", "period_start", b"period_start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_cost_usd", b"_max_cost_usd", "_max_tokens", b"_max_tokens", "granted_cost_usd", b"granted_cost_usd", "granted_tokens", b"granted_tokens", "max_cost_usd", b"max_cost_usd", "max_tokens", b"max_tokens", "period", b"period", "period_start", b"period_start", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_cost_usd", b"_max_cost_usd", "_max_tokens", b"_max_tokens", "granted_cost_usd", b"granted_cost_usd", "granted_tokens", b"granted_tokens", "max_cost_usd", b"max_cost_usd", "max_tokens", b"max_tokens", "period", b"period", "period_start", b"period_start", "subject", b"subject", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_cost_usd: _TypeAlias = _typing.Literal["max_cost_usd"]  # noqa: Y015
     _WhichOneofArgType__max_cost_usd: _TypeAlias = _typing.Literal["_max_cost_usd", b"_max_cost_usd"]  # noqa: Y015

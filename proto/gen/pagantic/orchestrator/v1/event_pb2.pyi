@@ -426,7 +426,7 @@ class ContextRetrieved(_message.Message):
     chunk_count: _builtins.int
     """The number of chunks that were taken."""
     token_count: _builtins.int
-    """Tokens of the context message."""
+    """Tokens of the chunks as they are laid out."""
     def __init__(
         self,
         *,

@@ -566,6 +566,7 @@ class GetUsageRequest(_message.Message):
     MODEL_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    SUBJECT_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Only of this session; empty is all, those without a session too."""
     model: _builtins.str
@@ -574,6 +575,8 @@ class GetUsageRequest(_message.Message):
     """Most totals per page; 0 is 500, which is also the most."""
     page_token: _builtins.str
     """The next_page_token of the previous page; empty for the first page."""
+    subject: _builtins.str
+    """Only of this caller of the tenant, by its name; empty is all."""
     def __init__(
         self,
         *,
@@ -581,10 +584,11 @@ class GetUsageRequest(_message.Message):
         model: _builtins.str = ...,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        subject: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "page_size", b"page_size", "page_token", b"page_token", "session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "page_size", b"page_size", "page_token", b"page_token", "session_id", b"session_id", "subject", b"subject"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -592,7 +596,7 @@ Global___GetUsageRequest: _TypeAlias = GetUsageRequest  # noqa: Y015
 
 @_typing.final
 class GetUsageResponse(_message.Message):
-    """Usage by session and model."""
+    """Usage by session, model and subject."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -602,7 +606,7 @@ class GetUsageResponse(_message.Message):
     """Token of the next page; empty on the last page."""
     @_builtins.property
     def totals(self) -> _containers.RepeatedCompositeFieldContainer[_usage_total_pb2.UsageTotal]:
-        """By session, then model."""
+        """By session, then model, then subject."""
 
     def __init__(
         self,
@@ -798,6 +802,7 @@ class SetBudgetRequest(_message.Message):
     PERIOD_FIELD_NUMBER: _builtins.int
     MAX_TOKENS_FIELD_NUMBER: _builtins.int
     MAX_COST_USD_FIELD_NUMBER: _builtins.int
+    SUBJECT_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
     """The tenant; empty is "default". Matches [A-Za-z0-9._:-]{1,128}."""
     period: _budget_pb2.BudgetPeriod.ValueType
@@ -806,6 +811,10 @@ class SetBudgetRequest(_message.Message):
     """Most prompt and output tokens of a period; unset is no limit. From 0 to 10^15."""
     max_cost_usd: _builtins.float
     """Most cost of a period in USD; unset is no limit. From 0 to 10^9."""
+    subject: _builtins.str
+    """A caller of the tenant, by its name, at most 512 printable characters: its work is charged to its own budget and to
+    the tenant's. Empty is the budget of the whole tenant.
+    """
     def __init__(
         self,
         *,
@@ -813,10 +822,11 @@ class SetBudgetRequest(_message.Message):
         period: _budget_pb2.BudgetPeriod.ValueType = ...,
         max_tokens: _builtins.int | None = ...,
         max_cost_usd: _builtins.float | None = ...,
+        subject: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_max_cost_usd", b"_max_cost_usd", "_max_tokens", b"_max_tokens", "max_cost_usd", b"max_cost_usd", "max_tokens", b"max_tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_cost_usd", b"_max_cost_usd", "_max_tokens", b"_max_tokens", "max_cost_usd", b"max_cost_usd", "max_tokens", b"max_tokens", "period", b"period", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_cost_usd", b"_max_cost_usd", "_max_tokens", b"_max_tokens", "max_cost_usd", b"max_cost_usd", "max_tokens", b"max_tokens", "period", b"period", "subject", b"subject", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_cost_usd: _TypeAlias = _typing.Literal["max_cost_usd"]  # noqa: Y015
     _WhichOneofArgType__max_cost_usd: _TypeAlias = _typing.Literal["_max_cost_usd", b"_max_cost_usd"]  # noqa: Y015
@@ -855,7 +865,7 @@ Global___SetBudgetResponse: _TypeAlias = SetBudgetResponse  # noqa: Y015
 
 @_typing.final
 class GetBudgetRequest(_message.Message):
-    """Asks for the budget of the caller's tenant."""
+    """Asks for the budgets to which the caller's work is charged."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -872,23 +882,29 @@ Global___GetBudgetRequest: _TypeAlias = GetBudgetRequest  # noqa: Y015
 
 @_typing.final
 class GetBudgetResponse(_message.Message):
-    """The budget of the caller's tenant."""
+    """The budgets to which the caller's work is charged, each unset where there is none. At least one is set."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     BUDGET_FIELD_NUMBER: _builtins.int
+    CALLER_BUDGET_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def budget(self) -> _budget_pb2.Budget:
-        """With what was used of it."""
+        """That of its tenant, with what was used of it."""
+
+    @_builtins.property
+    def caller_budget(self) -> _budget_pb2.Budget:
+        """Its own, with what was used of it."""
 
     def __init__(
         self,
         *,
         budget: _budget_pb2.Budget | None = ...,
+        caller_budget: _budget_pb2.Budget | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget", "caller_budget", b"caller_budget"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget", "caller_budget", b"caller_budget"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -932,7 +948,7 @@ class ListBudgetsResponse(_message.Message):
     """Token of the next page; empty on the last page."""
     @_builtins.property
     def budgets(self) -> _containers.RepeatedCompositeFieldContainer[_budget_pb2.Budget]:
-        """By tenant."""
+        """By tenant, then subject."""
 
     def __init__(
         self,

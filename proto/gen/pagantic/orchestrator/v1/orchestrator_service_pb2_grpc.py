@@ -234,7 +234,7 @@ class OrchestratorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetUsage(self, request, context):
-        """Returns the usage and cost of ended executions, by session and model.
+        """Returns the usage and cost of ended executions, by session, model and subject.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -263,7 +263,7 @@ class OrchestratorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SetBudget(self, request, context):
-        """Sets the budget of a tenant; one without limits is deleted. What was used in this period stays used, unless the
+        """Sets the budget of a tenant, or of one of its callers; one without limits is deleted. What was used in this period stays used, unless the
         period is another.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -271,14 +271,14 @@ class OrchestratorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetBudget(self, request, context):
-        """Returns the budget of the caller's tenant. NOT_FOUND for none.
+        """Returns the budgets to which the caller's work is charged. NOT_FOUND for none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListBudgets(self, request, context):
-        """Lists the budgets of all tenants, by tenant.
+        """Lists the budgets of all tenants and callers, by tenant, then subject.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -70,7 +70,7 @@ class OrchestratorServiceStub:
     interrupted are forgotten, with their events and responses. Usage stays. NOT_FOUND for an unknown id.
     """
     GetUsage: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.GetUsageRequest, _orchestrator_service_pb2.GetUsageResponse]
-    """Returns the usage and cost of ended executions, by session and model."""
+    """Returns the usage and cost of ended executions, by session, model and subject."""
     CreateKey: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.CreateKeyRequest, _orchestrator_service_pb2.CreateKeyResponse]
     """Creates an API key, and gives its text, which is not stored and cannot be had again."""
     ListKeys: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListKeysRequest, _orchestrator_service_pb2.ListKeysResponse]
@@ -80,13 +80,13 @@ class OrchestratorServiceStub:
     NOT_FOUND for an unknown id; no error for one that is revoked already.
     """
     SetBudget: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.SetBudgetRequest, _orchestrator_service_pb2.SetBudgetResponse]
-    """Sets the budget of a tenant; one without limits is deleted. What was used in this period stays used, unless the
+    """Sets the budget of a tenant, or of one of its callers; one without limits is deleted. What was used in this period stays used, unless the
     period is another.
     """
     GetBudget: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.GetBudgetRequest, _orchestrator_service_pb2.GetBudgetResponse]
-    """Returns the budget of the caller's tenant. NOT_FOUND for none."""
+    """Returns the budgets to which the caller's work is charged. NOT_FOUND for none."""
     ListBudgets: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListBudgetsRequest, _orchestrator_service_pb2.ListBudgetsResponse]
-    """Lists the budgets of all tenants, by tenant."""
+    """Lists the budgets of all tenants and callers, by tenant, then subject."""
     ListAuditRecords: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListAuditRecordsRequest, _orchestrator_service_pb2.ListAuditRecordsResponse]
     """Lists the records of the audit, by orchestrator and position. Empty where the audit is off."""
 
@@ -130,7 +130,7 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     interrupted are forgotten, with their events and responses. Usage stays. NOT_FOUND for an unknown id.
     """
     GetUsage: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.GetUsageRequest, _orchestrator_service_pb2.GetUsageResponse]  # type: ignore[assignment]
-    """Returns the usage and cost of ended executions, by session and model."""
+    """Returns the usage and cost of ended executions, by session, model and subject."""
     CreateKey: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.CreateKeyRequest, _orchestrator_service_pb2.CreateKeyResponse]  # type: ignore[assignment]
     """Creates an API key, and gives its text, which is not stored and cannot be had again."""
     ListKeys: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListKeysRequest, _orchestrator_service_pb2.ListKeysResponse]  # type: ignore[assignment]
@@ -140,13 +140,13 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     NOT_FOUND for an unknown id; no error for one that is revoked already.
     """
     SetBudget: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.SetBudgetRequest, _orchestrator_service_pb2.SetBudgetResponse]  # type: ignore[assignment]
-    """Sets the budget of a tenant; one without limits is deleted. What was used in this period stays used, unless the
+    """Sets the budget of a tenant, or of one of its callers; one without limits is deleted. What was used in this period stays used, unless the
     period is another.
     """
     GetBudget: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.GetBudgetRequest, _orchestrator_service_pb2.GetBudgetResponse]  # type: ignore[assignment]
-    """Returns the budget of the caller's tenant. NOT_FOUND for none."""
+    """Returns the budgets to which the caller's work is charged. NOT_FOUND for none."""
     ListBudgets: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListBudgetsRequest, _orchestrator_service_pb2.ListBudgetsResponse]  # type: ignore[assignment]
-    """Lists the budgets of all tenants, by tenant."""
+    """Lists the budgets of all tenants and callers, by tenant, then subject."""
     ListAuditRecords: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListAuditRecordsRequest, _orchestrator_service_pb2.ListAuditRecordsResponse]  # type: ignore[assignment]
     """Lists the records of the audit, by orchestrator and position. Empty where the audit is off."""
 
@@ -265,7 +265,7 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_service_pb2.GetUsageRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_service_pb2.GetUsageResponse, _abc.Awaitable[_orchestrator_service_pb2.GetUsageResponse]]:
-        """Returns the usage and cost of ended executions, by session and model."""
+        """Returns the usage and cost of ended executions, by session, model and subject."""
 
     @_abc_1.abstractmethod
     def CreateKey(
@@ -299,7 +299,7 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_service_pb2.SetBudgetRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_service_pb2.SetBudgetResponse, _abc.Awaitable[_orchestrator_service_pb2.SetBudgetResponse]]:
-        """Sets the budget of a tenant; one without limits is deleted. What was used in this period stays used, unless the
+        """Sets the budget of a tenant, or of one of its callers; one without limits is deleted. What was used in this period stays used, unless the
         period is another.
         """
 
@@ -309,7 +309,7 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_service_pb2.GetBudgetRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_service_pb2.GetBudgetResponse, _abc.Awaitable[_orchestrator_service_pb2.GetBudgetResponse]]:
-        """Returns the budget of the caller's tenant. NOT_FOUND for none."""
+        """Returns the budgets to which the caller's work is charged. NOT_FOUND for none."""
 
     @_abc_1.abstractmethod
     def ListBudgets(
@@ -317,7 +317,7 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_service_pb2.ListBudgetsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_service_pb2.ListBudgetsResponse, _abc.Awaitable[_orchestrator_service_pb2.ListBudgetsResponse]]:
-        """Lists the budgets of all tenants, by tenant."""
+        """Lists the budgets of all tenants and callers, by tenant, then subject."""
 
     @_abc_1.abstractmethod
     def ListAuditRecords(

@@ -29,6 +29,7 @@ class UsageTotal(_message.Message):
     CACHED_PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
     OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
     COST_USD_FIELD_NUMBER: _builtins.int
+    SUBJECT_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """The session; empty for requests without one."""
     model: _builtins.str
@@ -43,6 +44,10 @@ class UsageTotal(_message.Message):
     """The number of output tokens."""
     cost_usd: _builtins.float
     """Cost by the configured prices; 0 for a model without a price."""
+    subject: _builtins.str
+    """The caller's name within its tenant: the holder of its key, `issuer#subject` of its token, or the SPIFFE id of its
+    certificate. Empty without identity.
+    """
     def __init__(
         self,
         *,
@@ -53,10 +58,11 @@ class UsageTotal(_message.Message):
         cached_prompt_tokens: _builtins.int = ...,
         output_tokens: _builtins.int = ...,
         cost_usd: _builtins.float = ...,
+        subject: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_prompt_tokens", b"cached_prompt_tokens", "cost_usd", b"cost_usd", "model", b"model", "output_tokens", b"output_tokens", "prompt_tokens", b"prompt_tokens", "requests", b"requests", "session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_prompt_tokens", b"cached_prompt_tokens", "cost_usd", b"cost_usd", "model", b"model", "output_tokens", b"output_tokens", "prompt_tokens", b"prompt_tokens", "requests", b"requests", "session_id", b"session_id", "subject", b"subject"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

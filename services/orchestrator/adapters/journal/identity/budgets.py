@@ -10,21 +10,25 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Select, delete, select, update
+from sqlalchemy import ColumnElement, Connection, Select, and_, delete, select, tuple_, update
 
 from services.orchestrator.adapters.journal.access import JournalAccess
 from services.orchestrator.adapters.journal.database import EVERY_TENANT, translating_errors
-from services.orchestrator.adapters.journal.rows import wrong_token
+from services.orchestrator.adapters.journal.rows import read_token, token_of
 from services.orchestrator.adapters.journal.schema import budgets
 from services.orchestrator.core.budget import Amount, Budget, Period
+from services.orchestrator.core.model.keys import Account
 from services.orchestrator.ports.budgets import BudgetStore, Grant
 from services.orchestrator.ports.journal import Page
 
 ResultT = TypeVar("ResultT")
 
 
+_ORDER = (budgets.c.tenant, budgets.c.subject)
+
+
 class SqlBudgets(JournalAccess, BudgetStore):
-    """Budgets by tenant. A page token is the last tenant.
+    """Budgets by account. A page token is the last one's tenant and subject.
 
     Each change is a transaction of its own, on a thread of its own: a group of changes that locks several tenants' rows
     could block the group of another orchestrator, and with it all its executions.
@@ -37,28 +41,31 @@ class SqlBudgets(JournalAccess, BudgetStore):
     async def set_budget(self, budget: Budget) -> Budget:
         return await self._change(lambda db: self._set(db, budget))
 
-    async def find_budget(self, tenant: str, now_s: float) -> Budget | None:
-        found = select(budgets).where(budgets.c.tenant == tenant)
+    async def find_budget(self, account: Account, now_s: float) -> Budget | None:
+        found = select(budgets).where(_of(account))
         loop, read = asyncio.get_running_loop(), partial(_budgets, found=found, now_s=now_s)
         return next(iter(await loop.run_in_executor(self._spending, self._read_now, read)), None)
 
+    async def has_subject_budgets(self, tenant: str) -> bool:
+        found = select(budgets.c.tenant).where(budgets.c.tenant == tenant, budgets.c.subject != "").limit(1)
+        loop, read = asyncio.get_running_loop(), partial(_has_rows, found=found)
+        return await loop.run_in_executor(self._spending, self._read_now, read)
+
     async def list_budgets(self, *, limit: int, after: str, now_s: float) -> Page[Budget]:
-        if "\0" in after:
-            raise wrong_token(after)
-        found = select(budgets).where(budgets.c.tenant > after).order_by(budgets.c.tenant).limit(limit + 1)
+        found = select(budgets).order_by(*_ORDER).limit(limit + 1)
+        if after:
+            found = found.where(tuple_(*_ORDER) > tuple_(*read_token(after, len(_ORDER))))
         listed = await self._read(EVERY_TENANT, lambda db: _budgets(db, found, now_s))
         if len(listed) <= limit:
             return Page(listed)
-        return Page(listed[:limit], listed[limit - 1].tenant)
+        return Page(listed[:limit], token_of(*listed[limit - 1].account))
 
-    async def grant(self, tenant: str, least: Amount, now_s: float) -> Grant | None:
-        return await self._change(lambda db: _grant(db, tenant, least, now_s))
+    async def grant(self, account: Account, least: Amount, now_s: float) -> Grant | None:
+        return await self._change(lambda db: _grant(db, account, least, now_s))
 
-    async def give_back(self, tenant: str, amount: Amount, budget: tuple[float, float]) -> None:
+    async def give_back(self, account: Account, amount: Amount, budget: tuple[float, float]) -> None:
         table, (made_at, period_start) = budgets.c, budget
-        change = update(budgets).where(
-            table.tenant == tenant, table.made_at == made_at, table.period_start == period_start
-        )
+        change = update(budgets).where(_of(account), table.made_at == made_at, table.period_start == period_start)
         change = change.values(
             granted_tokens=table.granted_tokens - amount.tokens,
             granted_micro_usd=table.granted_micro_usd - amount.micro_usd,
@@ -74,31 +81,39 @@ class SqlBudgets(JournalAccess, BudgetStore):
 
     def _set(self, db: Connection, budget: Budget) -> Budget:
         if budget.max_tokens is None and budget.max_micro_usd is None:
-            db.execute(delete(budgets).where(budgets.c.tenant == budget.tenant))
+            db.execute(delete(budgets).where(_of(budget.account)))
             return budget
-        before = _locked(db, budget.tenant, budget.period_start)
+        before = _locked(db, budget.account, budget.period_start)
         if before is not None and before.period is budget.period:
             budget = replace(before, max_tokens=budget.max_tokens, max_micro_usd=budget.max_micro_usd)
         row = _row_of(budget)
-        db.execute(self._insert(budgets).values(row).on_conflict_do_update(index_elements=["tenant"], set_=row))
+        db.execute(self._insert(budgets).values(row).on_conflict_do_update(index_elements=_ORDER, set_=row))
         return budget
 
 
-def _grant(db: Connection, tenant: str, least: Amount, now_s: float) -> Grant | None:
-    budget = _locked(db, tenant, now_s)
+def _of(account: Account) -> ColumnElement[bool]:
+    return and_(budgets.c.tenant == account.tenant, budgets.c.subject == account.subject)
+
+
+def _grant(db: Connection, account: Account, least: Amount, now_s: float) -> Grant | None:
+    budget = _locked(db, account, now_s)
     if budget is None:
         return None
     granted = budget.grant(least)
     if granted is not None:
         budget = replace(budget, granted=budget.granted + granted)
-        db.execute(update(budgets).where(budgets.c.tenant == tenant).values(_row_of(budget)))
+        db.execute(update(budgets).where(_of(account)).values(_row_of(budget)))
     return Grant(budget, granted)
 
 
-def _locked(db: Connection, tenant: str, now_s: float) -> Budget | None:
+def _locked(db: Connection, account: Account, now_s: float) -> Budget | None:
     """Return a budget whose row no other transaction changes before this one ends."""
-    found = select(budgets).where(budgets.c.tenant == tenant).with_for_update()
+    found = select(budgets).where(_of(account)).with_for_update()
     return next(iter(_budgets(db, found, now_s)), None)
+
+
+def _has_rows(db: Connection, found: Select[tuple[Any, ...]]) -> bool:
+    return db.execute(found).first() is not None
 
 
 def _budgets(db: Connection, found: Select[tuple[Any, ...]], now_s: float) -> list[Budget]:
@@ -111,12 +126,15 @@ def _budget_of(row: Any, now_s: float) -> Budget:
     start = max(row.period_start, period.start_of(datetime.fromtimestamp(now_s, UTC)).timestamp())
     if start > row.period_start:
         granted = Amount()
-    return Budget(row.tenant, period, row.max_tokens, row.max_micro_usd, start, granted, row.made_at)
+    return Budget(
+        Account(row.tenant, row.subject), period, row.max_tokens, row.max_micro_usd, start, granted, row.made_at
+    )
 
 
 def _row_of(budget: Budget) -> dict[str, Any]:
     return {
-        "tenant": budget.tenant,
+        "tenant": budget.account.tenant,
+        "subject": budget.account.subject,
         "period": budget.period.value,
         "max_tokens": budget.max_tokens,
         "max_micro_usd": budget.max_micro_usd,

@@ -2,35 +2,38 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, Select, and_, or_, select
+from sqlalchemy import Connection, Select, select, tuple_
 
 from services.orchestrator.adapters.journal.access import JournalAccess
-from services.orchestrator.adapters.journal.rows import wrong_token
+from services.orchestrator.adapters.journal.rows import read_token, token_of
 from services.orchestrator.adapters.journal.schema import usage_totals
 from services.orchestrator.ports.journal import Page, UsageLedger, UsageTotal
 
+_ORDER = (usage_totals.c.session_id, usage_totals.c.model, usage_totals.c.subject)
+
 
 class SqlUsage(JournalAccess, UsageLedger):
-    """Totals by session and model. A page token is both of the last total, and no session id has a slash."""
+    """Totals by session, model and subject. A page token is the three of the last total, as a JSON array."""
 
     async def add_usage(self, used: UsageTotal) -> None:
         await self._commit(lambda db: self._writes.add_usage(db, [used]))
 
     async def usage_totals(
-        self, *, tenant: str, session_id: str | None, model: str | None, limit: int, after: str
+        self,
+        *,
+        tenant: str,
+        limit: int,
+        after: str,
+        session_id: str | None = None,
+        model: str | None = None,
+        subject: str | None = None,
     ) -> Page[UsageTotal]:
-        table = usage_totals.c
-        found = select(usage_totals).where(table.tenant == tenant).order_by(table.session_id, table.model)
-        if session_id is not None:
-            found = found.where(table.session_id == session_id)
-        if model is not None:
-            found = found.where(table.model == model)
+        found = select(usage_totals).where(usage_totals.c.tenant == tenant).order_by(*_ORDER)
+        for column, wanted in zip(_ORDER, (session_id, model, subject), strict=True):
+            if wanted is not None:
+                found = found.where(column == wanted)
         if after:
-            last_session, separator, last_model = after.partition("/")
-            if not separator or "\0" in after:
-                raise wrong_token(after)
-            is_later = and_(table.session_id == last_session, table.model > last_model)
-            found = found.where(or_(table.session_id > last_session, is_later))
+            found = found.where(tuple_(*_ORDER) > tuple_(*read_token(after, len(_ORDER))))
         return await self._read(tenant, lambda db: _page(db, found, limit))
 
 
@@ -39,4 +42,4 @@ def _page(db: Connection, found: Select[tuple[object, ...]], limit: int) -> Page
     if len(totals) <= limit:
         return Page(totals)
     last = totals[limit - 1]
-    return Page(totals[:limit], f"{last.session_id}/{last.model}")
+    return Page(totals[:limit], token_of(last.session_id, last.model, last.subject))

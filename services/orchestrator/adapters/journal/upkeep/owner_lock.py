@@ -31,14 +31,15 @@ class OwnerLock:
         self._key = hashlib.sha256(owner.encode()).digest()[:8]
         self._stack = contextlib.ExitStack()
         self._session: Connection | None = None
-        self._held_s = time.monotonic()
+        self._refused_s: float | None = None  # since when another one has had the lock
         self._is_of_database = engine.dialect.name == "postgresql"
         take = self._take_file
         if self._is_of_database:
             take = self._take_session
         while not take():
-            self._check_patience()
+            self._refuse()
             time.sleep(0.1)
+        self._refused_s = None
 
     def hold(self) -> None:
         """Take the lock again if the connection that held it has ended.
@@ -47,19 +48,32 @@ class OwnerLock:
         """
         if not self._is_of_database:
             return
-        if self._answers() or self._take_session():
-            self._held_s = time.monotonic()
+        try:
+            is_held = self._answers() or self._take_session()
+        except DBAPIError:
+            self._refused_s = None  # nobody knows who has it
+            raise
+        if is_held:
+            self._refused_s = None
             return
-        self._check_patience()
+        self._refuse()
         raise Unavailable("the lock of this orchestrator's name is lost, and not yet taken again")
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether another one had the lock when it was last asked for."""
+        return self._refused_s is not None
 
     def release(self) -> None:
         """Let another process be this owner."""
         self._session = None
         self._stack.close()
 
-    def _check_patience(self) -> None:
-        if time.monotonic() - self._held_s > OWNER_TIMEOUT_S:
+    def _refuse(self) -> None:
+        now_s = time.monotonic()
+        if self._refused_s is None:
+            self._refused_s = now_s
+        if now_s - self._refused_s > OWNER_TIMEOUT_S:
             raise PreconditionFailed(
                 f"another orchestrator runs as {self._owner!r} with this journal: give this one a name of its own "
                 "(PAGANTIC_ORCHESTRATOR_INSTANCE_ID)"

@@ -31,7 +31,8 @@ log = get_logger(__name__)
 class Purger:
     """Purges executions, conversations and records of the audit that are older than their retention, once a minute.
 
-    After a failure it tries again soon, with half the batch. Without a retention, conversations stay.
+    Keys go when they expired or were revoked as long ago as the oldest record of the audit. After a failure it tries
+    again soon, with half the batch. Without a retention, conversations stay.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Purger:
         if self._audit_retention_s < math.inf:
             oldest_us = round((now_s - self._audit_retention_s) * 1_000_000)
             await self._repeat(lambda db: forget_old_audit_records(db, oldest_us, self._at_once))
+            await self._repeat(lambda db: forget_old_keys(db, oldest_us / 1_000_000, self._at_once))
 
     async def forget_session(self, key: SessionKey) -> int:
         """Delete the executions of a conversation that do not run; returns their number."""
@@ -157,6 +159,13 @@ def forget_old_audit_records(db: Connection, oldest_us: int, limit: int) -> int:
             is_old = and_(records.owner == owner, records.position <= old[-1])
             count += db.execute(delete(tables.audit_records).where(is_old)).rowcount
     return count
+
+
+def forget_old_keys(db: Connection, oldest_s: float, limit: int) -> int:
+    """Delete keys that expired or were revoked before a time; returns their number."""
+    keys = tables.api_keys.c
+    old = select(keys.key_id).where((keys.expires_at < oldest_s) | (keys.revoked_at < oldest_s)).limit(limit)
+    return db.execute(delete(tables.api_keys).where(keys.key_id.in_(old))).rowcount
 
 
 def _chain_owners(db: Connection) -> Iterator[str]:

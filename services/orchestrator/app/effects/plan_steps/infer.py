@@ -90,6 +90,7 @@ def request_of(attempt: StepAttempt) -> Request:
         tools=tools,
         retry=retry_of(step, request.retry),
         tenant=request.tenant,
+        subject=request.subject,
     )
     if attempt.plan.is_final(step):
         return replace(asked, rules=request.rules, semantic_intent=request.semantic_intent)
