@@ -16,7 +16,8 @@ PORTS: Final = {
 }
 MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
 REQUEST_TIMEOUT_S: Final = 120.0
-MAX_VERDICT_TOKENS: Final = 704  # of a model that judges an output; budgets reserve as many
+# A model that judges an output may write this many tokens. Budgets reserve the same number.
+MAX_VERDICT_TOKENS: Final = 704
 PRIVATE_UMASK: Final = 0o077  # files with what callers said are their user's alone
 
 

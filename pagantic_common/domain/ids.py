@@ -32,3 +32,9 @@ def check_tool_name(name: str) -> None:
     """Raise InvalidRequest for a name that a tool cannot have: models and their templates write it without quotes."""
     if _TOOL_NAME.fullmatch(name) is None:
         raise InvalidRequest(f"tool name {name[:80]!r} does not match [A-Za-z0-9_-]{{1,64}}")
+
+
+def require_printable(field: str, text: str, max_chars: int) -> None:
+    """Raise InvalidRequest, naming the field, for a text that is longer or has characters that cannot be printed."""
+    if len(text) > max_chars or not text.isprintable():
+        raise InvalidRequest(f"{field} must be at most {max_chars} printable characters")

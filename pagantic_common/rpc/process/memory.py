@@ -1,4 +1,4 @@
-"""How a process keeps its memory."""
+"""Keeps the memory of a process small, and its collection of cycles cheap."""
 
 from __future__ import annotations
 

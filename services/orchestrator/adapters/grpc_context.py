@@ -12,7 +12,7 @@ from pagantic.rerank.v1 import rerank_service_pb2, rerank_service_pb2_grpc
 from pagantic_common.codec.chunks import chunk_from_proto, chunk_to_proto
 from pagantic_common.codec.messages import message_from_proto
 from pagantic_common.domain.chunks import Chunk, lay_out
-from pagantic_common.domain.messages import Message, Role
+from pagantic_common.domain.messages import Message
 from pagantic_common.rpc.peer import Credentials, Peer, pass_on
 from services.orchestrator.convert.request import context_to_proto
 from services.orchestrator.core.model.retrieval import ContextPolicy
@@ -54,9 +54,9 @@ class GrpcContext:
             return BuiltContext(None)
         laid_out = tuple(chunk_from_proto(chunk) for chunk in reply.chunks)
         message = message_from_proto(reply.message)
-        if (message.role is Role.SYSTEM) is not policy.is_system:  # of a service that does not know roles yet
-            role = Role.SYSTEM if policy.is_system else Role.USER
-            message = Message(role, content=lay_out(laid_out, is_fenced=not policy.is_system))
+        # A context service of an earlier version does not know roles: its message is always the system's.
+        if message.role is not policy.role:
+            message = Message(policy.role, content=lay_out(laid_out, is_fenced=not policy.is_system))
         return BuiltContext(message, laid_out, reply.token_count)
 
     async def retrieve(self, query: str, policy: ContextPolicy) -> tuple[Chunk, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pagantic_common.domain.calls.principal import MAX_SUBJECT
 from pagantic_common.domain.errors import InvalidRequest
-from pagantic_common.domain.ids import require_id
+from pagantic_common.domain.ids import require_id, require_printable
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from services.orchestrator.app.paging import MAX_PAGE, page_limit
 from services.orchestrator.core.execution.events import Event
@@ -102,10 +102,8 @@ class History:
         self, *, tenant: str, session_id: str, model: str, subject: str, page_size: int, page_token: str
     ) -> Page[UsageTotal]:
         """Return what a tenant's executions used and cost: those of a session, a model and a subject, where given."""
-        if len(model) > MAX_MODEL_CHARS or not model.isprintable():
-            raise InvalidRequest(f"model must be at most {MAX_MODEL_CHARS} printable characters")
-        if len(subject) > MAX_SUBJECT or not subject.isprintable():
-            raise InvalidRequest(f"subject must be at most {MAX_SUBJECT} printable characters")
+        require_printable("model", model, MAX_MODEL_CHARS)
+        require_printable("subject", subject, MAX_SUBJECT)
         return await self._journal.usage_totals(
             tenant=tenant,
             session_id=_optional_id("session_id", session_id) or None,

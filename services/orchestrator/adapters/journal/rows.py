@@ -124,7 +124,7 @@ def wrong_token(token: str) -> InvalidRequest:
 
 
 def token_of(*names: str) -> str:
-    """Return the page token of a list that goes on after these names."""
+    """Return the page token of a list that continues after these names."""
     return json.dumps(names, ensure_ascii=False)
 
 

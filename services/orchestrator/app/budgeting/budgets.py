@@ -11,7 +11,7 @@ from typing import Any
 from pagantic_common.domain.calls.principal import MAX_SUBJECT
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, NotFound, Overloaded, PaganticError
-from pagantic_common.domain.ids import require_id
+from pagantic_common.domain.ids import require_id, require_printable
 from pagantic_common.telemetry.logging import get_logger
 from pagantic_common.telemetry.metrics import make_histogram
 from pagantic_common.telemetry.names import ORCHESTRATOR_BUDGET_CHECK_DURATION
@@ -59,7 +59,8 @@ class Budgets:
         self._store = store
         self._clock = clock
         self._holdings: dict[Account, _Holding] = {}
-        self._no_subjects_until_s: dict[str, float] = {}  # tenants none of whose subjects has a budget
+        # Until then, no subject of the tenant is known to have a budget.
+        self._no_subjects_until_s: dict[str, float] = {}
         self._tidying: asyncio.Task[None] | None = None
         self._asking: set[asyncio.Task[bool]] = set()
 
@@ -81,8 +82,7 @@ class Budgets:
     async def set(self, account: Account, period: Period, max_tokens: int | None, max_cost_usd: float | None) -> Budget:
         """Set an account's limits, None for none; without limits the budget is deleted. Raises InvalidRequest."""
         require_id("tenant", account.tenant)
-        if len(account.subject) > MAX_SUBJECT or not account.subject.isprintable():
-            raise InvalidRequest(f"subject must be at most {MAX_SUBJECT} printable characters")
+        require_printable("subject", account.subject, MAX_SUBJECT)
         max_micro_usd = None
         if max_cost_usd is not None:
             if not 0 <= max_cost_usd <= MAX_MICRO_USD / MICRO:
@@ -191,7 +191,7 @@ class Budgets:
             return True
 
     async def _may_have_one(self, account: Account) -> bool:
-        """Tell whether an account has a budget; that no subject of a tenant has one is asked once for all of them."""
+        """Tell whether an account has a budget. Where no subject of a tenant has one, they all share one question."""
         if account.subject:
             now_s = self._clock.monotonic_s()
             if now_s < self._no_subjects_until_s.get(account.tenant, 0.0):

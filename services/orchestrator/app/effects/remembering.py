@@ -27,7 +27,8 @@ MAX_COUNTED_BYTES = 1024 * 1024  # of a conversation, the newest; it is sent twi
 MAX_RECALLED_BYTES = 2 * MAX_COUNTED_BYTES  # a turn reads the newest part of a conversation, no more
 BYTES_PER_TOKEN = 16  # hardly any text has longer tokens, so what has more bytes than this cannot be kept
 UNKNOWN_WINDOW = 2048
-SUMMARY_MESSAGE_TOKENS = 64  # its heading, its fence, and what the template puts around it
+# A summary's heading, its fence and the template around it take at most this many tokens.
+SUMMARY_MESSAGE_TOKENS = 64
 
 
 @dataclass(frozen=True, slots=True)

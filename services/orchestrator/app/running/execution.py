@@ -65,7 +65,7 @@ class Execution:
         recorder: Its journal and its watchers.
         request: Its request; None until a resumed one is read from the journal.
         size_bytes: Bytes that its request counts with.
-        account: Whose work it counts as.
+        account: The account for which it counts.
         admission: Done once it is known whether it runs here: None when it does, else the record that has its id.
         ended: Set once the registry has forgotten it.
     """

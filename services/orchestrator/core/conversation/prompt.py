@@ -41,6 +41,7 @@ def assemble_messages(request: Request, prepared: Prepared, transcript: Sequence
 
 
 def _conversation(prepared: Prepared, given: Sequence[Message]) -> list[Message]:
+    """Return the history and a turn, with a summary inside the user message after it."""
     messages = [*prepared.history, *given]
     has_summary = len(prepared.history) > prepared.history_end - prepared.history_start
     if has_summary and [message.role for message in messages[:2]] == [Role.USER, Role.USER]:
@@ -110,8 +111,8 @@ def context_message(request: Request, retrieved: Message | None, tools: Sequence
     They come without retrieved context too. Returns None for an empty message.
     """
     role = Role.USER
-    if request.context is not None and request.context.is_system:
-        role = Role.SYSTEM
+    if request.context is not None:
+        role = request.context.role
     parts: list[str] = []
     if retrieved is not None:
         parts.append(retrieved.content)
@@ -140,9 +141,10 @@ def _tool_line(tool: ToolDefinition) -> str:
 def with_prepared(request: Request, prepared: Prepared) -> Request:
     """Return the request of a plan's steps: its prompt is assembled, and it contains the stored conversation."""
     first, *others = request.messages
-    messages = _conversation(prepared, request.messages)
     if first.role is Role.SYSTEM:
         messages = [first, *_conversation(prepared, others)]
+    else:
+        messages = _conversation(prepared, request.messages)
     prompt = SystemPrompt(text=prepared.system_prompt, is_assembled=True)
     return replace(request, prompt=prompt, messages=tuple(messages))
 

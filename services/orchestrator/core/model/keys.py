@@ -8,14 +8,14 @@ from pagantic_common.domain.calls.principal import DEFAULT_TENANT, Principal, Pr
 
 
 class Account(NamedTuple):
-    """Whose work is counted and paid: a tenant's, or that of one of its callers by its name."""
+    """A tenant, or one of its callers by name; its work is counted and charged."""
 
     tenant: str
     subject: str = ""
 
     @property
     def payers(self) -> tuple[Account, ...]:
-        """The accounts that pay for its work: its own and its tenant's."""
+        """The accounts to which its work is charged: itself and its tenant."""
         if self.subject:
             return self, Account(self.tenant)
         return (self,)
@@ -30,7 +30,7 @@ DEFAULT_ACCOUNT = Account(DEFAULT_TENANT)
 
 
 def account_of(caller: Principal) -> Account:
-    """Return whose work a caller's is; without identity it is the tenant's alone."""
+    """Return the account to which a caller's work is charged; without identity it is the tenant's."""
     if caller.kind is PrincipalKind.LOCAL:
         return Account(caller.tenant)
     return Account(caller.tenant, caller.subject)

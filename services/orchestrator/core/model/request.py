@@ -137,7 +137,7 @@ class Request:
 
     @property
     def account(self) -> Account:
-        """Whose work it is."""
+        """The account to which its work is charged."""
         return Account(self.tenant, self.subject)
 
     @property

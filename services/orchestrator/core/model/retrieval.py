@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from pagantic_common.domain.messages import Role
+
 
 class Retriever(StrEnum):
     """A way to find chunks. The values are stored in journals: do not change them."""
@@ -32,3 +34,10 @@ class ContextPolicy:
     includes_schema: bool = False
     is_required: bool = False
     is_system: bool = False
+
+    @property
+    def role(self) -> Role:
+        """The role in which the model reads the context."""
+        if self.is_system:
+            return Role.SYSTEM
+        return Role.USER

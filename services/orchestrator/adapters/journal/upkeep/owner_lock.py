@@ -14,9 +14,8 @@ from sqlalchemy.exc import DBAPIError
 
 from pagantic_common.domain.errors import InvalidRequest, PreconditionFailed, Unavailable
 
-OWNER_TIMEOUT_S = (
-    15.0  # how long a process waits for its predecessor of the same name, or its own lost connection, to end
-)
+# A process waits so long until its predecessor of the same name, or its own lost connection, has ended.
+OWNER_TIMEOUT_S = 15.0
 
 
 class OwnerLock:
@@ -31,7 +30,7 @@ class OwnerLock:
         self._key = hashlib.sha256(owner.encode()).digest()[:8]
         self._stack = contextlib.ExitStack()
         self._session: Connection | None = None
-        self._refused_s: float | None = None  # since when another one has had the lock
+        self._refused_s: float | None = None  # the first refusal came then; None unless another one has the lock
         self._is_of_database = engine.dialect.name == "postgresql"
         take = self._take_file
         if self._is_of_database:
