@@ -13,7 +13,6 @@ import contextlib
 import math
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import aclosing
 from typing import Any, TypeVar
 
 import grpc
@@ -21,10 +20,11 @@ import grpc
 from pagantic_common.domain.calls.breaker import Breaker
 from pagantic_common.domain.calls.principal import Principal
 from pagantic_common.domain.errors import Cancelled, DeadlineExceeded, PaganticError
-from pagantic_common.rpc.call import call_stream, call_unary
+from pagantic_common.rpc.call import call_unary, outgoing_metadata, remaining_timeout_s
 from pagantic_common.rpc.channel import MAX_RECONNECT_S
 from pagantic_common.rpc.service_config import MAX_ATTEMPTS, is_retried
-from pagantic_common.rpc.status import UNREACHABLE_RETRY_AFTER_S, Unreachable
+from pagantic_common.rpc.status import UNREACHABLE_RETRY_AFTER_S, Unreachable, restore_error
+from pagantic_common.rpc.waiting_line import Place
 from pagantic_common.telemetry.logging import get_logger
 from pagantic_common.telemetry.metrics import make_counter
 from pagantic_common.telemetry.names import RPC_REFUSED_CALLS
@@ -97,36 +97,44 @@ class Peer:
                 return response
 
     async def call_stream(
-        self, method: grpc.aio.UnaryStreamMultiCallable[Any, ResponseT], request: Any, timeout_s: float | None = None
+        self,
+        method: grpc.aio.UnaryStreamMultiCallable[Any, ResponseT],
+        request: Any,
+        timeout_s: float | None = None,
+        *,
+        place: Place | None = None,
     ) -> AsyncGenerator[ResponseT, None]:
-        """Make a streaming call as `rpc.call.call_stream` does; its first message counts as the answer."""
-        first, others = await self._open_stream(method, request, timeout_s)
-        async with aclosing(others):
-            for response in first:
-                yield response
-            async for response in others:
-                yield response
+        """Make a streaming call as `rpc.call.call_stream` does; its first message counts as the answer.
 
-    async def _open_stream(
-        self, method: grpc.aio.UnaryStreamMultiCallable[Any, ResponseT], request: Any, timeout_s: float | None
-    ) -> tuple[list[ResponseT], AsyncGenerator[ResponseT, None]]:
-        """Return the first message of a stream, which may have none, and the rest of the stream."""
+        A call with a `place` in a line waits there while the service has no room for it.
+        """
         patience = self._patience_for(method)
+        is_answered = False
         while True:
             await self._admit(patience)
-            credentials = self._current_credentials()
-            responses = call_stream(self.name, method, request, timeout_s, credentials=credentials)
+            timeout = remaining_timeout_s(self.name, timeout_s)
+            call = method(request, timeout=timeout, metadata=outgoing_metadata(self._current_credentials()))
             try:
-                first = [await anext(responses)]
-            except StopAsyncIteration:
-                first = []
-            except PaganticError as error:
-                self._note(error)
-                if not patience.allows_another(error):
-                    raise
-                continue
-            self._note(None)
-            return first, responses
+                async for response in call:
+                    if not is_answered:
+                        is_answered = True
+                        self._note(None)
+                    yield response
+            except grpc.aio.AioRpcError as failed:
+                error = restore_error(self.name, failed)
+                if is_answered or not await self._may_repeat(error, patience, place):
+                    raise error from None
+            else:
+                return
+            finally:
+                call.cancel()
+
+    async def _may_repeat(self, error: PaganticError, patience: _Patience, place: Place | None) -> bool:
+        """Tell whether a call that nothing answered is made again, after its wait where it waits in a line."""
+        self._note(error)
+        if place is not None and place.is_refusal(error):
+            return await place.wait_again()
+        return patience.allows_another(error)
 
     def _current_credentials(self) -> str:
         return self._credentials(self.name, current_principal())

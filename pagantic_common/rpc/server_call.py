@@ -79,8 +79,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         async def unary(request: Any, context: Context) -> Any:
             end = _End(method)
             try:
-                async with self._call_scope(method, request, context) as admitted:
-                    reply = await admitted.wait(lambda: behavior(request, context))
+                async with self._call_scope(method, request, context) as admitted, admitted.until_refused():
+                    reply = await behavior(request, context)
             except grpc.aio.AbortError:
                 raise
             except (asyncio.CancelledError, Exception) as error:  # noqa: BLE001 - the edge of the process
@@ -104,7 +104,11 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                     self._call_scope(method, request, context) as admitted,
                     aclosing(behavior(request, context)) as responses,
                 ):
-                    while (response := await admitted.wait(lambda: anext(responses, None))) is not None:
+                    while True:
+                        async with admitted.until_refused():
+                            response = await anext(responses, None)
+                        if response is None:
+                            break
                         yield response
             except grpc.aio.AbortError:
                 raise

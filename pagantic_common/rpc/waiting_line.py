@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
+
+from pagantic_common.domain.errors import ErrorCode, Overloaded, PaganticError
 
 PROBE_S = 0.2
 
@@ -57,3 +60,42 @@ class WaitingLine:
         self.call_ended()
         if self._line:
             self._probe_later()
+
+
+class Place:
+    """The place of one call in a line, where it waits while the service has no room for it.
+
+    Args:
+        refusal: The code with which the service says so.
+        patience_s: Longest time of all its waits together.
+    """
+
+    def __init__(self, line: WaitingLine, refusal: ErrorCode, patience_s: float) -> None:
+        self._line = line
+        self._refusal = refusal
+        self._end_s = time.monotonic() + patience_s
+        self._ticket = line.take_ticket()
+        self._is_let_through = False
+
+    async def wait(self) -> bool:
+        """Wait behind those that wait already; False when the turn did not come in time."""
+        if self._line:
+            return await self.wait_again()
+        self._is_let_through = True
+        return True
+
+    def is_refusal(self, error: PaganticError) -> bool:
+        """Whether an error says that there is no room."""
+        return isinstance(error, Overloaded) and error.code is self._refusal
+
+    async def wait_again(self) -> bool:
+        """Wait for a turn, also when nobody else does; False when it did not come in time."""
+        self._is_let_through = False
+        self._is_let_through = await self._line.wait(self._ticket, self._end_s - time.monotonic())
+        self._ticket = self._line.take_ticket()
+        return self._is_let_through
+
+    def leave(self) -> None:
+        """Let the next through where the call has made room: it was let through, and not refused."""
+        if self._is_let_through:
+            self._line.call_ended()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from pagantic_common.domain.calls.principal import LOCAL, Principal, Scope
 from pagantic_common.domain.errors import ErrorCode, PaganticError, PermissionDenied, Unauthenticated
@@ -16,8 +16,6 @@ from pagantic_common.telemetry.names import AUTHORIZATION_KEY
 from pagantic_common.telemetry.scope import work_scope
 
 RECHECK_S = 2.0  # how often the credentials of a running call are checked again
-
-ResultT = TypeVar("ResultT")
 
 log = get_logger(__name__)
 
@@ -98,18 +96,22 @@ class Admitted:
         self._refusal: Unauthenticated | None = None
         self._limit: asyncio.Timeout | None = None
 
-    async def wait(self, begin: Callable[[], Awaitable[ResultT]]) -> ResultT:
-        """Begin work and wait for it; raises the refusal, and cancels the work, once the credentials are refused.
+    def until_refused(self) -> AbstractAsyncContextManager[None]:
+        """Cancel the work inside once the credentials are refused, and raise the refusal, also before it begins.
 
         The response of a stream is not sent inside: a send that gRPC sees cancelled leaves the caller without a status.
         """
         if not self._is_watched:
-            return await begin()
+            return nullcontext()
+        return self._until_refused()
+
+    @asynccontextmanager
+    async def _until_refused(self) -> AsyncIterator[None]:
         if self._refusal is not None:
             raise self._refusal
         try:
             async with asyncio.timeout(None) as self._limit:
-                return await begin()
+                yield
         except TimeoutError:
             if self._refusal is None:
                 raise

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 import grpc
@@ -21,7 +20,7 @@ from pagantic_common.domain.errors import ErrorCode, Internal, Overloaded
 from pagantic_common.domain.messages import Message, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.rpc.peer import Credentials, Peer, pass_on
-from pagantic_common.rpc.waiting_line import WaitingLine
+from pagantic_common.rpc.waiting_line import Place, WaitingLine
 from pagantic_common.telemetry.scope import current_principal
 from services.orchestrator.convert.inference import finish_reason_from_proto, logprob_from_proto, reasoning_to_proto
 from services.orchestrator.core.execution.commands import Infer, Sample
@@ -83,31 +82,6 @@ class _Answer:
         )
 
 
-class _Call:
-    """One call of Infer; `refusal` is set once the service had no room for it."""
-
-    def __init__(self, stream: AsyncGenerator[inference_service_pb2.InferResponse, None], line: WaitingLine) -> None:
-        self._stream = stream
-        self._line = line
-        self.refusal: Overloaded | None = None
-
-    async def responses(self) -> AsyncGenerator[inference_service_pb2.InferResponse, None]:
-        """Yield the responses, none where the call is refused. Any other end of it makes room for the next in line."""
-        is_answered = False
-        try:
-            async with aclosing(self._stream) as responses:
-                async for response in responses:
-                    is_answered = True
-                    yield response
-        except Overloaded as error:
-            if is_answered or error.code is not ErrorCode.INFERENCE_OVERLOADED:
-                raise
-            self.refusal = error
-        finally:
-            if self.refusal is None:
-                self._line.call_ended()
-
-
 def _no_room(waiting: int) -> Overloaded:
     return Overloaded(
         f"{waiting} inferences wait for room in the inference service: send the request again later",
@@ -153,7 +127,7 @@ class GrpcInference:
     async def infer(self, command: Infer, hints: Hints) -> AsyncGenerator[InferenceDelta | InferenceOutput, None]:
         """Stream the model's text, then the whole output."""
         answer = _Answer()
-        async with aclosing(self._infer(_request(command, hints))) as responses:
+        async with self._responses(_request(command, hints)) as responses:
             async for response in responses:
                 match response.WhichOneof("event"):
                     case "started":
@@ -168,26 +142,21 @@ class GrpcInference:
                         return
         raise Internal("the inference stream ended early", code=ErrorCode.INFERENCE_MALFORMED_RESPONSE)
 
-    async def _infer(
+    @asynccontextmanager
+    async def _responses(
         self, request: inference_service_pb2.InferRequest
-    ) -> AsyncGenerator[inference_service_pb2.InferResponse, None]:
-        """Call Infer; a call that finds no room waits in line for it, and is made again, within the patience."""
-        end_s = time.monotonic() + self._busy_patience_s
+    ) -> AsyncIterator[AsyncIterator[inference_service_pb2.InferResponse]]:
+        """Call Infer; a call that finds no room waits in line for it, within the patience."""
         line = self._line_of(request.model)
-        ticket = line.take_ticket()
-        refusal = _no_room(len(line))
-        is_let_through = not line or await line.wait(ticket, end_s - time.monotonic())
-        while is_let_through:
-            call = _Call(self._peer.call_stream(self._stub.Infer, request), line)
-            async with aclosing(call.responses()) as responses:
-                async for response in responses:
-                    yield response
-            if call.refusal is None:
-                return
-            refusal = call.refusal
-            is_let_through = await line.wait(ticket, end_s - time.monotonic())
-            ticket = line.take_ticket()
-        raise refusal
+        place = Place(line, ErrorCode.INFERENCE_OVERLOADED, self._busy_patience_s)
+        waiting = len(line)
+        if not await place.wait():
+            raise _no_room(waiting)
+        try:
+            async with aclosing(self._peer.call_stream(self._stub.Infer, request, place=place)) as responses:
+                yield responses
+        finally:
+            place.leave()
 
     def _line_of(self, model: str) -> WaitingLine:
         """Return the line of a model and tenant: one that has no room holds up no other."""
@@ -200,7 +169,7 @@ class GrpcInference:
         answers: dict[int, _Answer] = {}
         first = _Answer()
         request = _sample_request(command, hints)
-        async with aclosing(self._infer(request)) as responses:
+        async with self._responses(request) as responses:
             async for response in responses:
                 match response.WhichOneof("event"):
                     case "started":

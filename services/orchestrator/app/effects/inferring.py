@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 
 from pagantic_common.domain.errors import ErrorCode, Failure, PaganticError, Unavailable
@@ -15,44 +16,54 @@ from services.orchestrator.core.execution.commands import Infer, Sample
 from services.orchestrator.core.execution.events import InferencePurpose
 from services.orchestrator.core.execution.inputs import Inferred
 from services.orchestrator.core.execution.run import Run
-from services.orchestrator.core.model.request import Hints, Request
+from services.orchestrator.core.model.request import Request
 from services.orchestrator.core.model.response import FinishReason, InferenceDelta, InferenceOutput
 
 
-async def infer(run: Run, command: Infer, scope: RunScope) -> Inferred:
-    """Wait as long as the retry policy says, then ask the model for the answer."""
-    wait_s = run.request.retry.wait_s(command.retry, random.random())  # noqa: S311 - no secret
-    if wait_s > 0:
-        await scope.clock.sleep(wait_s)
-    return Inferred(await ask_model(run.request, command, run.request.hints, scope))
-
-
-async def ask_model(
-    request: Request,
-    command: Infer,
-    hints: Hints,
-    scope: RunScope,
-    purpose: InferencePurpose = InferencePurpose.ANSWER,
-) -> InferenceOutput:
-    """Ask the model under these hints, and stream its text where the command says so.
+async def infer(
+    run: Run, command: Infer, scope: RunScope, purpose: InferencePurpose = InferencePurpose.ANSWER
+) -> Inferred:
+    """Wait as long as the retry policy says, then ask the model, and stream its text where the command says so.
 
     An inference that is lost on the way is made once more, for it changes nothing; an event discards what it has said.
     The usage of the output includes that of the lost one.
     """
-    try:
-        output = await _ask_once(request, command, hints, scope, purpose)
-    except PaganticError as error:
-        if not _may_restart(scope, error):
-            raise
-        lost = scope.inference.give_up()
-        if lost.content or lost.reasoning:
-            discarded = events.AttemptDiscarded(scope.recorder.attempt, str(error))
-            await scope.recorder.emit(discarded, caused_by=scope.cause)
-        output = await _ask_once(request, command, hints, scope, purpose)
-    return scope.inference.charge(output)
+    request, inference = run.request, scope.inference
+    wait_s = request.retry.wait_s(command.retry, random.random())  # noqa: S311 - no secret
+    if wait_s > 0:
+        await scope.clock.sleep(wait_s)
+    output = InferenceOutput("", FinishReason.ERROR)
+
+    def end(failure: Failure | None) -> events.InferenceEnd:
+        ended = inference.said or output
+        if failure is None and ended.finish_reason is FinishReason.ERROR:
+            ended = replace(ended, finish_reason=FinishReason.CANCELLED)
+        return end_of(ended)
+
+    for may_restart in (True, False):
+        inference.give_up()  # one that a timeout stopped
+        try:
+            async with (
+                told(request, command, scope, end, purpose) as name,
+                aclosing(scope.services.inference.infer(command, request.hints)) as pieces,
+            ):
+                async for piece in pieces:
+                    if isinstance(piece, InferenceOutput):
+                        output = piece
+                        inference.said = None
+                    else:
+                        await _take(piece, command, scope, name)
+        except PaganticError as error:
+            if not (may_restart and _is_lost(scope, error)):
+                raise
+            await _discard(scope, error)
+        else:
+            scope.cause = name
+            break
+    return Inferred(inference.charge(output))
 
 
-def _may_restart(scope: RunScope, error: PaganticError) -> bool:
+def _is_lost(scope: RunScope, error: PaganticError) -> bool:
     """Tell whether an inference that had begun was lost; one that has said something, only with its service."""
     said = scope.inference.said
     if said is None:
@@ -63,42 +74,12 @@ def _may_restart(scope: RunScope, error: PaganticError) -> bool:
     return has_failed and not said.content and not said.reasoning
 
 
-async def _ask_once(
-    request: Request, command: Infer, hints: Hints, scope: RunScope, purpose: InferencePurpose
-) -> InferenceOutput:
-    temperature = hints.temperature if command.temperature is None else command.temperature
-    name = await tell_start(request, command, scope, temperature, tool_count=len(command.tools), purpose=purpose)
-    started_s = scope.clock.monotonic_s()
-    inference = scope.inference
-    inference.give_up()  # one that a timeout stopped
-    failure: Failure | None = None
-    output = InferenceOutput("", FinishReason.ERROR)
-    try:
-        with work_scope(correlation=scope.correlation(request, name)):
-            output = await _collect(command, hints, scope, name)
-    except PaganticError as error:
-        failure = failure_from(error)
-        raise
-    finally:
-        ended = inference.said or output
-        if failure is None and ended.finish_reason is FinishReason.ERROR:
-            ended = replace(ended, finish_reason=FinishReason.CANCELLED)
-        await tell_end(name, end_of(ended), started_s, failure, scope)
-    scope.cause = name
-    return output
-
-
-async def _collect(command: Infer, hints: Hints, scope: RunScope, name: str) -> InferenceOutput:
-    """Take what an inference says, and return its whole output."""
-    output = InferenceOutput("", FinishReason.ERROR)
-    async with aclosing(scope.services.inference.infer(command, hints)) as pieces:
-        async for piece in pieces:
-            if isinstance(piece, InferenceOutput):
-                output = piece
-                scope.inference.said = None
-            else:
-                await _take(piece, command, scope, name)
-    return output
+async def _discard(scope: RunScope, error: PaganticError) -> None:
+    """Give a lost inference up, and tell the callers to discard what it has said."""
+    lost = scope.inference.give_up()
+    if lost.content or lost.reasoning:
+        discarded = events.AttemptDiscarded(scope.recorder.attempt, str(error))
+        await scope.recorder.emit(discarded, caused_by=scope.cause)
 
 
 async def _take(delta: InferenceDelta, command: Infer, scope: RunScope, name: str) -> None:
@@ -116,37 +97,44 @@ async def _take(delta: InferenceDelta, command: Infer, scope: RunScope, name: st
         await scope.recorder.emit(events.ContentDelta(delta.content), caused_by=name)
 
 
-async def tell_start(
+@asynccontextmanager
+async def told(
     request: Request,
     command: Infer | Sample,
     scope: RunScope,
-    temperature: float | None,
-    *,
-    tool_count: int = 0,
+    end: Callable[[Failure | None], events.InferenceEnd],
     purpose: InferencePurpose = InferencePurpose.ANSWER,
-) -> str:
-    """Emit that an inference begins, and return its name."""
+) -> AsyncIterator[str]:
+    """Emit that an inference begins, and that it ended, however it did; what happens within is its work.
+
+    Yields its name. `end` returns what its end tells, for the failure that ended it.
+    """
+    name = scope.next_inference()
+    await scope.recorder.emit(_start_of(request, command, purpose), caused_by=scope.cause)
+    started_s = scope.clock.monotonic_s()
+    failure: Failure | None = None
+    try:
+        with work_scope(correlation=scope.correlation(request, name)):
+            yield name
+    except PaganticError as error:
+        failure = failure_from(error)
+        raise
+    finally:
+        took_s = scope.clock.monotonic_s() - started_s
+        scope.recorder.set_last_step(name, failure)
+        await scope.recorder.emit(end(failure), duration_s=took_s, failure=failure, caused_by=scope.cause)
+
+
+def _start_of(request: Request, command: Infer | Sample, purpose: InferencePurpose) -> events.InferenceStart:
     contract, is_constrained = request.output, bool(command.engine_text)
-    start = events.InferenceStart(
+    return events.InferenceStart(
         message_count=len(command.messages),
-        tool_defs_count=tool_count,
+        tool_defs_count=len(command.tools) if isinstance(command, Infer) else 0,
         schema_present=is_constrained and bool(contract.schema_json),
         grammar_present=is_constrained and bool(contract.grammar or contract.grammar_name),
-        temperature=temperature,
+        temperature=request.hints.temperature if command.temperature is None else command.temperature,
         purpose=purpose,
     )
-    name = scope.next_inference()
-    await scope.recorder.emit(start, caused_by=scope.cause)
-    return name
-
-
-async def tell_end(
-    name: str, end: events.InferenceEnd, started_s: float, failure: Failure | None, scope: RunScope
-) -> None:
-    """Emit that an inference ended."""
-    took_s = scope.clock.monotonic_s() - started_s
-    scope.recorder.set_last_step(name, failure)
-    await scope.recorder.emit(end, duration_s=took_s, failure=failure, caused_by=scope.cause)
 
 
 def end_of(output: InferenceOutput) -> events.InferenceEnd:

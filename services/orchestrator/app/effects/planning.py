@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from pagantic_common.domain.errors import InvalidRequest, PaganticError, Unavailable
 from pagantic_common.domain.messages import ToolChoice, ToolDefinition
-from services.orchestrator.app.effects.inferring import ask_model
+from services.orchestrator.app.effects.inferring import infer
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.app.services import Services
 from services.orchestrator.core.execution.commands import Infer, MakePlan
@@ -27,7 +27,7 @@ async def make_plan(run: Run, _command: MakePlan, scope: RunScope) -> Planned:
     if scope.services.planner is Planner.STATIC:
         return Planned(made_at(static_plan(run.request), scope.clock.now()))
     asking, asked = await planner_command(scope.services, run.request, run.bounds)
-    output = await ask_model(asked, asking, asked.hints, scope, InferencePurpose.PLAN)
+    output = (await infer(replace(run, request=asked), asking, scope, InferencePurpose.PLAN)).output
     try:
         plan = plan_of(run.request, asked, output)
     except PaganticError:

@@ -39,7 +39,7 @@ async def prepare(run: Run, _command: Prepare, scope: RunScope) -> Prepared:
         prepared = replace(prepared, tools=await plan_tools(request, tools_of(run.plan), scope))
     else:
         prepared = await _prepare_turn(request, prepared, history, scope)
-    return await Memory(scope).recall(request, prepared, history, first)
+    return await Memory(run, scope).recall(prepared, history, first)
 
 
 async def _prepare_turn(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pagantic_common.domain.errors import ErrorCategory, ErrorCode, PaganticError
 from pagantic_common.domain.messages import Message, ToolChoice, ToolDefinition
 from pagantic_common.telemetry.logging import get_logger
-from services.orchestrator.app.effects.inferring import ask_model
+from services.orchestrator.app.effects.inferring import infer
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.app.failures import failure_from
 from services.orchestrator.core.conversation import memory
@@ -16,8 +16,9 @@ from services.orchestrator.core.conversation.memory import Eviction, Summary
 from services.orchestrator.core.conversation.prompt import assemble_messages
 from services.orchestrator.core.execution.commands import Infer
 from services.orchestrator.core.execution.events import InferencePurpose
+from services.orchestrator.core.execution.run import Run
 from services.orchestrator.core.model.prepared import Prepared
-from services.orchestrator.core.model.request import Request, side_hints
+from services.orchestrator.core.model.request import side_hints
 from services.orchestrator.core.model.response_warning import ResponseWarning
 from services.orchestrator.ports.services import TokenCount
 
@@ -64,25 +65,25 @@ class _Past:
 class Memory:
     """The memory of one run."""
 
-    def __init__(self, scope: RunScope) -> None:
+    def __init__(self, run: Run, scope: RunScope) -> None:
+        self._run = run
+        self._request = run.request
         self._scope = scope
         self._inference = scope.services.inference
         self._summaries = scope.services.summaries
         self._policy = scope.services.memory
         self._summarizes = self._policy.eviction is Eviction.SUMMARIZE
 
-    async def recall(
-        self, request: Request, prepared: Prepared, history: tuple[Message, ...], first: int = 0
-    ) -> Prepared:
+    async def recall(self, prepared: Prepared, history: tuple[Message, ...], first: int = 0) -> Prepared:
         """Return what was prepared with as much of the history as the model is to see.
 
         `first` is the position of the history's beginning in the stored conversation.
         """
         if not history or self._policy.eviction is Eviction.NONE:
             return replace(prepared, history=history, history_start=first, history_end=first + len(history))
-        past = await self._past(request, history, first)
-        start = await self._start(request, prepared, past)
-        prepared, summary = await self._evict(request, prepared, past, start)
+        past = await self._past(history, first)
+        start = await self._start(prepared, past)
+        prepared, summary = await self._evict(prepared, past, start)
         prepared = replace(
             prepared,
             history=memory.remembered(summary, past.history[start:]),
@@ -93,13 +94,13 @@ class Memory:
             return prepared
         return _with_warning(prepared, is_summarized=summary is not None)
 
-    async def _past(self, request: Request, history: tuple[Message, ...], first: int) -> _Past:
-        cuts = memory.cuts_of(history, request.messages)
+    async def _past(self, history: tuple[Message, ...], first: int) -> _Past:
+        cuts = memory.cuts_of(history, self._request.messages)
         if first and len(cuts) > 1:  # the part that was read may begin in the middle of a turn
             history, first = history[cuts[1] :], first + cuts[1]
-            cuts = memory.cuts_of(history, request.messages)
+            cuts = memory.cuts_of(history, self._request.messages)
         last_start, summary = 0, None
-        last = await self._summaries.get_summary(request.session_key)
+        last = await self._summaries.get_summary(self._request.session_key)
         if last is not None:
             last_start = max(0, last.message_count - first)
             if self._summarizes and last.text:
@@ -111,14 +112,12 @@ class Memory:
             cuts = memory.cuts_from(cuts, memory.cut_for(cuts, [1] * len(history), most, last_start))
         return replace(past, cuts=cuts)
 
-    async def _evict(
-        self, request: Request, prepared: Prepared, past: _Past, start: int
-    ) -> tuple[Prepared, Summary | None]:
+    async def _evict(self, prepared: Prepared, past: _Past, start: int) -> tuple[Prepared, Summary | None]:
         """Keep where the history begins now, with a summary of what went where the policy says so."""
-        key, position = request.session_key, past.first + start
+        key, position = self._request.session_key, past.first + start
         if self._summarizes and start > past.covered:
             gone = past.history[past.covered : start]
-            text, prepared = await self._summarize(request, prepared, gone, past.summary)
+            text, prepared = await self._summarize(prepared, gone, past.summary)
             if not text:
                 return prepared, past.summary
             summary = Summary(text, position)
@@ -128,52 +127,52 @@ class Memory:
             await self._summaries.put_summary(key, Summary("", position))
         return prepared, past.summary
 
-    async def _start(self, request: Request, prepared: Prepared, past: _Past) -> int:
+    async def _start(self, prepared: Prepared, past: _Past) -> int:
         """Return where the history begins by tokens; they are counted only where its bytes do not settle it."""
         sizes = [memory.byte_count(message) for message in past.history]
-        if self._fits_by_bytes(request, prepared, past, sizes):
+        if self._fits_by_bytes(prepared, past, sizes):
             return past.cuts[0]
-        most, model = self._policy.max_tokens, request.hints.model
+        most, model = self._policy.max_tokens, self._request.hints.model
         window = self._inference.context_window(model)
         nearest = min([MAX_COUNTED_BYTES, *(BYTES_PER_TOKEN * limit for limit in (most, window) if limit)])
         cuts = memory.cuts_from(past.cuts, memory.cut_by_size(past.cuts, sizes, nearest))
         start = cuts[0]
-        messages = self._prompt(request, prepared, past.history[start:], past.summary)
+        messages = self._prompt(prepared, past.history[start:], past.summary)
         count = await self._count(messages, prepared.tools, past.history[start:], model)
         sizes[start:] = count.texts
         window, said = count.context_window, sum(count.texts)
         others = count.chat - said  # all else in the prompt, and what the template puts around the messages
         limits = [most] if most else []
         if window:
-            limits.append(window - others - self._reserved(request, start, past, window))
+            limits.append(window - others - self._reserved(start, past, window))
         if not limits or said <= min(limits):
             return start
         if window:
-            limits.append(window - others - self._reserved(request, len(past.history), past, window))
+            limits.append(window - others - self._reserved(len(past.history), past, window))
         return memory.cut_for(cuts, sizes, max(0, min(limits)), past.last_start)
 
-    def _fits_by_bytes(self, request: Request, prepared: Prepared, past: _Past, sizes: Sequence[int]) -> bool:
+    def _fits_by_bytes(self, prepared: Prepared, past: _Past, sizes: Sequence[int]) -> bool:
         """Tell whether all that may be kept fits, from its bytes alone."""
         start, most = past.cuts[0], self._policy.max_tokens
-        window = self._inference.context_window(request.hints.model)
+        window = self._inference.context_window(self._request.hints.model)
         if not window or (most and sum(sizes[start:]) > most):
             return False
-        messages = self._prompt(request, prepared, past.history[start:], past.summary)
-        used = memory.most_tokens(messages, prepared.tools) + self._reserved(request, start, past, window)
+        messages = self._prompt(prepared, past.history[start:], past.summary)
+        used = memory.most_tokens(messages, prepared.tools) + self._reserved(start, past, window)
         return used <= window
 
-    def _reserved(self, request: Request, start: int, past: _Past, window: int) -> int:
+    def _reserved(self, start: int, past: _Past, window: int) -> int:
         """Return the tokens kept free for the answer, and for the summary that a history from `start` needs."""
-        free = memory.output_tokens(request.hints.max_tokens, window)
+        free = memory.output_tokens(self._request.hints.max_tokens, window)
         if self._summarizes and start > past.covered:
             return free + memory.summary_tokens(window) + SUMMARY_MESSAGE_TOKENS
         return free
 
     async def _summarize(
-        self, request: Request, prepared: Prepared, gone: Sequence[Message], summary: Summary | None
+        self, prepared: Prepared, gone: Sequence[Message], summary: Summary | None
     ) -> tuple[str, Prepared]:
         """Have the model sum up what goes, and count what that costs; the text is empty when it could not."""
-        model = request.hints.model
+        model = self._request.hints.model
         window = self._inference.context_window(model)
         most = memory.summary_tokens(window)
         room = memory.summary_room(window or UNKNOWN_WINDOW)
@@ -186,14 +185,15 @@ class Memory:
             tools=(),
             tool_choice=ToolChoice(),
             engine_text="",
-            seed=request.hints.seed,
+            seed=self._request.hints.seed,
             is_streamed=False,
         )
         reason = "the model said nothing"
         text = ""
         try:
-            hints = replace(side_hints(request.hints), max_tokens=most, temperature=0.0)
-            output = await ask_model(request, command, hints, self._scope, InferencePurpose.SUMMARY)
+            hints = replace(side_hints(self._request.hints), max_tokens=most, temperature=0.0)
+            asking = replace(self._run, request=replace(self._request, hints=hints))
+            output = (await infer(asking, command, self._scope, InferencePurpose.SUMMARY)).output
             text = output.content.strip()
             prepared = replace(prepared, usage=prepared.usage + output.usage)
         except PaganticError as error:
@@ -205,10 +205,8 @@ class Memory:
             log.warning("what left a conversation's memory was not summarized", reason=reason)
         return text, prepared
 
-    def _prompt(
-        self, request: Request, prepared: Prepared, kept: Sequence[Message], summary: Summary | None
-    ) -> tuple[Message, ...]:
-        return assemble_messages(request, replace(prepared, history=memory.remembered(summary, kept)), ())
+    def _prompt(self, prepared: Prepared, kept: Sequence[Message], summary: Summary | None) -> tuple[Message, ...]:
+        return assemble_messages(self._request, replace(prepared, history=memory.remembered(summary, kept)), ())
 
     async def _count(
         self, messages: Sequence[Message], tools: Sequence[ToolDefinition], kept: Sequence[Message], model: str

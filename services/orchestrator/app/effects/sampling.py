@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
 
-from pagantic_common.domain.errors import ErrorCategory, PaganticError, Unavailable
+from pagantic_common.domain.errors import ErrorCategory, Failure, PaganticError, Unavailable
 from pagantic_common.domain.usage import TokenUsage
-from pagantic_common.telemetry.scope import work_scope
 from services.orchestrator.app.effects.enforcing import enforced
-from services.orchestrator.app.effects.inferring import tell_end, tell_start
+from services.orchestrator.app.effects.inferring import end_of, told
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.app.failures import failure_from
 from services.orchestrator.core.execution import events
@@ -27,11 +27,9 @@ from services.orchestrator.core.model.voting import canonical_json, is_decided
 async def sample(run: Run, command: Sample, scope: RunScope) -> Sampled:
     """Collect the replicas, all or as many as decide the vote; leaving the stream stops those that still decode."""
     progress = scope.recorder.progress
-    name = await tell_start(run.request, command, scope, command.temperature)
-    started_s = scope.clock.monotonic_s()
-    votes, failure = _Votes(run, command, scope), None
+    votes = _Votes(run, command, scope)
     try:
-        with work_scope(correlation=scope.correlation(run.request, name)):
+        async with told(run.request, command, scope, votes.end):
             await votes.collect()
     except PaganticError as error:
         failure = failure_from(error)
@@ -39,20 +37,7 @@ async def sample(run: Run, command: Sample, scope: RunScope) -> Sampled:
             raise
         for index in set(range(command.voting.n)) - set(progress.replicas):
             progress.replicas[index] = Replica(index, failure=failure)  # it abstains, what has ended still counts
-    finally:
-        await tell_end(name, _end_of(votes.last, progress.vote_usage), started_s, failure, scope)
     return Sampled(progress.ended_replicas, progress.vote_usage, votes.last.seed, votes.last.model)
-
-
-def _end_of(last: InferenceOutput, usage: TokenUsage) -> events.InferenceEnd:
-    return events.InferenceEnd(
-        tokens_in=usage.prompt_tokens,
-        tokens_out=usage.output_tokens,
-        finish_reason=last.finish_reason,
-        tool_call_count=0,
-        model=last.model,
-        seed=last.seed,
-    )
 
 
 class _Votes:
@@ -74,6 +59,10 @@ class _Votes:
                 may_stop = voting.early_stop and len(progress.replicas) < voting.n
                 if may_stop and _is_decided(progress, self._command):
                     return
+
+    def end(self, _failure: Failure | None) -> events.InferenceEnd:
+        """Return what the end of the vote's inference tells."""
+        return end_of(replace(self.last, usage=self._scope.recorder.progress.vote_usage))
 
     async def _draws(self) -> AsyncGenerator[CandidateOutput, None]:
         """Yield each candidate as it ends; a vote that is lost before its first one begins again."""

@@ -16,7 +16,7 @@ from services.orchestrator.app.running.submission import Submission
 from services.orchestrator.app.running.time_limits import TimeLimits, caller_left, time_limits
 from services.orchestrator.core.execution.lifecycle import IllegalInputError, IllegalTransitionError, State
 from services.orchestrator.core.execution.replay import Admitted, Replay, begin, replay
-from services.orchestrator.core.model.keys import Account
+from services.orchestrator.core.model.keys import Account, ExecutionKey
 from services.orchestrator.core.model.request import check_request
 from services.orchestrator.core.text_size import text_size
 from services.orchestrator.ports.journal import ExecutionRecord
@@ -40,15 +40,21 @@ class Admission:
         """Resume nothing any more: what is interrupted waits for another orchestrator, or for the next start."""
         self._is_draining = True
 
-    async def find(self, submission: Submission) -> Execution | ExecutionRecord:
+    async def find(self, submission: Submission, ended: ExecutionRecord | None = None) -> Execution | ExecutionRecord:
         """Return the execution of a request, begun now or before, or the record of one that ended or runs elsewhere.
 
-        One that was interrupted goes on; one that was cancelled, or failed in a way that may pass, runs again.
-        Raises InvalidRequest for a malformed envelope, Conflict for another payload or caller under the same id.
+        One that was interrupted goes on; one that was cancelled, or failed in a way that may pass, runs again after it
+        `ended`. A caller that leaves meanwhile stops what it began. Raises InvalidRequest for a malformed envelope,
+        Conflict for another payload or caller under the same id.
         """
         request = submission.request
         check_request(request)
-        found = await self._find_or_begin(submission)
+        found: Execution | ExecutionRecord | None = await self._find_running(request.key)
+        if found is None:
+            execution, takes_turn = self._register(submission)
+            admit = partial(self._admit, submission, ended, takes_turn)
+            execution.task = asyncio.create_task(execution.live(admit, self._forget))
+            found = await _admission_of(execution) or execution
         if found.fingerprint != submission.fingerprint:
             raise Conflict(
                 f"request_id {request.request_id!r} was used with another payload or by another caller: take a new one"
@@ -57,8 +63,8 @@ class Admission:
             return found
         if found.is_interrupted:
             return await self.resume(found, account=request.account) or await self._journal.get(found.key)
-        if found.response is not None and found.response.may_run_again:
-            return await self._find_or_begin(submission, ended=found)
+        if ended is None and found.response is not None and found.response.may_run_again:
+            return await self.find(submission, ended=found)
         return found
 
     async def resume(
@@ -77,39 +83,19 @@ class Admission:
             raise Unavailable(SHUTTING_DOWN, retry_after_s=RESTART_S)
         execution = Execution(Recorder(self._journal, self._clock, record), account=account, halted_by=stop)
         self._registry.add(execution)
-        execution.start(partial(self._claim, record), self._forget)
+        execution.task = asyncio.create_task(execution.live(partial(self._claim, record), self._forget))
         if await asyncio.shield(execution.admission) is not None:
             return None
         return execution
 
-    async def _find_or_begin(
-        self, submission: Submission, ended: ExecutionRecord | None = None
-    ) -> Execution | ExecutionRecord:
-        """Begin a request, for the first time or after it `ended`, unless it runs.
-
-        One that is being cancelled is waited for. A caller that leaves meanwhile stops what it began.
-        """
-        request = submission.request
-        while (running := await self._registry.get(request.key)) is not None:
-            if not running.is_stopping:
-                return running
+    async def _find_running(self, key: ExecutionKey) -> Execution | None:
+        """Return what runs under a key; one that is being cancelled is waited for."""
+        while (running := await self._registry.get(key)) is not None and running.is_stopping:
             await running.ended.wait()
-        execution = self._register(submission)
-        try:
-            takes_turn = self._turns.join(request)
-        except Aborted:
-            self._registry.remove(execution, is_recorded=True)
-            raise
-        execution.start(partial(self._admit, submission, ended, takes_turn), self._forget)
-        try:
-            existing = await asyncio.shield(execution.admission)
-        except asyncio.CancelledError:
-            left = caller_left()
-            execution.admission.add_done_callback(lambda _: _stop_unwatched(execution, left))
-            raise
-        return existing or execution
+        return running
 
-    def _register(self, submission: Submission) -> Execution:
+    def _register(self, submission: Submission) -> tuple[Execution, bool]:
+        """Take the key of a new execution, and its place among the turns; return whether it takes a turn."""
         request = submission.request
         now = self._clock.now()
         record = ExecutionRecord(
@@ -132,7 +118,11 @@ class Admission:
             admitted_for=current_deadline(),
         )
         self._registry.add(execution)
-        return execution
+        try:
+            return execution, self._turns.join(request)
+        except Aborted:
+            self._registry.remove(execution, is_recorded=True)
+            raise
 
     async def _admit(
         self, submission: Submission, ended: ExecutionRecord | None, takes_turn: bool, execution: Execution
@@ -214,6 +204,16 @@ def _interrupt_unstored(execution: Execution, stored: asyncio.Future[None]) -> N
     error = stored.exception()
     if isinstance(error, PaganticError):
         execution.interrupt(error)
+
+
+async def _admission_of(execution: Execution) -> ExecutionRecord | None:
+    """Return the record that has an execution's id, None once it runs; a caller that leaves stops what it began."""
+    try:
+        return await asyncio.shield(execution.admission)
+    except asyncio.CancelledError:
+        left = caller_left()
+        execution.admission.add_done_callback(lambda _: _stop_unwatched(execution, left))
+        raise
 
 
 def _stop_unwatched(execution: Execution, failure: Failure) -> None:

@@ -68,6 +68,7 @@ class Execution:
         account: The account for which it counts.
         admission: Done once it is known whether it runs here: None when it does, else the record that has its id.
         ended: Set once the registry has forgotten it.
+        task: The task in which it lives; None before its start.
     """
 
     def __init__(
@@ -86,8 +87,8 @@ class Execution:
         self.account = account or Account(recorder.record.tenant)
         self.admission: asyncio.Future[ExecutionRecord | None] = asyncio.get_running_loop().create_future()
         self.ended = asyncio.Event()
+        self.task: asyncio.Task[None] | None = None
         self._phase = Phase.ADMITTING
-        self._task: asyncio.Task[None] | None = None
         self._halted_by = halted_by  # a Failure is recorded as the end, an error interrupts without one
         self._admitted_for = admitted_for or Deadline()  # until someone watches
         self._watched_until: list[Deadline] = []
@@ -102,11 +103,6 @@ class Execution:
     def fingerprint(self) -> str:
         """What its request must be equal to."""
         return self.recorder.record.fingerprint
-
-    @property
-    def task(self) -> asyncio.Task[None] | None:
-        """Its task; None before its start."""
-        return self._task
 
     @property
     def watcher_count(self) -> int:
@@ -137,8 +133,8 @@ class Execution:
         if self._halted_by is not None or halting is _Halting.NEVER:
             return
         self._halted_by = reason
-        if halting is _Halting.NOW and self._task is not None:
-            self._task.cancel()
+        if halting is _Halting.NOW and self.task is not None:
+            self.task.cancel()
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -153,15 +149,12 @@ class Execution:
             if not self._watched_until:
                 self.stop(caller_left(time.monotonic() - since_s))
 
-    def start(self, admit: Admit, on_end: OnEnd) -> None:
-        """Have it admitted and run in a task of its own; `on_end` is called when that has ended, however it did."""
-        self._task = asyncio.create_task(self._live(admit, on_end))
-
     def decide(self) -> None:
         """Note that the outcome is decided: from now on it can be neither stopped nor interrupted."""
         self._phase = Phase.ENDING
 
-    async def _live(self, admit: Admit, on_end: OnEnd) -> None:
+    async def live(self, admit: Admit, on_end: OnEnd) -> None:
+        """Have it admitted and run; `on_end` is called when it has ended, however it did."""
         driver = await self._be_admitted(admit, on_end)
         if driver is None:
             return
