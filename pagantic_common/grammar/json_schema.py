@@ -99,6 +99,27 @@ def schema_for_engine(schema: Schema, *, keeps_numbers: bool = True) -> Schema:
     return rewritten
 
 
+def at_path(schema: Any, path: str) -> Any:
+    """Return a schema whose references still hold where it stands at this path of another, such as `/properties/a`."""
+    if isinstance(schema, list):
+        return [at_path(item, path) for item in schema]
+    if not isinstance(schema, dict) or "$id" in schema:  # one with an id is referred to by that
+        return schema
+    return {key: _member_at_path(key, item, path) for key, item in schema.items()}
+
+
+def _member_at_path(key: str, item: Any, path: str) -> Any:
+    if key == "$ref" and isinstance(item, str):
+        if item == "#" or item.startswith("#/"):
+            return f"#{path}{item[1:]}"
+        return item
+    if key in SCHEMAS_BY_NAME and isinstance(item, dict):
+        return {name: at_path(schema, path) for name, schema in item.items()}
+    if key in NO_SCHEMAS:
+        return item
+    return at_path(item, path)
+
+
 def unenforceable_in(schema: Schema) -> Callable[[str, Any], bool]:
     """Return what tells of a keyword of this schema whether the engine cannot enforce its number.
 

@@ -12,6 +12,7 @@ from pagantic_common.rpc.access.tls.service_callers import guard_of
 from pagantic_common.rpc.process.program import Program
 from pagantic_common.telemetry.clock import SystemClock
 from services.tools.adapters.builtin_tools import builtin_tools
+from services.tools.adapters.loading import load_installed, load_modules
 from services.tools.app.execution import ExecutionLimits, ToolExecutor
 from services.tools.app.registry import ToolRegistry
 from services.tools.servicer import SCOPES, ToolServicer
@@ -20,9 +21,12 @@ from services.tools.settings import ToolsSettings
 
 @asynccontextmanager
 async def open_app(settings: ToolsSettings) -> AsyncIterator[Sequence[Registration]]:
-    """Wire the service."""
+    """Wire the service. Raises InvalidRequest for a module without tools, and for two tools of the same name."""
     clock = SystemClock()
-    registry = ToolRegistry(builtin_tools(clock))
+    tools = [*builtin_tools(clock), *load_modules(settings.modules)]
+    if settings.installed:
+        tools += load_installed()
+    registry = ToolRegistry(tools)
     limits = ExecutionLimits(
         default_timeout_s=settings.default_timeout_s,
         max_retries=settings.max_retries,

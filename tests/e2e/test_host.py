@@ -35,9 +35,33 @@ def hosting(system):
         assert process.wait(30) == 0
 
 
+OWN_TOOLS = '''
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Field
+
+from pagantic_common.tools import tool
+
+
+class Seat(BaseModel):
+    row: Annotated[int, Field(ge=1, le=99)]
+    beside: "Seat | None" = None
+
+
+@tool(safety="write")
+def book(seats: Annotated[list[Seat], Field(min_length=1, max_length=2)], show: Literal["early", "late"]) -> dict:
+    """Books seats in a theatre."""
+    return {"booked": len(seats), "show": show}
+'''
+
+
 @pytest.fixture(scope="module")
 def host(tmp_path_factory):
-    with hosting(System(tmp_path_factory.mktemp("host"))) as opened:
+    folder = tmp_path_factory.mktemp("host")
+    system = System(folder)
+    (folder / "theatre.py").write_text(OWN_TOOLS)
+    system.environment["PAGANTIC_TOOLS_MODULES"] = str(folder / "theatre.py")
+    with hosting(system) as opened:
         yield opened
 
 
@@ -72,6 +96,24 @@ def test_one_port_answers_for_every_service(host):
         health = health_pb2_grpc.HealthStub(channel)
         found = health.Check(health_pb2.HealthCheckRequest(service=f"pagantic.{service}"), timeout=10)
         assert found.status == health_pb2.HealthCheckResponse.SERVING
+
+
+def test_a_model_calls_a_function_of_the_deployment_with_arguments_of_its_types(host):
+    _, channel = host
+    message = message_pb2.Message(role=message_pb2.ROLE_USER, content="Book a seat in row 3 for the late show.")
+    request = execution_pb2.SystemRequest(
+        mode=execution_pb2.MODE_CHAT,
+        messages=[message],
+        tools=["book", "clock"],
+        hints=execution_pb2.ExecutionHints(
+            max_tokens=200, temperature=0, tool_choice=message_pb2.ToolChoice(tool_name="book")
+        ),
+    )
+    response = rpc.OrchestratorServiceStub(channel).Execute(request, timeout=60)
+    call = response.tool_calls_made[0]
+    arguments = json.loads(call.arguments_json)
+    assert all(1 <= seat["row"] <= 99 for seat in arguments["seats"])
+    assert json.loads(call.result) == {"booked": len(arguments["seats"]), "show": arguments["show"]}
 
 
 def test_a_host_that_asks_for_keys_gives_each_tenant_its_collections(tmp_path):

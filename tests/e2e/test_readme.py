@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import shlex
@@ -9,6 +10,7 @@ import sys
 
 from gateway.cli import failures
 from pagantic_common.domain.errors import ErrorCode
+from services.tools.adapters.loading import load_modules
 from tests.e2e.conftest import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -33,8 +35,16 @@ def test_the_commands_work_in_their_order(system, monkeypatch):
 
 
 def test_the_python_example_reads_its_text(system):
-    (code,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    code, _ = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
     assert system.run(sys.executable, "-c", code).stdout == "Ana 34 Lisbon\n"
+
+
+def test_the_tool_of_the_readme_is_one(tmp_path):
+    _, code = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    (tmp_path / "stock.py").write_text(code)
+    (loaded,) = load_modules([str(tmp_path / "stock.py")])
+    assert loaded.definition.name == "stock"
+    assert asyncio.run(loaded.run({"article": "lamp"})) == "12"
 
 
 def test_the_request_of_the_readme_gets_an_answer(system):

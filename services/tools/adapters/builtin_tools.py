@@ -9,10 +9,9 @@ from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pagantic_common.domain.clock import Clock
-from pagantic_common.domain.messages import ToolDefinition, ToolSafety
+from pagantic_common.domain.messages import ToolDefinition, ToolFailed, ToolSafety
 from pagantic_common.domain.text.json_text import dump_json
 from services.tools.core.arithmetic import EXPRESSION_PATTERN, MAX_EXPRESSION_CHARS, evaluate, format_number
-from services.tools.core.failure import ToolFailed
 from services.tools.core.json_query import MAX_DOCUMENT_CHARS, MAX_QUERY_CHARS, query_json
 from services.tools.ports import Tool
 

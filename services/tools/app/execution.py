@@ -13,11 +13,10 @@ from typing import Any
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import ErrorCode, Failure, failure_of
-from pagantic_common.domain.messages import ToolCall, ToolResult
+from pagantic_common.domain.messages import ToolCall, ToolFailed, ToolResult
 from pagantic_common.telemetry.logging import get_logger, report_bug
 from services.tools.app.registry import ToolRegistry
 from services.tools.core.arguments import InvalidArguments
-from services.tools.core.failure import ToolFailed
 from services.tools.ports import Tool
 
 log = get_logger(__name__)
@@ -115,6 +114,8 @@ class ToolExecutor:
         try:
             async with timer:
                 return self._bound(name, await tool.run(arguments))
+        except InvalidArguments as error:
+            return _refuse_arguments(name, error)
         except ToolFailed as error:
             retryable = idempotent and not error.is_final
             message = f"tool {name!r} failed: {error}"

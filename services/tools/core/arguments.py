@@ -14,7 +14,7 @@ from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from pagantic_common.grammar.schema_problems import describe_problem, missing_field, unexpected_fields
 from pagantic_common.grammar.schema_validator import SchemaError, build_validator
 
-_MAX_VIOLATIONS = 10
+MAX_VIOLATIONS = 10
 _MAX_PROBLEM_CHARS = 300
 
 
@@ -68,7 +68,7 @@ class ArgumentChecker:
             kind = type(arguments).__name__
             raise InvalidArguments(ArgumentProblem("", f"the arguments must be a JSON object, not {kind}"))
         try:
-            violations = tuple(islice(self._find_problems(arguments), _MAX_VIOLATIONS))
+            violations = tuple(islice(self._find_problems(arguments), MAX_VIOLATIONS))
         except ValueError:  # the validator's own limit of nesting, or a lone surrogate
             problem = ArgumentProblem("", "the arguments are nested too deeply or are not valid Unicode")
             raise InvalidArguments(problem) from None
@@ -80,19 +80,19 @@ class ArgumentChecker:
         for error in self._validator.iter_errors(arguments):
             path = list(error.instance_path)
             if (missing := missing_field(error)) is not None:
-                name = _name_of([*path, missing])
+                name = name_of([*path, missing])
                 yield ArgumentProblem(name, f"argument {name!r} is missing")
             elif unexpected := unexpected_fields(error, arguments):
                 yield from self._unknown_arguments(path, unexpected)
             else:
-                yield _wrong_value(_name_of(path), error)
+                yield _wrong_value(name_of(path), error)
 
     def _unknown_arguments(self, path: list[str | int], unexpected: Iterable[str]) -> Iterator[ArgumentProblem]:
         hint = ""
         if not path:
             hint = f": the tool takes {', '.join(map(repr, self._known)) or 'none'}"
         for field in unexpected:
-            name = _name_of([*path, field])
+            name = name_of([*path, field])
             yield ArgumentProblem(name, f"argument {name[:80]!r} is not known{hint}")
 
 
@@ -103,7 +103,7 @@ def _wrong_value(name: str, error: jsonschema_rs.ValidationError) -> ArgumentPro
     return ArgumentProblem(name, f"argument {name!r}: {problem}")
 
 
-def _name_of(path: Iterable[str | int]) -> str:
+def name_of(path: Iterable[str | int]) -> str:
     """Write a path as in `days[1].hour`; it is empty for all arguments."""
     name = ""
     for part in path:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from services.tools.core.failure import ToolFailed
+from pagantic_common.domain.messages import ToolFailed
 
 MAX_EXPRESSION_CHARS: Final = 1000
 # The alphabet of expressions. Where a call is enforced in the decoder, this keeps a small model from writing prose.

@@ -12,8 +12,8 @@ import jmespath
 from jmespath.exceptions import JMESPathError
 from jmespath.visitor import TreeInterpreter
 
+from pagantic_common.domain.messages import ToolFailed
 from pagantic_common.domain.text.json_text import JsonTextError, dump_json, parse_json
-from services.tools.core.failure import ToolFailed
 
 MAX_QUERY_CHARS: Final = 500
 MAX_DOCUMENT_CHARS: Final = 65_536

@@ -52,3 +52,24 @@ def test_a_template_without_tools_gets_calls_and_results_as_text():
     assert known[1]["tool_calls"][0]["function"] == {"name": "clock", "arguments": {"zone": "UTC"}}
     assert known[2]["tool_call_id"] == "1"
     assert template_tools([CLOCK])[0]["function"]["name"] == "clock"
+
+
+def test_references_inside_the_parameters_hold_in_the_call_schema():
+    parameters = {
+        "type": "object",
+        "properties": {
+            "place": {"$ref": "#/$defs/Place"},
+            "$ref": {"type": "string"},
+            "tree": {"$ref": "#"},
+            "fixed": {"const": {"$ref": "#/$defs/Place"}},
+        },
+        "$defs": {"Place": {"type": "object", "properties": {"near": {"$ref": "#/$defs/Place"}}}},
+    }
+    nested = ToolDefinition("nested", "Nests.", json.dumps(parameters))
+    (_, variant) = json.loads(call_schema([CLOCK, nested]))["anyOf"]
+    arguments, path = variant["properties"]["arguments"], "#/anyOf/1/properties/arguments"
+    assert arguments["properties"]["place"] == {"$ref": f"{path}/$defs/Place"}
+    assert arguments["properties"]["tree"] == {"$ref": path}
+    assert arguments["properties"]["$ref"] == {"type": "string"}
+    assert arguments["properties"]["fixed"] == {"const": {"$ref": "#/$defs/Place"}}
+    assert arguments["$defs"]["Place"]["properties"]["near"] == {"$ref": f"{path}/$defs/Place"}

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pagantic_common.domain.messages import ToolFailed
 from services.tools.core.arithmetic import MAX_INTEGER_BITS, evaluate, format_number
-from services.tools.core.failure import ToolFailed
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,11 @@ import pytest
 
 from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import ErrorCode
-from pagantic_common.domain.messages import ToolCall, ToolDefinition
+from pagantic_common.domain.messages import ToolCall, ToolDefinition, ToolFailed
 from pagantic_common.telemetry.clock import SystemClock
 from services.tools.adapters.builtin_tools import builtin_tools
 from services.tools.app.execution import ExecutionLimits, ToolExecutor
 from services.tools.app.registry import ToolRegistry
-from services.tools.core.failure import ToolFailed
 
 
 class ScriptedTool:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.tools.core.failure import ToolFailed
+from pagantic_common.domain.messages import ToolFailed
 from services.tools.core.json_query import MAX_DOCUMENT_CHARS, query_json
 
 PEOPLE = '{"people": [{"name": "Ann", "age": 31}, {"name": "Bo", "age": 12}]}'

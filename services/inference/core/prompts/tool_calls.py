@@ -8,6 +8,7 @@ from typing import Any
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.domain.messages import ToolChoice, ToolChoiceMode, ToolDefinition
 from pagantic_common.domain.text.json_text import dump_json, parse_json
+from pagantic_common.grammar.json_schema import at_path
 from services.inference.core.generation import ChatPrompt, Constraint, ConstraintKind
 
 
@@ -50,15 +51,17 @@ def parameters_of(tool: ToolDefinition) -> Any:
 
 def call_schema(tools: Sequence[ToolDefinition]) -> str:
     """Return the JSON Schema, as text, of one call of one of `tools`; name comes before arguments."""
-    variants = [
-        {
-            "type": "object",
-            "properties": {"name": {"const": tool.name}, "arguments": parameters_of(tool)},
-            "required": ["name", "arguments"],
-            "additionalProperties": False,
-        }
-        for tool in tools
-    ]
-    if len(variants) == 1:
-        return dump_json(variants[0])
-    return dump_json({"anyOf": variants})
+    if len(tools) == 1:
+        return dump_json(_variant(tools[0], ""))
+    return dump_json({"anyOf": [_variant(tool, f"/anyOf/{index}") for index, tool in enumerate(tools)]})
+
+
+def _variant(tool: ToolDefinition, path: str) -> dict[str, Any]:
+    """Return the schema of a call of one tool, to stand at a path."""
+    arguments = at_path(parameters_of(tool), f"{path}/properties/arguments")
+    return {
+        "type": "object",
+        "properties": {"name": {"const": tool.name}, "arguments": arguments},
+        "required": ["name", "arguments"],
+        "additionalProperties": False,
+    }

@@ -48,11 +48,7 @@ async def infer(
                 aclosing(scope.services.inference.infer(command, request.hints)) as pieces,
             ):
                 async for piece in pieces:
-                    if isinstance(piece, InferenceOutput):
-                        output = piece
-                        inference.said = None
-                    else:
-                        await _take(piece, command, scope, name)
+                    output = await _take(piece, command, scope, name) or output
         except PaganticError as error:
             if not (may_restart and _is_lost(scope, error)):
                 raise
@@ -82,8 +78,18 @@ async def _discard(scope: RunScope, error: PaganticError) -> None:
         await scope.recorder.emit(discarded, caused_by=scope.cause)
 
 
-async def _take(delta: InferenceDelta, command: Infer, scope: RunScope, name: str) -> None:
-    """Keep what an inference has said in case it is stopped, and stream it."""
+async def _take(
+    piece: InferenceDelta | InferenceOutput, command: Infer, scope: RunScope, name: str
+) -> InferenceOutput | None:
+    """Keep what an inference has said in case it is stopped, and stream it; return the whole output, the last piece."""
+    if isinstance(piece, InferenceOutput):
+        scope.inference.said = None
+        return piece
+    await _stream(piece, command, scope, name)
+    return None
+
+
+async def _stream(delta: InferenceDelta, command: Infer, scope: RunScope, name: str) -> None:
     said = scope.inference.said or InferenceOutput("", FinishReason.ERROR, model=delta.model, seed=delta.seed)
     if not command.is_streamed:
         scope.inference.said = replace(said, usage=delta.usage)

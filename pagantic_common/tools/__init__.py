@@ -1,0 +1,9 @@
+"""Makes tools from typed functions: `@tool`."""
+
+from __future__ import annotations
+
+from pagantic_common.domain.messages import ToolFailed, ToolSafety
+from pagantic_common.tools.call import ToolCancelled, ToolContext
+from pagantic_common.tools.function import FunctionTool, tool
+
+__all__ = ["FunctionTool", "ToolCancelled", "ToolContext", "ToolFailed", "ToolSafety", "tool"]

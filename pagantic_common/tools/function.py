@@ -1,0 +1,125 @@
+"""Makes a tool from a typed function."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+import docstring_parser
+
+from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.domain.ids import check_tool_name
+from pagantic_common.domain.messages import ToolDefinition, ToolSafety
+from pagantic_common.tools.parameters import Parameters
+
+MAX_CONCURRENT = 8
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class FunctionTool(Generic[P, R]):
+    """A function that models can call. Called itself, it is the function.
+
+    Attributes:
+        definition: What models see of it.
+        parameters: How its arguments are read.
+        max_concurrent: How many of its calls may run at the same time.
+    """
+
+    def __init__(
+        self, function: Callable[P, R], definition: ToolDefinition, parameters: Parameters, max_concurrent: int
+    ) -> None:
+        self.function = function
+        self.definition = definition
+        self.parameters = parameters
+        self.max_concurrent = max_concurrent
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function, as if it were no tool."""
+        return self.function(*args, **kwargs)
+
+    @property
+    def is_async(self) -> bool:
+        """Whether the function is a coroutine function."""
+        return inspect.iscoroutinefunction(self.function)
+
+
+@overload
+def tool(function: Callable[P, R], /) -> FunctionTool[P, R]: ...
+
+
+@overload
+def tool(
+    *,
+    name: str = "",
+    description: str = "",
+    safety: ToolSafety | str = ToolSafety.EXTERNAL,
+    idempotent: bool = False,
+    timeout_s: float | None = None,
+    max_concurrent: int = MAX_CONCURRENT,
+) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
+
+
+def tool(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str = "",
+    description: str = "",
+    safety: ToolSafety | str = ToolSafety.EXTERNAL,
+    idempotent: bool = False,
+    timeout_s: float | None = None,
+    max_concurrent: int = MAX_CONCURRENT,
+) -> Any:
+    """Make a tool from a function with annotated parameters; its docstring tells models what it does.
+
+    A parameter is described by the docstring, or by `Annotated[..., Field(description=...)]`, which also gives bounds.
+    A result that is no text is written as JSON. ToolFailed tells the model why there is no result.
+
+    Args:
+        function: The function, async or not; others run in threads of their own.
+        name: Its name for models; the function's own by default.
+        description: What it does; the docstring by default.
+        safety: What a call does to the world: none, read, write or external.
+        idempotent: Whether a call may be repeated when it fails.
+        timeout_s: Longest time of one run; None is the service's default.
+        max_concurrent: How many calls may run at the same time; more wait.
+
+    Raises InvalidRequest for a function that cannot be a tool.
+    """
+
+    def make(function: Callable[..., Any]) -> FunctionTool[Any, Any]:
+        text = docstring_parser.parse(inspect.getdoc(function) or "")
+        parameters = Parameters(function, text)
+        definition = ToolDefinition(
+            name=name or function.__name__,
+            description=description or (text.description or "").strip(),
+            parameters_json=parameters.schema_json,
+            safety=_safety_of(safety),
+            idempotent=idempotent,
+            timeout_s=timeout_s,
+        )
+        check_tool_name(definition.name)
+        if not definition.description:
+            raise InvalidRequest(f"function {function.__name__!r} has no docstring: it tells models what the tool does")
+        if timeout_s is not None and not 0 < timeout_s < float("inf"):
+            raise InvalidRequest(f"timeout_s of {definition.name!r} is {timeout_s}: it must be above 0")
+        if max_concurrent < 1:
+            raise InvalidRequest(f"max_concurrent of {definition.name!r} is {max_concurrent}: it must be 1 or more")
+        return FunctionTool(function, definition, parameters, max_concurrent)
+
+    if function is None:
+        return make
+    return make(function)
+
+
+def _safety_of(safety: ToolSafety | str) -> ToolSafety:
+    try:
+        return ToolSafety(safety)
+    except ValueError:
+        known = ", ".join(ToolSafety)
+        raise InvalidRequest(f"safety is {safety!r}: it is one of {known}") from None

@@ -1,0 +1,116 @@
+"""Tools that are Python functions of the deployment."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import Any
+
+import pydantic
+from pydantic_core import to_json
+
+from pagantic_common.domain.messages import ToolDefinition
+from pagantic_common.tools import FunctionTool, ToolContext
+from services.tools.core.arguments import MAX_VIOLATIONS, ArgumentProblem, InvalidArguments, name_of
+
+
+class FunctionToolAdapter:
+    """Calls a function: one that is async in the event loop, another in a thread of its own."""
+
+    def __init__(self, tool: FunctionTool[..., Any]) -> None:
+        self._tool = tool
+        self._places = asyncio.Semaphore(tool.max_concurrent)
+        self._abandoned: set[Future[Any]] = set()  # calls that nobody waits for any more
+
+    @property
+    def definition(self) -> ToolDefinition:
+        """What models see of it."""
+        return self._tool.definition
+
+    @property
+    def unavailable_reason(self) -> str:
+        """Why it cannot be called: all its threads are lost to calls that never return."""
+        if len(self._abandoned) < self._tool.max_concurrent:
+            return ""
+        return f"{len(self._abandoned)} of its calls were given up and still run"
+
+    async def run(self, arguments: Mapping[str, Any]) -> str:
+        """Return the result, as JSON unless it is text. Raises InvalidArguments, ToolFailed and what the function does.
+
+        Calls beyond the tool's own limit wait.
+        """
+        context = ToolContext()
+        try:
+            taken = self._tool.parameters.read(arguments)
+        except pydantic.ValidationError as error:
+            raise _refusal(error) from None
+        if self._tool.parameters.context_name:
+            taken[self._tool.parameters.context_name] = context
+        try:
+            return _text_of(await self._call(taken))
+        except (SystemExit, KeyboardInterrupt) as error:
+            raise _as_error(error) from error
+        finally:
+            context.cancel()
+
+    async def _call(self, taken: Mapping[str, Any]) -> Any:
+        await self._places.acquire()
+        if self._tool.is_async:
+            try:
+                return await self._tool.function(**taken)
+            finally:
+                self._places.release()
+        return await self._call_in_thread(taken)
+
+    async def _call_in_thread(self, taken: Mapping[str, Any]) -> Any:
+        """Call the function in a thread, which keeps its place until the function returns, given up or not."""
+        loop, context = asyncio.get_running_loop(), contextvars.copy_context()
+        future: Future[Any] = Future()
+
+        def work() -> None:
+            try:
+                future.set_result(context.run(self._tool.function, **taken))
+            except BaseException as error:  # noqa: BLE001 - the caller gets it
+                future.set_exception(_as_error(error))
+            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+                loop.call_soon_threadsafe(leave)
+
+        def leave() -> None:
+            self._abandoned.discard(future)
+            self._places.release()
+
+        future.set_running_or_notify_cancel()
+        # A daemon: one that never returns does not keep the service from ending.
+        threading.Thread(target=work, name=f"tool-{self.definition.name}", daemon=True).start()
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            if not future.done():
+                self._abandoned.add(future)
+            raise
+
+
+def _as_error(error: BaseException) -> Exception:
+    """Return an error that a task can have: nobody's function ends the service."""
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    return RuntimeError(f"the function raised {type(error).__name__}")
+
+
+def _refusal(error: pydantic.ValidationError) -> InvalidArguments:
+    """Return the refusal of arguments; what a caller sent is not repeated."""
+    problems = []
+    for one in error.errors(include_input=False, include_url=False, include_context=False):
+        name = name_of(one["loc"])
+        problems.append(ArgumentProblem(name, f"argument {name!r}: {one['msg']}"))
+    return InvalidArguments(*problems[:MAX_VIOLATIONS])
+
+
+def _text_of(result: Any) -> str:
+    if isinstance(result, str):
+        return result
+    return to_json(result).decode()

@@ -1,0 +1,227 @@
+"""Tools of a deployment: functions in modules, called over a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import threading
+from contextlib import asynccontextmanager
+from importlib.metadata import EntryPoint
+
+import grpc
+import pytest
+
+from pagantic.common.v1 import error_pb2, message_pb2
+from pagantic.tools.v1 import tools_service_pb2 as pb
+from pagantic.tools.v1 import tools_service_pb2_grpc as pb_grpc
+from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.rpc.process.server import start_server
+from pagantic_common.tools import ToolContext, ToolFailed, tool
+from services.tools.__main__ import open_app
+from services.tools.adapters import loading
+from services.tools.settings import ToolsSettings
+
+MODULE = '''
+from pydantic import BaseModel
+from pagantic_common.tools import ToolFailed, tool
+
+class Place(BaseModel):
+    city: str
+
+@tool(safety="read")
+def greet(place: Place, times: int = 1) -> str:
+    """Greets a place."""
+    return ", ".join([f"hello {place.city}"] * times)
+
+@tool(safety="none")
+async def add(numbers: list[int]) -> dict:
+    """Adds numbers."""
+    return {"sum": sum(numbers)}
+'''
+
+
+@asynccontextmanager
+async def service(*modules, **settings):
+    settings = ToolsSettings(port=0, modules=tuple(map(str, modules)), **settings)
+    async with open_app(settings) as registrations:
+        server, _, port = await start_server(settings, registrations)
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            yield pb_grpc.ToolServiceStub(channel)
+        await server.stop(None)
+
+
+async def call(stub, name, arguments=None, timeout_s=None):
+    called = message_pb2.ToolCall(id="c1", name=name, arguments_json=json.dumps(arguments or {}))
+    return await stub.ExecuteTool(pb.ExecuteToolRequest(call=called), timeout=timeout_s)
+
+
+async def names(stub):
+    reply = await stub.ListTools(pb.ListToolsRequest())
+    return [one.definition.name for one in reply.tools]
+
+
+@pytest.fixture
+def module(tmp_path):
+    path = tmp_path / "my_own_tools.py"
+    path.write_text(MODULE)
+    yield path
+    sys.modules.pop(path.stem, None)
+
+
+async def test_functions_of_a_file_are_tools(module):
+    async with service(module) as stub:
+        assert await names(stub) == ["add", "calculator", "clock", "greet", "json_query"]
+        assert (await call(stub, "greet", {"place": {"city": "Kiel"}, "times": 2})).result.content == (
+            "hello Kiel, hello Kiel"
+        )
+        assert (await call(stub, "add", {"numbers": [1, 2]})).result.content == '{"sum":3}'
+        refused = await call(stub, "greet", {"place": {}})
+        assert refused.error.code == error_pb2.ERROR_CODE_TOOL_INVALID_ARGUMENTS
+        assert "'place.city' is missing" in refused.error.message
+
+
+async def test_functions_of_a_package_are_tools(module, monkeypatch):
+    monkeypatch.syspath_prepend(module.parent)
+    async with service("my_own_tools") as stub:
+        assert "greet" in await names(stub)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("x = 1", "has no tool: put @tool before a function"),
+        ("import nowhere_at_all", "ModuleNotFoundError: No module named 'nowhere_at_all'"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("def (", "SyntaxError"),
+        ("from pagantic_common.tools import tool\n@tool\ndef f(a):\n  'Does.'", "'a' of 'f' has no annotation"),
+        ("from pagantic_common.tools import tool\n@tool\ndef clock():\n  'Tells.'", "'clock' is registered already"),
+    ],
+)
+async def test_a_module_without_tools_keeps_the_service_from_starting_and_says_why(module, text, reason):
+    module.write_text(text)
+    with pytest.raises(InvalidRequest, match=reason):
+        async with service(module):
+            pass
+
+
+async def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(InvalidRequest, match=r"missing\.py"):
+        async with service(tmp_path / "missing.py"):
+            pass
+
+
+async def test_installed_packages_bring_tools_and_a_broken_one_is_left_out(module, monkeypatch):
+    monkeypatch.syspath_prepend(module.parent)
+    entries = [EntryPoint(name, value, loading.ENTRY_POINT_GROUP) for name, value in (
+        ("all", "my_own_tools"), ("broken", "nowhere_at_all:tool"), ("none", "my_own_tools:BaseModel"),
+    )]  # fmt: skip
+    monkeypatch.setattr(loading, "entry_points", lambda **_: entries)
+    async with service() as stub:
+        assert {"greet", "add"} < set(await names(stub))
+    async with service(installed=False) as stub:
+        assert "greet" not in await names(stub)
+
+
+running = threading.Event()
+leave = threading.Event()
+seen: list[ToolContext] = []
+
+
+@tool(timeout_s=0.1, max_concurrent=2)
+def stuck() -> str:
+    """Does not return."""
+    running.set()
+    leave.wait(20)
+    return "late"
+
+
+@tool(timeout_s=0.2)
+def patient(context: ToolContext) -> str:
+    """Looks whether it was given up."""
+    seen.append(context)
+    while True:
+        context.check()
+
+
+@tool
+async def waits() -> str:
+    """Waits."""
+    running.set()
+    try:
+        await asyncio.sleep(20)
+    finally:
+        leave.set()
+    return "late"
+
+
+@tool
+def leaves() -> str:
+    """Wants to end the service."""
+    sys.exit(1)
+
+
+@tool
+def stops() -> str:
+    """Raises what a future cannot have."""
+    raise StopIteration
+
+
+@tool
+def fails() -> str:
+    """Fails."""
+    raise ToolFailed("there is no such city: name another")
+
+
+@tool
+def odd() -> object:
+    """Returns what has no JSON form."""
+    return object()
+
+
+@pytest.fixture(autouse=True)
+def _fresh():
+    running.clear()
+    leave.clear()
+    seen.clear()
+    yield
+    leave.set()
+
+
+async def test_a_function_that_does_not_return_takes_no_more_than_its_own_threads():
+    async with service(__name__) as stub:
+        for _ in range(2):
+            assert (await call(stub, "stuck")).error.code == error_pb2.ERROR_CODE_TOOL_TIMEOUT
+        refused = await call(stub, "stuck")
+        assert refused.error.code == error_pb2.ERROR_CODE_TOOL_UNAVAILABLE
+        assert "2 of its calls were given up and still run" in refused.error.message
+        (listed,) = (await stub.ListTools(pb.ListToolsRequest(names=["stuck"]))).tools
+        assert not listed.available
+        assert (await call(stub, "calculator", {"expression": "1 + 1"})).result.content == "2"
+        leave.set()
+        async with asyncio.timeout(5):
+            while (await call(stub, "stuck")).result.content != "late":  # noqa: ASYNC110 - as a caller would
+                await asyncio.sleep(0.05)
+
+
+async def test_a_function_learns_that_its_call_was_given_up():
+    async with service(__name__) as stub:
+        assert (await call(stub, "patient")).error.code == error_pb2.ERROR_CODE_TOOL_TIMEOUT
+    assert seen[0].is_cancelled
+
+
+async def test_a_caller_that_leaves_cancels_an_async_function():
+    async with service(__name__) as stub:
+        calling = asyncio.ensure_future(call(stub, "waits"))
+        async with asyncio.timeout(5):
+            await asyncio.to_thread(running.wait, 5)
+            calling.cancel()
+            assert await asyncio.to_thread(leave.wait, 5)
+
+
+@pytest.mark.parametrize("name", ["leaves", "stops", "odd"])
+async def test_what_a_function_raises_ends_its_call_alone(name):
+    async with service(__name__) as stub:
+        failed = await call(stub, name)
+        assert failed.error.code == error_pb2.ERROR_CODE_TOOL_EXECUTION_FAILED
+        assert (await call(stub, "fails")).error.message == "tool 'fails' failed: there is no such city: name another"
