@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from pagantic_common.client.async_client import AsyncClient
 from pagantic_common.client.hints import Hints, Options
-from pagantic_common.client.requests import chat_request, plan_request, plan_step, structured_request, vote_request
+from pagantic_common.client.requests import (
+    chat_request,
+    plan_request,
+    plan_step,
+    structured_request,
+    tool_result,
+    vote_request,
+)
 from pagantic_common.client.responses import raise_for_error
 from pagantic_common.client.sync_client import Client
 from pagantic_common.client.typed_output import StructuredResult
@@ -22,5 +29,6 @@ __all__ = [
     "plan_step",
     "raise_for_error",
     "structured_request",
+    "tool_result",
     "vote_request",
 ]

@@ -28,6 +28,7 @@ from pagantic_common.client.typed_output import (
     with_refusal,
 )
 from pagantic_common.domain.defaults import MAX_MESSAGE_BYTES, REQUEST_TIMEOUT_S, local_address
+from pagantic_common.domain.messages import ToolDefinition
 from pagantic_common.domain.text.json_text import dump_json
 from pagantic_common.rpc.access.tls.calling import find_target
 from pagantic_common.rpc.call import call_stream, call_unary
@@ -90,13 +91,20 @@ class AsyncClient(Administration):
         *,
         session_id: str = "",
         tools: Sequence[str] | None = None,
+        client_tools: Sequence[ToolDefinition] = (),
         tool_choice: Choice = None,
         system: str = "",
         **options: Unpack[Options],
     ) -> execution_pb2.SystemResponse:
         """Take a chat turn; raises PaganticError when it failed. Arguments are those of `chat_request`."""
         request = chat_request(
-            text_or_messages, session_id=session_id, tools=tools, tool_choice=tool_choice, system=system, **options
+            text_or_messages,
+            session_id=session_id,
+            tools=tools,
+            client_tools=client_tools,
+            tool_choice=tool_choice,
+            system=system,
+            **options,
         )
         return raise_for_error(await self.execute(request))
 

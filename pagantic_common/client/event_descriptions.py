@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pagantic.constraint.v1 import contract_pb2
+from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import event_pb2
 from pagantic_common.client.descriptions import (
     count_of,
@@ -52,6 +53,10 @@ def _describe_inference_end(end: event_pb2.InferenceEnd) -> str:
 
 def _describe_tool_start(start: event_pb2.ToolStart) -> str:
     return f"{start.tool_name} ({start.tool_call_id})"
+
+
+def _describe_tool_call(call: generation_pb2.ToolCallDelta) -> str:
+    return f"{call.name}{call.arguments_json}"
 
 
 def _describe_tool_end(end: event_pb2.ToolEnd) -> str:
@@ -121,6 +126,7 @@ _DESCRIPTIONS: dict[str, Callable[[Any], str]] = {
     "inference_start": _describe_inference_start,
     "inference_end": _describe_inference_end,
     "content_delta": _text_of,
+    "tool_call_delta": _describe_tool_call,
     "reasoning_delta": _text_of,
     "tool_start": _describe_tool_start,
     "tool_end": _describe_tool_end,

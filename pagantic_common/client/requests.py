@@ -9,8 +9,8 @@ from pagantic.common.v1 import message_pb2
 from pagantic.constraint.v1 import contract_pb2
 from pagantic.orchestrator.v1 import execution_pb2, plan_pb2
 from pagantic_common.client.hints import Choice, Options, apply_options, one_of, several
-from pagantic_common.codec.messages import duration_from_proto
-from pagantic_common.domain.messages import ToolChoice, ToolChoiceMode
+from pagantic_common.codec.messages import duration_from_proto, tool_definition_to_proto
+from pagantic_common.domain.messages import ToolChoice, ToolChoiceMode, ToolDefinition
 from pagantic_common.domain.text.json_text import dump_json
 
 Messages = str | Sequence[message_pb2.Message]
@@ -23,6 +23,7 @@ def chat_request(
     *,
     session_id: str = "",
     tools: Sequence[str] | None = None,
+    client_tools: Sequence[ToolDefinition] = (),
     tool_choice: Choice = None,
     system: str = "",
     **options: Unpack[Options],
@@ -32,12 +33,14 @@ def chat_request(
     Args:
         text_or_messages: The user's words, or messages of which the last is the user's or a tool result.
         session_id: Conversation to continue; empty stores none.
-        tools: Names the model may call; None is every registered tool, an empty list is none.
+        tools: Names the model may call; None is every registered tool or, beside client_tools, none. An empty list is
+            none.
+        client_tools: Tools that the caller runs: their calls are in the response's tool_calls.
         tool_choice: "auto", "required", "none", or the name of the tool that must be called.
         system: System prompt.
         options: See Options.
     """
-    if tools is not None and not tools:
+    if tools is not None and not tools and not client_tools:
         if tool_choice not in (None, "", "none"):
             raise ValueError(f"tool_choice is {tool_choice!r}, and tools is empty: no tool can be called")
         tool_choice = ToolChoice(mode=ToolChoiceMode.NONE)
@@ -47,8 +50,14 @@ def chat_request(
         messages=messages_of(text_or_messages),
         prompt=_prompt_of(system),
         tools=several("tools", tools or ()),
+        client_tools=[tool_definition_to_proto(tool) for tool in client_tools],
     )
     return apply_options(request, options, tool_choice)
+
+
+def tool_result(call: message_pb2.ToolCall, content: str) -> message_pb2.Message:
+    """Make the message that tells the model what a call of a client tool gave."""
+    return message_pb2.Message(role=message_pb2.ROLE_TOOL, content=content, tool_call_id=call.id, name=call.name)
 
 
 def structured_request(

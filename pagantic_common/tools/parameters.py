@@ -64,13 +64,15 @@ class Parameters:
         self.schema_json = dump_json(schema)
 
     def read(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return JSON values as what the function takes, by parameter, defaults included.
+        """Return JSON values as what the function takes; see `read_json`."""
+        return self.read_json(json.dumps(arguments))
 
-        Raises pydantic.ValidationError for arguments that the schema cannot refuse, such as one that a validator of the
-        function's own refuses.
+    def read_json(self, arguments_json: str) -> dict[str, Any]:
+        """Return a JSON object as what the function takes, by parameter, defaults included.
+
+        Raises pydantic.ValidationError for what does not fit the schema, or a validator of the function's own.
         """
-        # As JSON, because a date or an enum is a string there.
-        filled = self._model.model_validate_json(json.dumps(arguments))
+        filled = self._model.model_validate_json(arguments_json)
         return {name: getattr(filled, f"field{index}") for index, name in enumerate(self._names)}
 
 

@@ -15,6 +15,7 @@ from tests.e2e.conftest import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 COMMAND_LINE = (ROOT / "deploy" / "docs" / "command-line.md").read_text(encoding="utf-8")
+TOOLS = (ROOT / "deploy" / "docs" / "tools.md").read_text(encoding="utf-8")
 ERRORS = (ROOT / "deploy" / "docs" / "errors.md").read_text(encoding="utf-8")
 
 
@@ -45,6 +46,11 @@ def test_the_tool_of_the_readme_is_one(tmp_path):
     (loaded,) = load_modules([str(tmp_path / "stock.py")])
     assert loaded.definition.name == "stock"
     assert asyncio.run(loaded.run({"article": "lamp"})) == "12"
+
+
+def test_the_example_of_a_callers_tool_runs(system):
+    _, code = re.findall(r"```python\n(.*?)```", TOOLS, flags=re.DOTALL)
+    assert system.run(sys.executable, "-c", code).stdout.strip()
 
 
 def test_the_request_of_the_readme_gets_an_answer(system):

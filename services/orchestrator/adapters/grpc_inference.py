@@ -25,7 +25,13 @@ from pagantic_common.telemetry.scope import current_principal
 from services.orchestrator.convert.inference import finish_reason_from_proto, logprob_from_proto, reasoning_to_proto
 from services.orchestrator.core.execution.commands import Infer, Sample
 from services.orchestrator.core.model.request import Hints
-from services.orchestrator.core.model.response import CandidateOutput, InferenceDelta, InferenceOutput, TokenLogprob
+from services.orchestrator.core.model.response import (
+    CandidateOutput,
+    InferenceDelta,
+    InferenceOutput,
+    TokenLogprob,
+    ToolCallPiece,
+)
 from services.orchestrator.ports.services import TokenCount
 
 BUSY_RETRY_S = 2.0
@@ -65,7 +71,8 @@ class _Answer:
         self.logprobs += [logprob_from_proto(logprob) for logprob in delta.logprobs]
         context = self.usage.prompt_tokens + delta.output_tokens
         self.usage = replace(self.usage, output_tokens=delta.output_tokens, context_tokens=context)
-        return InferenceDelta(delta.content, delta.reasoning, self.usage, self.model, self.seed)
+        calls = tuple(ToolCallPiece(call.index, call.id, call.name, call.arguments_json) for call in delta.tool_calls)
+        return InferenceDelta(delta.content, delta.reasoning, self.usage, self.model, self.seed, calls)
 
     def output(self, usage: TokenUsage) -> InferenceOutput:
         end = self.end or inference_service_pb2.CandidateEnd()

@@ -17,7 +17,8 @@ from services.orchestrator.app.running.registry import Registry
 from services.orchestrator.app.running.time_limits import time_limits
 from services.orchestrator.app.usage import total_of
 from services.orchestrator.core.model.plan import Plan
-from services.orchestrator.core.model.request import Mode, Request, check_request
+from services.orchestrator.core.model.request import Mode, Request
+from services.orchestrator.core.model.request_check import check_request
 from services.orchestrator.core.model.response import FinishReason, InferenceDelta, InferenceOutput
 from services.orchestrator.core.plans.planning import Planner, made_at, static_plan
 from services.orchestrator.core.plans.result import accept_plan

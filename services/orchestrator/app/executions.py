@@ -27,7 +27,8 @@ from services.orchestrator.core.execution.events import Completed, Event
 from services.orchestrator.core.execution.lifecycle import State
 from services.orchestrator.core.model.keys import Account, ExecutionKey
 from services.orchestrator.core.model.plan import Plan
-from services.orchestrator.core.model.request import MAX_MESSAGES, Request
+from services.orchestrator.core.model.request import Request
+from services.orchestrator.core.model.request_check import MAX_MESSAGES
 from services.orchestrator.core.model.response import Response
 from services.orchestrator.ports.journal import ExecutionRecord
 

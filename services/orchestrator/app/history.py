@@ -13,7 +13,7 @@ from services.orchestrator.app.paging import MAX_PAGE, page_limit
 from services.orchestrator.core.execution.events import Event
 from services.orchestrator.core.execution.lifecycle import State
 from services.orchestrator.core.model.keys import ExecutionKey, SessionKey
-from services.orchestrator.core.model.request import MAX_MODEL_CHARS
+from services.orchestrator.core.model.request_check import MAX_MODEL_CHARS
 from services.orchestrator.ports.journal import (
     MAX_STATE_VALUES,
     ExecutionRecord,

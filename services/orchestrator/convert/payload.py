@@ -12,6 +12,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
+from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import event_pb2
 from pagantic_common.codec.enums import EnumCodec
 from pagantic_common.codec.errors import error_code_from_proto, error_code_to_proto
@@ -193,6 +194,13 @@ def _encode_reasoning(delta: events.ReasoningDelta) -> event_pb2.ReasoningDelta:
     return event_pb2.ReasoningDelta(text=delta.text)
 
 
+def _encode_tool_call(delta: events.ToolCallDelta) -> generation_pb2.ToolCallDelta:
+    piece = delta.piece
+    return generation_pb2.ToolCallDelta(
+        index=piece.index, id=piece.id, name=piece.name, arguments_json=piece.arguments_json
+    )
+
+
 def _encode_discarded(discarded: events.AttemptDiscarded) -> event_pb2.AttemptDiscarded:
     return event_pb2.AttemptDiscarded(attempt=discarded.attempt, reason=discarded.reason)
 
@@ -232,6 +240,7 @@ ENCODERS: Mapping[type[Payload], tuple[str, Callable[[Any], Message]]] = Mapping
         events.VoteCast: ("vote_cast", _encode_vote),
         events.ContentDelta: ("content_delta", _encode_content),
         events.ReasoningDelta: ("reasoning_delta", _encode_reasoning),
+        events.ToolCallDelta: ("tool_call_delta", _encode_tool_call),
         events.AttemptDiscarded: ("attempt_discarded", _encode_discarded),
         events.Resumed: ("resumed", _encode_resumed),
         events.Completed: ("completed", _encode_completed),

@@ -12,7 +12,12 @@ from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.codec.enums import EnumCodec
 from pagantic_common.codec.fields import decode_optional, optional
-from pagantic_common.codec.messages import duration_from_proto, message_from_proto, tool_choice_from_proto
+from pagantic_common.codec.messages import (
+    duration_from_proto,
+    message_from_proto,
+    tool_choice_from_proto,
+    tool_definition_from_proto,
+)
 from pagantic_common.domain.errors import InvalidRequest
 from services.orchestrator.convert.contract import output_from_proto, rule_from_proto
 from services.orchestrator.convert.inference import REASONING_MODES
@@ -69,6 +74,7 @@ def request_from_proto(
         plan=decode_optional(request, "plan", plan_from_proto),
         tenant=account.tenant,
         subject=account.subject,
+        client_tools=tuple(tool_definition_from_proto(tool) for tool in request.client_tools),
     )
 
 

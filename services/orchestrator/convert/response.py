@@ -11,7 +11,14 @@ from pagantic_common.codec.errors import (
     failure_to_proto,
 )
 from pagantic_common.codec.fields import decode_optional, encode_optional, optional
-from pagantic_common.codec.messages import duration_from_proto, duration_to_proto, usage_from_proto, usage_to_proto
+from pagantic_common.codec.messages import (
+    duration_from_proto,
+    duration_to_proto,
+    tool_call_from_proto,
+    tool_call_to_proto,
+    usage_from_proto,
+    usage_to_proto,
+)
 from pagantic_common.codec.validation import (
     guarantee_from_proto,
     guarantee_to_proto,
@@ -66,6 +73,7 @@ def response_to_proto(response: Response) -> execution_pb2.SystemResponse:
         logprobs=[logprob_to_proto(logprob) for logprob in response.logprobs],
         effective_seed=response.seed,
         plan=encode_optional(response.plan, plan_to_proto),
+        tool_calls=[tool_call_to_proto(call) for call in response.tool_calls],
         validation=encode_optional(response.validation, _validation_to_proto),
         error=encode_optional(response.failure, failure_to_proto),
     )
@@ -92,6 +100,7 @@ def response_from_proto(encoded: execution_pb2.SystemResponse) -> Response:
         logprobs=tuple(logprob_from_proto(logprob) for logprob in encoded.logprobs),
         seed=optional(encoded, "effective_seed"),
         plan=decode_optional(encoded, "plan", plan_from_proto),
+        tool_calls=tuple(tool_call_from_proto(call) for call in encoded.tool_calls),
     )
 
 

@@ -28,9 +28,8 @@ from services.orchestrator.core.model.request import (
     RetryPolicy,
     SystemPrompt,
     TemplateCall,
-    check_configuration,
-    check_request,
 )
+from services.orchestrator.core.model.request_check import check_configuration, check_request
 from services.orchestrator.core.model.retrieval import ContextPolicy, Retriever
 from services.orchestrator.core.model.retry import MAX_BACKOFF_S, MAX_RETRIES, MAX_WAITS_S
 

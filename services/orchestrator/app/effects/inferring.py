@@ -17,7 +17,7 @@ from services.orchestrator.core.execution.events import InferencePurpose
 from services.orchestrator.core.execution.inputs import Inferred
 from services.orchestrator.core.execution.run import Run
 from services.orchestrator.core.model.request import Request
-from services.orchestrator.core.model.response import FinishReason, InferenceDelta, InferenceOutput
+from services.orchestrator.core.model.response import FinishReason, InferenceDelta, InferenceOutput, ToolCallPiece
 
 
 async def infer(
@@ -67,13 +67,14 @@ def _is_lost(scope: RunScope, error: PaganticError) -> bool:
     if isinstance(error, Unavailable) and error.code is None:
         return True
     has_failed = isinstance(error, Unavailable) or error.code is ErrorCode.INFERENCE_ENGINE_ERROR
-    return has_failed and not said.content and not said.reasoning
+    return has_failed and not (said.content or said.reasoning or scope.inference.calls)
 
 
 async def _discard(scope: RunScope, error: PaganticError) -> None:
     """Give a lost inference up, and tell the callers to discard what it has said."""
+    has_streamed_calls = bool(scope.inference.calls)
     lost = scope.inference.give_up()
-    if lost.content or lost.reasoning:
+    if lost.content or lost.reasoning or has_streamed_calls:
         discarded = events.AttemptDiscarded(scope.recorder.attempt, str(error))
         await scope.recorder.emit(discarded, caused_by=scope.cause)
 
@@ -85,8 +86,20 @@ async def _take(
     if isinstance(piece, InferenceOutput):
         scope.inference.said = None
         return piece
+    for call in piece.tool_calls:
+        await _stream_call(call, command, scope, name)
     await _stream(piece, command, scope, name)
     return None
+
+
+async def _stream_call(piece: ToolCallPiece, command: Infer, scope: RunScope, name: str) -> None:
+    """Stream a piece of a call, if the caller runs it."""
+    calls = scope.inference.calls
+    if piece.name in command.client_tools:
+        calls[piece.index] = len(calls)
+    if piece.index in calls:
+        streamed = replace(piece, index=calls[piece.index])
+        await scope.recorder.emit(events.ToolCallDelta(streamed), caused_by=name)
 
 
 async def _stream(delta: InferenceDelta, command: Infer, scope: RunScope, name: str) -> None:

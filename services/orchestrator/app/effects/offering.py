@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, PaganticError, PermissionDenied
-from pagantic_common.domain.messages import ToolChoice, ToolDefinition
+from pagantic_common.domain.messages import ToolDefinition
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.app.failures import is_outage
 from services.orchestrator.core.model.request import Request
@@ -26,8 +26,18 @@ async def plan_tools(request: Request, names: frozenset[str], scope: RunScope) -
 
 
 async def offered_tools(request: Request, scope: RunScope) -> Offer:
-    """Return the tools, and a warning where nobody named any and they cannot be had for now."""
-    if not request.offers_tools:
+    """Return the tools, those of the caller last, and a warning where registered ones cannot be had for now."""
+    if not request.may_call_tools:
+        return (), ()
+    registered, warnings = await _registered_tools(request, scope)
+    tools = (*registered, *request.client_tools)
+    if tools or not warnings:
+        _check_choice(request, {tool.name for tool in tools})
+    return tools, warnings
+
+
+async def _registered_tools(request: Request, scope: RunScope) -> Offer:
+    if not request.offers_registered_tools:
         return (), ()
     choice = request.hints.tool_choice
     try:
@@ -36,12 +46,11 @@ async def offered_tools(request: Request, scope: RunScope) -> Offer:
         if request.tools or choice.is_enforced or not is_outage(error):
             raise
         return (), (ResponseWarning("tools_unavailable", f"no tools were offered to the model: {error}"),)
-    tools = tuple(tool.definition for tool in listed if tool.is_available)
-    _check_choice(choice, {tool.name for tool in tools})
-    return tools, ()
+    return tuple(tool.definition for tool in listed if tool.is_available), ()
 
 
-def _check_choice(choice: ToolChoice, names: set[str]) -> None:
+def _check_choice(request: Request, names: set[str]) -> None:
+    choice = request.hints.tool_choice
     if choice.is_enforced and not names:
         raise InvalidRequest("tool_choice demands a call, but no tool is available", code=ErrorCode.CONFIG_INVALID)
     if choice.tool_name and choice.tool_name not in names:

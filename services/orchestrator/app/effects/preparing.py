@@ -18,9 +18,11 @@ from services.orchestrator.core.conversation.prompt import (
 )
 from services.orchestrator.core.execution.commands import Prepare
 from services.orchestrator.core.execution.run import Run
+from services.orchestrator.core.model.client_tools import check_results
 from services.orchestrator.core.model.plan import tools_of
 from services.orchestrator.core.model.prepared import Prepared
-from services.orchestrator.core.model.request import Request, check_configuration
+from services.orchestrator.core.model.request import Request
+from services.orchestrator.core.model.request_check import check_configuration
 from services.orchestrator.core.model.response_warning import ResponseWarning
 from services.orchestrator.ports.services import CompiledConstraint
 
@@ -35,6 +37,7 @@ async def prepare(run: Run, _command: Prepare, scope: RunScope) -> Prepared:
         await scope.services.constraint.compile_rules(request)
     prepared = Prepared(system_prompt=await _system_prompt(request, scope))
     first, history = await _history(request, scope)
+    check_results(history, request.messages)
     if run.plan is not None:  # only a run in mode PLAN has one
         prepared = replace(prepared, tools=await plan_tools(request, tools_of(run.plan), scope))
     else:

@@ -17,7 +17,7 @@ from services.orchestrator.app.running.time_limits import TimeLimits, caller_lef
 from services.orchestrator.core.execution.lifecycle import IllegalInputError, IllegalTransitionError, State
 from services.orchestrator.core.execution.replay import Admitted, Replay, begin, replay
 from services.orchestrator.core.model.keys import Account, ExecutionKey
-from services.orchestrator.core.model.request import check_request
+from services.orchestrator.core.model.request_check import check_request
 from services.orchestrator.core.text_size import text_size
 from services.orchestrator.ports.journal import ExecutionRecord
 

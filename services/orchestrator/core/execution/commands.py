@@ -23,7 +23,8 @@ class Prepare:
 class Infer:
     """Ask the model, for a `retry` above 0 after its wait.
 
-    With `is_streamed` the caller gets the text as it comes. `max_tokens` 0 and `temperature` None stand for the hints.
+    With `is_streamed` the caller gets the text as it comes, and calls of `client_tools` in any case. `max_tokens` 0 and
+    `temperature` None stand for the hints.
     """
 
     messages: tuple[Message, ...]
@@ -35,6 +36,7 @@ class Infer:
     is_streamed: bool = True
     max_tokens: int = 0
     temperature: float | None = None
+    client_tools: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

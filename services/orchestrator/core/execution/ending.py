@@ -90,7 +90,7 @@ def _turn(run: Run, response: Response, *, is_cut: bool = False) -> tuple[Messag
     if not run.request.is_turn:
         return ()
     asked = [message for message in run.request.messages if message.role is not Role.SYSTEM]
-    if not response.content:
+    if not response.content or run.handed_over:  # what was said with the calls is in the turn
         return (*asked, *run.turn)
     answer = Message(Role.ASSISTANT, content=response.content, reasoning=response.reasoning, cut=is_cut)
     return (*asked, *run.turn, answer)
@@ -99,7 +99,9 @@ def _turn(run: Run, response: Response, *, is_cut: bool = False) -> tuple[Messag
 def _response(run: Run) -> Response:
     output = run.streamed or run.best_output or run.output
     enforcement = run.best
-    if run.streamed is not None:  # a stopped attempt delivers what it streamed, not the best attempt before it
+    if run.handed_over:
+        output = run.output
+    if run.streamed is not None or run.handed_over:  # these deliver what was said last, not the best attempt before it
         enforcement = None
     confidence, source = confidence_of(run.request, enforcement, run.count)
     response = Response(
@@ -115,6 +117,7 @@ def _response(run: Run) -> Response:
         warnings=(*run.prepared.warnings, *_warnings(run)),
         seed=run.seed,
         plan=run.plan,
+        tool_calls=run.handed_over,
     )
     if output is not None:
         response = replace(

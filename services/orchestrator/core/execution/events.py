@@ -12,7 +12,7 @@ from pagantic_common.domain.correlation import CorrelationContext
 from pagantic_common.domain.errors import ErrorCode, Failure
 from pagantic_common.domain.validation import Stage, StageReport
 from services.orchestrator.core.execution.run import Transition
-from services.orchestrator.core.model.response import FinishReason, Response
+from services.orchestrator.core.model.response import FinishReason, Response, ToolCallPiece
 
 
 class InferencePurpose(StrEnum):
@@ -133,6 +133,18 @@ class ReasoningDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """The next piece of a call of a client tool; streamed, not stored."""
+
+    piece: ToolCallPiece
+
+    @property
+    def text(self) -> str:
+        """Its characters."""
+        return self.piece.arguments_json
+
+
+@dataclass(frozen=True, slots=True)
 class AttemptDiscarded:
     """The streamed text of this attempt no longer counts."""
 
@@ -168,6 +180,7 @@ Payload = (
     | StepEnd
     | ContentDelta
     | ReasoningDelta
+    | ToolCallDelta
     | AttemptDiscarded
     | Completed
     | Resumed
@@ -195,6 +208,7 @@ NAME_OF: Mapping[type[Payload], EventName] = MappingProxyType(
         InferenceEnd: EventName("inference", "inference.end"),
         ContentDelta: EventName("inference", "content.delta"),
         ReasoningDelta: EventName("inference", "reasoning.delta"),
+        ToolCallDelta: EventName("inference", "tool_call.delta"),
         ToolStart: EventName("tools", "tool.start"),
         ToolEnd: EventName("tools", "tool.end"),
         ContextRetrieved: EventName("context", "context.retrieved"),
@@ -203,7 +217,7 @@ NAME_OF: Mapping[type[Payload], EventName] = MappingProxyType(
     }
 )
 
-STREAMED = (ContentDelta, ReasoningDelta)
+STREAMED = (ContentDelta, ReasoningDelta, ToolCallDelta)
 PROGRESS = (InferenceEnd, ToolEnd, StepEnd, ContextRetrieved)  # ends of work that a resumed execution does not repeat
 
 

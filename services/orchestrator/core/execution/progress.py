@@ -73,16 +73,19 @@ class InferenceProgress:
     Attributes:
         said: The output of the current inference so far; None without an inference or without output.
         lost: Usage of lost or abandoned inferences that no input accounts for.
+        calls: The position among the streamed calls of each call that was streamed, by its position in the turn.
     """
 
     said: InferenceOutput | None = None
     lost: TokenUsage = TokenUsage()
+    calls: dict[int, int] = field(default_factory=dict)
 
     def give_up(self) -> InferenceOutput:
         """Count the current inference among the lost ones, and return its output so far."""
         given = self.said or InferenceOutput("", FinishReason.ERROR)
         self.said = None
         self.lost += given.usage
+        self.calls.clear()
         return given
 
     def charge(self, output: InferenceOutput) -> InferenceOutput:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from pagantic_common.domain.errors import Failure
-from pagantic_common.domain.messages import Message
+from pagantic_common.domain.messages import Message, ToolCall
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement, StageOutcome
 from services.orchestrator.core.execution.commands import Command
@@ -59,6 +59,7 @@ class Run:
     usage: TokenUsage = TokenUsage()
     output: InferenceOutput | None = None
     latest: tuple[ToolCallRecord, ...] = ()  # records of the last round of tool calls
+    handed_over: tuple[ToolCall, ...] = ()  # the calls that the caller runs
     best: Enforcement | None = None
     best_output: InferenceOutput | None = None  # the output that `best` judges
     repair_attempts: int = 0

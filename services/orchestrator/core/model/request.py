@@ -1,18 +1,13 @@
-"""A request and the checks of its admission."""
+"""A request."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from pagantic_common.domain.calls.principal import DEFAULT_TENANT
-from pagantic_common.domain.errors import ErrorCode, InvalidRequest
-from pagantic_common.domain.ids import is_trace_id, require_id
-from pagantic_common.domain.messages import Message, ToolChoice, ToolChoiceMode, check_turn
-from pagantic_common.domain.sampling import check_sampling_value
-from pagantic_common.domain.text.json_text import JsonTextError, parse_json
+from pagantic_common.domain.messages import Message, ToolChoice, ToolChoiceMode, ToolDefinition
 from services.orchestrator.core.model.contract import OutputContract, Rule
 from services.orchestrator.core.model.keys import Account, ExecutionKey, SessionKey
 from services.orchestrator.core.model.plan import Plan
@@ -21,18 +16,6 @@ from services.orchestrator.core.model.retry import RetryPolicy
 from services.orchestrator.core.model.voting import Voting
 
 DEFAULT_MAX_TOOL_ROUNDS = 20
-MAX_REPLICAS = 16
-MAX_MESSAGES = 4096
-MAX_MODEL_CHARS = 200
-MAX_STOP_STRINGS = 16
-MAX_STOP_BYTES = 256
-MAX_BIASED_TOKENS = 1024
-MAX_LOGIT_BIAS = 100
-MAX_TOP_LOGPROBS = 20
-MAX_PRIORITY = 10
-MAX_TIMEOUT_S = 366 * 86_400.0  # a longer one is a mistake, and clocks cannot represent much longer ones
-MAX_RULES = 100
-MAX_RULE_NAME_CHARS = 200
 
 
 class Mode(StrEnum):
@@ -134,6 +117,7 @@ class Request:
     plan: Plan | None = None
     tenant: str = DEFAULT_TENANT
     subject: str = ""
+    client_tools: tuple[ToolDefinition, ...] = ()
 
     @property
     def account(self) -> Account:
@@ -166,186 +150,18 @@ class Request:
         return self.hints.max_tool_rounds or DEFAULT_MAX_TOOL_ROUNDS
 
     @property
-    def offers_tools(self) -> bool:
-        """Whether tools are looked up: by default CHAT offers all registered tools, STRUCTURED none."""
-        if self.hints.tool_choice.mode is ToolChoiceMode.NONE and not self.hints.tool_choice.tool_name:
+    def may_call_tools(self) -> bool:
+        """Whether the model may call any tool."""
+        return self.hints.tool_choice.mode is not ToolChoiceMode.NONE or bool(self.hints.tool_choice.tool_name)
+
+    @property
+    def offers_registered_tools(self) -> bool:
+        """Whether registered tools are looked up: CHAT offers all of them if the request brings or names no tools."""
+        if not self.may_call_tools:
             return False
-        return bool(self.tools) or self.mode is Mode.CHAT
+        return bool(self.tools) or (self.mode is Mode.CHAT and not self.client_tools)
 
-
-def check_request(request: Request) -> None:
-    """Raise InvalidRequest for an envelope that cannot be admitted, before anything is executed."""
-    _check_ids(request)
-    check_turn(request.messages)
-    if request.prompt.template is not None:
-        require_id("prompt.template.name", request.prompt.template.name)
-    _check_hints(request.hints)
-    if request.hints.top_logprobs is not None and request.mode in (Mode.PLAN, Mode.REDUNDANT):
-        raise InvalidRequest(f"mode {request.mode} reports no log-probabilities: leave hints.top_logprobs unset")
-    if request.context is not None:
-        _check_context(request.context)
-    _check_rules(request.rules)
-    if wrong := request.retry.objection:
-        raise InvalidRequest(f"retry.{wrong}")
-    _check_output(request.output)
-    if unused := _unused_field(request):
-        raise InvalidRequest(unused)
-    if request.mode is Mode.REDUNDANT:
-        _check_voting(request)
-    if request.plan is not None:
-        _check_plan_inputs(request.plan)
-
-
-def _check_plan_inputs(plan: Plan) -> None:
-    for step in plan.steps:
-        if step.input is not None and not all(map(math.isfinite, step.input.scores)):
-            raise InvalidRequest(f"step {step.name[:64]!r}: input has a score that is not a finite number")
-
-
-def _check_ids(request: Request) -> None:
-    require_id("request_id", request.request_id)
-    if request.session_id:
-        require_id("session_id", request.session_id)
-    if request.trace_id and not is_trace_id(request.trace_id):
-        raise InvalidRequest(f"trace_id {request.trace_id[:64]!r} is not 32 lower-case hex digits")
-
-
-def _check_output(output: OutputContract) -> None:
-    has_grammar = bool(output.grammar or output.grammar_name)
-    if has_grammar and not output.decoder_constraint:
-        raise InvalidRequest("a grammar binds the decoder: leave output.decoder_constraint on, or the grammar out")
-
-
-def _unused_field(request: Request) -> str:
-    """Return why a set field has no effect in this mode; empty when each field has one."""
-    mode, choice = request.mode, request.hints.tool_choice
-    if request.plan is not None and mode is not Mode.PLAN:
-        return f"mode {mode} runs no plan: leave plan unset, or use PLAN"
-    if request.voting != Voting() and mode is not Mode.REDUNDANT:
-        return f"mode {mode} counts no votes: leave voting unset, or use REDUNDANT"
-    if mode is Mode.REDUNDANT:
-        return _unused_by_vote(request)
-    if choice.is_enforced and mode is Mode.STRUCTURED and not request.tools:
-        return (
-            "mode STRUCTURED offers only the tools that are named: name them in tools, or leave hints.tool_choice unset"
-        )
-    if mode is Mode.PLAN:
-        return _unused_by_plan(request)
-    return ""
-
-
-def _unused_by_vote(request: Request) -> str:
-    if request.retry != RetryPolicy():
-        return "mode REDUNDANT votes instead of trying again: leave retry unset"
-    if request.hints.tool_choice.is_enforced or request.hints.max_tool_rounds:
-        return "mode REDUNDANT calls no tools: leave hints.tool_choice and hints.max_tool_rounds unset"
-    return ""
-
-
-def _unused_by_plan(request: Request) -> str:
-    policy = request.context
-    if request.hints.tool_choice != ToolChoice():
-        return "mode PLAN takes tool_choice as a parameter of its infer steps: leave hints.tool_choice unset"
-    if policy is None:
-        return ""
-    if request.plan is not None:
-        return "the plan retrieves what it needs: leave context unset, or give the plan a retrieve step"
-    is_laid_out = policy.is_after_system or policy.is_system or policy.max_tokens
-    if policy.includes_tools or policy.includes_schema or is_laid_out:
-        return (
-            "mode PLAN lays out no context message: leave context.include_tools, include_schema, placement, role and "
-            "max_tokens unset"
-        )
-    return ""
-
-
-def _check_voting(request: Request) -> None:
-    voting = request.voting
-    if not 1 <= voting.n <= MAX_REPLICAS:
-        raise InvalidRequest(f"voting.n is {voting.n}: it must be between 1 and {MAX_REPLICAS}, or 0 for 3")
-    if not 0 <= voting.min_agreement <= 1:
-        raise InvalidRequest(f"voting.min_agreement is {voting.min_agreement}: it must be between 0 and 1")
-    if request.tools:
-        raise InvalidRequest("mode REDUNDANT runs no tools: leave tools empty")
-
-
-def _check_hints(hints: Hints) -> None:
-    if len(hints.model) > MAX_MODEL_CHARS or not (hints.model.isprintable() or not hints.model):
-        raise InvalidRequest(f"hints.model must be a model's alias: at most {MAX_MODEL_CHARS} printable characters")
-    if hints.max_tokens < 0 or hints.max_tool_rounds < 0:
-        raise InvalidRequest("hints.max_tokens and hints.max_tool_rounds must not be negative")
-    if hints.timeout_s is not None and not 0 < hints.timeout_s <= MAX_TIMEOUT_S:
-        raise InvalidRequest(
-            f"hints.timeout is {hints.timeout_s:g} s: it must be positive and at most {MAX_TIMEOUT_S:g} s"
-        )
-    for name, value in {"temperature": hints.temperature, "top_p": hints.top_p, **hints.sampling}.items():
-        if value is not None:
-            check_sampling_value(f"hints.{name}", name, value)
-    _check_stop(hints.stop)
-    _check_engine_hints(hints)
-
-
-def _check_context(policy: ContextPolicy) -> None:
-    if policy.min_score is not None and not math.isfinite(policy.min_score):
-        raise InvalidRequest(f"context.min_score is {policy.min_score}: it must be a finite number")
-    if policy.max_tokens < 0 or policy.top_k < 0:
-        raise InvalidRequest("context.max_tokens and context.rerank.top_k must not be negative")
-
-
-def _check_rules(rules: Sequence[Rule]) -> None:
-    """Check the rules without parsing their expressions."""
-    if len(rules) > MAX_RULES:
-        raise InvalidRequest(f"rules has {len(rules)} entries: it takes at most {MAX_RULES}")
-    names = [rule.name for rule in rules]
-    for rule in rules:
-        if not 1 <= len(rule.name) <= MAX_RULE_NAME_CHARS:
-            raise InvalidRequest(
-                f"rules has a name of {len(rule.name)} characters: each needs 1 to {MAX_RULE_NAME_CHARS}"
-            )
-        if names.count(rule.name) > 1:
-            raise InvalidRequest(f"rules has {rule.name!r} more than once: names must differ")
-        if not rule.expression and not rule.builtin_kind:
-            raise InvalidRequest(f"rule {rule.name!r} is empty: give it an expression or a builtin")
-
-
-def _check_stop(stop: Sequence[str]) -> None:
-    if len(stop) > MAX_STOP_STRINGS:
-        raise InvalidRequest(f"hints.stop has {len(stop)} texts: it takes at most {MAX_STOP_STRINGS}")
-    for text in stop:
-        if not 1 <= len(text.encode()) <= MAX_STOP_BYTES:
-            raise InvalidRequest(
-                f"hints.stop has a text of {len(text.encode())} bytes: each must have 1 to {MAX_STOP_BYTES}"
-            )
-
-
-def _check_engine_hints(hints: Hints) -> None:
-    if len(hints.logit_bias) > MAX_BIASED_TOKENS:
-        raise InvalidRequest(
-            f"hints.logit_bias has {len(hints.logit_bias)} tokens, at most {MAX_BIASED_TOKENS} are taken"
-        )
-    for token, bias in hints.logit_bias.items():
-        if token < 0:
-            raise InvalidRequest(f"hints.logit_bias names token {token}: tokens are numbered from 0")
-        if not abs(bias) <= MAX_LOGIT_BIAS:
-            raise InvalidRequest(f"hints.logit_bias of token {token} is {bias:g}: it must be between -100 and 100")
-    if hints.top_logprobs is not None and not 0 <= hints.top_logprobs <= MAX_TOP_LOGPROBS:
-        raise InvalidRequest(f"hints.top_logprobs is {hints.top_logprobs}: it must be between 0 and {MAX_TOP_LOGPROBS}")
-    if not -MAX_PRIORITY <= hints.priority <= 0:
-        raise InvalidRequest(f"hints.priority is {hints.priority}: it must be between -{MAX_PRIORITY} and 0")
-    if hints.reasoning.max_tokens < 0:
-        raise InvalidRequest("hints.reasoning.max_tokens must not be negative")
-
-
-def check_configuration(request: Request) -> None:
-    """Raise InvalidRequest for a missing or malformed schema; PREPARE makes this check."""
-    if request.mode in (Mode.STRUCTURED, Mode.REDUNDANT) and not request.output.schema_json:
-        raise InvalidRequest(
-            f"mode {request.mode} needs output.schema_json: send a JSON Schema", code=ErrorCode.CONFIG_SCHEMA_REQUIRED
-        )
-    if request.output.schema_json:
-        try:
-            schema = parse_json(request.output.schema_json)
-        except JsonTextError as error:
-            raise InvalidRequest(f"output.schema_json is not JSON: {error}") from None
-        if not isinstance(schema, dict | bool):
-            raise InvalidRequest("output.schema_json is not a JSON Schema: it must be an object or a boolean")
+    @property
+    def client_tool_names(self) -> frozenset[str]:
+        """The names of the tools that the caller runs."""
+        return frozenset(tool.name for tool in self.client_tools)

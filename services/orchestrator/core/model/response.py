@@ -61,14 +61,25 @@ class InferenceOutput:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCallPiece:
+    """The next piece of a call; `index` is its position in the turn, and the first piece has `id` and `name`."""
+
+    index: int
+    id: str
+    name: str
+    arguments_json: str
+
+
+@dataclass(frozen=True, slots=True)
 class InferenceDelta:
-    """The next text of an inference, and its usage so far; the first delta has no text."""
+    """The next text of an inference and pieces of its calls, and its usage so far; the first delta has no text."""
 
     content: str = ""
     reasoning: str = ""
     usage: TokenUsage = TokenUsage()
     model: str = ""
     seed: int | None = None
+    tool_calls: tuple[ToolCallPiece, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +163,7 @@ class Response:
     logprobs: tuple[TokenLogprob, ...] = ()
     seed: int | None = None
     plan: Plan | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
 
     @property
     def may_run_again(self) -> bool:

@@ -90,6 +90,7 @@ class ExecutionEvent(_message.Message):
     ATTEMPT_DISCARDED_FIELD_NUMBER: _builtins.int
     COMPLETED_FIELD_NUMBER: _builtins.int
     RESUMED_FIELD_NUMBER: _builtins.int
+    TOOL_CALL_DELTA_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """From 1, without gaps among stored events. Streamed deltas repeat the sequence of the stored event before them."""
     layer: _builtins.str
@@ -182,6 +183,10 @@ class ExecutionEvent(_message.Message):
     def resumed(self) -> Global___Resumed:
         """An interrupted execution was resumed."""
 
+    @_builtins.property
+    def tool_call_delta(self) -> _generation_pb2.ToolCallDelta:
+        """The next piece of a call of a client tool; streamed, not stored. Its index counts such calls alone."""
+
     def __init__(
         self,
         *,
@@ -211,12 +216,13 @@ class ExecutionEvent(_message.Message):
         attempt_discarded: Global___AttemptDiscarded | None = ...,
         completed: Global___Completed | None = ...,
         resumed: Global___Resumed | None = ...,
+        tool_call_delta: _generation_pb2.ToolCallDelta | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["attempt_discarded", b"attempt_discarded", "completed", b"completed", "content_delta", b"content_delta", "context_retrieved", b"context_retrieved", "correlation", b"correlation", "duration", b"duration", "error", b"error", "event", b"event", "inference_end", b"inference_end", "inference_start", b"inference_start", "reasoning_delta", b"reasoning_delta", "repair_applied", b"repair_applied", "resumed", b"resumed", "step_end", b"step_end", "step_start", b"step_start", "timestamp", b"timestamp", "tool_end", b"tool_end", "tool_start", b"tool_start", "transition", b"transition", "validation_stage", b"validation_stage", "vote_cast", b"vote_cast"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attempt_discarded", b"attempt_discarded", "completed", b"completed", "content_delta", b"content_delta", "context_retrieved", b"context_retrieved", "correlation", b"correlation", "duration", b"duration", "error", b"error", "event", b"event", "inference_end", b"inference_end", "inference_start", b"inference_start", "reasoning_delta", b"reasoning_delta", "repair_applied", b"repair_applied", "resumed", b"resumed", "step_end", b"step_end", "step_start", b"step_start", "timestamp", b"timestamp", "tool_call_delta", b"tool_call_delta", "tool_end", b"tool_end", "tool_start", b"tool_start", "transition", b"transition", "validation_stage", b"validation_stage", "vote_cast", b"vote_cast"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "attempt", b"attempt", "attempt_discarded", b"attempt_discarded", "completed", b"completed", "content_delta", b"content_delta", "context_retrieved", b"context_retrieved", "correlation", b"correlation", "duration", b"duration", "error", b"error", "event", b"event", "inference_end", b"inference_end", "inference_start", b"inference_start", "layer", b"layer", "reasoning_delta", b"reasoning_delta", "repair_applied", b"repair_applied", "resumed", b"resumed", "sequence", b"sequence", "step_end", b"step_end", "step_name", b"step_name", "step_start", b"step_start", "timestamp", b"timestamp", "tool_call_id", b"tool_call_id", "tool_end", b"tool_end", "tool_start", b"tool_start", "transition", b"transition", "validation_stage", b"validation_stage", "vote_cast", b"vote_cast"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "attempt", b"attempt", "attempt_discarded", b"attempt_discarded", "completed", b"completed", "content_delta", b"content_delta", "context_retrieved", b"context_retrieved", "correlation", b"correlation", "duration", b"duration", "error", b"error", "event", b"event", "inference_end", b"inference_end", "inference_start", b"inference_start", "layer", b"layer", "reasoning_delta", b"reasoning_delta", "repair_applied", b"repair_applied", "resumed", b"resumed", "sequence", b"sequence", "step_end", b"step_end", "step_name", b"step_name", "step_start", b"step_start", "timestamp", b"timestamp", "tool_call_delta", b"tool_call_delta", "tool_call_id", b"tool_call_id", "tool_end", b"tool_end", "tool_start", b"tool_start", "transition", b"transition", "validation_stage", b"validation_stage", "vote_cast", b"vote_cast"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["transition", "inference_start", "inference_end", "tool_start", "tool_end", "context_retrieved", "repair_applied", "validation_stage", "vote_cast", "step_start", "step_end", "content_delta", "reasoning_delta", "attempt_discarded", "completed", "resumed"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["transition", "inference_start", "inference_end", "tool_start", "tool_end", "context_retrieved", "repair_applied", "validation_stage", "vote_cast", "step_start", "step_end", "content_delta", "reasoning_delta", "attempt_discarded", "completed", "resumed", "tool_call_delta"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 

@@ -189,6 +189,7 @@ class SystemRequest(_message.Message):
     RULES_FIELD_NUMBER: _builtins.int
     SEMANTIC_INTENT_FIELD_NUMBER: _builtins.int
     RETRY_FIELD_NUMBER: _builtins.int
+    CLIENT_TOOLS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Unique per request, [A-Za-z0-9._:-]{1,128}; made by the system when empty. It is the idempotency key: the same id
     with the same payload joins the running execution or returns the stored response; with another payload, or from
@@ -223,7 +224,9 @@ class SystemRequest(_message.Message):
 
     @_builtins.property
     def tools(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Allowed tool names. CHAT, PLAN: empty is all registered; STRUCTURED, REDUNDANT: empty is none."""
+        """Allowed tool names. CHAT, PLAN: empty is all registered, or none beside client_tools; STRUCTURED, REDUNDANT: empty
+        is none.
+        """
 
     @_builtins.property
     def context(self) -> _policy_pb2.ContextPolicy:
@@ -245,6 +248,14 @@ class SystemRequest(_message.Message):
     def retry(self) -> _plan_pb2.RetryPolicy:
         """Retries after a failed validation."""
 
+    @_builtins.property
+    def client_tools(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.ToolDefinition]:
+        """Tools that the caller runs itself (CHAT, STRUCTURED), at most 128; of each, name, description and parameters_json
+        count. When the model calls one, the execution ends as COMPLETE with finish_reason TOOL, and the calls are in
+        tool_calls. The caller sends the results as the first messages of its next request, with the role TOOL; without a
+        session it sends the conversation and the calls before them. A name that tools has too is INVALID_ARGUMENT.
+        """
+
     def __init__(
         self,
         *,
@@ -263,10 +274,11 @@ class SystemRequest(_message.Message):
         rules: _abc.Iterable[_contract_pb2.Rule] | None = ...,
         semantic_intent: _builtins.str = ...,
         retry: _plan_pb2.RetryPolicy | None = ...,
+        client_tools: _abc.Iterable[_message_pb2.ToolDefinition] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["context", b"context", "hints", b"hints", "output", b"output", "plan", b"plan", "prompt", b"prompt", "retry", b"retry", "voting", b"voting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["context", b"context", "hints", b"hints", "messages", b"messages", "mode", b"mode", "output", b"output", "plan", b"plan", "prompt", b"prompt", "request_id", b"request_id", "retry", b"retry", "rules", b"rules", "semantic_intent", b"semantic_intent", "session_id", b"session_id", "tools", b"tools", "trace_id", b"trace_id", "voting", b"voting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_tools", b"client_tools", "context", b"context", "hints", b"hints", "messages", b"messages", "mode", b"mode", "output", b"output", "plan", b"plan", "prompt", b"prompt", "request_id", b"request_id", "retry", b"retry", "rules", b"rules", "semantic_intent", b"semantic_intent", "session_id", b"session_id", "tools", b"tools", "trace_id", b"trace_id", "voting", b"voting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -635,6 +647,7 @@ class SystemResponse(_message.Message):
     LOGPROBS_FIELD_NUMBER: _builtins.int
     EFFECTIVE_SEED_FIELD_NUMBER: _builtins.int
     PLAN_FIELD_NUMBER: _builtins.int
+    TOOL_CALLS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """The request's id, given or made."""
     session_id: _builtins.str
@@ -695,6 +708,12 @@ class SystemResponse(_message.Message):
     def plan(self) -> _plan_pb2.ExecutionPlan:
         """The plan that ran (PLAN), given or made by the planner."""
 
+    @_builtins.property
+    def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.ToolCall]:
+        """Calls of client_tools, in the model's order; the caller runs them. Calls of other tools in the same turn have run,
+        and are in tool_calls_made.
+        """
+
     def __init__(
         self,
         *,
@@ -716,10 +735,11 @@ class SystemResponse(_message.Message):
         logprobs: _abc.Iterable[_generation_pb2.TokenLogprob] | None = ...,
         effective_seed: _builtins.int | None = ...,
         plan: _plan_pb2.ExecutionPlan | None = ...,
+        tool_calls: _abc.Iterable[_message_pb2.ToolCall] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_confidence", b"_confidence", "_effective_seed", b"_effective_seed", "confidence", b"confidence", "effective_seed", b"effective_seed", "error", b"error", "plan", b"plan", "token_usage", b"token_usage", "validation", b"validation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_confidence", b"_confidence", "_effective_seed", b"_effective_seed", "candidates", b"candidates", "confidence", b"confidence", "confidence_source", b"confidence_source", "content", b"content", "effective_seed", b"effective_seed", "error", b"error", "finish_reason", b"finish_reason", "logprobs", b"logprobs", "plan", b"plan", "reasoning", b"reasoning", "request_id", b"request_id", "session_id", b"session_id", "step_results", b"step_results", "structured_output_json", b"structured_output_json", "token_usage", b"token_usage", "tool_calls_made", b"tool_calls_made", "validation", b"validation", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_confidence", b"_confidence", "_effective_seed", b"_effective_seed", "candidates", b"candidates", "confidence", b"confidence", "confidence_source", b"confidence_source", "content", b"content", "effective_seed", b"effective_seed", "error", b"error", "finish_reason", b"finish_reason", "logprobs", b"logprobs", "plan", b"plan", "reasoning", b"reasoning", "request_id", b"request_id", "session_id", b"session_id", "step_results", b"step_results", "structured_output_json", b"structured_output_json", "token_usage", b"token_usage", "tool_calls", b"tool_calls", "tool_calls_made", b"tool_calls_made", "validation", b"validation", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__confidence: _TypeAlias = _typing.Literal["confidence"]  # noqa: Y015
     _WhichOneofArgType__confidence: _TypeAlias = _typing.Literal["_confidence", b"_confidence"]  # noqa: Y015

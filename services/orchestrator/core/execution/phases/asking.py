@@ -35,6 +35,7 @@ def infer(run: Run, retry: int = 0) -> Infer:
         is_streamed=not (run.is_in_tool_phase and has_answer_phase(run)),
         max_tokens=run.max_tokens,
         temperature=temperature,
+        client_tools=run.request.client_tool_names,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pagantic_common.domain.errors import ErrorCode, failure_of
-from pagantic_common.domain.messages import Message, Role
+from pagantic_common.domain.messages import Message, Role, ToolCall
 from services.orchestrator.core.conversation.prompt import answer_now_message
 from services.orchestrator.core.execution.commands import Enforce, RunTools
 from services.orchestrator.core.execution.ending import ask, complete, fail, move
@@ -33,8 +33,11 @@ def after_inference(run: Run, inferred: Inferred) -> Outcome:
 
 
 def after_tools(run: Run, ran: ToolsRan) -> Outcome:
-    """Go on with the results of the calls."""
-    return _after_round(replace(run, records=(*run.records, *ran.records), latest=ran.records))
+    """Go on with the results of the calls, or hand those over that the caller runs."""
+    run = _with_round(replace(run, records=(*run.records, *ran.records), latest=ran.records))
+    if run.output is not None and (for_caller := _calls_for_caller(run, run.output)):
+        return _hand_over(run, for_caller)
+    return _after_round(run)
 
 
 def _after_answer(run: Run, output: InferenceOutput) -> Outcome:
@@ -59,15 +62,29 @@ def _is_silent(run: Run, output: InferenceOutput) -> bool:
     return not output.content.strip() and not was_stopped
 
 
+def _calls_for_caller(run: Run, output: InferenceOutput) -> tuple[ToolCall, ...]:
+    names = run.request.client_tool_names
+    return tuple(call for call in output.tool_calls if call.name in names)
+
+
+def _hand_over(run: Run, calls: tuple[ToolCall, ...]) -> Outcome:
+    """End with the calls that the caller runs."""
+    return complete(replace(run, handed_over=calls), "the caller runs tools")
+
+
 def _run_tools(run: Run, output: InferenceOutput) -> Outcome:
     """Run the calls of a round; a model that repeats its previous round goes on without tools."""
+    for_caller = _calls_for_caller(run, output)
+    own = tuple(call for call in output.tool_calls if call not in for_caller)
+    if not own:
+        return _hand_over(_with_round(replace(run, latest=())), for_caller)
     limit = run.request.max_tool_rounds
     if run.rounds >= limit:
         message = f"the model still calls tools after {limit} inference rounds, the limit of hints.max_tool_rounds"
         return fail(run, failure_of(ErrorCode.ORCHESTRATION_ITERATION_LIMIT, message))
     if repeats_round(output.tool_calls, run.latest):
-        return _after_round(_without_tools(run))
-    return ask(run, RunTools(output.tool_calls))
+        return _after_round(_with_round(_without_tools(run)))
+    return ask(run, RunTools(own))
 
 
 def _without_tools(run: Run) -> Run:
@@ -84,12 +101,16 @@ def _after_empty_answer(run: Run, output: InferenceOutput) -> Outcome:
     return ask(run, infer(run))
 
 
-def _after_round(run: Run) -> Outcome:
-    """Go on with the results of the latest round; a model without tools is urged to answer."""
+def _with_round(run: Run) -> Run:
+    """Add the calls of the latest round and their results to the transcript."""
     output = run.output or InferenceOutput("", FinishReason.TOOL)
     said = Message(Role.ASSISTANT, content=output.content, reasoning=output.reasoning, tool_calls=output.tool_calls)
     results = result_messages(output.tool_calls, run.latest)
-    run = replace(run, transcript=(*run.transcript, said, *results), turn=(*run.turn, said, *results))
+    return replace(run, transcript=(*run.transcript, said, *results), turn=(*run.turn, said, *results))
+
+
+def _after_round(run: Run) -> Outcome:
+    """Ask again, with the results of the latest round; a model without tools is urged to answer."""
     if not run.has_tools_left and not has_answer_phase(run):
         run = replace(run, transcript=(*run.transcript, answer_now_message()))
     return ask(run, infer(run))
