@@ -7,7 +7,7 @@ import yaml
 
 from pagantic_common.domain.defaults import PORTS
 from pagantic_common.settings import InnerSettings, ServiceSettings
-from pagantic_common.telemetry.names import LIVENESS, READINESS
+from pagantic_common.telemetry.names import INFERENCE_QUEUED_REQUESTS, LIVENESS, READINESS
 
 FOLDER = Path(__file__).parents[3] / "deploy" / "kubernetes"
 BASE = FOLDER / "base"
@@ -236,6 +236,30 @@ def test_overlay_patches_what_the_base_has():
             for entry in container["env"]:
                 prefix = f"PAGANTIC_{patch['metadata']['name'].upper()}_"
                 assert entry["name"].removeprefix(prefix).lower() in fields
+
+
+# ---- overlays/queue-scaling
+
+
+def test_inference_is_scaled_by_a_gauge_that_it_has():
+    (content,) = documents(FOLDER / "overlays" / "queue-scaling" / "kustomization.yaml")
+    (patch,) = [patch for patch in content["patches"] if "target" in patch]
+    (operation,) = yaml.safe_load(patch["patch"])
+    autoscaler = of_kind(patch["target"]["kind"])[patch["target"]["name"]]
+    assert (operation["op"], operation["path"]) == ("add", "/spec/metrics/-")
+    autoscaler["spec"]["metrics"].append(operation["value"])
+    kubernetes_validate.validate(autoscaler, KUBERNETES, strict=True)
+    assert operation["value"]["pods"]["metric"]["name"] == INFERENCE_QUEUED_REQUESTS
+
+
+def test_the_port_that_prometheus_may_reach_is_that_of_the_metrics():
+    folder = FOLDER / "overlays" / "queue-scaling"
+    (patch,), (policy,) = documents(folder / "inference-patch.yaml"), documents(folder / "prometheus-policy.yaml")
+    template = patch["spec"]["template"]
+    (container,) = template["spec"]["containers"]
+    (port,), (setting,) = container["ports"], container["env"]
+    assert template["metadata"]["annotations"]["prometheus.io/port"] == setting["value"] == str(port["containerPort"])
+    assert [one["port"] for one in policy["spec"]["ingress"][0]["ports"]] == [port["name"]]
 
 
 # ---- overlays/tls
