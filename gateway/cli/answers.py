@@ -12,6 +12,7 @@ from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import Client
 from pagantic_common.client.descriptions import describe_outcome, describe_step, describe_tool_call, describe_votes
+from pagantic_common.client.event_descriptions import describe_event
 from pagantic_common.domain.text.terminal import WordWrap, plain_text
 
 
@@ -39,6 +40,8 @@ def stream_answer(client: Client, request: execution_pb2.SystemRequest) -> execu
                 case "tool_start" if sys.stderr.isatty():
                     writer.end_line()
                     note(f"calling {event.tool_start.tool_name} …")
+                case "tool_progress" if sys.stderr.isatty():
+                    note(describe_event(event))
         if response.content not in writer.text:
             writer.end()
             writer.write(response.content)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from pagantic.common.v1 import message_pb2
 from pagantic.constraint.v1 import contract_pb2
 from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import event_pb2
@@ -57,6 +58,15 @@ def _describe_tool_start(start: event_pb2.ToolStart) -> str:
 
 def _describe_tool_call(call: generation_pb2.ToolCallDelta) -> str:
     return f"{call.name}{call.arguments_json}"
+
+
+def _describe_progress(progress: message_pb2.ToolProgress) -> str:
+    described = f"{progress.progress:g}"
+    if progress.HasField("total"):
+        described += f" of {progress.total:g}"
+    if progress.message:
+        described += f": {progress.message}"
+    return described
 
 
 def _describe_tool_end(end: event_pb2.ToolEnd) -> str:
@@ -127,6 +137,7 @@ _DESCRIPTIONS: dict[str, Callable[[Any], str]] = {
     "inference_end": _describe_inference_end,
     "content_delta": _text_of,
     "tool_call_delta": _describe_tool_call,
+    "tool_progress": _describe_progress,
     "reasoning_delta": _text_of,
     "tool_start": _describe_tool_start,
     "tool_end": _describe_tool_end,

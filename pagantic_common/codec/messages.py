@@ -6,6 +6,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from pagantic.common.v1 import message_pb2, usage_pb2
 from pagantic_common.codec.enums import EnumCodec
+from pagantic_common.codec.fields import optional
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.messages import (
     Message,
@@ -15,6 +16,7 @@ from pagantic_common.domain.messages import (
     ToolChoice,
     ToolChoiceMode,
     ToolDefinition,
+    ToolProgress,
     ToolResult,
     ToolSafety,
 )
@@ -123,6 +125,16 @@ def tool_definition_from_proto(tool: message_pb2.ToolDefinition) -> ToolDefiniti
         timeout_s=timeout_s,
         requires=tuple(tool.requires),
     )
+
+
+def tool_progress_to_proto(progress: ToolProgress) -> message_pb2.ToolProgress:
+    """Encode a report of progress."""
+    return message_pb2.ToolProgress(progress=progress.progress, total=progress.total, message=progress.message)
+
+
+def tool_progress_from_proto(progress: message_pb2.ToolProgress) -> ToolProgress:
+    """Decode a report of progress."""
+    return ToolProgress(progress.progress, optional(progress, "total"), progress.message)
 
 
 def tool_result_to_proto(result: ToolResult) -> message_pb2.ToolResult:

@@ -73,6 +73,15 @@ class ToolResult:
     is_error: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class ToolProgress:
+    """How far a running call is, in a unit of the tool's own; `total` is None when it is not known."""
+
+    progress: float
+    total: float | None = None
+    message: str = ""
+
+
 class ToolFailed(Exception):
     """The tool failed for a reason that the model may read.
 

@@ -1,8 +1,16 @@
-"""What a function can ask of the call that it serves."""
+"""What a function can ask of the call that it serves, and tell it."""
 
 from __future__ import annotations
 
+import math
 import threading
+import time
+from collections.abc import Callable
+
+from pagantic_common.domain.messages import ToolProgress
+
+MAX_MESSAGE_CHARS = 200
+REPORT_INTERVAL_S = 0.1
 
 
 class ToolCancelled(Exception):
@@ -16,8 +24,10 @@ class ToolContext:
     used from any thread.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_progress: Callable[[ToolProgress], None] = lambda _: None) -> None:
         self._is_cancelled = threading.Event()
+        self._on_progress = on_progress
+        self._reported_at_s = -math.inf
 
     @property
     def is_cancelled(self) -> bool:
@@ -28,6 +38,24 @@ class ToolContext:
         """Raise ToolCancelled once the caller left or the time is up."""
         if self.is_cancelled:
             raise ToolCancelled
+
+    def report(self, progress: float, total: float | None = None, message: str = "") -> None:
+        """Tell whoever watches the call how far it is. A report within 0.1 s of the one before is left out.
+
+        Args:
+            progress: Work that is done, in a unit of the function's own; it grows.
+            total: All the work in that unit, when it is known.
+            message: What the function is doing; cut after 200 characters.
+
+        Raises ValueError for a number that is not finite.
+        """
+        if not (math.isfinite(progress) and math.isfinite(total or 0.0)):
+            raise ValueError(f"progress {progress} of {total}: both must be finite")
+        now_s = time.monotonic()
+        if now_s - self._reported_at_s < REPORT_INTERVAL_S or self.is_cancelled:
+            return
+        self._reported_at_s = now_s
+        self._on_progress(ToolProgress(progress, total, message[:MAX_MESSAGE_CHARS]))
 
     def cancel(self) -> None:
         """Note that nobody waits for the result."""

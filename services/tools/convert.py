@@ -7,9 +7,11 @@ from pagantic_common.codec.errors import optional_failure_to_proto
 from pagantic_common.codec.messages import (
     duration_to_proto,
     tool_definition_to_proto,
+    tool_progress_to_proto,
     tool_result_to_proto,
 )
 from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.domain.messages import ToolProgress
 from services.tools.app.execution import Outcome
 from services.tools.ports import Tool
 
@@ -33,6 +35,13 @@ def registered_tool_to_proto(tool: Tool) -> pb.RegisteredTool:
     return pb.RegisteredTool(
         definition=tool_definition_to_proto(tool.definition), available=not reason, unavailable_reason=reason
     )
+
+
+def report_to_proto(report: ToolProgress | Outcome) -> pb.ExecuteToolStreamResponse:
+    """Encode the progress of a call, or its outcome."""
+    if isinstance(report, Outcome):
+        return pb.ExecuteToolStreamResponse(completed=outcome_to_proto(report))
+    return pb.ExecuteToolStreamResponse(progress=tool_progress_to_proto(report))
 
 
 def outcome_to_proto(outcome: Outcome) -> pb.ExecuteToolResponse:

@@ -45,7 +45,7 @@ def test_the_tool_of_the_readme_is_one(tmp_path):
     (tmp_path / "stock.py").write_text(code)
     (loaded,) = load_modules([str(tmp_path / "stock.py")])
     assert loaded.definition.name == "stock"
-    assert asyncio.run(loaded.run({"article": "lamp"})) == "12"
+    assert asyncio.run(loaded.run({"article": "lamp"}, print)) == "12"
 
 
 def test_the_example_of_a_callers_tool_runs(system):

@@ -116,6 +116,7 @@ class ScriptedTools:
         self.ends = []
         self.calls = []
         self.correlations = []
+        self.reports = []
 
     async def list_tools(self, names):
         self.correlations.append(current_correlation())
@@ -125,9 +126,11 @@ class ScriptedTools:
             raise NotFound(f"no tool is named {unknown}", code=ErrorCode.TOOL_NOT_FOUND)
         return [OfferedTool(self.definition, is_available=True)]
 
-    async def execute(self, call):
+    async def execute(self, call, report):
         self.calls.append(call)
         self.called.set()
+        for progress in self.reports:
+            await report(progress)
         if self.is_stuck:
             await asyncio.Event().wait()
         if self.ends:

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import aclosing
 
 import grpc
 
 from pagantic.tools.v1 import tools_service_pb2, tools_service_pb2_grpc
 from pagantic_common.codec.errors import error_code_from_proto
-from pagantic_common.codec.messages import duration_from_proto, tool_call_to_proto, tool_definition_from_proto
+from pagantic_common.codec.messages import (
+    duration_from_proto,
+    tool_call_to_proto,
+    tool_definition_from_proto,
+    tool_progress_from_proto,
+)
+from pagantic_common.domain.errors import ErrorCode, Internal
 from pagantic_common.domain.messages import ToolCall
 from pagantic_common.rpc.peer import Credentials, Peer, pass_on
 from services.orchestrator.core.model.response import ToolCallRecord
-from services.orchestrator.ports.services import OfferedTool
+from services.orchestrator.ports.services import OfferedTool, Report
 
 
 class GrpcTools:
@@ -28,17 +35,25 @@ class GrpcTools:
         reply = await self._peer.call_unary(self._stub.ListTools, request)
         return [OfferedTool(tool_definition_from_proto(tool.definition), tool.available) for tool in reply.tools]
 
-    async def execute(self, call: ToolCall) -> ToolCallRecord:
-        """Run a call; the record has the tool's own failure."""
+    async def execute(self, call: ToolCall, report: Report) -> ToolCallRecord:
+        """Run a call, and report its progress; the record has the tool's own failure."""
         request = tools_service_pb2.ExecuteToolRequest(call=tool_call_to_proto(call))
-        reply = await self._peer.call_unary(self._stub.ExecuteTool, request)
-        return ToolCallRecord(
-            id=call.id,
-            name=call.name,
-            arguments_json=call.arguments_json,
-            result=reply.result.content,
-            is_error=reply.result.is_error,
-            error_code=error_code_from_proto(reply.error.code),
-            duration_s=duration_from_proto(reply.duration),
-            is_retryable=reply.error.retryable,
-        )
+        async with aclosing(self._peer.call_stream(self._stub.ExecuteToolStream, request)) as responses:
+            async for response in responses:
+                if response.HasField("completed"):
+                    return _record_of(call, response.completed)
+                await report(tool_progress_from_proto(response.progress))
+        raise Internal(f"the call of {call.name!r} ended without a result", code=ErrorCode.TOOL_EXECUTION_FAILED)
+
+
+def _record_of(call: ToolCall, reply: tools_service_pb2.ExecuteToolResponse) -> ToolCallRecord:
+    return ToolCallRecord(
+        id=call.id,
+        name=call.name,
+        arguments_json=call.arguments_json,
+        result=reply.result.content,
+        is_error=reply.result.is_error,
+        error_code=error_code_from_proto(reply.error.code),
+        duration_s=duration_from_proto(reply.duration),
+        is_retryable=reply.error.retryable,
+    )

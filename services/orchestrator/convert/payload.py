@@ -12,11 +12,13 @@ from typing import Any
 
 from google.protobuf.message import Message
 
+from pagantic.common.v1 import message_pb2
 from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import event_pb2
 from pagantic_common.codec.enums import EnumCodec
 from pagantic_common.codec.errors import error_code_from_proto, error_code_to_proto
 from pagantic_common.codec.fields import optional
+from pagantic_common.codec.messages import tool_progress_to_proto
 from pagantic_common.codec.validation import (
     stage_from_proto,
     stage_report_from_proto,
@@ -201,6 +203,10 @@ def _encode_tool_call(delta: events.ToolCallDelta) -> generation_pb2.ToolCallDel
     )
 
 
+def _encode_progress(progressed: events.ToolProgressed) -> message_pb2.ToolProgress:
+    return tool_progress_to_proto(progressed.progress)
+
+
 def _encode_discarded(discarded: events.AttemptDiscarded) -> event_pb2.AttemptDiscarded:
     return event_pb2.AttemptDiscarded(attempt=discarded.attempt, reason=discarded.reason)
 
@@ -241,6 +247,7 @@ ENCODERS: Mapping[type[Payload], tuple[str, Callable[[Any], Message]]] = Mapping
         events.ContentDelta: ("content_delta", _encode_content),
         events.ReasoningDelta: ("reasoning_delta", _encode_reasoning),
         events.ToolCallDelta: ("tool_call_delta", _encode_tool_call),
+        events.ToolProgressed: ("tool_progress", _encode_progress),
         events.AttemptDiscarded: ("attempt_discarded", _encode_discarded),
         events.Resumed: ("resumed", _encode_resumed),
         events.Completed: ("completed", _encode_completed),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pagantic_common.domain.chunks import Chunk
-from pagantic_common.domain.messages import Message, ToolCall, ToolDefinition
+from pagantic_common.domain.messages import Message, ToolCall, ToolDefinition, ToolProgress
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement
 from services.orchestrator.core.conversation.memory import Summary
@@ -68,6 +68,7 @@ class TokenCount:
 
 # The function of a registered kind of step: (text of its input, parameters) -> text. It must be idempotent, because it
 # may run again after a failure or an interruption.
+Report = Callable[[ToolProgress], Awaitable[None]]
 CustomStep = Callable[[str, Mapping[str, Any]], Awaitable[str]]
 
 
@@ -136,8 +137,8 @@ class ToolsPort(Protocol):
     async def list_tools(self, names: Sequence[str]) -> list[OfferedTool]:
         """List the named tools, or all. Raises NotFound (TOOL_NOT_FOUND) for an unknown name."""
 
-    async def execute(self, call: ToolCall) -> ToolCallRecord:
-        """Run a call; the record has the tool's own failure."""
+    async def execute(self, call: ToolCall, report: Report) -> ToolCallRecord:
+        """Run a call, and report its progress; the record has the tool's own failure."""
 
 
 class ContextPort(Protocol):

@@ -13,7 +13,7 @@ from pagantic_common.domain.messages import ToolDefinition, ToolFailed, ToolSafe
 from pagantic_common.domain.text.json_text import dump_json
 from services.tools.core.arithmetic import EXPRESSION_PATTERN, MAX_EXPRESSION_CHARS, evaluate, format_number
 from services.tools.core.json_query import MAX_DOCUMENT_CHARS, MAX_QUERY_CHARS, query_json
-from services.tools.ports import Tool
+from services.tools.ports import Report, Tool
 
 
 def _parameters(required: tuple[str, ...], **properties: dict[str, Any]) -> str:
@@ -47,7 +47,7 @@ class CalculatorTool:
     )
     unavailable_reason = ""
 
-    async def run(self, arguments: Mapping[str, Any]) -> str:
+    async def run(self, arguments: Mapping[str, Any], _report: Report) -> str:
         """Return the number."""
         return format_number(await asyncio.to_thread(evaluate, arguments["expression"]))
 
@@ -77,7 +77,7 @@ class ClockTool:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
 
-    async def run(self, arguments: Mapping[str, Any]) -> str:
+    async def run(self, arguments: Mapping[str, Any], _report: Report) -> str:
         """Return time, weekday and time zone as a JSON object."""
         name = arguments.get("timezone", "UTC")
         now = self._clock.now().astimezone(_find_timezone(name))
@@ -115,7 +115,7 @@ class JsonQueryTool:
     )
     unavailable_reason = ""
 
-    async def run(self, arguments: Mapping[str, Any]) -> str:
+    async def run(self, arguments: Mapping[str, Any], _report: Report) -> str:
         """Return the result of the query."""
         return await asyncio.to_thread(query_json, arguments["document"], arguments["query"])
 

@@ -8,14 +8,16 @@ import contextvars
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import pydantic
 from pydantic_core import to_json
 
-from pagantic_common.domain.messages import ToolDefinition
+from pagantic_common.domain.messages import ToolDefinition, ToolProgress
 from pagantic_common.tools import FunctionTool, ToolContext
 from services.tools.core.arguments import MAX_VIOLATIONS, ArgumentProblem, InvalidArguments, name_of
+from services.tools.ports import Report
 
 
 class FunctionToolAdapter:
@@ -38,12 +40,12 @@ class FunctionToolAdapter:
             return ""
         return f"{len(self._abandoned)} of its calls were given up and still run"
 
-    async def run(self, arguments: Mapping[str, Any]) -> str:
+    async def run(self, arguments: Mapping[str, Any], report: Report) -> str:
         """Return the result, as JSON unless it is text. Raises InvalidArguments, ToolFailed and what the function does.
 
         Calls beyond the tool's own limit wait.
         """
-        context = ToolContext()
+        context = ToolContext(partial(_call_in, asyncio.get_running_loop(), report))
         try:
             taken = self._tool.parameters.read(arguments)
         except pydantic.ValidationError as error:
@@ -92,6 +94,11 @@ class FunctionToolAdapter:
             if not future.done():
                 self._abandoned.add(future)
             raise
+
+
+def _call_in(loop: asyncio.AbstractEventLoop, report: Report, progress: ToolProgress) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+        loop.call_soon_threadsafe(report, progress)
 
 
 def _as_error(error: BaseException) -> Exception:

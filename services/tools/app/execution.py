@@ -6,18 +6,18 @@ Knows no particular tool.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import ErrorCode, Failure, failure_of
-from pagantic_common.domain.messages import ToolCall, ToolFailed, ToolResult
+from pagantic_common.domain.messages import ToolCall, ToolDefinition, ToolFailed, ToolProgress, ToolResult
 from pagantic_common.telemetry.logging import get_logger, report_bug
 from services.tools.app.registry import ToolRegistry
 from services.tools.core.arguments import InvalidArguments
-from services.tools.ports import Tool
+from services.tools.ports import Report
 
 log = get_logger(__name__)
 
@@ -54,10 +54,32 @@ class ToolExecutor:
         self._clock = clock
         self._limits = limits
 
-    async def execute(self, call: ToolCall, deadline: Deadline) -> Outcome:
+    async def follow(self, call: ToolCall, deadline: Deadline) -> AsyncGenerator[ToolProgress | Outcome, None]:
+        """Run a call, and yield its newest progress whenever that is asked for, then its outcome."""
+        has_news = asyncio.Event()
+        newest: list[ToolProgress] = []
+
+        def report(progress: ToolProgress) -> None:
+            newest[:] = [progress]
+            has_news.set()
+
+        running = asyncio.create_task(self.execute(call, deadline, report))
+        running.add_done_callback(lambda _: has_news.set())
+        try:
+            while not running.done():
+                await has_news.wait()
+                has_news.clear()
+                if newest:
+                    yield newest.pop()
+            yield running.result()
+        finally:
+            running.cancel()
+            await asyncio.wait([running])
+
+    async def execute(self, call: ToolCall, deadline: Deadline, report: Report = lambda _: None) -> Outcome:
         """Run a call and return its outcome; a failure is part of the outcome, never raised."""
         started_s = self._clock.monotonic_s()
-        content, attempts = await self._run(call, deadline)
+        content, attempts = await self._run(call, deadline, report)
         duration_s = self._clock.monotonic_s() - started_s
         failure: Failure | None = None
         code: ErrorCode | None = None
@@ -76,7 +98,7 @@ class ToolExecutor:
         result = ToolResult(call_id=call.id, name=call.name, content=content, is_error=failure is not None)
         return Outcome(result, failure, duration_s, attempts)
 
-    async def _run(self, call: ToolCall, deadline: Deadline) -> tuple[str | Failure, int]:
+    async def _run(self, call: ToolCall, deadline: Deadline, report: Report) -> tuple[str | Failure, int]:
         """Return the result or the failure of a call, and the number of attempts."""
         tool = self._registry.find(call.name)
         if tool is None:
@@ -89,14 +111,14 @@ class ToolExecutor:
             arguments = self._registry.checker_of(call.name).parse(call.arguments_json)
         except InvalidArguments as error:
             return _refuse_arguments(call.name, error), 0
-        return await self._attempt_all(tool, arguments, deadline)
+        return await self._attempt_all(partial(tool.run, arguments, report), tool.definition, deadline)
 
     async def _attempt_all(
-        self, tool: Tool, arguments: Mapping[str, Any], deadline: Deadline
+        self, run: Callable[[], Awaitable[str]], tool: ToolDefinition, deadline: Deadline
     ) -> tuple[str | Failure, int]:
         attempts = 0
         while True:
-            outcome = await self._attempt(tool, arguments, deadline)
+            outcome = await self._attempt(run, tool, deadline)
             attempts += 1
             if isinstance(outcome, str) or not outcome.retryable or attempts > self._limits.max_retries:
                 return outcome, attempts
@@ -105,15 +127,16 @@ class ToolExecutor:
                 return outcome, attempts
             await asyncio.sleep(wait_s)
 
-    async def _attempt(self, tool: Tool, arguments: Mapping[str, Any], deadline: Deadline) -> str | Failure:
-        name = tool.definition.name
-        idempotent = tool.definition.idempotent
-        timeout_s = tool.definition.timeout_s or self._limits.default_timeout_s
+    async def _attempt(
+        self, run: Callable[[], Awaitable[str]], tool: ToolDefinition, deadline: Deadline
+    ) -> str | Failure:
+        name, idempotent = tool.name, tool.idempotent
+        timeout_s = tool.timeout_s or self._limits.default_timeout_s
         limit_s = deadline.limit(timeout_s, self._clock.monotonic_s())
         timer = asyncio.timeout(limit_s)
         try:
             async with timer:
-                return self._bound(name, await tool.run(arguments))
+                return self._bound(name, await run())
         except InvalidArguments as error:
             return _refuse_arguments(name, error)
         except ToolFailed as error:

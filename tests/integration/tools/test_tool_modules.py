@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import sys
 import threading
+import time
 from contextlib import asynccontextmanager
 from importlib.metadata import EntryPoint
 
@@ -179,6 +181,30 @@ def odd() -> object:
     return object()
 
 
+@tool(safety="none")
+def counts(to: int, context: ToolContext) -> int:
+    """Counts, and says how far it is."""
+    for number in range(to):
+        context.report(number, to, f"counted {number}")
+        time.sleep(0.11)
+    return to
+
+
+@tool(safety="none")
+def floods(context: ToolContext) -> str:
+    """Says how far it is again and again."""
+    for number in range(100_000):
+        context.report(number, message="x" * 1000)
+    return "done"
+
+
+@tool
+def lies(context: ToolContext) -> str:
+    """Says that it is nowhere."""
+    context.report(math.nan)
+    return "done"
+
+
 @pytest.fixture(autouse=True)
 def _fresh():
     running.clear()
@@ -208,6 +234,48 @@ async def test_a_function_learns_that_its_call_was_given_up():
     async with service(__name__) as stub:
         assert (await call(stub, "patient")).error.code == error_pb2.ERROR_CODE_TOOL_TIMEOUT
     assert seen[0].is_cancelled
+
+
+async def follow(stub, name, arguments=None):
+    called = message_pb2.ToolCall(id="c1", name=name, arguments_json=json.dumps(arguments or {}))
+    return [one async for one in stub.ExecuteToolStream(pb.ExecuteToolRequest(call=called))]
+
+
+async def test_a_function_reports_its_progress_before_its_result():
+    async with service(__name__) as stub:
+        *reports, end = await follow(stub, "counts", {"to": 3})
+    assert [(one.progress.progress, one.progress.total, one.progress.message) for one in reports] == [
+        (number, 3, f"counted {number}") for number in range(3)
+    ]
+    assert end.completed.result.content == "3"
+
+
+async def test_reports_that_follow_each_other_quickly_are_left_out_and_their_words_cut():
+    async with service(__name__) as stub:
+        *reports, end = await follow(stub, "floods")
+    assert end.completed.result.content == "done"
+    assert 1 <= len(reports) < 100
+    assert len(reports[0].progress.message) == 200
+    assert not reports[0].progress.HasField("total")
+
+
+async def test_a_call_that_fails_ends_its_stream_as_one_that_gives_a_result():
+    async with service(__name__) as stub:
+        for name in ("lies", "nowhere"):
+            (end,) = await follow(stub, name)
+            assert end.completed.result.is_error
+
+
+async def test_a_caller_that_leaves_a_stream_cancels_its_call():
+    async with service(__name__) as stub:
+        called = message_pb2.ToolCall(id="c1", name="waits", arguments_json="{}")
+        stream = stub.ExecuteToolStream(pb.ExecuteToolRequest(call=called))
+        reading = asyncio.ensure_future(stream.read())
+        async with asyncio.timeout(5):
+            await asyncio.to_thread(running.wait, 5)
+            stream.cancel()
+            assert await asyncio.to_thread(leave.wait, 5)
+        await asyncio.wait([reading])
 
 
 async def test_a_caller_that_leaves_cancels_an_async_function():

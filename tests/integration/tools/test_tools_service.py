@@ -34,7 +34,7 @@ class SleepingTool:
     def __init__(self):
         self.stopped = asyncio.Event()
 
-    async def run(self, _arguments):
+    async def run(self, _arguments, _report):
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:

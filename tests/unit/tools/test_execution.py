@@ -26,7 +26,7 @@ class ScriptedTool:
         self.script = list(script)
         self.runs = 0
 
-    async def run(self, _arguments):
+    async def run(self, _arguments, _report):
         self.runs += 1
         entry = self.script.pop(0)
         if isinstance(entry, Exception):

@@ -19,7 +19,7 @@ from pagantic_common.domain.errors import (
     Unavailable,
     failure_of,
 )
-from pagantic_common.domain.messages import ToolCall, ToolDefinition
+from pagantic_common.domain.messages import ToolCall, ToolDefinition, ToolProgress
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from pagantic_common.telemetry.scope import current_deadline, work_scope
 from services.orchestrator.app.effects.scope import RunScope
@@ -71,7 +71,7 @@ async def run_call(
         try:
             _check_runnable(call, tools, is_lost=is_lost)
             with work_scope(correlation=replace(scope.correlation(request), caused_by=call.id)):
-                record = await scope.services.tools.execute(call)
+                record = await scope.services.tools.execute(call, told.report)
         except PaganticError as error:
             record = _failed(call, error, tools)
         except asyncio.CancelledError:
@@ -109,6 +109,10 @@ class _ToldCall:
             tool_call_id=call.id,
             caused_by=self._cause,
         )
+
+    async def report(self, progress: ToolProgress) -> None:
+        """Tell how far the call is."""
+        await self._recorder.emit(events.ToolProgressed(progress), tool_call_id=self._call.id, caused_by=self._cause)
 
     async def end(self, record: ToolCallRecord) -> None:
         """Store that the call ended: it will not run again."""

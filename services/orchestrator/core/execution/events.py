@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from pagantic_common.domain.correlation import CorrelationContext
 from pagantic_common.domain.errors import ErrorCode, Failure
+from pagantic_common.domain.messages import ToolProgress
 from pagantic_common.domain.validation import Stage, StageReport
 from services.orchestrator.core.execution.run import Transition
 from services.orchestrator.core.model.response import FinishReason, Response, ToolCallPiece
@@ -145,6 +146,18 @@ class ToolCallDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolProgressed:
+    """A running tool call is so far; streamed, not stored."""
+
+    progress: ToolProgress
+
+    @property
+    def text(self) -> str:
+        """Its words."""
+        return self.progress.message
+
+
+@dataclass(frozen=True, slots=True)
 class AttemptDiscarded:
     """The streamed text of this attempt no longer counts."""
 
@@ -181,6 +194,7 @@ Payload = (
     | ContentDelta
     | ReasoningDelta
     | ToolCallDelta
+    | ToolProgressed
     | AttemptDiscarded
     | Completed
     | Resumed
@@ -210,6 +224,7 @@ NAME_OF: Mapping[type[Payload], EventName] = MappingProxyType(
         ReasoningDelta: EventName("inference", "reasoning.delta"),
         ToolCallDelta: EventName("inference", "tool_call.delta"),
         ToolStart: EventName("tools", "tool.start"),
+        ToolProgressed: EventName("tools", "tool.progress"),
         ToolEnd: EventName("tools", "tool.end"),
         ContextRetrieved: EventName("context", "context.retrieved"),
         ValidationStage: EventName("constraint", "validation.stage"),
@@ -217,7 +232,7 @@ NAME_OF: Mapping[type[Payload], EventName] = MappingProxyType(
     }
 )
 
-STREAMED = (ContentDelta, ReasoningDelta, ToolCallDelta)
+STREAMED = (ContentDelta, ReasoningDelta, ToolCallDelta, ToolProgressed)
 PROGRESS = (InferenceEnd, ToolEnd, StepEnd, ContextRetrieved)  # ends of work that a resumed execution does not repeat
 
 

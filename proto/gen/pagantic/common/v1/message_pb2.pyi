@@ -241,6 +241,38 @@ class ToolDefinition(_message.Message):
 Global___ToolDefinition: _TypeAlias = ToolDefinition  # noqa: Y015
 
 @_typing.final
+class ToolProgress(_message.Message):
+    """Progress of a running call of a tool."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROGRESS_FIELD_NUMBER: _builtins.int
+    TOTAL_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    progress: _builtins.float
+    """Work that is done, in a unit of the tool's own; it grows."""
+    total: _builtins.float
+    """All the work in that unit; unset when it is not known."""
+    message: _builtins.str
+    """Activity of the tool in words, at most 200 characters."""
+    def __init__(
+        self,
+        *,
+        progress: _builtins.float = ...,
+        total: _builtins.float | None = ...,
+        message: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_total", b"_total", "total", b"total"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_total", b"_total", "message", b"message", "progress", b"progress", "total", b"total"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__total: _TypeAlias = _typing.Literal["total"]  # noqa: Y015
+    _WhichOneofArgType__total: _TypeAlias = _typing.Literal["_total", b"_total"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__total) -> _WhichOneofReturnType__total | None: ...
+
+Global___ToolProgress: _TypeAlias = ToolProgress  # noqa: Y015
+
+@_typing.final
 class ToolResult(_message.Message):
     """Result of one tool call."""
 

@@ -27,7 +27,7 @@ from pagantic.common.v1 import error_pb2 as pagantic_dot_common_dot_v1_dot_error
 from pagantic.common.v1 import message_pb2 as pagantic_dot_common_dot_v1_dot_message__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%pagantic/tools/v1/tools_service.proto\x12\x11pagantic.tools.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1epagantic/common/v1/error.proto\x1a pagantic/common/v1/message.proto\"!\n\x10ListToolsRequest\x12\r\n\x05names\x18\x01 \x03(\t\"w\n\x0eRegisteredTool\x12\x36\n\ndefinition\x18\x01 \x01(\x0b\x32\".pagantic.common.v1.ToolDefinition\x12\x11\n\tavailable\x18\x02 \x01(\x08\x12\x1a\n\x12unavailable_reason\x18\x03 \x01(\t\"E\n\x11ListToolsResponse\x12\x30\n\x05tools\x18\x01 \x03(\x0b\x32!.pagantic.tools.v1.RegisteredTool\"l\n\x12\x45xecuteToolRequest\x12*\n\x04\x63\x61ll\x18\x01 \x01(\x0b\x32\x1c.pagantic.common.v1.ToolCall\x12*\n\x07timeout\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xb4\x01\n\x13\x45xecuteToolResponse\x12.\n\x06result\x18\x01 \x01(\x0b\x32\x1e.pagantic.common.v1.ToolResult\x12.\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x1f.pagantic.common.v1.SystemError\x12+\n\x08\x64uration\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08\x61ttempts\x18\x04 \x01(\x05\"v\n\x18RegisterMcpServerRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x30\n\x07\x63ommand\x18\x02 \x01(\x0b\x32\x1d.pagantic.tools.v1.McpCommandH\x00\x12\r\n\x03url\x18\x03 \x01(\tH\x00\x42\x0b\n\ttransport\"\x1a\n\nMcpCommand\x12\x0c\n\x04\x61rgv\x18\x01 \x03(\t\"M\n\x19RegisterMcpServerResponse\x12\x30\n\x05tools\x18\x01 \x03(\x0b\x32!.pagantic.tools.v1.RegisteredTool\"&\n\x16RemoveMcpServerRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x19\n\x17RemoveMcpServerResponse2\x9d\x03\n\x0bToolService\x12V\n\tListTools\x12#.pagantic.tools.v1.ListToolsRequest\x1a$.pagantic.tools.v1.ListToolsResponse\x12\\\n\x0b\x45xecuteTool\x12%.pagantic.tools.v1.ExecuteToolRequest\x1a&.pagantic.tools.v1.ExecuteToolResponse\x12n\n\x11RegisterMcpServer\x12+.pagantic.tools.v1.RegisterMcpServerRequest\x1a,.pagantic.tools.v1.RegisterMcpServerResponse\x12h\n\x0fRemoveMcpServer\x12).pagantic.tools.v1.RemoveMcpServerRequest\x1a*.pagantic.tools.v1.RemoveMcpServerResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%pagantic/tools/v1/tools_service.proto\x12\x11pagantic.tools.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1epagantic/common/v1/error.proto\x1a pagantic/common/v1/message.proto\"!\n\x10ListToolsRequest\x12\r\n\x05names\x18\x01 \x03(\t\"w\n\x0eRegisteredTool\x12\x36\n\ndefinition\x18\x01 \x01(\x0b\x32\".pagantic.common.v1.ToolDefinition\x12\x11\n\tavailable\x18\x02 \x01(\x08\x12\x1a\n\x12unavailable_reason\x18\x03 \x01(\t\"E\n\x11ListToolsResponse\x12\x30\n\x05tools\x18\x01 \x03(\x0b\x32!.pagantic.tools.v1.RegisteredTool\"l\n\x12\x45xecuteToolRequest\x12*\n\x04\x63\x61ll\x18\x01 \x01(\x0b\x32\x1c.pagantic.common.v1.ToolCall\x12*\n\x07timeout\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xb4\x01\n\x13\x45xecuteToolResponse\x12.\n\x06result\x18\x01 \x01(\x0b\x32\x1e.pagantic.common.v1.ToolResult\x12.\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x1f.pagantic.common.v1.SystemError\x12+\n\x08\x64uration\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08\x61ttempts\x18\x04 \x01(\x05\"\x97\x01\n\x19\x45xecuteToolStreamResponse\x12\x34\n\x08progress\x18\x01 \x01(\x0b\x32 .pagantic.common.v1.ToolProgressH\x00\x12;\n\tcompleted\x18\x02 \x01(\x0b\x32&.pagantic.tools.v1.ExecuteToolResponseH\x00\x42\x07\n\x05\x65vent\"v\n\x18RegisterMcpServerRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x30\n\x07\x63ommand\x18\x02 \x01(\x0b\x32\x1d.pagantic.tools.v1.McpCommandH\x00\x12\r\n\x03url\x18\x03 \x01(\tH\x00\x42\x0b\n\ttransport\"\x1a\n\nMcpCommand\x12\x0c\n\x04\x61rgv\x18\x01 \x03(\t\"M\n\x19RegisterMcpServerResponse\x12\x30\n\x05tools\x18\x01 \x03(\x0b\x32!.pagantic.tools.v1.RegisteredTool\"&\n\x16RemoveMcpServerRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x19\n\x17RemoveMcpServerResponse2\x89\x04\n\x0bToolService\x12V\n\tListTools\x12#.pagantic.tools.v1.ListToolsRequest\x1a$.pagantic.tools.v1.ListToolsResponse\x12\\\n\x0b\x45xecuteTool\x12%.pagantic.tools.v1.ExecuteToolRequest\x1a&.pagantic.tools.v1.ExecuteToolResponse\x12j\n\x11\x45xecuteToolStream\x12%.pagantic.tools.v1.ExecuteToolRequest\x1a,.pagantic.tools.v1.ExecuteToolStreamResponse0\x01\x12n\n\x11RegisterMcpServer\x12+.pagantic.tools.v1.RegisterMcpServerRequest\x1a,.pagantic.tools.v1.RegisterMcpServerResponse\x12h\n\x0fRemoveMcpServer\x12).pagantic.tools.v1.RemoveMcpServerRequest\x1a*.pagantic.tools.v1.RemoveMcpServerResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -44,16 +44,18 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_EXECUTETOOLREQUEST']._serialized_end=493
   _globals['_EXECUTETOOLRESPONSE']._serialized_start=496
   _globals['_EXECUTETOOLRESPONSE']._serialized_end=676
-  _globals['_REGISTERMCPSERVERREQUEST']._serialized_start=678
-  _globals['_REGISTERMCPSERVERREQUEST']._serialized_end=796
-  _globals['_MCPCOMMAND']._serialized_start=798
-  _globals['_MCPCOMMAND']._serialized_end=824
-  _globals['_REGISTERMCPSERVERRESPONSE']._serialized_start=826
-  _globals['_REGISTERMCPSERVERRESPONSE']._serialized_end=903
-  _globals['_REMOVEMCPSERVERREQUEST']._serialized_start=905
-  _globals['_REMOVEMCPSERVERREQUEST']._serialized_end=943
-  _globals['_REMOVEMCPSERVERRESPONSE']._serialized_start=945
-  _globals['_REMOVEMCPSERVERRESPONSE']._serialized_end=970
-  _globals['_TOOLSERVICE']._serialized_start=973
-  _globals['_TOOLSERVICE']._serialized_end=1386
+  _globals['_EXECUTETOOLSTREAMRESPONSE']._serialized_start=679
+  _globals['_EXECUTETOOLSTREAMRESPONSE']._serialized_end=830
+  _globals['_REGISTERMCPSERVERREQUEST']._serialized_start=832
+  _globals['_REGISTERMCPSERVERREQUEST']._serialized_end=950
+  _globals['_MCPCOMMAND']._serialized_start=952
+  _globals['_MCPCOMMAND']._serialized_end=978
+  _globals['_REGISTERMCPSERVERRESPONSE']._serialized_start=980
+  _globals['_REGISTERMCPSERVERRESPONSE']._serialized_end=1057
+  _globals['_REMOVEMCPSERVERREQUEST']._serialized_start=1059
+  _globals['_REMOVEMCPSERVERREQUEST']._serialized_end=1097
+  _globals['_REMOVEMCPSERVERRESPONSE']._serialized_start=1099
+  _globals['_REMOVEMCPSERVERRESPONSE']._serialized_end=1124
+  _globals['_TOOLSERVICE']._serialized_start=1127
+  _globals['_TOOLSERVICE']._serialized_end=1648
 # @@protoc_insertion_point(module_scope)

@@ -174,6 +174,38 @@ class ExecuteToolResponse(_message.Message):
 Global___ExecuteToolResponse: _TypeAlias = ExecuteToolResponse  # noqa: Y015
 
 @_typing.final
+class ExecuteToolStreamResponse(_message.Message):
+    """A report of a running call, or its end."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROGRESS_FIELD_NUMBER: _builtins.int
+    COMPLETED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def progress(self) -> _message_pb2.ToolProgress:
+        """Progress of the call. Reports that follow each other quickly are left out."""
+
+    @_builtins.property
+    def completed(self) -> Global___ExecuteToolResponse:
+        """The result; nothing follows."""
+
+    def __init__(
+        self,
+        *,
+        progress: _message_pb2.ToolProgress | None = ...,
+        completed: Global___ExecuteToolResponse | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["completed", b"completed", "event", b"event", "progress", b"progress"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["completed", b"completed", "event", b"event", "progress", b"progress"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["progress", "completed"]  # noqa: Y015
+    _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
+
+Global___ExecuteToolStreamResponse: _TypeAlias = ExecuteToolStreamResponse  # noqa: Y015
+
+@_typing.final
 class RegisterMcpServerRequest(_message.Message):
     """A server to connect."""
 

@@ -45,6 +45,11 @@ class ToolServiceStub:
                 request_serializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ExecuteToolRequest.SerializeToString,
                 response_deserializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ExecuteToolResponse.FromString,
                 _registered_method=True)
+        self.ExecuteToolStream = channel.unary_stream(
+                '/pagantic.tools.v1.ToolService/ExecuteToolStream',
+                request_serializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ExecuteToolRequest.SerializeToString,
+                response_deserializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ExecuteToolStreamResponse.FromString,
+                _registered_method=True)
         self.RegisterMcpServer = channel.unary_unary(
                 '/pagantic.tools.v1.ToolService/RegisterMcpServer',
                 request_serializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.RegisterMcpServerRequest.SerializeToString,
@@ -76,6 +81,13 @@ class ToolServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ExecuteToolStream(self, request, context):
+        """Does what ExecuteTool does, and reports the progress of tools that tell it. The last message is the result.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def RegisterMcpServer(self, request, context):
         """Connects a Model Context Protocol server and registers its tools as <server>_<tool>.
         """
@@ -102,6 +114,11 @@ def add_ToolServiceServicer_to_server(servicer, server):
                     servicer.ExecuteTool,
                     request_deserializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ExecuteToolRequest.FromString,
                     response_serializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ExecuteToolResponse.SerializeToString,
+            ),
+            'ExecuteToolStream': grpc.unary_stream_rpc_method_handler(
+                    servicer.ExecuteToolStream,
+                    request_deserializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ExecuteToolRequest.FromString,
+                    response_serializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ExecuteToolStreamResponse.SerializeToString,
             ),
             'RegisterMcpServer': grpc.unary_unary_rpc_method_handler(
                     servicer.RegisterMcpServer,
@@ -169,6 +186,33 @@ class ToolService:
             '/pagantic.tools.v1.ToolService/ExecuteTool',
             pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ExecuteToolRequest.SerializeToString,
             pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ExecuteToolResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExecuteToolStream(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/pagantic.tools.v1.ToolService/ExecuteToolStream',
+            pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ExecuteToolRequest.SerializeToString,
+            pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ExecuteToolStreamResponse.FromString,
             options,
             channel_credentials,
             insecure,

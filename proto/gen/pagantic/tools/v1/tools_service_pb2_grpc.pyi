@@ -39,6 +39,8 @@ class ToolServiceStub:
     """Checks the arguments against the tool's schema and runs it. A tool's own failure, bad arguments and an unknown tool
     are normal replies with an error, so that the model can react.
     """
+    ExecuteToolStream: _grpc.UnaryStreamMultiCallable[_tools_service_pb2.ExecuteToolRequest, _tools_service_pb2.ExecuteToolStreamResponse]
+    """Does what ExecuteTool does, and reports the progress of tools that tell it. The last message is the result."""
     RegisterMcpServer: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.RegisterMcpServerRequest, _tools_service_pb2.RegisterMcpServerResponse]
     """Connects a Model Context Protocol server and registers its tools as <server>_<tool>."""
     RemoveMcpServer: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.RemoveMcpServerRequest, _tools_service_pb2.RemoveMcpServerResponse]
@@ -55,6 +57,8 @@ class ToolServiceAsyncStub(ToolServiceStub):
     """Checks the arguments against the tool's schema and runs it. A tool's own failure, bad arguments and an unknown tool
     are normal replies with an error, so that the model can react.
     """
+    ExecuteToolStream: _aio.UnaryStreamMultiCallable[_tools_service_pb2.ExecuteToolRequest, _tools_service_pb2.ExecuteToolStreamResponse]  # type: ignore[assignment]
+    """Does what ExecuteTool does, and reports the progress of tools that tell it. The last message is the result."""
     RegisterMcpServer: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.RegisterMcpServerRequest, _tools_service_pb2.RegisterMcpServerResponse]  # type: ignore[assignment]
     """Connects a Model Context Protocol server and registers its tools as <server>_<tool>."""
     RemoveMcpServer: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.RemoveMcpServerRequest, _tools_service_pb2.RemoveMcpServerResponse]  # type: ignore[assignment]
@@ -80,6 +84,14 @@ class ToolServiceServicer(metaclass=_abc_1.ABCMeta):
         """Checks the arguments against the tool's schema and runs it. A tool's own failure, bad arguments and an unknown tool
         are normal replies with an error, so that the model can react.
         """
+
+    @_abc_1.abstractmethod
+    def ExecuteToolStream(
+        self,
+        request: _tools_service_pb2.ExecuteToolRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_tools_service_pb2.ExecuteToolStreamResponse], _abc.AsyncIterator[_tools_service_pb2.ExecuteToolStreamResponse]]:
+        """Does what ExecuteTool does, and reports the progress of tools that tell it. The last message is the result."""
 
     @_abc_1.abstractmethod
     def RegisterMcpServer(

@@ -9,7 +9,7 @@ from pagantic_common.domain.messages import ToolCall
 from services.orchestrator.app.access.permitting.checks import find_tool_denial
 from services.orchestrator.core.model.response import ToolCallRecord
 from services.orchestrator.ports.policy import Policy
-from services.orchestrator.ports.services import OfferedTool, ToolsPort
+from services.orchestrator.ports.services import OfferedTool, Report, ToolsPort
 
 
 class PermittedTools(ToolsPort):
@@ -28,10 +28,10 @@ class PermittedTools(ToolsPort):
             return offered
         return [one for one in offered if not find_tool_denial(self._policy, one.definition)]
 
-    async def execute(self, call: ToolCall) -> ToolCallRecord:
+    async def execute(self, call: ToolCall, report: Report) -> ToolCallRecord:
         (offered,) = await self._tools.list_tools([call.name])  # a call does not tell the safety of its tool
         self._check(offered)
-        return await self._tools.execute(call)
+        return await self._tools.execute(call, report)
 
     def _check(self, offered: OfferedTool) -> None:
         if denial := find_tool_denial(self._policy, offered.definition):
