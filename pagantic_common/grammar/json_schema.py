@@ -100,7 +100,7 @@ def schema_for_engine(schema: Schema, *, keeps_numbers: bool = True) -> Schema:
 
 
 def at_path(schema: Any, path: str) -> Any:
-    """Return a schema whose references still hold where it stands at this path of another, such as `/properties/a`."""
+    """Rewrite a schema's local references so that they still hold once it is embedded at a path: `/properties/a`."""
     if isinstance(schema, list):
         return [at_path(item, path) for item in schema]
     if not isinstance(schema, dict) or "$id" in schema:  # one with an id is referred to by that

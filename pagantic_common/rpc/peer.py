@@ -122,19 +122,18 @@ class Peer:
                     yield response
             except grpc.aio.AioRpcError as failed:
                 error = restore_error(self.name, failed)
-                if is_answered or not await self._may_repeat(error, patience, place):
+                if is_answered:
+                    raise error from None
+                self._note(error)
+                if place is not None and place.is_refusal(error) and await place.wait_again():
+                    patience = self._patience_for(method)
+                elif not patience.allows_another(error):
                     raise error from None
             else:
+                self._note(None)
                 return
             finally:
                 call.cancel()
-
-    async def _may_repeat(self, error: PaganticError, patience: _Patience, place: Place | None) -> bool:
-        """Tell whether a call that nothing answered is made again, after its wait where it waits in a line."""
-        self._note(error)
-        if place is not None and place.is_refusal(error):
-            return await place.wait_again()
-        return patience.allows_another(error)
 
     def _current_credentials(self) -> str:
         return self._credentials(self.name, current_principal())

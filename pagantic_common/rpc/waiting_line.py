@@ -79,19 +79,21 @@ class Place:
 
     async def wait(self) -> bool:
         """Wait behind those that wait already; False when the turn did not come in time."""
-        if self._line:
-            return await self.wait_again()
-        self._is_let_through = True
-        return True
+        self._is_let_through = not self._line or await self._line.wait(self._ticket, self._left_s)
+        return self._is_let_through
+
+    @property
+    def _left_s(self) -> float:
+        return self._end_s - time.monotonic()
 
     def is_refusal(self, error: PaganticError) -> bool:
         """Whether an error says that there is no room."""
         return isinstance(error, Overloaded) and error.code is self._refusal
 
     async def wait_again(self) -> bool:
-        """Wait for a turn, also when nobody else does; False when it did not come in time."""
+        """Wait for a turn after a refusal, even if nobody else is waiting; False when it did not come in time."""
         self._is_let_through = False
-        self._is_let_through = await self._line.wait(self._ticket, self._end_s - time.monotonic())
+        self._is_let_through = await self._line.wait(self._ticket, self._left_s)
         self._ticket = self._line.take_ticket()
         return self._is_let_through
 

@@ -15,6 +15,7 @@ from pagantic_common.domain.messages import ToolDefinition, ToolSafety
 from pagantic_common.tools.parameters import Parameters
 
 MAX_CONCURRENT = 8
+MAX_TIMEOUT_S = 24 * 3600
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -39,7 +40,7 @@ class FunctionTool(Generic[P, R]):
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function, as if it were no tool."""
+        """Call the function, as if it were not decorated."""
         return self.function(*args, **kwargs)
 
     @property
@@ -86,7 +87,7 @@ def tool(
         description: What it does; the docstring by default.
         safety: What a call does to the world: none, read, write or external.
         idempotent: Whether a call may be repeated when it fails.
-        timeout_s: Longest time of one run; None is the service's default.
+        timeout_s: Longest time of one run, at most a day; None is the service's default.
         max_concurrent: How many calls may run at the same time; more wait.
 
     Raises InvalidRequest for a function that cannot be a tool.
@@ -103,18 +104,26 @@ def tool(
             idempotent=idempotent,
             timeout_s=timeout_s,
         )
-        check_tool_name(definition.name)
-        if not definition.description:
-            raise InvalidRequest(f"function {function.__name__!r} has no docstring: it tells models what the tool does")
-        if timeout_s is not None and not 0 < timeout_s < float("inf"):
-            raise InvalidRequest(f"timeout_s of {definition.name!r} is {timeout_s}: it must be above 0")
-        if max_concurrent < 1:
-            raise InvalidRequest(f"max_concurrent of {definition.name!r} is {max_concurrent}: it must be 1 or more")
+        _check(function, definition, max_concurrent)
         return FunctionTool(function, definition, parameters, max_concurrent)
 
     if function is None:
         return make
     return make(function)
+
+
+def _check(function: Callable[..., Any], definition: ToolDefinition, max_concurrent: int) -> None:
+    """Raise InvalidRequest for a function that cannot be a tool, and for options out of range."""
+    name, timeout_s = definition.name, definition.timeout_s
+    check_tool_name(name)
+    if not definition.description:
+        raise InvalidRequest(f"function {function.__name__!r} has no docstring: it tells models what the tool does")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise InvalidRequest(f"function {function.__name__!r} yields: return a list instead")
+    if timeout_s is not None and not 0 < timeout_s <= MAX_TIMEOUT_S:
+        raise InvalidRequest(f"timeout_s of {name!r} is {timeout_s}: it must be above 0 and at most {MAX_TIMEOUT_S}")
+    if max_concurrent < 1:
+        raise InvalidRequest(f"max_concurrent of {name!r} is {max_concurrent}: it must be 1 or more")
 
 
 def _safety_of(safety: ToolSafety | str) -> ToolSafety:

@@ -12,7 +12,7 @@ from pagantic_common.rpc.access.tls.service_callers import guard_of
 from pagantic_common.rpc.process.program import Program
 from pagantic_common.telemetry.clock import SystemClock
 from services.tools.adapters.builtin_tools import builtin_tools
-from services.tools.adapters.loading import load_installed, load_modules
+from services.tools.adapters.loading import load_tools
 from services.tools.app.execution import ExecutionLimits, ToolExecutor
 from services.tools.app.registry import ToolRegistry
 from services.tools.servicer import SCOPES, ToolServicer
@@ -23,10 +23,8 @@ from services.tools.settings import ToolsSettings
 async def open_app(settings: ToolsSettings) -> AsyncIterator[Sequence[Registration]]:
     """Wire the service. Raises InvalidRequest for a module without tools, and for two tools of the same name."""
     clock = SystemClock()
-    tools = [*builtin_tools(clock), *load_modules(settings.modules)]
-    if settings.installed:
-        tools += load_installed()
-    registry = ToolRegistry(tools)
+    own = load_tools(settings.modules, is_installed_included=settings.installed)
+    registry = ToolRegistry([*builtin_tools(clock), *own])
     limits = ExecutionLimits(
         default_timeout_s=settings.default_timeout_s,
         max_retries=settings.max_retries,

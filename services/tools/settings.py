@@ -22,8 +22,8 @@ class ToolsSettings(InnerSettings):
     retry_backoff_s: float = Field(0.05, ge=0, le=60, description="wait before the first retry; doubles each time")
     modules: Annotated[tuple[str, ...], NoDecode] = Field(
         (),
-        description="modules whose functions with @tool are offered: package.module or the path of a .py file, with "
-        "commas between",
+        description="modules whose functions with @tool are offered: package.module or the path of a .py file, "
+        "comma-separated",
     )
     installed: bool = Field(True, description="whether tools of installed packages are offered, too")
     max_result_bytes: int = Field(65_536, ge=256, description="largest result, in bytes of UTF-8")

@@ -10,7 +10,7 @@ import sys
 
 from gateway.cli import failures
 from pagantic_common.domain.errors import ErrorCode
-from services.tools.adapters.loading import load_modules
+from services.tools.adapters.loading import load_tools
 from tests.e2e.conftest import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -43,7 +43,7 @@ def test_the_python_example_reads_its_text(system):
 def test_the_tool_of_the_readme_is_one(tmp_path):
     _, code = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
     (tmp_path / "stock.py").write_text(code)
-    (loaded,) = load_modules([str(tmp_path / "stock.py")])
+    (loaded,) = load_tools([str(tmp_path / "stock.py")], is_installed_included=False)
     assert loaded.definition.name == "stock"
     assert asyncio.run(loaded.run({"article": "lamp"}, print)) == "12"
 

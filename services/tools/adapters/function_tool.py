@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import contextvars
 import threading
@@ -26,7 +27,7 @@ class FunctionToolAdapter:
     def __init__(self, tool: FunctionTool[..., Any]) -> None:
         self._tool = tool
         self._places = asyncio.Semaphore(tool.max_concurrent)
-        self._abandoned: set[Future[Any]] = set()  # calls that nobody waits for any more
+        self._abandoned: set[Future[str]] = set()  # calls that nobody waits for any more
 
     @property
     def definition(self) -> ToolDefinition:
@@ -53,29 +54,31 @@ class FunctionToolAdapter:
         if self._tool.parameters.context_name:
             taken[self._tool.parameters.context_name] = context
         try:
-            return _text_of(await self._call(taken))
+            return await self._call(taken)
         except (SystemExit, KeyboardInterrupt) as error:
+            raise _as_error(error) from error
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
             raise _as_error(error) from error
         finally:
             context.cancel()
 
-    async def _call(self, taken: Mapping[str, Any]) -> Any:
-        await self._places.acquire()
-        if self._tool.is_async:
-            try:
-                return await self._tool.function(**taken)
-            finally:
-                self._places.release()
-        return await self._call_in_thread(taken)
+    async def _call(self, taken: Mapping[str, Any]) -> str:
+        if not self._tool.is_async:
+            return await self._call_in_thread(taken)
+        async with self._places:
+            return _text_of(await self._tool.function(**taken))
 
-    async def _call_in_thread(self, taken: Mapping[str, Any]) -> Any:
+    async def _call_in_thread(self, taken: Mapping[str, Any]) -> str:
         """Call the function in a thread, which keeps its place until the function returns, given up or not."""
         loop, context = asyncio.get_running_loop(), contextvars.copy_context()
-        future: Future[Any] = Future()
+        future: Future[str] = Future()
 
         def work() -> None:
             try:
-                future.set_result(context.run(self._tool.function, **taken))
+                future.set_result(_text_of(context.run(self._tool.function, **taken)))
             except BaseException as error:  # noqa: BLE001 - the caller gets it
                 future.set_exception(_as_error(error))
             with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
@@ -85,9 +88,15 @@ class FunctionToolAdapter:
             self._abandoned.discard(future)
             self._places.release()
 
+        await self._places.acquire()
         future.set_running_or_notify_cancel()
         # A daemon: one that never returns does not keep the service from ending.
-        threading.Thread(target=work, name=f"tool-{self.definition.name}", daemon=True).start()
+        thread = threading.Thread(target=work, name=f"tool-{self.definition.name}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the process may have no more threads
+            self._places.release()
+            raise
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
@@ -103,7 +112,7 @@ def _call_in(loop: asyncio.AbstractEventLoop, report: Report, progress: ToolProg
 
 def _as_error(error: BaseException) -> Exception:
     """Return an error that a task can have: nobody's function ends the service."""
-    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+    if isinstance(error, Exception) and not isinstance(error, StopIteration | concurrent.futures.CancelledError):
         return error
     return RuntimeError(f"the function raised {type(error).__name__}")
 
@@ -120,4 +129,4 @@ def _refusal(error: pydantic.ValidationError) -> InvalidArguments:
 def _text_of(result: Any) -> str:
     if isinstance(result, str):
         return result
-    return to_json(result).decode()
+    return to_json(result, inf_nan_mode="strings").decode()

@@ -19,66 +19,69 @@ from services.tools.ports import Tool
 
 ENTRY_POINT_GROUP = "pagantic.tools"
 
+Function = FunctionTool[..., Any]
+
 log = get_logger(__name__)
 
 
-def load_modules(names: Iterable[str]) -> list[Tool]:
-    """Return the tools of modules, each given as `package.module` or as the path of a file.
+def load_tools(modules: Iterable[str], *, is_installed_included: bool) -> list[Tool]:
+    """Return the tools of modules, each given as `package.module` or as the path of a file, and of installed packages.
 
+    A tool that several of them have counts once. An installed package that cannot be loaded is logged and left out.
     Raises InvalidRequest (CONFIG_INVALID) for a module that cannot be imported or has no tool.
     """
-    return [tool for name in names for tool in _tools_of(name)]
+    found = [function for number, name in enumerate(modules) for function in _functions_of(name, number)]
+    if is_installed_included:
+        found += _installed_functions()
+    return [FunctionToolAdapter(function) for function in {id(function): function for function in found}.values()]
 
 
-def load_installed() -> list[Tool]:
-    """Return the tools of installed packages; one that cannot be loaded is logged and left out."""
-    found: list[Tool] = []
-    for entry in sorted(entry_points(group=ENTRY_POINT_GROUP)):
-        try:
-            found += _tools_of_entry(entry)
-        except PaganticError as error:
-            log.warning("an installed package's tools are left out", entry_point=entry.name, reason=str(error))
-    return found
-
-
-def _tools_of(name: str) -> Iterator[Tool]:
+def _functions_of(name: str, number: int) -> list[Function]:
     where = f"MODULES names {name!r}"
     try:
-        module = _import(name)
+        module = _import(name, number)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a module may raise anything
         raise InvalidRequest(f"{where}, which cannot be imported: {_reason_of(error)}") from None
-    tools = _functions_in(vars(module).values())
-    if not tools:
+    functions = _functions_in(vars(module).values())
+    if not functions:
         raise InvalidRequest(f"{where}, which has no tool: put @tool before a function")
-    return iter(tools)
+    return functions
 
 
-def _tools_of_entry(entry: EntryPoint) -> list[Tool]:
+def _installed_functions() -> Iterator[Function]:
+    for entry in sorted(entry_points(group=ENTRY_POINT_GROUP)):
+        try:
+            yield from _functions_of_entry(entry)
+        except PaganticError as error:
+            log.warning("an installed package's tools are left out", entry_point=entry.name, reason=str(error))
+
+
+def _functions_of_entry(entry: EntryPoint) -> list[Function]:
     try:
         loaded = entry.load()
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a package may raise anything
         raise InvalidRequest(f"{entry.value!r} cannot be imported: {_reason_of(error)}") from None
-    tools = _functions_in(vars(loaded).values() if isinstance(loaded, ModuleType) else [loaded])
-    if not tools:
+    functions = _functions_in(vars(loaded).values() if isinstance(loaded, ModuleType) else [loaded])
+    if not functions:
         raise InvalidRequest(f"{entry.value!r} has no tool")
-    return tools
+    return functions
 
 
-def _functions_in(values: Iterable[Any]) -> list[Tool]:
-    """Return the tools among values, each once."""
-    functions = {id(value): value for value in values if isinstance(value, FunctionTool)}
-    return [FunctionToolAdapter(function) for function in functions.values()]
+def _functions_in(values: Iterable[Any]) -> list[Function]:
+    return [value for value in values if isinstance(value, FunctionTool)]
 
 
-def _import(name: str) -> ModuleType:
+def _import(name: str, number: int) -> ModuleType:
+    """Import a module by its name, or a file under a name that no other module has."""
     if not name.endswith(".py"):
         return importlib.import_module(name)
     path = Path(name).expanduser().resolve()
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    own_name = f"pagantic_tools_{number}_{path.stem}"
+    spec = importlib.util.spec_from_file_location(own_name, path)
     if spec is None or spec.loader is None or not path.is_file():
         raise FileNotFoundError(f"there is no file {name!r}")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module  # its annotations are looked up there
+    sys.modules[own_name] = module  # its annotations are looked up there
     spec.loader.exec_module(module)
     return module
 

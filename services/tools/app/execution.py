@@ -19,6 +19,8 @@ from services.tools.app.registry import ToolRegistry
 from services.tools.core.arguments import InvalidArguments
 from services.tools.ports import Report
 
+MAX_REASON_CHARS = 4096
+
 log = get_logger(__name__)
 
 
@@ -141,7 +143,7 @@ class ToolExecutor:
             return _refuse_arguments(name, error)
         except ToolFailed as error:
             retryable = idempotent and not error.is_final
-            message = f"tool {name!r} failed: {error}"
+            message = f"tool {name!r} failed: {_words_of(error)}"
             return failure_of(ErrorCode.TOOL_EXECUTION_FAILED, message, tool_is_idempotent=retryable)
         except Exception as error:  # noqa: BLE001 - a tool may raise anything
             if isinstance(error, TimeoutError) and timer.expired():
@@ -157,6 +159,11 @@ class ToolExecutor:
             log.warning("tool result too large", tool=name, result_bytes=len(encoded), max_result_bytes=limit)
             raise ToolFailed(f"its result has {len(encoded)} bytes, at most {limit} bytes are allowed: ask for less")
         return encoded.decode()
+
+
+def _words_of(error: ToolFailed) -> str:
+    """Return a tool's own words, cut; a lone surrogate, as of a file's name, cannot be sent."""
+    return str(error)[:MAX_REASON_CHARS].encode(errors="replace").decode()
 
 
 def _refuse_arguments(name: str, error: InvalidArguments) -> Failure:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import json
 import math
 import sys
@@ -107,6 +108,22 @@ async def test_a_module_without_tools_keeps_the_service_from_starting_and_says_w
             pass
 
 
+async def test_a_tool_that_two_modules_have_counts_once(module, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(module.parent)
+    (tmp_path / "others.py").write_text("from my_own_tools import greet")
+    async with service("my_own_tools", tmp_path / "others.py") as stub:
+        assert (await names(stub)).count("greet") == 1
+
+
+async def test_a_file_takes_the_name_of_no_other_module(tmp_path):
+    path = tmp_path / "calendar.py"
+    path.write_text(MODULE)
+    async with service(path):
+        import calendar  # noqa: PLC0415 - as a library would, later
+
+        assert calendar.isleap(2028)
+
+
 async def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(InvalidRequest, match=r"missing\.py"):
         async with service(tmp_path / "missing.py"):
@@ -173,6 +190,28 @@ def stops() -> str:
 def fails() -> str:
     """Fails."""
     raise ToolFailed("there is no such city: name another")
+
+
+@tool
+def unsayable() -> str:
+    """Fails with the name of a file that is not Unicode, and at length."""
+    raise ToolFailed("\udcff" + "x" * 10_000)
+
+
+@tool
+def gives_up() -> str:
+    """Waits for work of its own that was cancelled."""
+    work = concurrent.futures.Future()
+    work.cancel()
+    return work.result()
+
+
+@tool
+async def gives_up_later() -> str:
+    """Waits for a task of its own that was cancelled."""
+    task = asyncio.ensure_future(asyncio.sleep(20))
+    task.cancel()
+    return await task
 
 
 @tool
@@ -287,9 +326,10 @@ async def test_a_caller_that_leaves_cancels_an_async_function():
             assert await asyncio.to_thread(leave.wait, 5)
 
 
-@pytest.mark.parametrize("name", ["leaves", "stops", "odd"])
+@pytest.mark.parametrize("name", ["leaves", "stops", "odd", "unsayable", "gives_up", "gives_up_later"])
 async def test_what_a_function_raises_ends_its_call_alone(name):
     async with service(__name__) as stub:
         failed = await call(stub, name)
         assert failed.error.code == error_pb2.ERROR_CODE_TOOL_EXECUTION_FAILED
+        assert len(failed.error.message) < 5000
         assert (await call(stub, "fails")).error.message == "tool 'fails' failed: there is no such city: name another"

@@ -75,10 +75,18 @@ def test_a_stored_conversation_keeps_the_calls_and_the_results_that_there_are():
     assert (result.role, result.content, result.tool_call_id) == (Role.TOOL, "noon", "c2")
 
 
+def test_a_call_that_was_complete_before_the_cut_is_handed_over_with_a_warning():
+    output = InferenceOutput("", FinishReason.LENGTH, tool_calls=(OPENED,))
+    response = run(request(), Inferred(output)).command.response
+    assert (response.finish_reason, response.tool_calls) == (FinishReason.TOOL, (OPENED,))
+    assert [warning.code for warning in response.warnings] == ["output_truncated"]
+
+
 def test_the_limit_of_rounds_is_no_limit_for_handing_over():
     hints = Hints(max_tool_rounds=1)
     assert run(request(hints=hints), said(OPENED)).run.state is State.COMPLETE
-    failed = run(request(hints=hints), said(OPENED, ASKED)).command.response
+    assert run(request(hints=hints), said(OPENED, ASKED)).command == RunTools((ASKED,))
+    failed = run(request(hints=hints), said(ASKED)).command.response
     assert failed.failure.code is ErrorCode.ORCHESTRATION_ITERATION_LIMIT
 
 
@@ -99,8 +107,8 @@ def test_what_is_streamed_is_told_by_the_command():
     [
         ({"mode": Mode.PLAN}, "mode PLAN calls no tools of the caller"),
         ({"mode": Mode.REDUNDANT}, "mode REDUNDANT calls no tools of the caller"),
-        ({"client_tools": (OPEN, OPEN)}, "'open_door', which is named already"),
-        ({"tools": ("open_door",)}, "'open_door', which is named already"),
+        ({"client_tools": (OPEN, OPEN)}, "'open_door' appears twice"),
+        ({"tools": ("open_door",)}, "'open_door' appears twice"),
         ({"client_tools": (ToolDefinition("with space", "", ""),)}, "does not match"),
         ({"client_tools": (ToolDefinition("a", "", "{"),)}, "of client tool 'a' is not JSON"),
         ({"client_tools": (ToolDefinition("a", "", "[]"),)}, "must be a JSON Schema of type object"),
@@ -130,6 +138,8 @@ TOLD = Message(Role.TOOL, "noon", tool_call_id="c2", name="clock")
         ((USER, CALLED, TOLD), (DONE,)),
         ((USER, CALLED, TOLD), (DONE, USER)),
         ((USER, CALLED), (TOLD, DONE)),
+        ((USER, CALLED, TOLD), (Message(Role.SYSTEM, "be brief"), DONE)),
+        ((USER, CALLED, TOLD, Message(Role.USER, "never mind")), (USER,)),
         ((USER, CALLED, TOLD, DONE, Message(Role.ASSISTANT, "it is open")), (USER,)),
     ],
 )

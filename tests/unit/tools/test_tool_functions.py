@@ -139,9 +139,21 @@ def no_json(city: object = ArgumentChecker, other: ArgumentChecker = None):
     """Tells."""
 
 
+def yields(city: str):
+    """Tells."""
+    yield city
+
+
+async def yields_later(city: str):
+    """Tells."""
+    yield city
+
+
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
+        (yields, "'yields' yields: return a list instead"),
+        (yields_later, "'yields_later' yields: return a list instead"),
         (no_annotation, "'city' of 'no_annotation' has no annotation"),
         (no_docstring, "'no_docstring' has no docstring"),
         (unnamed, "'cities' of 'unnamed' cannot be passed by its name"),
@@ -160,6 +172,7 @@ def test_a_function_that_cannot_be_a_tool_is_refused_with_the_reason(function, r
     [
         ({"safety": "harmless"}, "it is one of none, read, write, external"),
         ({"timeout_s": 0}, "timeout_s"),
+        ({"timeout_s": 1e9}, "at most 86400"),
         ({"max_concurrent": 0}, "max_concurrent"),
         ({"name": "with space"}, "does not match"),
     ],

@@ -86,9 +86,9 @@ async def _take(
     if isinstance(piece, InferenceOutput):
         scope.inference.said = None
         return piece
+    await _stream(piece, command, scope, name)
     for call in piece.tool_calls:
         await _stream_call(call, command, scope, name)
-    await _stream(piece, command, scope, name)
     return None
 
 

@@ -37,7 +37,8 @@ async def prepare(run: Run, _command: Prepare, scope: RunScope) -> Prepared:
         await scope.services.constraint.compile_rules(request)
     prepared = Prepared(system_prompt=await _system_prompt(request, scope))
     first, history = await _history(request, scope)
-    check_results(history, request.messages)
+    if request.is_turn:
+        check_results(history, request.messages)
     if run.plan is not None:  # only a run in mode PLAN has one
         prepared = replace(prepared, tools=await plan_tools(request, tools_of(run.plan), scope))
     else:

@@ -27,11 +27,17 @@ from services.orchestrator.core.model.voting import canonical_json, is_decided
 async def sample(run: Run, command: Sample, scope: RunScope) -> Sampled:
     """Collect the replicas, all or as many as decide the vote; leaving the stream stops those that still decode."""
     progress = scope.recorder.progress
-    votes = _Votes(run, command, scope)
+    votes, failed = _Votes(run, command, scope), None
     try:
         async with told(run.request, command, scope, votes.end):
-            await votes.collect()
+            try:
+                await votes.collect()
+            except PaganticError as error:
+                failed = error
+                raise
     except PaganticError as error:
+        if error is not failed:  # the journal's
+            raise
         failure = failure_from(error)
         if not progress.replicas or failure.category is ErrorCategory.CANCELLATION:
             raise

@@ -123,7 +123,7 @@ def _response(run: Run) -> Response:
         response = replace(
             response,
             content=output.content,
-            finish_reason=output.finish_reason,
+            finish_reason=FinishReason.TOOL if run.handed_over else output.finish_reason,
             reasoning=output.reasoning,
             logprobs=output.logprobs,
             seed=output.seed,
@@ -148,15 +148,21 @@ def _with_enforcement(run: Run, response: Response, enforcement: Enforcement) ->
 def _warnings(run: Run) -> tuple[ResponseWarning, ...]:
     if run.plan is not None:
         return tuple(warning for result in run.results for warning in result.warnings)
+    if run.handed_over:  # attempts before do not count
+        return _truncation_warnings(run)
     if run.cut is not None:
         return (truncation_warning(run.cut),)
     if run.best is not None and not run.best.valid and not run.request.output.strict_validation:
         return (
             ResponseWarning("output_invalid", "the output does not satisfy its contract: strict_validation is off"),
         )
-    if run.output is not None and run.output.finish_reason is FinishReason.LENGTH:
-        return (truncation_warning(truncation_of(run.request, run.output, run.max_tokens)),)
-    return ()
+    return _truncation_warnings(run)
+
+
+def _truncation_warnings(run: Run) -> tuple[ResponseWarning, ...]:
+    if run.output is None or run.output.finish_reason is not FinishReason.LENGTH:
+        return ()
+    return (truncation_warning(truncation_of(run.request, run.output, run.max_tokens)),)
 
 
 def _early_warning(run: Run) -> str:

@@ -9,7 +9,7 @@ Invariants:
     2. A live run has one outstanding command and takes its answer (`ANSWER_OF`) or Failed; a terminal run has Finish
        and takes no input.
     3. Tool calls that ran are in `records`, in order, whatever happens later; none runs twice.
-    4. A response with no failure satisfies its schema, or says PARTIAL.
+    4. A response with no failure satisfies its schema, says PARTIAL, or hands calls over.
 """
 
 from __future__ import annotations

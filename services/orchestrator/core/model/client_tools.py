@@ -20,7 +20,7 @@ def check_client_tools(tools: Sequence[ToolDefinition], registered: Sequence[str
     for tool in tools:
         check_tool_name(tool.name)
         if tool.name in names:
-            raise InvalidRequest(f"client_tools has {tool.name!r}, which is named already: names must differ")
+            raise InvalidRequest(f"tool name {tool.name!r} appears twice in client_tools and tools: names must differ")
         names.add(tool.name)
         _check_parameters(tool)
 
@@ -38,13 +38,14 @@ def _check_parameters(tool: ToolDefinition) -> None:
 
 
 def check_results(history: Sequence[Message], turn: Sequence[Message]) -> None:
-    """Raise InvalidRequest where a stored conversation waits for results of calls that the turn does not begin with."""
+    """Raise InvalidRequest where a conversation ends with calls whose results the turn does not begin with."""
     owed: dict[str, str] = {}
     for message in history:
-        owed |= {call.id: call.name for call in message.tool_calls}
+        if message.role is not Role.TOOL:  # a conversation that went on without the results waits no more
+            owed = {call.id: call.name for call in message.tool_calls}
         owed.pop(message.tool_call_id, None)
     for message in turn:
-        if message.role is not Role.TOOL:
+        if message.role not in (Role.SYSTEM, Role.TOOL):
             break
         owed.pop(message.tool_call_id, None)
     if owed:

@@ -187,7 +187,9 @@ class ExecutionEvent(_message.Message):
 
     @_builtins.property
     def tool_call_delta(self) -> _generation_pb2.ToolCallDelta:
-        """The next piece of a call of a client tool; streamed, not stored. Its index counts such calls alone."""
+        """The next piece of a call of a client tool; streamed, not stored. Its index counts such calls alone. A call counts
+        only if the response has it: max_tokens may cut one.
+        """
 
     @_builtins.property
     def tool_progress(self) -> _message_pb2.ToolProgress:

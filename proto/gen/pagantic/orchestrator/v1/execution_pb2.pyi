@@ -250,10 +250,11 @@ class SystemRequest(_message.Message):
 
     @_builtins.property
     def client_tools(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.ToolDefinition]:
-        """Tools that the caller runs itself (CHAT, STRUCTURED), at most 128; of each, name, description and parameters_json
-        count. When the model calls one, the execution ends as COMPLETE with finish_reason TOOL, and the calls are in
-        tool_calls. The caller sends the results as the first messages of its next request, with the role TOOL; without a
-        session it sends the conversation and the calls before them. A name that tools has too is INVALID_ARGUMENT.
+        """Tools that the caller runs itself (CHAT, STRUCTURED), at most 128; only the name, description and parameters_json of
+        each are used. When the model calls one, the execution ends as COMPLETE with finish_reason TOOL, and the calls are
+        in tool_calls. In a stored conversation the caller begins its next messages with the results, in messages of the
+        role TOOL; else it sends the conversation, the calls and the results. A name that is also in tools is refused with
+        INVALID_ARGUMENT.
         """
 
     def __init__(

@@ -79,7 +79,7 @@ def _run_tools(run: Run, output: InferenceOutput) -> Outcome:
     if not own:
         return _hand_over(_with_round(replace(run, latest=())), for_caller)
     limit = run.request.max_tool_rounds
-    if run.rounds >= limit:
+    if run.rounds >= limit and not for_caller:
         message = f"the model still calls tools after {limit} inference rounds, the limit of hints.max_tool_rounds"
         return fail(run, failure_of(ErrorCode.ORCHESTRATION_ITERATION_LIMIT, message))
     if repeats_round(output.tool_calls, run.latest):
