@@ -68,7 +68,7 @@ def test_what_grpcurl_describes_reads_as_documentation(system):
     assert "Minimal request: mode and one user message." in described
     fields = [line for line in described.splitlines() if line.rstrip().endswith(";")]
     comments = [line for line in described.splitlines() if line.lstrip().startswith("//")]
-    assert len(comments) >= len(fields) == 15
+    assert len(comments) >= len(fields) == 16
 
 
 def test_grpcurl_runs_a_structured_request_and_reads_the_stream(system):

@@ -15,7 +15,7 @@ from pagantic_common.codec.messages import (
     tool_definition_from_proto,
     tool_progress_from_proto,
 )
-from pagantic_common.domain.errors import ErrorCode, Internal
+from pagantic_common.domain.errors import ErrorCode, Internal, Unsupported
 from pagantic_common.domain.messages import ToolCall
 from pagantic_common.rpc.peer import Credentials, Peer, pass_on
 from services.orchestrator.core.model.response import ToolCallRecord
@@ -38,6 +38,14 @@ class GrpcTools:
     async def execute(self, call: ToolCall, report: Report) -> ToolCallRecord:
         """Run a call, and report its progress; the record has the tool's own failure."""
         request = tools_service_pb2.ExecuteToolRequest(call=tool_call_to_proto(call))
+        try:
+            return await self._follow(call, request, report)
+        except Unsupported:  # a service of an earlier version, which an update has not reached yet
+            return _record_of(call, await self._peer.call_unary(self._stub.ExecuteTool, request))
+
+    async def _follow(
+        self, call: ToolCall, request: tools_service_pb2.ExecuteToolRequest, report: Report
+    ) -> ToolCallRecord:
         async with aclosing(self._peer.call_stream(self._stub.ExecuteToolStream, request)) as responses:
             async for response in responses:
                 if response.HasField("completed"):

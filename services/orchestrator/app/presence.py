@@ -20,7 +20,7 @@ log = get_logger(__name__)
 
 BEAT_S = 1.0
 LEASE_S = 10.0
-MAX_RESUMES = 3  # in a row without progress, of one execution, unasked: what ends its orchestrator is left alone then
+MAX_RESUMES = 3  # automatic ones of an execution that makes no progress; after them it probably ends its orchestrator
 
 
 async def _at_once() -> None:

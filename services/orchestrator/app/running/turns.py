@@ -33,7 +33,7 @@ class _Line:
 
 
 class Turns:
-    """Who of this process waits for the turn of which session; among processes the journal decides."""
+    """The queues of this process for the turns of sessions; among processes the journal decides."""
 
     def __init__(self, journal: Conversations, policy: ConcurrentTurns, clock: Clock) -> None:
         self._journal = journal
