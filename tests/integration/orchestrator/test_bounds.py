@@ -181,12 +181,12 @@ class Toolbox(ScriptedTools):
 
     now = most = 0
 
-    async def execute(self, call):
+    async def execute(self, call, report):
         self.now += 1
         self.most = max(self.most, self.now)
         try:
             await asyncio.sleep(0.01)
-            return await super().execute(call)
+            return await super().execute(call, report)
         finally:
             self.now -= 1
 

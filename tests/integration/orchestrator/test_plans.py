@@ -94,7 +94,7 @@ async def test_independent_steps_run_at_the_same_time_unless_the_policy_is_linea
             self.most = 0
             self.met = asyncio.Event()
 
-        async def execute(self, call):
+        async def execute(self, call, report):
             self.together += 1
             self.most = max(self.most, self.together)
             if self.together == 2:
@@ -102,7 +102,7 @@ async def test_independent_steps_run_at_the_same_time_unless_the_policy_is_linea
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.met.wait(), 0.3)
             self.together -= 1
-            return await super().execute(call)
+            return await super().execute(call, report)
 
     steps = (
         step("start"),

@@ -136,7 +136,7 @@ async def test_a_denied_tool_is_not_called_though_a_plan_wants_it(tmp_path):
     tools = ScriptedTools()
     services = governed(INFERS, tmp_path, tools=tools)
     with pytest.raises(PermissionDenied) as denied:
-        await services.tools.execute(ToolCall("1", "clock", "{}"))
+        await services.tools.execute(ToolCall("1", "clock", "{}"), print)
     assert denied.value.code is ErrorCode.TOOL_DENIED
     assert not tools.calls
     assert await services.tools.list_tools([]) == [], "what may not be called is not offered"

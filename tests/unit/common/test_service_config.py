@@ -18,7 +18,7 @@ MADE_ONCE = {
     "constraint": set(),
     "context": {"CreateCollection", "DeleteCollection", "Ingest", "Delete"},
     "rerank": set(),
-    "tools": {"ExecuteTool", "RegisterMcpServer", "RemoveMcpServer"},
+    "tools": {"ExecuteTool", "ExecuteToolStream", "RegisterMcpServer", "RemoveMcpServer"},
     "orchestrator": {
         method.name for method in orchestrator_service_pb2.DESCRIPTOR.services_by_name["OrchestratorService"].methods
     },
