@@ -104,7 +104,7 @@ class Peer:
         *,
         place: Place | None = None,
     ) -> AsyncGenerator[ResponseT, None]:
-        """Make a streaming call as `rpc.call.call_stream` does; its first message counts as the answer.
+        """Make a streaming call as `rpc.call.call_stream` does; each message counts as an answer.
 
         A call with a `place` in a line waits there while the service has no room for it.
         """
@@ -116,9 +116,8 @@ class Peer:
             call = method(request, timeout=timeout, metadata=outgoing_metadata(self._current_credentials()))
             try:
                 async for response in call:
-                    if not is_answered:
-                        is_answered = True
-                        self._note(None)
+                    is_answered = True
+                    self._note(None)
                     yield response
             except grpc.aio.AioRpcError as failed:
                 error = restore_error(self.name, failed)

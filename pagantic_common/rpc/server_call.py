@@ -104,11 +104,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                     self._call_scope(method, request, context) as admitted,
                     aclosing(behavior(request, context)) as responses,
                 ):
-                    while True:
-                        async with admitted.until_refused():
-                            response = await anext(responses, None)
-                        if response is None:
-                            break
+                    while (response := await admitted.next_of(responses)) is not None:
                         yield response
             except grpc.aio.AbortError:
                 raise

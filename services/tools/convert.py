@@ -12,10 +12,10 @@ from pagantic_common.codec.messages import (
 )
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.messages import ToolProgress
+from pagantic_common.tools.function import MAX_TIMEOUT_S
 from services.tools.app.execution import Outcome
 from services.tools.ports import Tool
 
-MAX_TIMEOUT_S = 24 * 3600
 NANOS_PER_S = 10**9
 
 

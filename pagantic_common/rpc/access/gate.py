@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from pagantic_common.domain.calls.principal import LOCAL, Principal, Scope
 from pagantic_common.domain.errors import ErrorCode, PaganticError, PermissionDenied, Unauthenticated
@@ -16,6 +16,8 @@ from pagantic_common.telemetry.names import AUTHORIZATION_KEY
 from pagantic_common.telemetry.scope import work_scope
 
 RECHECK_S = 2.0  # how often the credentials of a running call are checked again
+
+ResponseT = TypeVar("ResponseT")
 
 log = get_logger(__name__)
 
@@ -96,11 +98,16 @@ class Admitted:
         self._refusal: Unauthenticated | None = None
         self._limit: asyncio.Timeout | None = None
 
-    def until_refused(self) -> AbstractAsyncContextManager[None]:
-        """Cancel the work inside once the credentials are refused, and raise the refusal, also before it begins.
+    async def next_of(self, responses: AsyncGenerator[ResponseT, None]) -> ResponseT | None:
+        """Return the next response of a stream, None at its end; raises the refusal as `until_refused` does.
 
-        The response of a stream is not sent inside: a send that gRPC sees cancelled leaves the caller without a status.
+        The response is not sent inside: a send that gRPC sees cancelled leaves the caller without a status.
         """
+        async with self.until_refused():
+            return await anext(responses, None)
+
+    def until_refused(self) -> AbstractAsyncContextManager[None]:
+        """Cancel the work inside once the credentials are refused, and raise the refusal, also before it begins."""
         if not self._is_watched:
             return nullcontext()
         return self._until_refused()

@@ -81,7 +81,7 @@ def _import(name: str, number: int) -> ModuleType:
     if spec is None or spec.loader is None or not path.is_file():
         raise FileNotFoundError(f"there is no file {name!r}")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[own_name] = module  # its annotations are looked up there
+    sys.modules[own_name] = module  # typing resolves the module's annotations there
     spec.loader.exec_module(module)
     return module
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import replace
 
 from pagantic_common.domain.errors import ErrorCode, Failure, PaganticError, Unavailable
@@ -32,31 +32,47 @@ async def infer(
     wait_s = request.retry.wait_s(command.retry, random.random())  # noqa: S311 - no secret
     if wait_s > 0:
         await scope.clock.sleep(wait_s)
-    output = InferenceOutput("", FinishReason.ERROR)
+    output: InferenceOutput | None = None
 
     def end(failure: Failure | None) -> events.InferenceEnd:
-        ended = inference.said or output
+        ended = inference.said or output or InferenceOutput("", FinishReason.ERROR)
         if failure is None and ended.finish_reason is FinishReason.ERROR:
             ended = replace(ended, finish_reason=FinishReason.CANCELLED)
         return end_of(ended)
 
     for may_restart in (True, False):
-        inference.give_up()  # one that a timeout stopped
-        try:
-            async with (
-                told(request, command, scope, end, purpose) as name,
-                aclosing(scope.services.inference.infer(command, request.hints)) as pieces,
-            ):
-                async for piece in pieces:
-                    output = await _take(piece, command, scope, name) or output
-        except PaganticError as error:
-            if not (may_restart and _is_lost(scope, error)):
-                raise
-            await _discard(scope, error)
-        else:
-            scope.cause = name
+        telling = told(request, command, scope, end, purpose)
+        async with _asked(request, command, scope, telling, may_restart=may_restart) as (name, pieces):
+            async for piece in pieces:
+                output = await _take(piece, command, scope, name) or output
+        if output is not None:
             break
-    return Inferred(inference.charge(output))
+    return Inferred(inference.charge(output or InferenceOutput("", FinishReason.ERROR)))
+
+
+@asynccontextmanager
+async def _asked(
+    request: Request,
+    command: Infer,
+    scope: RunScope,
+    telling: AbstractAsyncContextManager[str],
+    *,
+    may_restart: bool,
+) -> AsyncIterator[tuple[str, AsyncIterator[InferenceDelta | InferenceOutput]]]:
+    """Ask the model within what tells of it, and yield the inference's name and what it says.
+
+    A lost inference is discarded instead of raised if it may restart.
+    """
+    scope.inference.give_up()  # one that a timeout stopped
+    try:
+        async with telling as name, aclosing(scope.services.inference.infer(command, request.hints)) as pieces:
+            yield name, pieces
+    except PaganticError as error:
+        if not (may_restart and _is_lost(scope, error)):
+            raise
+        await _discard(scope, error)
+    else:
+        scope.cause = name
 
 
 def _is_lost(scope: RunScope, error: PaganticError) -> bool:

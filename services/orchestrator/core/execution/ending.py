@@ -90,7 +90,7 @@ def _turn(run: Run, response: Response, *, is_cut: bool = False) -> tuple[Messag
     if not run.request.is_turn:
         return ()
     asked = [message for message in run.request.messages if message.role is not Role.SYSTEM]
-    if not response.content or run.handed_over:  # what was said with the calls is in the turn
+    if not response.content or run.handed_over:  # the turn has the text that came with the calls
         return (*asked, *run.turn)
     answer = Message(Role.ASSISTANT, content=response.content, reasoning=response.reasoning, cut=is_cut)
     return (*asked, *run.turn, answer)
