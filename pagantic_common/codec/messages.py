@@ -23,7 +23,7 @@ from pagantic_common.domain.messages import (
 from pagantic_common.domain.usage import TokenUsage
 
 _ROLES = EnumCodec(message_pb2.Role, Role, "ROLE_", unknown=None)
-_SAFETIES = EnumCodec(message_pb2.ToolSafety, ToolSafety, "TOOL_SAFETY_", unknown=ToolSafety.NONE)
+SAFETIES = EnumCodec(message_pb2.ToolSafety, ToolSafety, "TOOL_SAFETY_", unknown=ToolSafety.EXTERNAL)
 _CHOICE_MODES = EnumCodec(message_pb2.ToolChoiceMode, ToolChoiceMode, "TOOL_CHOICE_MODE_", unknown=None)
 
 MAX_DURATION_S = 31_536_000
@@ -104,7 +104,7 @@ def tool_definition_to_proto(tool: ToolDefinition) -> message_pb2.ToolDefinition
         name=tool.name,
         description=tool.description,
         parameters_json=tool.parameters_json,
-        safety=_SAFETIES.to_proto(tool.safety),
+        safety=SAFETIES.to_proto(tool.safety),
         idempotent=tool.idempotent,
         timeout=optional_duration_to_proto(tool.timeout_s),
         requires=tool.requires,
@@ -120,7 +120,7 @@ def tool_definition_from_proto(tool: message_pb2.ToolDefinition) -> ToolDefiniti
         name=tool.name,
         description=tool.description,
         parameters_json=tool.parameters_json,
-        safety=_SAFETIES.from_proto(tool.safety),
+        safety=SAFETIES.from_proto(tool.safety),
         idempotent=tool.idempotent,
         timeout_s=timeout_s,
         requires=tuple(tool.requires),

@@ -54,7 +54,7 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
         _report(journal)
         channels = [await stack.enter_async_context(opened) for opened in channels_of(settings)]
         budgets = await stack.enter_async_context(open_budgets(journal))
-        services = services_of(settings, channels, journal, prompts, custom_steps)
+        services = services_of(settings, channels, journal, journal, prompts=prompts, custom_steps=custom_steps)
         access = read_access(settings, journal)
         services = access.restrict(within_budgets(services, budgets, settings.prices))
         executions = Executions(make_environment(services, journal, SystemClock(), limits_of(settings, custom_steps)))

@@ -25,6 +25,7 @@ from services.orchestrator.app.executions import Executions
 from services.orchestrator.app.history import History
 from services.orchestrator.app.running.submission import Submission
 from services.orchestrator.convert.access import audit_record_to_proto, key_to_proto, scopes_from_proto
+from services.orchestrator.convert.approval import approval_to_proto, decision_from_proto
 from services.orchestrator.convert.budget import budget_to_proto, period_from_proto
 from services.orchestrator.convert.event import event_to_proto
 from services.orchestrator.convert.lifecycle import state_from_proto, state_to_proto
@@ -47,6 +48,8 @@ SCOPES: Mapping[str, Scope] = MappingProxyType(
         "CancelExecution": Scope.EXECUTE,
         "ResumeExecution": Scope.EXECUTE,
         "CreatePlan": Scope.EXECUTE,
+        "ResolveApproval": Scope.EXECUTE,
+        "ListApprovals": Scope.READ,
         "GetExecution": Scope.READ,
         "ListExecutions": Scope.READ,
         "GetTimeline": Scope.READ,
@@ -71,6 +74,7 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
 
     def __init__(self, executions: Executions, history: History, keys: Keys, budgets: Budgets, audit: Audit) -> None:
         self._executions = executions
+        self._approvals = executions.approvals
         self._audit = audit
         self._keys = keys
         self._budgets = budgets
@@ -141,6 +145,25 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         await self._record("ResumeExecution", request_id=key.request_id)
         state = await self._executions.resume(key)
         return pb.ResumeExecutionResponse(state=state_to_proto(state))
+
+    async def ResolveApproval(self, request: pb.ResolveApprovalRequest, context: Context) -> pb.ResolveApprovalResponse:
+        key = _execution(request.request_id)
+        decision = decision_from_proto(request.decision)
+        await self._record("ResolveApproval", request_id=key.request_id)
+        approval = await self._approvals.resolve(
+            key,
+            request.tool_call_id,
+            decision,
+            subject=current_principal().subject,
+            arguments_json=request.arguments_json,
+            reason=request.reason,
+        )
+        return pb.ResolveApprovalResponse(approval=approval_to_proto(approval))
+
+    async def ListApprovals(self, request: pb.ListApprovalsRequest, context: Context) -> pb.ListApprovalsResponse:
+        page = await self._approvals.list_open(_tenant(), request.request_id, request.page_size, request.page_token)
+        encoded = [approval_to_proto(approval) for approval in page.items]
+        return pb.ListApprovalsResponse(approvals=encoded, next_page_token=page.next_token)
 
     async def CreatePlan(self, request: pb.CreatePlanRequest, context: Context) -> pb.CreatePlanResponse:
         asked = self._decode(request.request)

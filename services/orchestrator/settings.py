@@ -17,6 +17,7 @@ from services.orchestrator.app.running.turns import ConcurrentTurns
 from services.orchestrator.core.conversation.memory import Eviction
 from services.orchestrator.core.cost import Prices, parse_prices
 from services.orchestrator.core.plans.planning import Planner
+from services.orchestrator.core.tools.policy import ToolPolicy, parse_policy
 from services.orchestrator.ports.identity import CertificateCaller, Issuer, is_fetchable
 from services.orchestrator.ports.journal import MAX_STATE_BYTES, Durability
 
@@ -129,6 +130,14 @@ class OrchestratorSettings(CallerSettings):
         default_factory=dict,
         description='USD per million tokens as JSON: {"model": {"prompt": 1, "cached_prompt": 0.1, "output": 4}}',
     )
+    tool_policy: Annotated[ToolPolicy, NoDecode] = Field(
+        default_factory=ToolPolicy,
+        description="allow, ask or deny calls of tools by name, with * for any text, or by safety class, with commas "
+        "between: send_*=ask, safety:external=deny",
+    )
+    approval_wait_s: float = Field(
+        300.0, gt=0, le=30 * 86_400, description="how long a tool call waits for an approval; then it is denied"
+    )
     planner: Planner = Field(Planner.STATIC, description="who plans PLAN requests without a plan: static or model")
     max_plan_steps: int = Field(64, ge=1, description="steps of one plan; a longer one is rejected")
     max_step_s: float = Field(0.0, ge=0, allow_inf_nan=False, description="longest time of a plan's step; 0 is any")
@@ -228,6 +237,13 @@ class OrchestratorSettings(CallerSettings):
         if not isinstance(value, str):
             return value
         return parse_prices(value)
+
+    @field_validator("tool_policy", mode="before")
+    @classmethod
+    def _parse_tool_policy(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        return parse_policy(value)
 
     @field_validator("allowed_step_kinds", mode="before")
     @classmethod

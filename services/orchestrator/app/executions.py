@@ -42,6 +42,7 @@ class Executions:
         self._environment = environment
         self._journal = environment.journal
         self._limits = environment.limits
+        self.approvals = environment.services.approvals
         self.new_request_id = new_id
         self.registry = Registry(
             self._limits.max_running,

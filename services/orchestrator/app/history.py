@@ -9,7 +9,6 @@ from pagantic_common.domain.calls.principal import MAX_SUBJECT
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.ids import require_id, require_printable
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
-from services.orchestrator.app.paging import MAX_PAGE, page_limit
 from services.orchestrator.core.execution.events import Event
 from services.orchestrator.core.execution.lifecycle import State
 from services.orchestrator.core.model.keys import ExecutionKey, SessionKey
@@ -18,10 +17,10 @@ from services.orchestrator.ports.journal import (
     MAX_STATE_VALUES,
     ExecutionRecord,
     Journal,
-    Page,
     SessionRecord,
     UsageTotal,
 )
+from services.orchestrator.ports.page import MAX_PAGE, Page, page_limit
 
 MAX_AT_ONCE = 1000  # events or messages
 PAGE_BYTES = 2 * 1024 * 1024  # half of what clients take; a larger event or message comes alone

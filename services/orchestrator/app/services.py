@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from services.orchestrator.app.approvals import Approvals
 from services.orchestrator.core.conversation.memory import MemoryPolicy
 from services.orchestrator.core.plans.planning import Planner
+from services.orchestrator.core.tools.policy import ToolPolicy
 from services.orchestrator.ports.services import (
     ConstraintPort,
     ContextPort,
@@ -22,7 +24,8 @@ from services.orchestrator.ports.services import (
 class Services:
     """The services that a run works with, who makes its system prompt, what it remembers, and who plans.
 
-    `custom_steps` are the kinds of steps that the deployment registered, by name.
+    `approvals` has the calls of tools that wait for one. `tool_policy` is the deployment's. `custom_steps` are the
+    kinds of steps that the deployment registered, by name.
     """
 
     inference: InferencePort
@@ -31,6 +34,8 @@ class Services:
     context: ContextPort
     prompts: PromptProvider
     summaries: SummaryStore
+    approvals: Approvals
     planner: Planner = Planner.STATIC
     memory: MemoryPolicy = field(default_factory=MemoryPolicy)
+    tool_policy: ToolPolicy = ToolPolicy()
     custom_steps: Mapping[str, CustomStep] = field(default_factory=dict)

@@ -1,11 +1,15 @@
-"""Output contracts and rules <-> proto."""
+"""Output contracts, rules and retry policies <-> proto."""
 
 from __future__ import annotations
 
 from pagantic.constraint.v1 import contract_pb2
+from pagantic.orchestrator.v1 import plan_pb2
+from pagantic_common.codec.messages import duration_from_proto, duration_to_proto
 from pagantic_common.domain.errors import InvalidRequest
 from services.orchestrator.core.model.contract import OutputContract, Rule, SchemaInPrompt
+from services.orchestrator.core.model.retry import DEFAULT_MAX_RETRIES, RetryPolicy
 
+_BACKOFF_KINDS = frozenset(plan_pb2.BackoffKind.values())
 _SCHEMA_IN_PROMPT = {
     contract_pb2.SCHEMA_IN_PROMPT_UNSPECIFIED: SchemaInPrompt.AUTO,
     contract_pb2.SCHEMA_IN_PROMPT_ON: SchemaInPrompt.ON,
@@ -60,3 +64,25 @@ def rule_from_proto(rule: contract_pb2.Rule) -> Rule:
         builtin_kind=rule.builtin.kind,
         builtin_parameters_json=rule.builtin.parameters_json,
     )
+
+
+def retry_from_proto(retry: plan_pb2.RetryPolicy) -> RetryPolicy:
+    """Decode a policy; raises InvalidRequest for an unknown kind of backoff."""
+    if retry.kind not in _BACKOFF_KINDS:
+        raise InvalidRequest(f"retry.kind {retry.kind} is not known")
+    max_retries = DEFAULT_MAX_RETRIES
+    if retry.HasField("max_retries"):
+        max_retries = retry.max_retries
+    return RetryPolicy(
+        max_retries=max_retries,
+        backoff_s=duration_from_proto(retry.backoff),
+        is_exponential=retry.kind == plan_pb2.BACKOFF_KIND_EXPONENTIAL,
+    )
+
+
+def retry_to_proto(retry: RetryPolicy) -> plan_pb2.RetryPolicy:
+    """Encode a policy."""
+    kind = plan_pb2.BACKOFF_KIND_FIXED
+    if retry.is_exponential:
+        kind = plan_pb2.BACKOFF_KIND_EXPONENTIAL
+    return plan_pb2.RetryPolicy(max_retries=retry.max_retries, backoff=duration_to_proto(retry.backoff_s), kind=kind)

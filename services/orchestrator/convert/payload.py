@@ -25,6 +25,7 @@ from pagantic_common.codec.validation import (
     stage_report_to_proto,
     stage_to_proto,
 )
+from services.orchestrator.convert.approval import approval_from_proto, approval_to_proto
 from services.orchestrator.convert.inference import finish_reason_from_proto, finish_reason_to_proto
 from services.orchestrator.convert.lifecycle import state_from_proto, state_to_proto
 from services.orchestrator.convert.response import response_from_proto, response_to_proto
@@ -138,6 +139,22 @@ def _decode_tool_end(end: event_pb2.ToolEnd) -> events.ToolEnd:
     )
 
 
+def _encode_requested(requested: events.ApprovalRequested) -> event_pb2.ApprovalRequested:
+    return event_pb2.ApprovalRequested(approval=approval_to_proto(requested.approval))
+
+
+def _decode_requested(requested: event_pb2.ApprovalRequested) -> events.ApprovalRequested:
+    return events.ApprovalRequested(approval_from_proto(requested.approval))
+
+
+def _encode_resolved(resolved: events.ApprovalResolved) -> event_pb2.ApprovalResolved:
+    return event_pb2.ApprovalResolved(approval=approval_to_proto(resolved.approval))
+
+
+def _decode_resolved(resolved: event_pb2.ApprovalResolved) -> events.ApprovalResolved:
+    return events.ApprovalResolved(approval_from_proto(resolved.approval))
+
+
 def _encode_retrieved(found: events.ContextRetrieved) -> event_pb2.ContextRetrieved:
     return event_pb2.ContextRetrieved(
         collection=found.collection, chunk_count=found.chunk_count, token_count=found.token_count
@@ -238,6 +255,8 @@ ENCODERS: Mapping[type[Payload], tuple[str, Callable[[Any], Message]]] = Mapping
         events.InferenceEnd: ("inference_end", _encode_inference_end),
         events.ToolStart: ("tool_start", _encode_tool_start),
         events.ToolEnd: ("tool_end", _encode_tool_end),
+        events.ApprovalRequested: ("approval_requested", _encode_requested),
+        events.ApprovalResolved: ("approval_resolved", _encode_resolved),
         events.ContextRetrieved: ("context_retrieved", _encode_retrieved),
         events.RepairApplied: ("repair_applied", _encode_repair),
         events.ValidationStage: ("validation_stage", _encode_stage),
@@ -260,6 +279,8 @@ DECODERS: Mapping[str, Callable[[Any], Payload]] = MappingProxyType(
         "inference_end": _decode_inference_end,
         "tool_start": _decode_tool_start,
         "tool_end": _decode_tool_end,
+        "approval_requested": _decode_requested,
+        "approval_resolved": _decode_resolved,
         "context_retrieved": _decode_retrieved,
         "repair_applied": _decode_repair,
         "validation_stage": _decode_stage,

@@ -21,8 +21,7 @@ from pagantic_common.codec.messages import (
 )
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.text.json_text import JsonTextError, dump_json, parse_json
-from services.orchestrator.convert.contract import output_from_proto, output_to_proto
-from services.orchestrator.convert.retry import retry_from_proto, retry_to_proto
+from services.orchestrator.convert.contract import output_from_proto, output_to_proto, retry_from_proto, retry_to_proto
 from services.orchestrator.core.model.plan import (
     MAX_STEPS,
     CallResult,

@@ -19,10 +19,10 @@ from pagantic_common.codec.messages import (
     tool_definition_from_proto,
 )
 from pagantic_common.domain.errors import InvalidRequest
-from services.orchestrator.convert.contract import output_from_proto, rule_from_proto
+from services.orchestrator.convert.approval import policy_from_proto
+from services.orchestrator.convert.contract import output_from_proto, retry_from_proto, rule_from_proto
 from services.orchestrator.convert.inference import REASONING_MODES
 from services.orchestrator.convert.plan import plan_from_proto
-from services.orchestrator.convert.retry import retry_from_proto
 from services.orchestrator.core.model.keys import DEFAULT_ACCOUNT, Account
 from services.orchestrator.core.model.request import (
     Hints,
@@ -75,6 +75,7 @@ def request_from_proto(
         tenant=account.tenant,
         subject=account.subject,
         client_tools=tuple(tool_definition_from_proto(tool) for tool in request.client_tools),
+        tool_policy=policy_from_proto(request.tool_rules),
     )
 
 

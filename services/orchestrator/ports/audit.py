@@ -6,7 +6,7 @@ from collections.abc import Awaitable
 from typing import Protocol
 
 from pagantic_common.domain.calls.audit import AuditEntry, AuditRecord
-from services.orchestrator.ports.journal import Page
+from services.orchestrator.ports.page import Page
 
 
 class AuditStore(Protocol):

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from services.orchestrator.core.budget import Amount, Budget
 from services.orchestrator.core.model.keys import Account
-from services.orchestrator.ports.journal import Page
+from services.orchestrator.ports.page import Page
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol
 
 from pagantic_common.domain.calls.principal import DEFAULT_TENANT
 from pagantic_common.domain.errors import Failure
@@ -20,8 +20,8 @@ from services.orchestrator.core.execution.replay import Admitted, Entry
 from services.orchestrator.core.model.keys import ExecutionKey, SessionKey
 from services.orchestrator.core.model.request import Mode
 from services.orchestrator.core.model.response import Response
-
-ItemT = TypeVar("ItemT")
+from services.orchestrator.ports.approvals import ApprovalStore
+from services.orchestrator.ports.page import Page
 
 MAX_STATE_VALUES = 100  # of one session
 MAX_STATE_BYTES = 256 * 1024  # of all of them, as UTF-8
@@ -91,14 +91,6 @@ class UsageTotal:
     cost_usd: float = 0.0
     tenant: str = DEFAULT_TENANT
     subject: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Page(Generic[ItemT]):
-    """A page of a list, and the token of the next page, empty for the last page."""
-
-    items: list[ItemT]
-    next_token: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +264,7 @@ class UsageLedger(Protocol):
         """Return a tenant's totals by session, model and subject, of those that are given; `after` is as above."""
 
 
-class Journal(ExecutionJournal, Ownership, Conversations, UsageLedger, Protocol):
+class Journal(ExecutionJournal, Ownership, Conversations, UsageLedger, ApprovalStore, Protocol):
     """Storage that several orchestrators may share; each owns the executions that it runs.
 
     A change is durable once its method has returned. The writes of one execution are stored in the order of the calls.

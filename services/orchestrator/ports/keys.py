@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from pagantic_common.domain.calls.api_keys import StoredKey
-from services.orchestrator.ports.journal import Page
+from services.orchestrator.ports.page import Page
 
 
 class KeyStore(Protocol):

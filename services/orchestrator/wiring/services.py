@@ -16,10 +16,12 @@ from services.orchestrator.adapters.grpc_constraint import GrpcConstraint
 from services.orchestrator.adapters.grpc_context import GrpcContext
 from services.orchestrator.adapters.grpc_inference import GrpcInference
 from services.orchestrator.adapters.grpc_tools import GrpcTools
+from services.orchestrator.app.approvals import Approvals
 from services.orchestrator.app.budgeting.budgets import Budgets
 from services.orchestrator.app.budgeting.services import within_budgets
 from services.orchestrator.app.services import Services
 from services.orchestrator.core.conversation.memory import MemoryPolicy
+from services.orchestrator.ports.approvals import ApprovalStore
 from services.orchestrator.ports.budgets import BudgetStore
 from services.orchestrator.ports.services import CustomStep, PromptProvider, SummaryStore
 from services.orchestrator.settings import OrchestratorSettings
@@ -58,6 +60,8 @@ def services_of(
     settings: OrchestratorSettings,
     channels: Sequence[grpc.aio.Channel],
     summaries: SummaryStore,
+    approvals: ApprovalStore,
+    *,
     prompts: PromptProvider,
     custom_steps: Mapping[str, CustomStep],
 ) -> Services:
@@ -71,7 +75,9 @@ def services_of(
         context=GrpcContext(context, rerank, patience_s, credentials),
         prompts=prompts,
         summaries=summaries,
+        approvals=Approvals(approvals, SystemClock(), settings.approval_wait_s),
         planner=settings.planner,
         memory=MemoryPolicy(settings.memory_max_messages, settings.memory_max_tokens, settings.memory_eviction),
+        tool_policy=settings.tool_policy,
         custom_steps=custom_steps,
     )

@@ -10,7 +10,7 @@ from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.domain.calls.principal import LOCAL, Principal, PrincipalKind
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.domain.messages import Message, Role, ToolDefinition
-from services.orchestrator.app.effects.calling import hash_arguments
+from services.orchestrator.app.effects.tools.calling import hash_arguments
 from services.orchestrator.convert.request import fingerprint_of
 from services.orchestrator.core.conversation.prompt import (
     assemble_messages,

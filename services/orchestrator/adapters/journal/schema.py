@@ -132,6 +132,24 @@ turns = Table(
     Index("turns_by_execution", "tenant", "request_id"),
     sqlite_with_rowid=False,
 )
+approvals = Table(
+    "approvals",
+    TABLES,
+    Column("tenant", Text, primary_key=True),
+    Column("request_id", Text, primary_key=True),
+    Column("tool_call_id", Text, primary_key=True),
+    Column("requested_at", Double, nullable=False),
+    Column("is_open", Integer, nullable=False),
+    Column("approval", SealedBytes("approvals.approval"), nullable=False),
+    Index(
+        "approvals_open",
+        "tenant",
+        "requested_at",
+        sqlite_where=text("is_open = 1"),
+        postgresql_where=text("is_open = 1"),
+    ),
+    sqlite_with_rowid=False,
+)
 owners = Table(
     "owners",
     TABLES,

@@ -15,17 +15,18 @@ from threading import Lock
 from sqlalchemy.event import listen
 
 from pagantic_common.domain.errors import Unavailable
-from services.orchestrator.adapters.journal.conversations import SqlConversations
 from services.orchestrator.adapters.journal.database import check_options, open_engine, translating_errors
-from services.orchestrator.adapters.journal.executions import SqlExecutions
 from services.orchestrator.adapters.journal.group_commit import GroupCommit
 from services.orchestrator.adapters.journal.identity.audit import SqlAudit
 from services.orchestrator.adapters.journal.identity.budgets import SqlBudgets
 from services.orchestrator.adapters.journal.identity.keys import SqlKeys
 from services.orchestrator.adapters.journal.identity.usage import SqlUsage
-from services.orchestrator.adapters.journal.ownership import SqlOwnership
 from services.orchestrator.adapters.journal.schema import migrate
 from services.orchestrator.adapters.journal.sealing import Sealing, set_sealing
+from services.orchestrator.adapters.journal.stores.approvals import SqlApprovals
+from services.orchestrator.adapters.journal.stores.conversations import SqlConversations
+from services.orchestrator.adapters.journal.stores.executions import SqlExecutions
+from services.orchestrator.adapters.journal.stores.ownership import SqlOwnership
 from services.orchestrator.adapters.journal.upkeep.owner_lock import OwnerLock
 from services.orchestrator.adapters.journal.upkeep.purge import Purger
 from services.orchestrator.adapters.journal.upkeep.space import JournalSpace
@@ -34,7 +35,7 @@ from services.orchestrator.ports.journal import Durability
 _OPENING = Lock()  # Alembic has one context per process, and a new SQLite file can switch to WAL only once
 
 
-class SqlJournal(SqlExecutions, SqlOwnership, SqlConversations, SqlUsage, SqlKeys, SqlBudgets, SqlAudit):
+class SqlJournal(SqlExecutions, SqlOwnership, SqlConversations, SqlUsage, SqlApprovals, SqlKeys, SqlBudgets, SqlAudit):
     """The journal of one owner. Opening it interrupts the executions that this owner ran before."""
 
     def __init__(

@@ -138,7 +138,8 @@ class Writes:
         last = db.execute(select(func.max(events.c.sequence)).where(of_execution(events, key))).scalar_one() or 0
         begun = update(_executions).where(of_execution(_executions, key))
         db.execute(begun.values(after_sequence=last))
-        db.execute(delete(tables.entries).where(of_execution(tables.entries, key)))
+        for table in (tables.entries, tables.approvals):
+            db.execute(delete(table).where(of_execution(table, key)))
         self._add_entries.run(db, [_entry_row(key, 0, replace(admission.admitted, after_sequence=last))])
         return int(last)
 

@@ -13,9 +13,8 @@ from pagantic_common.domain.errors import PaganticError
 from pagantic_common.domain.ids import require_id
 from pagantic_common.telemetry.logging import get_logger
 from pagantic_common.telemetry.scope import current_principal
-from services.orchestrator.app.paging import page_limit
 from services.orchestrator.ports.audit import AuditStore
-from services.orchestrator.ports.journal import Page
+from services.orchestrator.ports.page import Page, page_limit
 
 DENIAL_EVERY_S = 10.0  # one record of equal denials in so long: nobody fills the disk by knocking
 MAX_DENIALS = 1024

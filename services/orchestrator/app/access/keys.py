@@ -14,9 +14,8 @@ from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Unauthenticated, Unavailable
 from pagantic_common.domain.ids import require_id
 from pagantic_common.telemetry.logging import get_logger
-from services.orchestrator.app.paging import page_limit
-from services.orchestrator.ports.journal import Page
 from services.orchestrator.ports.keys import KeyStore
+from services.orchestrator.ports.page import Page, page_limit
 
 FRESH_S = 1.0  # how long a key is not looked up again: a revocation takes effect after that
 STALE_S = 60.0  # how long a known key stays valid while the storage cannot be asked

@@ -15,11 +15,10 @@ from pagantic_common.domain.ids import require_id, require_printable
 from pagantic_common.telemetry.logging import get_logger
 from pagantic_common.telemetry.metrics import make_histogram
 from pagantic_common.telemetry.names import ORCHESTRATOR_BUDGET_CHECK_DURATION
-from services.orchestrator.app.paging import page_limit
 from services.orchestrator.core.budget import MICRO, NOTHING, Amount, Budget, Period, Purse
 from services.orchestrator.core.model.keys import Account
 from services.orchestrator.ports.budgets import BudgetStore, Grant
-from services.orchestrator.ports.journal import Page
+from services.orchestrator.ports.page import Page, page_limit
 
 LOOK_S = 2.0  # how long an account is known to have no budget, and a purse is kept that nobody uses
 BUSY_RETRY_S = 1.0

@@ -149,7 +149,7 @@ async def told(
     started_s = scope.clock.monotonic_s()
     failure: Failure | None = None
     try:
-        with work_scope(correlation=scope.correlation(request, name)):
+        with work_scope(correlation=scope.correlation(name)):
             yield name
     except PaganticError as error:
         failure = failure_from(error)

@@ -8,6 +8,7 @@ from pagantic_common.domain.errors import InvalidRequest, PaganticError, Unavail
 from pagantic_common.domain.messages import ToolChoice, ToolDefinition
 from services.orchestrator.app.effects.inferring import infer
 from services.orchestrator.app.effects.scope import RunScope
+from services.orchestrator.app.effects.tools.offering import available
 from services.orchestrator.app.services import Services
 from services.orchestrator.core.execution.commands import Infer, MakePlan
 from services.orchestrator.core.execution.events import InferencePurpose
@@ -20,6 +21,7 @@ from services.orchestrator.core.model.request import Request, side_hints
 from services.orchestrator.core.model.response import FinishReason, InferenceOutput
 from services.orchestrator.core.plans.model_planning import MAX_PLAN_TOKENS, plan_schema, planned, planner_messages
 from services.orchestrator.core.plans.planning import Planner, made_at, static_plan
+from services.orchestrator.core.tools.policy import ToolPolicies
 
 
 async def make_plan(run: Run, _command: MakePlan, scope: RunScope) -> Planned:
@@ -67,4 +69,5 @@ async def _tools_for(services: Services, request: Request) -> tuple[ToolDefiniti
         if request.tools:
             raise
         return ()
-    return tuple(tool.definition for tool in listed if tool.is_available)
+    policies = ToolPolicies(services.tool_policy, request.tool_policy)
+    return tuple(tool for tool in available(listed) if tool.name in request.tools or policies.is_offered_unnamed(tool))

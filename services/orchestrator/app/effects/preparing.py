@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from pagantic_common.domain.messages import Message
-from services.orchestrator.app.effects.offering import offered_tools, plan_tools
 from services.orchestrator.app.effects.remembering import MAX_RECALLED_BYTES, Memory
 from services.orchestrator.app.effects.retrieving import retrieve
 from services.orchestrator.app.effects.scope import RunScope
+from services.orchestrator.app.effects.tools.offering import offered_tools, plan_tools
 from services.orchestrator.core.conversation.memory import Eviction
 from services.orchestrator.core.conversation.prompt import (
     MAX_AUTO_SCHEMA_BYTES,

@@ -17,7 +17,7 @@ from services.orchestrator.core.execution.commands import Command
 from services.orchestrator.core.execution.inputs import Input
 from services.orchestrator.core.execution.progress import CallProgress, InferenceProgress
 from services.orchestrator.core.execution.run import Run
-from services.orchestrator.core.model.request import Request
+from services.orchestrator.core.tools.taint import Provenance
 from services.orchestrator.ports.journal import Conversations
 
 # Carries out a run's outstanding command and returns its answer; raises PaganticError for what the machine can take.
@@ -37,6 +37,8 @@ class RunScope:
         cause: What the next event follows from: "request", an inference, a tool call or a step.
         progress_begins: How many things had happened inside the plan when the machine began; 0 for one that was
             interrupted, which goes on with what it had done.
+        surroundings: Gives the provenance of the texts that a step of a plan works on; None for the execution's own
+            machine, which has them all.
     """
 
     services: Services
@@ -50,9 +52,12 @@ class RunScope:
     first_attempt: int = 0
     cause: str = "request"
     progress_begins: int = 0
+    surroundings: Callable[[], Provenance] | None = None
     _inference_count: int = 0
 
-    def for_step(self, step: str, first_attempt: int = 1, progress_begins: int = 0) -> RunScope:
+    def for_step(
+        self, step: str, surroundings: Callable[[], Provenance], first_attempt: int = 1, progress_begins: int = 0
+    ) -> RunScope:
         """Return the scope of a step's machine."""
         return replace(
             self,
@@ -61,6 +66,7 @@ class RunScope:
             cause=step,
             first_attempt=first_attempt,
             progress_begins=progress_begins,
+            surroundings=surroundings,
             _inference_count=0,
         )
 
@@ -85,11 +91,12 @@ class RunScope:
         self._inference_count += 1
         return f"inference-{self._inference_count}"
 
-    def correlation(self, request: Request, step_name: str = "") -> CorrelationContext:
+    def correlation(self, step_name: str = "") -> CorrelationContext:
         """Return what a service is told of the work that it is called for."""
+        record = self.recorder.record
         return CorrelationContext(
-            request_id=request.request_id,
-            session_id=request.session_id,
+            request_id=record.request_id,
+            session_id=record.session_id,
             step_name=current_scope().step_name or step_name,  # a step of a plan names all its work
             caused_by=self.cause,
         )

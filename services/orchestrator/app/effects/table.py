@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from services.orchestrator.app.effects.calling import call_tools
 from services.orchestrator.app.effects.enforcing import enforce
 from services.orchestrator.app.effects.inferring import infer
 from services.orchestrator.app.effects.plan_steps.running import run_plan
@@ -13,6 +12,7 @@ from services.orchestrator.app.effects.planning import make_plan
 from services.orchestrator.app.effects.preparing import prepare
 from services.orchestrator.app.effects.sampling import sample
 from services.orchestrator.app.effects.scope import Effect
+from services.orchestrator.app.effects.tools.calling import call_tools
 from services.orchestrator.core.execution.commands import (
     Command,
     Enforce,

@@ -14,6 +14,7 @@ from pagantic_common.domain.messages import ToolProgress
 from pagantic_common.domain.validation import Stage, StageReport
 from services.orchestrator.core.execution.run import Transition
 from services.orchestrator.core.model.response import FinishReason, Response, ToolCallPiece
+from services.orchestrator.core.tools.approval import Approval
 
 
 class InferencePurpose(StrEnum):
@@ -67,6 +68,20 @@ class ToolEnd:
     args_hash: str
     success: bool
     error_code: ErrorCode | None
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalRequested:
+    """A tool call waits for an approval."""
+
+    approval: Approval
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalResolved:
+    """A tool call waits no longer."""
+
+    approval: Approval
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +200,8 @@ Payload = (
     | InferenceEnd
     | ToolStart
     | ToolEnd
+    | ApprovalRequested
+    | ApprovalResolved
     | ContextRetrieved
     | RepairApplied
     | ValidationStage
@@ -223,6 +240,8 @@ NAME_OF: Mapping[type[Payload], EventName] = MappingProxyType(
         ContentDelta: EventName("inference", "content.delta"),
         ReasoningDelta: EventName("inference", "reasoning.delta"),
         ToolCallDelta: EventName("inference", "tool_call.delta"),
+        ApprovalRequested: EventName("orchestrator", "approval.requested"),
+        ApprovalResolved: EventName("orchestrator", "approval.resolved"),
         ToolStart: EventName("tools", "tool.start"),
         ToolProgressed: EventName("tools", "tool.progress"),
         ToolEnd: EventName("tools", "tool.end"),

@@ -14,6 +14,7 @@ from services.orchestrator.core.model.plan import Plan
 from services.orchestrator.core.model.retrieval import ContextPolicy
 from services.orchestrator.core.model.retry import RetryPolicy
 from services.orchestrator.core.model.voting import Voting
+from services.orchestrator.core.tools.policy import ToolPolicy
 
 DEFAULT_MAX_TOOL_ROUNDS = 20
 
@@ -118,6 +119,7 @@ class Request:
     tenant: str = DEFAULT_TENANT
     subject: str = ""
     client_tools: tuple[ToolDefinition, ...] = ()
+    tool_policy: ToolPolicy = ToolPolicy()
 
     @property
     def account(self) -> Account:

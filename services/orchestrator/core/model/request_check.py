@@ -111,6 +111,8 @@ def _unused_by_vote(request: Request) -> str:
         return "mode REDUNDANT votes instead of trying again: leave retry unset"
     if request.hints.tool_choice.is_enforced or request.hints.max_tool_rounds:
         return "mode REDUNDANT calls no tools: leave hints.tool_choice and hints.max_tool_rounds unset"
+    if request.tool_policy.rules:
+        return "mode REDUNDANT calls no tools: leave tool_rules empty"
     return ""
 
 

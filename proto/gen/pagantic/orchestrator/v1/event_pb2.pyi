@@ -15,6 +15,7 @@ from pagantic.common.v1 import error_pb2 as _error_pb2
 from pagantic.common.v1 import message_pb2 as _message_pb2
 from pagantic.constraint.v1 import contract_pb2 as _contract_pb2
 from pagantic.inference.v1 import generation_pb2 as _generation_pb2
+from pagantic.orchestrator.v1 import approval_pb2 as _approval_pb2
 from pagantic.orchestrator.v1 import execution_pb2 as _execution_pb2
 import builtins as _builtins
 import sys
@@ -93,6 +94,8 @@ class ExecutionEvent(_message.Message):
     RESUMED_FIELD_NUMBER: _builtins.int
     TOOL_CALL_DELTA_FIELD_NUMBER: _builtins.int
     TOOL_PROGRESS_FIELD_NUMBER: _builtins.int
+    APPROVAL_REQUESTED_FIELD_NUMBER: _builtins.int
+    APPROVAL_RESOLVED_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """From 1, without gaps among stored events. Streamed deltas repeat the sequence of the stored event before them."""
     layer: _builtins.str
@@ -195,6 +198,14 @@ class ExecutionEvent(_message.Message):
     def tool_progress(self) -> _message_pb2.ToolProgress:
         """Progress of the running tool call in tool_call_id; streamed, not stored."""
 
+    @_builtins.property
+    def approval_requested(self) -> Global___ApprovalRequested:
+        """A tool call waits for an approval: ResolveApproval."""
+
+    @_builtins.property
+    def approval_resolved(self) -> Global___ApprovalResolved:
+        """A tool call waits no longer."""
+
     def __init__(
         self,
         *,
@@ -226,12 +237,14 @@ class ExecutionEvent(_message.Message):
         resumed: Global___Resumed | None = ...,
         tool_call_delta: _generation_pb2.ToolCallDelta | None = ...,
         tool_progress: _message_pb2.ToolProgress | None = ...,
+        approval_requested: Global___ApprovalRequested | None = ...,
+        approval_resolved: Global___ApprovalResolved | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["attempt_discarded", b"attempt_discarded", "completed", b"completed", "content_delta", b"content_delta", "context_retrieved", b"context_retrieved", "correlation", b"correlation", "duration", b"duration", "error", b"error", "event", b"event", "inference_end", b"inference_end", "inference_start", b"inference_start", "reasoning_delta", b"reasoning_delta", "repair_applied", b"repair_applied", "resumed", b"resumed", "step_end", b"step_end", "step_start", b"step_start", "timestamp", b"timestamp", "tool_call_delta", b"tool_call_delta", "tool_end", b"tool_end", "tool_progress", b"tool_progress", "tool_start", b"tool_start", "transition", b"transition", "validation_stage", b"validation_stage", "vote_cast", b"vote_cast"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["approval_requested", b"approval_requested", "approval_resolved", b"approval_resolved", "attempt_discarded", b"attempt_discarded", "completed", b"completed", "content_delta", b"content_delta", "context_retrieved", b"context_retrieved", "correlation", b"correlation", "duration", b"duration", "error", b"error", "event", b"event", "inference_end", b"inference_end", "inference_start", b"inference_start", "reasoning_delta", b"reasoning_delta", "repair_applied", b"repair_applied", "resumed", b"resumed", "step_end", b"step_end", "step_start", b"step_start", "timestamp", b"timestamp", "tool_call_delta", b"tool_call_delta", "tool_end", b"tool_end", "tool_progress", b"tool_progress", "tool_start", b"tool_start", "transition", b"transition", "validation_stage", b"validation_stage", "vote_cast", b"vote_cast"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "attempt", b"attempt", "attempt_discarded", b"attempt_discarded", "completed", b"completed", "content_delta", b"content_delta", "context_retrieved", b"context_retrieved", "correlation", b"correlation", "duration", b"duration", "error", b"error", "event", b"event", "inference_end", b"inference_end", "inference_start", b"inference_start", "layer", b"layer", "reasoning_delta", b"reasoning_delta", "repair_applied", b"repair_applied", "resumed", b"resumed", "sequence", b"sequence", "step_end", b"step_end", "step_name", b"step_name", "step_start", b"step_start", "timestamp", b"timestamp", "tool_call_delta", b"tool_call_delta", "tool_call_id", b"tool_call_id", "tool_end", b"tool_end", "tool_progress", b"tool_progress", "tool_start", b"tool_start", "transition", b"transition", "validation_stage", b"validation_stage", "vote_cast", b"vote_cast"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "approval_requested", b"approval_requested", "approval_resolved", b"approval_resolved", "attempt", b"attempt", "attempt_discarded", b"attempt_discarded", "completed", b"completed", "content_delta", b"content_delta", "context_retrieved", b"context_retrieved", "correlation", b"correlation", "duration", b"duration", "error", b"error", "event", b"event", "inference_end", b"inference_end", "inference_start", b"inference_start", "layer", b"layer", "reasoning_delta", b"reasoning_delta", "repair_applied", b"repair_applied", "resumed", b"resumed", "sequence", b"sequence", "step_end", b"step_end", "step_name", b"step_name", "step_start", b"step_start", "timestamp", b"timestamp", "tool_call_delta", b"tool_call_delta", "tool_call_id", b"tool_call_id", "tool_end", b"tool_end", "tool_progress", b"tool_progress", "tool_start", b"tool_start", "transition", b"transition", "validation_stage", b"validation_stage", "vote_cast", b"vote_cast"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["transition", "inference_start", "inference_end", "tool_start", "tool_end", "context_retrieved", "repair_applied", "validation_stage", "vote_cast", "step_start", "step_end", "content_delta", "reasoning_delta", "attempt_discarded", "completed", "resumed", "tool_call_delta", "tool_progress"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["transition", "inference_start", "inference_end", "tool_start", "tool_end", "context_retrieved", "repair_applied", "validation_stage", "vote_cast", "step_start", "step_end", "content_delta", "reasoning_delta", "attempt_discarded", "completed", "resumed", "tool_call_delta", "tool_progress", "approval_requested", "approval_resolved"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -456,6 +469,54 @@ class ContextRetrieved(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ContextRetrieved: _TypeAlias = ContextRetrieved  # noqa: Y015
+
+@_typing.final
+class ApprovalRequested(_message.Message):
+    """A tool call waits for an approval."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    APPROVAL_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def approval(self) -> _approval_pb2.Approval:
+        """The call, and why it waits."""
+
+    def __init__(
+        self,
+        *,
+        approval: _approval_pb2.Approval | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["approval", b"approval"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval", b"approval"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ApprovalRequested: _TypeAlias = ApprovalRequested  # noqa: Y015
+
+@_typing.final
+class ApprovalResolved(_message.Message):
+    """A tool call waits no longer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    APPROVAL_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def approval(self) -> _approval_pb2.Approval:
+        """The call, and the decision about it."""
+
+    def __init__(
+        self,
+        *,
+        approval: _approval_pb2.Approval | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["approval", b"approval"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval", b"approval"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ApprovalResolved: _TypeAlias = ApprovalResolved  # noqa: Y015
 
 @_typing.final
 class RepairApplied(_message.Message):

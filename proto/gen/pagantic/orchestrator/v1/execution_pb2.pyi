@@ -16,6 +16,7 @@ from pagantic.common.v1 import usage_pb2 as _usage_pb2
 from pagantic.constraint.v1 import contract_pb2 as _contract_pb2
 from pagantic.context.v1 import policy_pb2 as _policy_pb2
 from pagantic.inference.v1 import generation_pb2 as _generation_pb2
+from pagantic.orchestrator.v1 import approval_pb2 as _approval_pb2
 from pagantic.orchestrator.v1 import plan_pb2 as _plan_pb2
 import builtins as _builtins
 import sys
@@ -190,6 +191,7 @@ class SystemRequest(_message.Message):
     SEMANTIC_INTENT_FIELD_NUMBER: _builtins.int
     RETRY_FIELD_NUMBER: _builtins.int
     CLIENT_TOOLS_FIELD_NUMBER: _builtins.int
+    TOOL_RULES_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Unique per request, [A-Za-z0-9._:-]{1,128}; made by the system when empty. It is the idempotency key: the same id
     with the same payload joins the running execution or returns the stored response; with another payload, or from
@@ -225,7 +227,8 @@ class SystemRequest(_message.Message):
     @_builtins.property
     def tools(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Allowed tool names. CHAT, PLAN: empty is all registered, or none beside client_tools; STRUCTURED, REDUNDANT: empty
-        is none.
+        is none. Without names, tools of class WRITE and EXTERNAL are left out unless a rule of tool_rules or of the
+        deployment's policy is about them.
         """
 
     @_builtins.property
@@ -257,6 +260,13 @@ class SystemRequest(_message.Message):
         INVALID_ARGUMENT.
         """
 
+    @_builtins.property
+    def tool_rules(self) -> _containers.RepeatedCompositeFieldContainer[_approval_pb2.ToolRule]:
+        """What happens when registered tools are to be called, at most 128. Of these rules and those of the deployment the
+        stricter one counts; without a rule a tool may be called. A call of a WRITE or EXTERNAL tool whose arguments contain
+        text that a tool or a document brought waits for an approval in any case.
+        """
+
     def __init__(
         self,
         *,
@@ -276,10 +286,11 @@ class SystemRequest(_message.Message):
         semantic_intent: _builtins.str = ...,
         retry: _plan_pb2.RetryPolicy | None = ...,
         client_tools: _abc.Iterable[_message_pb2.ToolDefinition] | None = ...,
+        tool_rules: _abc.Iterable[_approval_pb2.ToolRule] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["context", b"context", "hints", b"hints", "output", b"output", "plan", b"plan", "prompt", b"prompt", "retry", b"retry", "voting", b"voting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_tools", b"client_tools", "context", b"context", "hints", b"hints", "messages", b"messages", "mode", b"mode", "output", b"output", "plan", b"plan", "prompt", b"prompt", "request_id", b"request_id", "retry", b"retry", "rules", b"rules", "semantic_intent", b"semantic_intent", "session_id", b"session_id", "tools", b"tools", "trace_id", b"trace_id", "voting", b"voting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_tools", b"client_tools", "context", b"context", "hints", b"hints", "messages", b"messages", "mode", b"mode", "output", b"output", "plan", b"plan", "prompt", b"prompt", "request_id", b"request_id", "retry", b"retry", "rules", b"rules", "semantic_intent", b"semantic_intent", "session_id", b"session_id", "tool_rules", b"tool_rules", "tools", b"tools", "trace_id", b"trace_id", "voting", b"voting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from pagantic.orchestrator.v1 import approval_pb2 as _approval_pb2
 from pagantic.orchestrator.v1 import audit_pb2 as _audit_pb2
 from pagantic.orchestrator.v1 import budget_pb2 as _budget_pb2
 from pagantic.orchestrator.v1 import event_pb2 as _event_pb2
@@ -160,6 +161,128 @@ class ResumeExecutionResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ResumeExecutionResponse: _TypeAlias = ResumeExecutionResponse  # noqa: Y015
+
+@_typing.final
+class ResolveApprovalRequest(_message.Message):
+    """Decides about a tool call."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    TOOL_CALL_ID_FIELD_NUMBER: _builtins.int
+    DECISION_FIELD_NUMBER: _builtins.int
+    ARGUMENTS_JSON_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    """The execution that waits."""
+    tool_call_id: _builtins.str
+    """The call."""
+    decision: _approval_pb2.ApprovalDecision.ValueType
+    """APPROVED or REJECTED."""
+    arguments_json: _builtins.str
+    """The arguments to call the tool with, a JSON object, in place of those in the call; empty leaves them. Only with
+    APPROVED. They are checked against the tool's schema, as all arguments are.
+    """
+    reason: _builtins.str
+    """Why, for the model and the timeline; at most 500 characters."""
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        tool_call_id: _builtins.str = ...,
+        decision: _approval_pb2.ApprovalDecision.ValueType = ...,
+        arguments_json: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments_json", b"arguments_json", "decision", b"decision", "reason", b"reason", "request_id", b"request_id", "tool_call_id", b"tool_call_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResolveApprovalRequest: _TypeAlias = ResolveApprovalRequest  # noqa: Y015
+
+@_typing.final
+class ResolveApprovalResponse(_message.Message):
+    """The tool call after the decision."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    APPROVAL_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def approval(self) -> _approval_pb2.Approval:
+        """With its resolution."""
+
+    def __init__(
+        self,
+        *,
+        approval: _approval_pb2.Approval | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["approval", b"approval"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval", b"approval"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResolveApprovalResponse: _TypeAlias = ResolveApprovalResponse  # noqa: Y015
+
+@_typing.final
+class ListApprovalsRequest(_message.Message):
+    """Selects a page of calls that wait."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    """Only those of this execution; empty is all."""
+    page_size: _builtins.int
+    """Most calls per page; 0 is 50, at most 500."""
+    page_token: _builtins.str
+    """The next_page_token of the previous page; empty for the first page."""
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListApprovalsRequest: _TypeAlias = ListApprovalsRequest  # noqa: Y015
+
+@_typing.final
+class ListApprovalsResponse(_message.Message):
+    """A page of calls that wait."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    APPROVALS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Token of the next page; empty on the last page."""
+    @_builtins.property
+    def approvals(self) -> _containers.RepeatedCompositeFieldContainer[_approval_pb2.Approval]:
+        """The oldest first."""
+
+    def __init__(
+        self,
+        *,
+        approvals: _abc.Iterable[_approval_pb2.Approval] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approvals", b"approvals", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListApprovalsResponse: _TypeAlias = ListApprovalsResponse  # noqa: Y015
 
 @_typing.final
 class ListExecutionsRequest(_message.Message):

@@ -73,6 +73,16 @@ class OrchestratorServiceStub:
                 request_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ResumeExecutionRequest.SerializeToString,
                 response_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ResumeExecutionResponse.FromString,
                 _registered_method=True)
+        self.ResolveApproval = channel.unary_unary(
+                '/pagantic.orchestrator.v1.OrchestratorService/ResolveApproval',
+                request_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ResolveApprovalRequest.SerializeToString,
+                response_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ResolveApprovalResponse.FromString,
+                _registered_method=True)
+        self.ListApprovals = channel.unary_unary(
+                '/pagantic.orchestrator.v1.OrchestratorService/ListApprovals',
+                request_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListApprovalsRequest.SerializeToString,
+                response_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListApprovalsResponse.FromString,
+                _registered_method=True)
         self.CreatePlan = channel.unary_unary(
                 '/pagantic.orchestrator.v1.OrchestratorService/CreatePlan',
                 request_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.CreatePlanRequest.SerializeToString,
@@ -191,6 +201,21 @@ class OrchestratorServiceServicer:
     def ResumeExecution(self, request, context):
         """Resumes an interrupted execution, as sending its request again does, and returns at once. NOT_FOUND for an
         unknown id, FAILED_PRECONDITION for one that is not interrupted.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResolveApproval(self, request, context):
+        """Approves or rejects a tool call that waits. NOT_FOUND for an unknown one, FAILED_PRECONDITION for one about which
+        another decision was made, that expired, or whose execution has ended; the same decision again is no error.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListApprovals(self, request, context):
+        """Lists the tool calls that wait for an approval, the oldest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -328,6 +353,16 @@ def add_OrchestratorServiceServicer_to_server(servicer, server):
                     servicer.ResumeExecution,
                     request_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ResumeExecutionRequest.FromString,
                     response_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ResumeExecutionResponse.SerializeToString,
+            ),
+            'ResolveApproval': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResolveApproval,
+                    request_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ResolveApprovalRequest.FromString,
+                    response_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ResolveApprovalResponse.SerializeToString,
+            ),
+            'ListApprovals': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListApprovals,
+                    request_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListApprovalsRequest.FromString,
+                    response_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListApprovalsResponse.SerializeToString,
             ),
             'CreatePlan': grpc.unary_unary_rpc_method_handler(
                     servicer.CreatePlan,
@@ -586,6 +621,60 @@ class OrchestratorService:
             '/pagantic.orchestrator.v1.OrchestratorService/ResumeExecution',
             pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ResumeExecutionRequest.SerializeToString,
             pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ResumeExecutionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResolveApproval(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagantic.orchestrator.v1.OrchestratorService/ResolveApproval',
+            pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ResolveApprovalRequest.SerializeToString,
+            pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ResolveApprovalResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListApprovals(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagantic.orchestrator.v1.OrchestratorService/ListApprovals',
+            pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListApprovalsRequest.SerializeToString,
+            pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListApprovalsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -55,6 +55,12 @@ class OrchestratorServiceStub:
     """Resumes an interrupted execution, as sending its request again does, and returns at once. NOT_FOUND for an
     unknown id, FAILED_PRECONDITION for one that is not interrupted.
     """
+    ResolveApproval: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ResolveApprovalRequest, _orchestrator_service_pb2.ResolveApprovalResponse]
+    """Approves or rejects a tool call that waits. NOT_FOUND for an unknown one, FAILED_PRECONDITION for one about which
+    another decision was made, that expired, or whose execution has ended; the same decision again is no error.
+    """
+    ListApprovals: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListApprovalsRequest, _orchestrator_service_pb2.ListApprovalsResponse]
+    """Lists the tool calls that wait for an approval, the oldest first."""
     CreatePlan: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.CreatePlanRequest, _orchestrator_service_pb2.CreatePlanResponse]
     """Makes the plan that a PLAN request would run, without running it."""
     GetSession: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.GetSessionRequest, _orchestrator_service_pb2.GetSessionResponse]
@@ -115,6 +121,12 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     """Resumes an interrupted execution, as sending its request again does, and returns at once. NOT_FOUND for an
     unknown id, FAILED_PRECONDITION for one that is not interrupted.
     """
+    ResolveApproval: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ResolveApprovalRequest, _orchestrator_service_pb2.ResolveApprovalResponse]  # type: ignore[assignment]
+    """Approves or rejects a tool call that waits. NOT_FOUND for an unknown one, FAILED_PRECONDITION for one about which
+    another decision was made, that expired, or whose execution has ended; the same decision again is no error.
+    """
+    ListApprovals: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListApprovalsRequest, _orchestrator_service_pb2.ListApprovalsResponse]  # type: ignore[assignment]
+    """Lists the tool calls that wait for an approval, the oldest first."""
     CreatePlan: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.CreatePlanRequest, _orchestrator_service_pb2.CreatePlanResponse]  # type: ignore[assignment]
     """Makes the plan that a PLAN request would run, without running it."""
     GetSession: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.GetSessionRequest, _orchestrator_service_pb2.GetSessionResponse]  # type: ignore[assignment]
@@ -214,6 +226,24 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         """Resumes an interrupted execution, as sending its request again does, and returns at once. NOT_FOUND for an
         unknown id, FAILED_PRECONDITION for one that is not interrupted.
         """
+
+    @_abc_1.abstractmethod
+    def ResolveApproval(
+        self,
+        request: _orchestrator_service_pb2.ResolveApprovalRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_orchestrator_service_pb2.ResolveApprovalResponse, _abc.Awaitable[_orchestrator_service_pb2.ResolveApprovalResponse]]:
+        """Approves or rejects a tool call that waits. NOT_FOUND for an unknown one, FAILED_PRECONDITION for one about which
+        another decision was made, that expired, or whose execution has ended; the same decision again is no error.
+        """
+
+    @_abc_1.abstractmethod
+    def ListApprovals(
+        self,
+        request: _orchestrator_service_pb2.ListApprovalsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_orchestrator_service_pb2.ListApprovalsResponse, _abc.Awaitable[_orchestrator_service_pb2.ListApprovalsResponse]]:
+        """Lists the tool calls that wait for an approval, the oldest first."""
 
     @_abc_1.abstractmethod
     def CreatePlan(

@@ -17,7 +17,7 @@ from services.orchestrator.adapters.journal.rows import wrong_token
 from services.orchestrator.adapters.journal.schema import audit_records
 from services.orchestrator.adapters.journal.writes import Prepared
 from services.orchestrator.ports.audit import AuditStore
-from services.orchestrator.ports.journal import Page
+from services.orchestrator.ports.page import Page
 
 MAX_DIGITS = 18  # any such number has 64 bits
 _table = audit_records.c

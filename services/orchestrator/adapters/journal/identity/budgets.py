@@ -19,7 +19,7 @@ from services.orchestrator.adapters.journal.schema import budgets
 from services.orchestrator.core.budget import Amount, Budget, Period
 from services.orchestrator.core.model.keys import Account
 from services.orchestrator.ports.budgets import BudgetStore, Grant
-from services.orchestrator.ports.journal import Page
+from services.orchestrator.ports.page import Page
 
 ResultT = TypeVar("ResultT")
 

@@ -17,8 +17,8 @@ from services.orchestrator.adapters.journal.access import JournalAccess
 from services.orchestrator.adapters.journal.database import EVERY_TENANT
 from services.orchestrator.adapters.journal.rows import wrong_token
 from services.orchestrator.adapters.journal.schema import api_keys
-from services.orchestrator.ports.journal import Page
 from services.orchestrator.ports.keys import KeyStore
+from services.orchestrator.ports.page import Page
 
 
 class SqlKeys(JournalAccess, KeyStore):

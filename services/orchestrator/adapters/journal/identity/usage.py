@@ -7,7 +7,8 @@ from sqlalchemy import Connection, Select, select, tuple_
 from services.orchestrator.adapters.journal.access import JournalAccess
 from services.orchestrator.adapters.journal.rows import read_token, token_of
 from services.orchestrator.adapters.journal.schema import usage_totals
-from services.orchestrator.ports.journal import Page, UsageLedger, UsageTotal
+from services.orchestrator.ports.journal import UsageLedger, UsageTotal
+from services.orchestrator.ports.page import Page
 
 _ORDER = (usage_totals.c.session_id, usage_totals.c.model, usage_totals.c.subject)
 

@@ -183,6 +183,6 @@ def _executions_of(db: Connection, found: Select[tuple[str, str]]) -> list[Execu
 def _forget_executions(db: Connection, keys: Sequence[ExecutionKey]) -> int:
     if not keys:
         return 0
-    for table in (tables.events, tables.entries, tables.turns):
+    for table in (tables.events, tables.entries, tables.approvals, tables.turns):
         db.execute(delete(table).where(among(table, keys)))
     return db.execute(delete(_executions).where(among(_executions, keys))).rowcount

@@ -91,6 +91,7 @@ def request_of(attempt: StepAttempt) -> Request:
         retry=retry_of(step, request.retry),
         tenant=request.tenant,
         subject=request.subject,
+        tool_policy=request.tool_policy,
     )
     if attempt.plan.is_final(step):
         return replace(asked, rules=request.rules, semantic_intent=request.semantic_intent)

@@ -9,10 +9,11 @@ from types import MappingProxyType
 from pagantic_common.domain.chunks import Chunk
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, PreconditionFailed, failure_of
 from pagantic_common.domain.messages import ToolCall
-from services.orchestrator.app.effects.calling import run_call
 from services.orchestrator.app.effects.enforcing import enforced
 from services.orchestrator.app.effects.plan_steps.infer import request_of, run_infer
 from services.orchestrator.app.effects.plan_steps.scope import StepAttempt, StepDone, StepFailedError
+from services.orchestrator.app.effects.tools.calling import cleared_call, run_call
+from services.orchestrator.app.effects.tools.clearing import Clearance
 from services.orchestrator.core.conversation.prompt import last_user_text
 from services.orchestrator.core.execution import events
 from services.orchestrator.core.execution.commands import Enforce
@@ -74,13 +75,14 @@ async def _call(attempt: StepAttempt, tool: str, arguments: str) -> ToolCallReco
     lost = before.lost_call(plan.tools)
     if lost is not None:
         call = ToolCall(lost.call_id, tool, arguments)
-        return await run_call(plan.request, call, plan.tools, scope, is_lost=True)
+        return await run_call(Clearance(call), plan.tools, scope, is_lost=True)
     is_idempotent = tool in plan.tools and plan.tools[tool].idempotent
     ended = before.records[-1:]
     if ended and not (ended[0].is_error and is_idempotent):
         return ended[0]
     call = ToolCall(f"{attempt.step.name}-{len(plan.progress.began) + 1}", tool, arguments)
-    return await run_call(plan.request, call, plan.tools, scope)
+    cleared = await cleared_call(plan.request, call, plan.tools, plan.surroundings, scope)
+    return await run_call(cleared, plan.tools, scope)
 
 
 async def _run_validate(attempt: StepAttempt) -> StepDone:

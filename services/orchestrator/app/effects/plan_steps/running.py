@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from services.orchestrator.app.effects.plan_steps.attempts import run_step
+from services.orchestrator.app.effects.plan_steps.provenance import provenance_of_plan
 from services.orchestrator.app.effects.plan_steps.scope import PlanScope
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.core.conversation.prompt import with_prepared
@@ -18,7 +20,9 @@ from services.orchestrator.core.plans.schedule import PlanSchedule
 async def run_plan(run: Run, command: RunPlan, scope: RunScope) -> PlanRan:
     """Run all steps, or up to the first that fails; what runs beside it ends first. What had ended is not run again."""
     tools = {tool.name: tool for tool in run.prepared.tools}
-    plan = PlanScope(with_prepared(run.request, run.prepared), command.plan, tools, scope)
+    request = with_prepared(run.request, run.prepared)
+    surroundings = partial(provenance_of_plan, run, command.plan, scope.recorder.progress)
+    plan = PlanScope(request, command.plan, tools, scope, surroundings)
     schedule = PlanSchedule(command.plan, plan.take_ended())
     running: set[asyncio.Task[StepResult]] = set()
     try:

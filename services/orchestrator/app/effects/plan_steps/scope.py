@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from pagantic_common.domain.errors import Failure
@@ -14,6 +14,7 @@ from services.orchestrator.core.execution.progress import Progress
 from services.orchestrator.core.model.plan import Plan, Step, StepResult, Value
 from services.orchestrator.core.model.request import Request
 from services.orchestrator.core.model.response_warning import ResponseWarning
+from services.orchestrator.core.tools.taint import Provenance
 
 
 @dataclass(slots=True)
@@ -24,6 +25,7 @@ class PlanScope:
         request: The request, with what PREPARE resolved.
         tools: The tools that the plan may call, by name.
         scope: That of the execution.
+        surroundings: Gives the provenance of what the plan's steps work on.
         enforcement: What the pipeline made of the final step's output.
         model: The alias that served the last inference.
         last_attempts: The last attempt of each infer step, which may have made several in one run of its machine.
@@ -33,6 +35,7 @@ class PlanScope:
     plan: Plan
     tools: Mapping[str, ToolDefinition]
     scope: RunScope
+    surroundings: Callable[[], Provenance]
     enforcement: Enforcement | None = None
     model: str = ""
     last_attempts: dict[str, int] = field(default_factory=dict)
@@ -84,7 +87,7 @@ class StepAttempt:
         begins = 0
         if not self.is_first:
             begins = len(self.plan.progress.inner)
-        return self.plan.scope.for_step(self.step.name, self.run_number, begins)
+        return self.plan.scope.for_step(self.step.name, self.plan.surroundings, self.run_number, begins)
 
 
 @dataclass(frozen=True, slots=True)

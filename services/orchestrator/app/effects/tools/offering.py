@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, PaganticError, PermissionDenied
 from pagantic_common.domain.messages import ToolDefinition
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.app.failures import is_outage
 from services.orchestrator.core.model.request import Request
 from services.orchestrator.core.model.response_warning import ResponseWarning
+from services.orchestrator.core.tools.policy import ToolAction, ToolPolicies
+from services.orchestrator.ports.services import OfferedTool
 
 Offer = tuple[tuple[ToolDefinition, ...], tuple[ResponseWarning, ...]]
 
@@ -22,7 +26,19 @@ async def plan_tools(request: Request, names: frozenset[str], scope: RunScope) -
     if not names:
         return ()
     listed = await scope.services.tools.list_tools(sorted(names))
-    return tuple(tool.definition for tool in listed)
+    tools = tuple(tool.definition for tool in listed)
+    _check_allowed(tools, ToolPolicies(scope.services.tool_policy, request.tool_policy))
+    return tools
+
+
+def _check_allowed(tools: Iterable[ToolDefinition], policies: ToolPolicies) -> None:
+    """Raise PermissionDenied for a tool that a policy denies."""
+    for tool in tools:
+        if policies.action_for(tool) is ToolAction.DENY:
+            raise PermissionDenied(
+                f"tool {tool.name!r} is denied by the deployment's policy or by tool_rules: leave it out",
+                code=ErrorCode.TOOL_DENIED,
+            )
 
 
 async def offered_tools(request: Request, scope: RunScope) -> Offer:
@@ -46,7 +62,16 @@ async def _registered_tools(request: Request, scope: RunScope) -> Offer:
         if request.tools or choice.is_enforced or not is_outage(error):
             raise
         return (), (ResponseWarning("tools_unavailable", f"no tools were offered to the model: {error}"),)
-    return tuple(tool.definition for tool in listed if tool.is_available), ()
+    policies = ToolPolicies(scope.services.tool_policy, request.tool_policy)
+    if not request.tools:
+        return tuple(tool for tool in available(listed) if policies.is_offered_unnamed(tool)), ()
+    _check_allowed((tool.definition for tool in listed), policies)
+    return available(listed), ()
+
+
+def available(listed: Iterable[OfferedTool]) -> tuple[ToolDefinition, ...]:
+    """Return the tools that can be called now."""
+    return tuple(tool.definition for tool in listed if tool.is_available)
 
 
 def _check_choice(request: Request, names: set[str]) -> None:

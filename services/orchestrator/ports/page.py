@@ -1,10 +1,23 @@
-"""How many items a page of a list has."""
+"""Pages of lists, and how long they may be."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
 from pagantic_common.domain.errors import InvalidRequest
 
-DEFAULT_PAGE, MAX_PAGE = 50, 500
+DEFAULT_PAGE, MAX_PAGE = 50, 500  # items
+
+ItemT = TypeVar("ItemT")
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[ItemT]):
+    """A page of a list, and the token of the next page, empty for the last page."""
+
+    items: list[ItemT]
+    next_token: str = ""
 
 
 def page_limit(wanted: int, default: int = DEFAULT_PAGE) -> int:

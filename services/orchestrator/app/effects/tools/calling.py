@@ -7,6 +7,7 @@ import hashlib
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 import rfc8785
 
@@ -23,7 +24,9 @@ from pagantic_common.domain.messages import ToolCall, ToolDefinition, ToolProgre
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from pagantic_common.telemetry.scope import current_deadline, work_scope
 from services.orchestrator.app.effects.scope import RunScope
+from services.orchestrator.app.effects.tools.clearing import Clearance, MakeProvenance, clear_call
 from services.orchestrator.app.failures import failure_from
+from services.orchestrator.core.conversation.provenance import add_rounds, provenance_of
 from services.orchestrator.core.execution import events
 from services.orchestrator.core.execution.commands import RunTools
 from services.orchestrator.core.execution.inputs import ToolsRan
@@ -37,6 +40,7 @@ from services.orchestrator.core.execution.progress import (
 from services.orchestrator.core.execution.run import Run
 from services.orchestrator.core.model.request import Request
 from services.orchestrator.core.model.response import ToolCallRecord
+from services.orchestrator.core.tools.taint import Provenance
 
 Tools = Mapping[str, ToolDefinition]
 
@@ -46,32 +50,52 @@ async def call_tools(run: Run, command: RunTools, scope: RunScope) -> ToolsRan:
     tools = {tool.name: tool for tool in run.prepared.tools}
     before = scope.calls
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(_run_or_recall(run.request, call, tools, before, scope)) for call in command.calls]
+        tasks = [group.create_task(_run_or_recall(run, call, tools, before, scope)) for call in command.calls]
     scope.cause = command.calls[-1].id
     return ToolsRan(tuple(task.result() for task in tasks))
 
 
 async def _run_or_recall(
-    request: Request, call: ToolCall, tools: Tools, before: CallProgress, scope: RunScope
+    run: Run, call: ToolCall, tools: Tools, before: CallProgress, scope: RunScope
 ) -> ToolCallRecord:
     record = before.record_of(call.id)
     if record is not None:
         return record
-    return await run_call(request, call, tools, scope, is_lost=before.is_lost(call.id, tools))
+    if before.is_lost(call.id, tools):
+        return await run_call(Clearance(call), tools, scope, is_lost=True)
+    cleared = await cleared_call(run.request, call, tools, partial(_provenance_of, run, scope), scope)
+    return await run_call(cleared, tools, scope)
 
 
-async def run_call(
-    request: Request, call: ToolCall, tools: Tools, scope: RunScope, *, is_lost: bool = False
-) -> ToolCallRecord:
+def _provenance_of(run: Run, scope: RunScope) -> Provenance:
+    known = scope.surroundings and scope.surroundings()
+    if known is None:
+        known = provenance_of(run.request, run.prepared)
+    add_rounds(known, run.prepared, run.transcript)
+    return known
+
+
+async def cleared_call(
+    request: Request, call: ToolCall, tools: Tools, make_provenance: MakeProvenance, scope: RunScope
+) -> Clearance:
+    """Clear a call; one that was not offered needs no clearance, since it will not run."""
+    if call.name not in tools:
+        return Clearance(call)
+    return await clear_call(request, call, tools[call.name], make_provenance, scope)
+
+
+async def run_call(cleared: Clearance, tools: Tools, scope: RunScope, *, is_lost: bool = False) -> ToolCallRecord:
     """Run a call and tell of it; its failure is in the record. A lost one may have run, and is not run again."""
+    call = cleared.call
     async with scope.tool_slots:
         told = _ToldCall(call, scope)
         await told.begin()
         started_s = scope.clock.monotonic_s()
         try:
             _check_runnable(call, tools, is_lost=is_lost)
-            with work_scope(correlation=replace(scope.correlation(request), caused_by=call.id)):
-                record = await scope.services.tools.execute(call, told.report)
+            cleared.check()
+            with work_scope(correlation=replace(scope.correlation(), caused_by=call.id)):
+                record = cleared.noted(await scope.services.tools.execute(call, told.report))
         except PaganticError as error:
             record = _failed(call, error, tools)
         except asyncio.CancelledError:

@@ -31,7 +31,8 @@ from services.orchestrator.core.execution.lifecycle import State
 from services.orchestrator.core.execution.replay import Admitted, Entry
 from services.orchestrator.core.model.keys import ExecutionKey, SessionKey
 from services.orchestrator.core.model.request import Mode
-from services.orchestrator.ports.journal import ExecutionJournal, ExecutionRecord, Page, Write
+from services.orchestrator.ports.journal import ExecutionJournal, ExecutionRecord, Write
+from services.orchestrator.ports.page import Page
 
 MAX_ORDINAL_DIGITS = 18
 

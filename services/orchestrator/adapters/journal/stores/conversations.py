@@ -19,7 +19,8 @@ from services.orchestrator.adapters.journal.rows import message_of, moment_of, o
 from services.orchestrator.adapters.journal.upkeep.purge import Purger, forget_sessions
 from services.orchestrator.core.conversation.memory import Summary
 from services.orchestrator.core.model.keys import SessionKey
-from services.orchestrator.ports.journal import MAX_STATE_BYTES, MAX_STATE_VALUES, Conversations, Page, SessionRecord
+from services.orchestrator.ports.journal import MAX_STATE_BYTES, MAX_STATE_VALUES, Conversations, SessionRecord
+from services.orchestrator.ports.page import Page
 
 _sessions, _messages = tables.sessions, tables.messages
 

@@ -1,0 +1,1 @@
+"""Executions with their owners and approvals, and conversations, in the journal's database."""

@@ -1,0 +1,116 @@
+"""Approvals of tool calls in the journal's database."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from sqlalchemy import Connection, and_, or_, select, update
+
+from pagantic.orchestrator.v1 import approval_pb2
+from pagantic_common.domain.errors import NotFound, PreconditionFailed
+from services.orchestrator.adapters.journal.access import JournalAccess
+from services.orchestrator.adapters.journal.rows import get_record, of_execution, read_token, token_of, wrong_token
+from services.orchestrator.adapters.journal.schema import approvals, executions
+from services.orchestrator.convert.approval import approval_from_proto, approval_to_proto
+from services.orchestrator.core.model.keys import ExecutionKey
+from services.orchestrator.core.tools.approval import Approval, Resolution
+from services.orchestrator.ports.approvals import ApprovalStore
+from services.orchestrator.ports.page import Page
+
+_HAS_NOT_ENDED = and_(
+    executions.c.tenant == approvals.c.tenant,
+    executions.c.request_id == approvals.c.request_id,
+    executions.c.response.is_(None),
+)
+
+
+class SqlApprovals(JournalAccess, ApprovalStore):
+    """Approvals by execution and call. A page token is the time of the last one, its execution and its call."""
+
+    async def ask_approval(self, key: ExecutionKey, asked: Approval) -> Approval:
+        stored: Approval = await self._commit(lambda db: self._ask(db, key, asked))
+        return stored
+
+    async def get_approval(self, key: ExecutionKey, tool_call_id: str) -> Approval:
+        return await self._read(key.tenant, lambda db: _get(db, key, tool_call_id))
+
+    async def resolve_approval(self, key: ExecutionKey, tool_call_id: str, resolution: Resolution) -> Approval:
+        resolved: Approval = await self._commit(lambda db: _resolve(db, key, tool_call_id, resolution))
+        return resolved
+
+    async def list_approvals(self, *, tenant: str, limit: int, after: str, request_id: str) -> Page[Approval]:
+        at, execution, call = approvals.c.requested_at, approvals.c.request_id, approvals.c.tool_call_id
+        found = select(approvals).join(executions, _HAS_NOT_ENDED).order_by(at, execution, call).limit(limit + 1)
+        found = found.where(approvals.c.tenant == tenant, approvals.c.is_open == 1)
+        if request_id:
+            found = found.where(execution == request_id)
+        if after:
+            after_s, *names = _place_of(after)
+            is_later = and_(at == after_s, or_(execution > names[0], and_(execution == names[0], call > names[1])))
+            found = found.where(or_(at > after_s, is_later))
+        rows = await self._read(tenant, lambda db: db.execute(found).all())
+        page = [_approval_of(row.approval) for row in rows[:limit]]
+        if len(rows) <= limit:
+            return Page(page)
+        last = rows[limit - 1]
+        return Page(page, token_of(last.requested_at.hex(), last.request_id, last.tool_call_id))
+
+    def _ask(self, db: Connection, key: ExecutionKey, asked: Approval) -> Approval:
+        found = db.execute(select(approvals.c.approval).where(_of_call(key, asked.tool_call_id))).scalar()
+        stored = _approval_of(found) if found is not None else None
+        if stored is not None and stored.is_for(asked):
+            return stored
+        row: dict[str, Any] = {
+            "tenant": key.tenant,
+            "request_id": key.request_id,
+            "tool_call_id": asked.tool_call_id,
+            "requested_at": asked.requested_at.timestamp(),
+            "is_open": 1,
+            "approval": approval_to_proto(asked).SerializeToString(),
+        }
+        added = self._insert(approvals).values(row)
+        names = ["tenant", "request_id", "tool_call_id"]
+        db.execute(added.on_conflict_do_update(index_elements=names, set_=row))
+        return asked
+
+
+def _of_call(key: ExecutionKey, tool_call_id: str) -> Any:
+    return and_(of_execution(approvals, key), approvals.c.tool_call_id == tool_call_id)
+
+
+def _approval_of(stored: bytes) -> Approval:
+    return approval_from_proto(approval_pb2.Approval.FromString(stored))
+
+
+def _get(db: Connection, key: ExecutionKey, tool_call_id: str, *, is_locked: bool = False) -> Approval:
+    found = select(approvals.c.approval).where(_of_call(key, tool_call_id))
+    if is_locked:
+        found = found.with_for_update()
+    stored = db.execute(found).scalar()
+    if stored is None:
+        raise NotFound(f"no call {tool_call_id!r} of execution {key.request_id!r} needs an approval")
+    return _approval_of(stored)
+
+
+def _resolve(db: Connection, key: ExecutionKey, tool_call_id: str, resolution: Resolution) -> Approval:
+    approval = _get(db, key, tool_call_id, is_locked=True)
+    if approval.resolution is not None:
+        return approval
+    if get_record(db, key).response is not None:
+        raise PreconditionFailed(f"execution {key.request_id!r} has ended, so its calls need no approval")
+    resolved = approval.resolved(resolution)
+    stored = approval_to_proto(resolved).SerializeToString()
+    db.execute(update(approvals).where(_of_call(key, tool_call_id)).values(is_open=0, approval=stored))
+    return resolved
+
+
+def _place_of(token: str) -> tuple[float, str, str]:
+    moment, request_id, tool_call_id = read_token(token, 3)
+    try:
+        moment_s = float.fromhex(moment)
+    except (ValueError, OverflowError):
+        raise wrong_token(token) from None
+    if not math.isfinite(moment_s):
+        raise wrong_token(token)
+    return moment_s, request_id, tool_call_id

@@ -1,0 +1,129 @@
+"""Approvals of tool calls: executions wait for them, and callers decide."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from datetime import timedelta
+
+from pagantic_common.domain.clock import Clock
+from pagantic_common.domain.errors import InvalidRequest, PreconditionFailed
+from pagantic_common.domain.ids import require_id
+from pagantic_common.domain.messages import ToolCall
+from pagantic_common.domain.text.json_text import JsonTextError, parse_json
+from services.orchestrator.core.model.keys import ExecutionKey
+from services.orchestrator.core.tools.approval import MAX_REASON_CHARS, Approval, Decision, Resolution, reason_to_ask
+from services.orchestrator.core.tools.taint import TaintedSpan
+from services.orchestrator.ports.approvals import ApprovalStore
+from services.orchestrator.ports.page import Page, page_limit
+
+LOOK_S = 2.0  # between looks into the journal for a decision that another orchestrator took
+MAX_ARGUMENTS_BYTES = 256 * 1024
+
+
+class Approvals:
+    """The calls that wait for a decision, at every orchestrator of a journal.
+
+    Args:
+        wait_s: How long a call waits; then it is denied.
+    """
+
+    def __init__(self, store: ApprovalStore, clock: Clock, wait_s: float = 300.0) -> None:
+        self._store = store
+        self._clock = clock
+        self._wait_s = wait_s
+        self._decided: dict[tuple[ExecutionKey, str], asyncio.Event] = {}
+
+    async def ask(self, key: ExecutionKey, call: ToolCall, spans: tuple[TaintedSpan, ...]) -> tuple[Approval, bool]:
+        """Return the approval of a call, and whether it is new; a call that waited before goes on with its time."""
+        now = self._clock.now()
+        asked = Approval(
+            key.request_id,
+            call.id,
+            call.name,
+            call.arguments_json,
+            reason_to_ask(spans),
+            requested_at=now,
+            expires_at=now + timedelta(seconds=self._wait_s),
+            spans=spans,
+        )
+        stored = await self._store.ask_approval(key, asked)
+        return stored, stored is asked
+
+    async def wait(self, key: ExecutionKey, approval: Approval) -> Approval:
+        """Return an approval once somebody has decided or its time is up."""
+        place = (key, approval.tool_call_id)
+        decided = self._decided.setdefault(place, asyncio.Event())
+        try:
+            while approval.resolution is None:
+                left_s = (approval.expires_at - self._clock.now()).total_seconds()
+                if left_s <= 0:
+                    expired = Resolution(Decision.EXPIRED, approval.expires_at)
+                    return await self._store.resolve_approval(key, approval.tool_call_id, expired)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(decided.wait(), min(left_s, LOOK_S))
+                decided.clear()
+                approval = await self._store.get_approval(key, approval.tool_call_id)
+        finally:
+            self._decided.pop(place, None)
+        return approval
+
+    async def resolve(
+        self,
+        key: ExecutionKey,
+        tool_call_id: str,
+        decision: Decision,
+        *,
+        subject: str = "",
+        arguments_json: str = "",
+        reason: str = "",
+    ) -> Approval:
+        """Decide about a call.
+
+        Raises NotFound for a call that does not wait, PreconditionFailed for one about which another decision was made
+        or whose time is up, and InvalidRequest for arguments that are not a JSON object.
+        """
+        require_id("request_id", key.request_id)
+        require_id("tool_call_id", tool_call_id)
+        _check_resolution(decision, arguments_json, reason)
+        now = self._clock.now()
+        found = await self._store.get_approval(key, tool_call_id)
+        if found.has_expired(now):
+            raise PreconditionFailed(f"call {tool_call_id!r} waits no longer: the time for a decision is over")
+        wanted = Resolution(decision, now, subject, arguments_json, reason)
+        approval = await self._store.resolve_approval(key, tool_call_id, wanted)
+        if approval.resolution is None or not approval.resolution.agrees_with(wanted):
+            raise PreconditionFailed(f"call {tool_call_id!r} waits no longer: {_decision_of(approval)}")
+        if event := self._decided.get((key, tool_call_id)):
+            event.set()
+        return approval
+
+    async def list_open(self, tenant: str, request_id: str, page_size: int, page_token: str) -> Page[Approval]:
+        """Return the approvals of a tenant that nobody has decided, the oldest first."""
+        if request_id:
+            require_id("request_id", request_id)
+        limit = page_limit(page_size)
+        return await self._store.list_approvals(tenant=tenant, limit=limit, after=page_token, request_id=request_id)
+
+
+def _check_resolution(decision: Decision, arguments_json: str, reason: str) -> None:
+    if len(reason) > MAX_REASON_CHARS:
+        raise InvalidRequest(f"reason has {len(reason)} characters: it may have {MAX_REASON_CHARS}")
+    if not arguments_json:
+        return
+    if decision is not Decision.APPROVED:
+        raise InvalidRequest("arguments_json is set, but a call that is rejected has no arguments: leave it empty")
+    if len(arguments_json.encode(errors="replace")) > MAX_ARGUMENTS_BYTES:
+        raise InvalidRequest(f"arguments_json has more than {MAX_ARGUMENTS_BYTES} bytes")
+    try:
+        arguments = parse_json(arguments_json, is_rewritable=True)
+    except JsonTextError as error:
+        raise InvalidRequest(f"arguments_json is not JSON: {error}") from None
+    if not isinstance(arguments, dict):
+        raise InvalidRequest("arguments_json must be a JSON object")
+
+
+def _decision_of(approval: Approval) -> str:
+    if approval.resolution is None:
+        return "its execution waits for nothing"
+    return f"it is {approval.resolution.decision.lower()}"

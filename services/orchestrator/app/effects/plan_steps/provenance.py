@@ -1,0 +1,25 @@
+"""Tells who wrote the texts that the steps of a plan work on."""
+
+from __future__ import annotations
+
+from pagantic_common.domain.text.json_text import dump_json
+from services.orchestrator.core.conversation.provenance import provenance_of
+from services.orchestrator.core.execution.progress import Progress
+from services.orchestrator.core.execution.run import Run
+from services.orchestrator.core.model.plan import Plan
+from services.orchestrator.core.tools.taint import Provenance
+
+
+def provenance_of_plan(run: Run, plan: Plan, progress: Progress) -> Provenance:
+    """Return the provenance of the request, and of what steps and calls of tools have brought so far."""
+    known = provenance_of(run.request, run.prepared)
+    if run.request.plan is not None:  # not one that a model made
+        for step in plan.steps:
+            known.trust(dump_json(step.parameters))
+    for ended in progress.steps:
+        if ended.result.output is not None:
+            for chunk in ended.result.output.chunks:
+                known.distrust(chunk.content, chunk.source or ended.result.name)
+    for record in progress.records:
+        known.add_result(record.name, record.id, record.arguments_json, record.result)
+    return known

@@ -1,0 +1,1 @@
+"""Finds the tools of a run, clears their calls, and runs them."""

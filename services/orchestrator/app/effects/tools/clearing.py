@@ -1,0 +1,80 @@
+"""Clears a tool call before it runs: by policies, by the origin of its arguments, and by an approval."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from pagantic_common.domain.errors import ErrorCode, PermissionDenied
+from pagantic_common.domain.messages import ToolCall, ToolDefinition
+from services.orchestrator.app.effects.scope import RunScope
+from services.orchestrator.core.execution import events
+from services.orchestrator.core.model.request import Request
+from services.orchestrator.core.model.response import ToolCallRecord
+from services.orchestrator.core.tools.approval import Approval, refusal_of
+from services.orchestrator.core.tools.policy import NAMED_ONLY, ToolAction, ToolPolicies
+from services.orchestrator.core.tools.taint import Provenance, TaintedSpan
+
+MakeProvenance = Callable[[], Provenance]
+
+
+@dataclass(frozen=True, slots=True)
+class Clearance:
+    """The call that may run, with the arguments that were approved, or why it may not."""
+
+    call: ToolCall
+    refusal: str = ""
+    is_changed: bool = False
+
+    def check(self) -> None:
+        """Raise PermissionDenied for a call that may not run."""
+        if self.refusal:
+            raise PermissionDenied(self.refusal, code=ErrorCode.TOOL_DENIED)
+
+    def noted(self, record: ToolCallRecord) -> ToolCallRecord:
+        """Return the record of the call; the model is told of arguments that are not its own."""
+        if not self.is_changed:
+            return record
+        note = f"The call was approved with other arguments: {self.call.arguments_json}"
+        return replace(record, result=f"{note}\n\n{record.result}")
+
+
+async def clear_call(
+    request: Request, call: ToolCall, tool: ToolDefinition, make_provenance: MakeProvenance, scope: RunScope
+) -> Clearance:
+    """Clear a call; one that needs an approval waits for it."""
+    action = ToolPolicies(scope.services.tool_policy, request.tool_policy).action_for(tool)
+    if action is ToolAction.DENY:
+        return Clearance(call, f"tool {tool.name!r} was not run: the policy denies its calls")
+    spans: tuple[TaintedSpan, ...] = ()
+    if tool.safety in NAMED_ONLY:
+        # Long conversations take their time, in which other executions go on.
+        spans = await asyncio.to_thread(_find_spans, make_provenance, call, tool)
+    if action is ToolAction.ALLOW and not spans:
+        return Clearance(call)
+    return _clearance_of(call, await _approval_of(request, call, spans, scope))
+
+
+def _find_spans(make_provenance: MakeProvenance, call: ToolCall, tool: ToolDefinition) -> tuple[TaintedSpan, ...]:
+    return make_provenance().find_spans(call.arguments_json, tool)
+
+
+async def _approval_of(request: Request, call: ToolCall, spans: tuple[TaintedSpan, ...], scope: RunScope) -> Approval:
+    approvals = scope.services.approvals
+    asked, is_new = await approvals.ask(request.key, call, spans)
+    if is_new:
+        requested = events.ApprovalRequested(asked)
+        await scope.recorder.emit(requested, is_durable=True, tool_call_id=call.id, caused_by=scope.cause)
+    approval = await approvals.wait(request.key, asked)
+    await scope.recorder.emit(events.ApprovalResolved(approval), tool_call_id=call.id, caused_by=scope.cause)
+    return approval
+
+
+def _clearance_of(call: ToolCall, approval: Approval) -> Clearance:
+    if refusal := refusal_of(approval):
+        return Clearance(call, refusal)
+    changed = approval.resolution.arguments_json if approval.resolution is not None else ""
+    if not changed:
+        return Clearance(call)
+    return Clearance(replace(call, arguments_json=changed), is_changed=True)

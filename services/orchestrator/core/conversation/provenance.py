@@ -1,0 +1,32 @@
+"""Tells who wrote the texts that a run works on, so that no tool is called with a stranger's words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pagantic_common.domain.messages import Message, Role
+from services.orchestrator.core.model.prepared import Prepared
+from services.orchestrator.core.model.request import Request
+from services.orchestrator.core.tools.taint import CONTEXT, Provenance
+
+_SUMMARY = "the summary of the conversation"
+
+
+def provenance_of(request: Request, prepared: Prepared) -> Provenance:
+    """Return the provenance of a conversation before its first inference."""
+    known = Provenance()
+    known.trust(prepared.system_prompt)
+    history = prepared.history
+    if len(history) > prepared.history_end - prepared.history_start:  # a summary comes first, which may repeat anybody
+        known.distrust(history[0].content, _SUMMARY)
+        history = history[1:]
+    known.add_messages((*history, *request.messages))
+    return known
+
+
+def add_rounds(known: Provenance, prepared: Prepared, transcript: Sequence[Message]) -> None:
+    """Add the retrieved context of a run, and the results of the tools that it called."""
+    if prepared.context_message is not None:
+        known.distrust(prepared.context_message.content, CONTEXT)
+    # The other messages of a transcript repeat the model.
+    known.add_messages(message for message in transcript if message.role in (Role.ASSISTANT, Role.TOOL))

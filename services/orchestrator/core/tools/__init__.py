@@ -1,0 +1,1 @@
+"""Which tools may be called with which arguments: policies, taint and approvals."""

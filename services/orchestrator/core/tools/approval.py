@@ -1,0 +1,89 @@
+"""Approvals: calls of tools that wait for a person's decision."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+
+from services.orchestrator.core.tools.taint import TaintedSpan
+
+MAX_REASON_CHARS = 500
+
+
+class Decision(StrEnum):
+    """The decision about a call."""
+
+    APPROVED = "APPROVED"
+    REJECTED = "REJECTED"
+    EXPIRED = "EXPIRED"
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """The decision about a call.
+
+    `subject` is who decided, empty for nobody in particular. `arguments_json` replaces the arguments of an approved
+    call unless it is empty. `reason` is told to the model.
+    """
+
+    decision: Decision
+    resolved_at: datetime
+    subject: str = ""
+    arguments_json: str = ""
+    reason: str = ""
+
+    def agrees_with(self, other: Resolution) -> bool:
+        """Tell whether both decide the same."""
+        return (self.decision, self.arguments_json) == (other.decision, other.arguments_json)
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """A call that needs a decision; `resolution` is None until there is one. `reason` says why it was not allowed."""
+
+    request_id: str
+    tool_call_id: str
+    tool_name: str
+    arguments_json: str
+    reason: str
+    requested_at: datetime
+    expires_at: datetime
+    spans: tuple[TaintedSpan, ...] = ()
+    resolution: Resolution | None = None
+
+    def is_for(self, other: Approval) -> bool:
+        """Tell whether it is about the same call: a decision holds for these arguments alone."""
+        return (self.tool_call_id, self.tool_name, self.arguments_json) == (
+            other.tool_call_id,
+            other.tool_name,
+            other.arguments_json,
+        )
+
+    def has_expired(self, now: datetime) -> bool:
+        """Tell whether it is too late to decide."""
+        return self.resolution is None and now >= self.expires_at
+
+    def resolved(self, resolution: Resolution) -> Approval:
+        """Return the approval with a decision."""
+        return replace(self, resolution=resolution)
+
+
+def reason_to_ask(spans: Sequence[TaintedSpan]) -> str:
+    """Say why a call needs an approval."""
+    if not spans:
+        return "the policy asks before each call of this tool"
+    named = ", ".join(sorted({f"{span.argument!r} from {span.source}" for span in spans}))
+    return f"arguments contain text that a tool or a document brought: {named}"[:MAX_REASON_CHARS]
+
+
+def refusal_of(approval: Approval) -> str:
+    """Say to the model why a call did not run; empty for an approved one."""
+    resolution = approval.resolution
+    if resolution is None or resolution.decision is Decision.APPROVED:
+        return ""
+    if resolution.decision is Decision.EXPIRED:
+        return f"tool {approval.tool_name!r} was not run: nobody approved the call in time"
+    words = f": {resolution.reason}" if resolution.reason else ""
+    return f"tool {approval.tool_name!r} was not run: the call was rejected{words}"

@@ -1,0 +1,115 @@
+"""What happens when a tool is to be called: allow, ask or deny, by tool and by safety class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from fnmatch import fnmatchcase
+
+from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.domain.messages import ToolDefinition, ToolSafety
+
+MAX_RULES = 128
+MAX_PATTERN_CHARS = 64
+_CLASS_PREFIX = "safety:"
+# CHAT offers these only where the request or the deployment names them.
+NAMED_ONLY = frozenset({ToolSafety.WRITE, ToolSafety.EXTERNAL})
+
+
+class ToolAction(StrEnum):
+    """What happens when a tool is to be called."""
+
+    ALLOW = "allow"
+    ASK = "ask"
+    DENY = "deny"
+
+
+_STRICTNESS = list(ToolAction)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRule:
+    """The action for the tools whose names match `pattern` (`*` is any text), or for those of a safety class."""
+
+    action: ToolAction
+    pattern: str = ""
+    safety: ToolSafety | None = None
+
+    def matches(self, tool: ToolDefinition) -> bool:
+        """Tell whether the rule is about a tool."""
+        if self.pattern:
+            return fnmatchcase(tool.name, self.pattern)
+        return tool.safety is self.safety
+
+    @property
+    def specificity(self) -> int:
+        """How closely it describes a tool: a name before a longer pattern before a shorter one before a class."""
+        if "*" in self.pattern:
+            return len(self.pattern)
+        return len(self.pattern) and MAX_PATTERN_CHARS + 1
+
+
+@dataclass(frozen=True, slots=True)
+class ToolPolicy:
+    """Rules; the closest to a tool counts, and of equally close ones the last."""
+
+    rules: tuple[ToolRule, ...] = ()
+
+    def action_for(self, tool: ToolDefinition) -> ToolAction | None:
+        """Return the action for a tool; None where no rule is about it."""
+        matching = [rule for rule in self.rules if rule.matches(tool)]
+        if not matching:
+            return None
+        return max(reversed(matching), key=lambda rule: rule.specificity).action
+
+
+@dataclass(frozen=True, slots=True)
+class ToolPolicies:
+    """The policies of the deployment and of a request. A request can only be stricter than the deployment."""
+
+    deployment: ToolPolicy = ToolPolicy()
+    request: ToolPolicy = ToolPolicy()
+
+    def action_for(self, tool: ToolDefinition) -> ToolAction:
+        """Return the stricter of both actions; a tool without a rule may be called."""
+        actions = (self.deployment.action_for(tool), self.request.action_for(tool))
+        return max((action for action in actions if action), key=_STRICTNESS.index, default=ToolAction.ALLOW)
+
+    def is_offered_unnamed(self, tool: ToolDefinition) -> bool:
+        """Tell whether a request that names no tools is offered this one."""
+        if self.action_for(tool) is ToolAction.DENY:
+            return False
+        is_named = self.deployment.action_for(tool) or self.request.action_for(tool)
+        return tool.safety not in NAMED_ONLY or is_named is not None
+
+
+def check_rules(rules: Sequence[ToolRule]) -> None:
+    """Raise InvalidRequest for too many rules, and for one without a subject or with a pattern that is too long."""
+    if len(rules) > MAX_RULES:
+        raise InvalidRequest(f"tool_rules has {len(rules)} entries: it takes at most {MAX_RULES}")
+    for rule in rules:
+        if bool(rule.pattern) == (rule.safety is not None):
+            raise InvalidRequest("a rule of tool_rules must have either a tool or a safety class")
+        if len(rule.pattern) > MAX_PATTERN_CHARS:
+            raise InvalidRequest(
+                f"a rule of tool_rules names a tool with {len(rule.pattern)} characters: names have at most "
+                f"{MAX_PATTERN_CHARS}"
+            )
+
+
+def parse_policy(text: str) -> ToolPolicy:
+    """Read `send_*=ask, safety:external=deny`; raises ValueError."""
+    return ToolPolicy(tuple(_parse_rule(part.strip()) for part in text.split(",") if part.strip()))
+
+
+def _parse_rule(text: str) -> ToolRule:
+    subject, _, action = (part.strip() for part in text.rpartition("="))
+    if not subject or action not in list(ToolAction):
+        raise ValueError(f"{text!r} must be a tool, or {_CLASS_PREFIX}CLASS, then = and one of {', '.join(ToolAction)}")
+    name = subject.removeprefix(_CLASS_PREFIX)
+    if name == subject:
+        return ToolRule(ToolAction(action), pattern=name)
+    if name not in list(ToolSafety):
+        raise ValueError(f"{subject!r} must name one of {', '.join(ToolSafety)}")
+    return ToolRule(ToolAction(action), safety=ToolSafety(name))

@@ -1,0 +1,223 @@
+r"""Finds arguments of a call that contain text which neither the caller nor the deployment wrote.
+
+Theory of operation. Results of tools and retrieved documents are untrusted: whoever wrote them may want a call to be
+made. The caller's messages and the system prompt are trusted. Texts are compared word by word, in NFKC and without
+case; numbers by value. A value of the arguments is tainted by an untrusted text that
+
+    1. contains the value between other words. A tool of class WRITE may take several plain words from anywhere: they
+       are content, not a target; or
+    2. shares an identifier with the value: a word with a digit, @, /, \, _ or an inner dot, such as an address.
+
+It is not tainted if the caller wrote it too, if the tool's schema spells it out, or by a whole field of a structured
+result: the model looked that up. Results of calls whose own arguments were tainted have no such fields. A number below
+1000 that is such a field may stand in other texts by chance.
+
+Source: spans instead of whole contexts, after CaMeL (Debenedetti et al., 2025), whose values carry their origin.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pagantic_common.domain.messages import Message, Role, ToolDefinition, ToolSafety
+from pagantic_common.domain.text.json_text import JsonTextError, parse_json
+from pagantic_common.domain.text.normalization import normalize_nfkc
+
+MAX_SPANS = 20
+MAX_SPAN_CHARS = 200
+MAX_CHANCE_NUMBER = 1000
+CONTEXT = "the retrieved context"
+
+_WORD = re.compile(r"[^\s,;!?()\[\]{}<>\"'`|*=]+")
+_IDENTIFIER = re.compile(r"[\d@/\\_]|\w[.:]\w")
+_NUMBER = re.compile(r"[$€£]?(-?\d{1,30}(?:\.\d{1,30})?)")
+_INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]")
+
+
+@dataclass(frozen=True, slots=True)
+class TaintedSpan:
+    """A text in an argument, by the argument's path, that `source` brought."""
+
+    argument: str
+    source: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """The words of a text, joined by blanks with one at each end, so that runs of words can be searched."""
+
+    joined: str
+    source: str = ""
+    is_data: bool = False  # a field of a result whose call was not tainted
+
+    def contains(self, words: Sequence[str]) -> bool:
+        return f" {' '.join(words)} " in self.joined
+
+    def equals(self, words: Sequence[str]) -> bool:
+        return f" {' '.join(words)} " == self.joined
+
+    def taint_of(self, value: _Value) -> Sequence[str]:
+        """Return what a value has from it: all of it, or identifiers."""
+        if self.is_data and self.equals(value.words):
+            return ()
+        if self.contains(value.words) and not value.is_content:
+            return (value.text,)
+        return [word for word in value.identifiers if self.contains([word])]
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """A value of an argument; `is_content` for plain words that any text may share, `identifiers` that none may."""
+
+    text: str
+    words: Sequence[str]
+    identifiers: Sequence[str]
+    is_content: bool
+
+
+@dataclass(slots=True)
+class Provenance:
+    """Who wrote the texts of a run. Results are added in the order in which they came."""
+
+    _trusted: list[_Text] = field(default_factory=list)
+    _untrusted: list[_Text] = field(default_factory=list)
+
+    @property
+    def has_untrusted(self) -> bool:
+        """Whether there is any text that could taint a call."""
+        return bool(self._untrusted)
+
+    def trust(self, text: str) -> None:
+        """Add a text of the caller or of the deployment."""
+        self._trusted.append(_Text(_joined(text)))
+
+    def distrust(self, text: str, source: str, *, is_data: bool = False) -> None:
+        """Add a text of somebody else; the fields of one that is JSON are data if its call was not tainted."""
+        for _, value in _values(_parsed(text)):
+            self._untrusted.append(_Text(_joined(value), source, is_data))
+
+    def add_messages(self, messages: Iterable[Message]) -> None:
+        """Add messages of a conversation: what users said is trusted, and results of tools are not."""
+        arguments: dict[str, str] = {}
+        for message in messages:
+            arguments |= {call.id: call.arguments_json for call in message.tool_calls}
+            if message.role is Role.TOOL:
+                call_id = message.tool_call_id
+                self.add_result(message.name, call_id, arguments.get(call_id, ""), message.content)
+            elif message.role is not Role.ASSISTANT:
+                self.trust(message.content)
+
+    def add_result(self, tool: str, call_id: str, arguments_json: str, result: str) -> None:
+        """Add the result of a call, which is data unless the call itself was tainted."""
+        is_data = not self.find_spans(arguments_json, ToolDefinition(tool, "", "", safety=ToolSafety.WRITE))
+        self.distrust(result, f"{tool} ({call_id})", is_data=is_data)
+
+    def find_spans(self, arguments_json: str, tool: ToolDefinition) -> tuple[TaintedSpan, ...]:
+        """Return the tainted spans of a call's arguments, at most 20; none where the arguments are not JSON."""
+        if not self._untrusted:
+            return ()
+        known = {_joined(word) for word in _words_of_schema(_parsed(tool.parameters_json))}
+        found: dict[TaintedSpan, None] = {}
+        for path, value in _values(_parsed(arguments_json)):
+            if _joined(value) not in known:
+                found |= dict.fromkeys(self._spans_of_value(path, value, tool))
+            if len(found) >= MAX_SPANS:
+                break
+        return tuple(found)[:MAX_SPANS]
+
+    def _spans_of_value(self, path: str, text: str, tool: ToolDefinition) -> list[TaintedSpan]:
+        words = _words(text)
+        if not words or self._is_known(words):
+            return []
+        identifiers = [word for word in self._without_fields(words) if self._is_foreign(word)]
+        value = _Value(text, words, identifiers, tool.safety is ToolSafety.WRITE and _is_plain(words))
+        return [
+            TaintedSpan(path, other.source, part[:MAX_SPAN_CHARS])
+            for other in self._untrusted
+            for part in other.taint_of(value)
+        ]
+
+    def _is_known(self, words: Sequence[str]) -> bool:
+        """Tell whether the caller wrote a value, or whether it is a number that was looked up."""
+        if any(text.contains(words) for text in self._trusted):
+            return True
+        return _is_small_number(words) and any(text.is_data and text.equals(words) for text in self._untrusted)
+
+    def _without_fields(self, words: Sequence[str]) -> list[str]:
+        """Return the words of a value but for fields of several words, such as a street with its number."""
+        joined = f" {' '.join(words)} "
+        for text in self._untrusted:
+            if text.is_data and text.joined.count(" ") > 2:  # noqa: PLR2004 - a word has one blank on each side
+                joined = joined.replace(text.joined, " ")
+        return joined.split()
+
+    def _is_foreign(self, word: str) -> bool:
+        """Tell whether a word is an identifier that nobody trusted has written."""
+        return bool(_IDENTIFIER.search(word)) and not any(text.contains([word]) for text in self._trusted)
+
+
+def _words(text: str) -> list[str]:
+    """Return the words of a text in a form that can be compared."""
+    plain = _INVISIBLE.sub("", normalize_nfkc(text)).casefold()
+    stripped = (word.strip(".:-") for word in _WORD.findall(plain))
+    return [_number_or_word(word) for word in stripped if word]
+
+
+def _number_or_word(word: str) -> str:
+    match = _NUMBER.fullmatch(word)
+    if match is None:
+        return word
+    return f"{float(match[1]):.12g}" if "." in match[1] else match[1].lstrip("0") or "0"
+
+
+def _joined(text: str) -> str:
+    return f" {' '.join(_words(text))} "
+
+
+def _is_plain(words: Sequence[str]) -> bool:
+    """Tell whether a value is several words without an identifier among them."""
+    return len(words) > 1 and not any(map(_IDENTIFIER.search, words))
+
+
+def _is_small_number(words: Sequence[str]) -> bool:
+    return len(words) == 1 and words[0].isdecimal() and int(words[0]) < MAX_CHANCE_NUMBER
+
+
+def _parsed(text: str) -> Any:
+    """Return a text's JSON value, or the text itself."""
+    try:
+        return parse_json(text)
+    except JsonTextError:
+        return text
+
+
+def _values(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the strings, numbers and names of a JSON value, each with its path."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            inner_path = f"{path}.{name}".removeprefix(".")
+            yield inner_path, name
+            yield from _values(inner, inner_path)
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _values(inner, f"{path}[{index}]")
+    elif value is not None and not isinstance(value, bool):
+        yield path, str(value)
+
+
+def _words_of_schema(schema: Any) -> Iterator[str]:
+    """Yield the names and the values that a schema itself spells out."""
+    if isinstance(schema, list):
+        for inner in schema:
+            yield from _words_of_schema(inner)
+    if not isinstance(schema, dict):
+        return
+    for listed in (schema.get("enum"), [schema.get("const")], schema.get("properties")):
+        if isinstance(listed, list | dict):
+            yield from (value for value in listed if isinstance(value, str))
+    for inner in schema.values():
+        yield from _words_of_schema(inner)
