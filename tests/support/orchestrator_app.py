@@ -3,6 +3,7 @@
 import asyncio
 import sqlite3
 from contextlib import asynccontextmanager, closing, suppress
+from dataclasses import replace
 
 from pagantic.common.v1 import message_pb2
 from pagantic.orchestrator.v1 import execution_pb2
@@ -17,6 +18,7 @@ from pagantic_common.testing.server import serving
 from services.orchestrator.adapters.journal.sql_journal import SqlJournal
 from services.orchestrator.app.access.audit import Audit
 from services.orchestrator.app.access.keys import Keys
+from services.orchestrator.app.approvals import Approvals
 from services.orchestrator.app.budgeting.budgets import Budgets
 from services.orchestrator.app.budgeting.services import within_budgets
 from services.orchestrator.app.executions import Executions
@@ -33,7 +35,17 @@ def journal_url(path):
 
 @asynccontextmanager
 async def orchestrator(
-    path, services=None, *, max_running=8, journal=None, presence=None, owner="local", url="", admin_keys=None, **limits
+    path,
+    services=None,
+    *,
+    max_running=8,
+    journal=None,
+    presence=None,
+    owner="local",
+    url="",
+    admin_keys=None,
+    approval_wait_s=30.0,
+    **limits,
 ):
     """Serve with a journal in this folder; `presence` are the settings of its loop, which else does not run.
 
@@ -43,7 +55,8 @@ async def orchestrator(
     await journal.open()
     limits = Limits(max_running=max_running, **limits)
     budgets = Budgets(journal, SystemClock())
-    services = within_budgets(services or scripted_services(), budgets, limits.prices)
+    services = replace(services or scripted_services(), approvals=Approvals(journal, SystemClock(), approval_wait_s))
+    services = within_budgets(services, budgets, limits.prices)
     environment = make_environment(services, journal, SystemClock(), limits)
     executions = Executions(environment)
     loop = Presence(executions, journal, SystemClock(), owner, **(presence or {"resumes_plans": False}))

@@ -4,7 +4,7 @@ import asyncio
 
 from pagantic_common.domain.chunks import Chunk, lay_out
 from pagantic_common.domain.errors import ErrorCode, NotFound, failure_of
-from pagantic_common.domain.messages import Message, Role, ToolDefinition
+from pagantic_common.domain.messages import Message, Role, ToolDefinition, ToolSafety
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement, Guarantee, Stage, StageOutcome, StageReport
 from pagantic_common.telemetry.scope import current_correlation
@@ -18,6 +18,7 @@ from services.orchestrator.core.model.response import (
     InferenceOutput,
     ToolCallRecord,
 )
+from services.orchestrator.core.tools.policy import parse_policy
 from services.orchestrator.ports.services import BuiltContext, CompiledConstraint, OfferedTool, TokenCount
 
 USAGE = TokenUsage(prompt_tokens=10, output_tokens=3, context_tokens=13, context_window=100, decode_seconds=0.5)
@@ -108,8 +109,9 @@ class ScriptedConstraint:
 class ScriptedTools:
     """Has one tool, `clock`; with `is_stuck` its calls never end, and each of `ends` is raised by one call."""
 
-    def __init__(self, *, is_idempotent=False, is_stuck=False):
-        self.definition = ToolDefinition("clock", "Tells the time.", "{}", idempotent=is_idempotent)
+    def __init__(self, *, is_idempotent=False, is_stuck=False, safety=ToolSafety.NONE, result="noon"):
+        self.definition = ToolDefinition("clock", "Tells the time.", "{}", safety=safety, idempotent=is_idempotent)
+        self.result = result
         self.is_stuck = is_stuck
         self.called = asyncio.Event()
         self.failure = None
@@ -135,7 +137,7 @@ class ScriptedTools:
             await asyncio.Event().wait()
         if self.ends:
             raise self.ends.pop(0)
-        return ToolCallRecord(call.id, call.name, call.arguments_json, "noon", False, None, 0.01)
+        return ToolCallRecord(call.id, call.name, call.arguments_json, self.result, False, None, 0.01)
 
 
 class ScriptedContext:
@@ -177,7 +179,7 @@ class ScriptedSummaries:
 
 
 def scripted_services(
-    inference=None, constraint=None, tools=None, context=None, *, prompts=None, summaries=None, memory=None
+    inference=None, constraint=None, tools=None, context=None, *, prompts=None, summaries=None, memory=None, policy=""
 ):
     return Services(
         inference=inference or ScriptedInference(),
@@ -186,5 +188,7 @@ def scripted_services(
         context=context or ScriptedContext(),
         prompts=prompts or PromptFolder(None),
         summaries=summaries or ScriptedSummaries(),
+        approvals=None,  # a journal has them
         memory=memory or MemoryPolicy(),
+        tool_policy=parse_policy(policy),
     )

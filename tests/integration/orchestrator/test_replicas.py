@@ -2,7 +2,6 @@
 
 import asyncio
 
-import psycopg
 import pytest
 
 from pagantic.common.v1 import error_pb2
@@ -140,11 +139,3 @@ async def test_many_turns_at_once_leave_a_whole_conversation(tmp_path, postgres_
     contents = [message.content for message in reply.session.messages]
     assert sorted(contents[::2]) == [f"q{number}" for number in range(8)]
     assert contents[1::2] == ["hello"] * 8
-
-
-@pytest.fixture
-def postgres_url(postgres):
-    with psycopg.connect(postgres, autocommit=True) as connection:
-        connection.execute("DROP DATABASE IF EXISTS replicas")
-        connection.execute("CREATE DATABASE replicas")
-    return postgres.rsplit("/", 1)[0] + "/replicas"

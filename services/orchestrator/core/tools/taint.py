@@ -97,7 +97,7 @@ class Provenance:
 
     def distrust(self, text: str, source: str, *, is_data: bool = False) -> None:
         """Add a text of somebody else; the fields of one that is JSON are data if its call was not tainted."""
-        for _, value in _values(_parsed(text)):
+        for _, value, _ in _parts(_parsed(text)):
             self._untrusted.append(_Text(_joined(value), source, is_data))
 
     def add_messages(self, messages: Iterable[Message]) -> None:
@@ -122,8 +122,8 @@ class Provenance:
             return ()
         known = {_joined(word) for word in _words_of_schema(_parsed(tool.parameters_json))}
         found: dict[TaintedSpan, None] = {}
-        for path, value in _values(_parsed(arguments_json)):
-            if _joined(value) not in known:
+        for path, value, is_name in _parts(_parsed(arguments_json)):
+            if _joined(value) not in known and not (is_name and value.isidentifier()):
                 found |= dict.fromkeys(self._spans_of_value(path, value, tool))
             if len(found) >= MAX_SPANS:
                 break
@@ -195,18 +195,18 @@ def _parsed(text: str) -> Any:
         return text
 
 
-def _values(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the strings, numbers and names of a JSON value, each with its path."""
+def _parts(value: Any, path: str = "") -> Iterator[tuple[str, str, bool]]:
+    """Yield the names, strings and numbers of a JSON value, each with its path and whether it is a name."""
     if isinstance(value, dict):
         for name, inner in value.items():
             inner_path = f"{path}.{name}".removeprefix(".")
-            yield inner_path, name
-            yield from _values(inner, inner_path)
+            yield inner_path, name, True
+            yield from _parts(inner, inner_path)
     elif isinstance(value, list):
         for index, inner in enumerate(value):
-            yield from _values(inner, f"{path}[{index}]")
+            yield from _parts(inner, f"{path}[{index}]")
     elif value is not None and not isinstance(value, bool):
-        yield path, str(value)
+        yield path, str(value), False
 
 
 def _words_of_schema(schema: Any) -> Iterator[str]:
