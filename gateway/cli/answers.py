@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import shutil
 import sys
+from datetime import UTC, datetime
 
 import typer
 
 from gateway.cli.output import check_response, note, print_json, say_json, showing_progress
 from pagantic.inference.v1 import generation_pb2
-from pagantic.orchestrator.v1 import execution_pb2
+from pagantic.orchestrator.v1 import approval_pb2, execution_pb2
 from pagantic_common.client import Client
 from pagantic_common.client.descriptions import describe_outcome, describe_step, describe_tool_call, describe_votes
 from pagantic_common.client.event_descriptions import describe_event
+from pagantic_common.domain.errors import PaganticError
 from pagantic_common.domain.text.terminal import WordWrap, plain_text
 
 
@@ -40,6 +42,9 @@ def stream_answer(client: Client, request: execution_pb2.SystemRequest) -> execu
                 case "tool_start" if sys.stderr.isatty():
                     writer.end_line()
                     note(f"calling {event.tool_start.tool_name} …")
+                case "approval_requested":
+                    writer.end_line()
+                    _decide(client, event.approval_requested.approval)
                 case "tool_progress" if sys.stderr.isatty():
                     note(describe_event(event))
         if response.content not in writer.text:
@@ -68,7 +73,45 @@ def answer_quietly(client: Client, request: execution_pb2.SystemRequest) -> exec
                 progress.show("reasoning", event.reasoning_delta.text)
             else:
                 progress.show(event.action)
+            if kind == "approval_requested":
+                _note_waiting(event.approval_requested.approval)
     return response
+
+
+def _decide(client: Client, approval: approval_pb2.Approval) -> None:
+    """Have a call decided by the person at the terminal, or tell how somebody can."""
+    if sys.stdin.isatty() and sys.stderr.isatty():
+        _decide_on_terminal(client, approval)
+    else:
+        _note_waiting(approval)
+
+
+def _decide_on_terminal(client: Client, approval: approval_pb2.Approval) -> None:
+    _describe_waiting(approval)
+    try:
+        is_approved = typer.confirm("run it?", default=False, err=True)
+    except typer.Abort:
+        raise KeyboardInterrupt from None
+    try:
+        if is_approved:
+            client.approve(approval.request_id, approval.tool_call_id)
+        else:
+            client.reject(approval.request_id, approval.tool_call_id, reason="rejected at the terminal")
+    except PaganticError as error:  # too late, for one; the execution goes on
+        note(str(error))
+
+
+def _describe_waiting(approval: approval_pb2.Approval) -> None:
+    note(f"{approval.tool_name} {approval.arguments_json} waits for an approval: {approval.reason}")
+    for span in approval.spans:
+        note(f"  {span.argument}: {span.text!r} came from {span.source}")
+
+
+def _note_waiting(approval: approval_pb2.Approval) -> None:
+    _describe_waiting(approval)
+    left_s = (approval.expires_at.ToDatetime(UTC) - datetime.now(UTC)).total_seconds()
+    names = f"{approval.request_id} {approval.tool_call_id}"
+    note(f"within {left_s:.0f} s: pagantic approvals approve {names}, or reject {names}")
 
 
 def show_response(response: execution_pb2.SystemResponse, *, as_json: bool = False) -> None:

@@ -11,7 +11,7 @@ import typer
 from gateway.cli import chat, doctor, documents, inner, local, requests, tuning
 from gateway.cli.failures import EXIT_CODES_HELP, EXIT_FAILED
 from gateway.cli.options import PlainCommand
-from gateway.cli.stored import audit, budgets, executions, keys, sessions
+from gateway.cli.stored import approvals, audit, budgets, executions, keys, sessions
 from pagantic_common.domain.text.terminal import plain_text
 
 app = typer.Typer(
@@ -45,6 +45,7 @@ for _command in (
     app.command(cls=PlainCommand)(_command)
 app.command("show", cls=PlainCommand)(executions.show_execution)
 app.add_typer(sessions.sessions, name="sessions")
+app.add_typer(approvals.approvals, name="approvals")
 app.add_typer(keys.keys, name="keys")
 app.add_typer(budgets.budgets, name="budgets")
 app.add_typer(audit.audit, name="audit")

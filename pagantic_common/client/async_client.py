@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2, plan_pb2, session_pb2, usage_total_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as pb_grpc
-from pagantic_common.client.administration import Administration
+from pagantic_common.client.approvals import Approvals
 from pagantic_common.client.credentials import credentials_for
 from pagantic_common.client.hints import Choice, Options
 from pagantic_common.client.requests import Messages, chat_request, structured_request, timeout_of, vote_request
@@ -40,7 +40,7 @@ VALIDATION_RETRIES = 2
 _SERVICE = "orchestrator"
 
 
-class AsyncClient(Administration):
+class AsyncClient(Approvals):
     """Talks to one orchestrator. Use it as an async context manager, or close it.
 
     Args:

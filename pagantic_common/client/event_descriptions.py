@@ -8,7 +8,7 @@ from typing import Any
 from pagantic.common.v1 import message_pb2
 from pagantic.constraint.v1 import contract_pb2
 from pagantic.inference.v1 import generation_pb2
-from pagantic.orchestrator.v1 import event_pb2
+from pagantic.orchestrator.v1 import approval_pb2, event_pb2
 from pagantic_common.client.descriptions import (
     count_of,
     describe_usage,
@@ -73,6 +73,18 @@ def _describe_tool_end(end: event_pb2.ToolEnd) -> str:
     if end.success:
         return f"{end.tool_name} ok"
     return f"{end.tool_name} {error_code_name(end.error_code)}"
+
+
+def _describe_requested(requested: event_pb2.ApprovalRequested) -> str:
+    return f"{requested.approval.tool_name}: {requested.approval.reason}"
+
+
+def _describe_resolved(resolved: event_pb2.ApprovalResolved) -> str:
+    approval, resolution = resolved.approval, resolved.approval.resolution
+    decision = name_of(approval_pb2.ApprovalDecision, resolution.decision, "APPROVAL_DECISION_").lower()
+    by = f" by {resolution.subject}" if resolution.subject else ""
+    reason = f": {resolution.reason}" if resolution.reason else ""
+    return f"{approval.tool_name} {decision}{by}{reason}"
 
 
 def _describe_retrieval(retrieved: event_pb2.ContextRetrieved) -> str:
@@ -141,6 +153,8 @@ _DESCRIPTIONS: dict[str, Callable[[Any], str]] = {
     "reasoning_delta": _text_of,
     "tool_start": _describe_tool_start,
     "tool_end": _describe_tool_end,
+    "approval_requested": _describe_requested,
+    "approval_resolved": _describe_resolved,
     "context_retrieved": _describe_retrieval,
     "repair_applied": _describe_repair,
     "validation_stage": _describe_stage,

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import starmap
 from typing import Any, TypedDict
 
 from pagantic.constraint.v1 import contract_pb2
 from pagantic.context.v1 import policy_pb2
 from pagantic.inference.v1 import generation_pb2
-from pagantic.orchestrator.v1 import execution_pb2
-from pagantic_common.codec.messages import duration_to_proto, tool_choice_to_proto
-from pagantic_common.domain.messages import ToolChoice, ToolChoiceMode
+from pagantic.orchestrator.v1 import approval_pb2, execution_pb2
+from pagantic_common.codec.messages import SAFETIES, duration_to_proto, tool_choice_to_proto
+from pagantic_common.domain.messages import ToolChoice, ToolChoiceMode, ToolSafety
 from pagantic_common.domain.text.json_text import dump_json
 
 # "auto", "required", "none", the name of a tool, or a whole choice; None leaves it to the system.
 Choice = str | ToolChoice | None
 REASONING_MODES = ("auto", "on", "off")
+TOOL_ACTIONS = ("allow", "ask", "deny")
+_SAFETY_CLASS = "safety:"
 _PLAIN = (
     "max_tokens", "temperature", "top_p", "seed", "max_tool_rounds", "model", "top_k", "min_p", "repetition_penalty",
     "presence_penalty", "frequency_penalty", "top_logprobs", "priority",
@@ -56,6 +59,7 @@ class Options(Hints, total=False):
 
     `context` is the name of a collection or a whole policy; `rules` are CEL expressions by name, or whole rules;
     `semantic_intent` is the aim that a judging model checks; `max_retries` bounds the attempts after the first.
+    `tool_rules` are "allow", "ask" or "deny" by a tool's name, a pattern such as "send_*", or "safety:external".
     """
 
     request_id: str
@@ -63,6 +67,7 @@ class Options(Hints, total=False):
     rules: Mapping[str, str] | Sequence[contract_pb2.Rule]
     semantic_intent: str
     max_retries: int
+    tool_rules: Mapping[str, str]
 
 
 def apply_options(
@@ -73,6 +78,7 @@ def apply_options(
     request.request_id = options.get("request_id") or ""
     request.semantic_intent = options.get("semantic_intent") or ""
     request.rules.extend(_rules_of(options.get("rules") or ()))
+    request.tool_rules.extend(starmap(_tool_rule, (options.get("tool_rules") or {}).items()))
     if (max_retries := options.get("max_retries")) is not None:
         request.retry.max_retries = max_retries
     if context := options.get("context"):
@@ -130,6 +136,17 @@ def _rules_of(rules: Mapping[str, str] | Sequence[contract_pb2.Rule]) -> list[co
     if isinstance(rules, Mapping):
         return [contract_pb2.Rule(name=name, expression=expression) for name, expression in rules.items()]
     return list(rules)
+
+
+def _tool_rule(subject: str, action: str) -> approval_pb2.ToolRule:
+    chosen = one_of(f"the rule for {subject!r}", action, TOOL_ACTIONS)
+    rule = approval_pb2.ToolRule(action=approval_pb2.ToolAction.Value(f"TOOL_ACTION_{chosen.upper()}"))
+    safety = subject.removeprefix(_SAFETY_CLASS)
+    if safety == subject:
+        rule.tool = subject
+    else:
+        rule.safety = SAFETIES.to_proto(ToolSafety(one_of("the safety class", safety, ToolSafety)))
+    return rule
 
 
 def _choice_of(choice: str | ToolChoice) -> ToolChoice:

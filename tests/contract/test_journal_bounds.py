@@ -11,9 +11,9 @@ from sqlalchemy import event, select, text
 from pagantic_common.domain.calls.principal import DEFAULT_TENANT
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, NotFound, PreconditionFailed, Unavailable
 from pagantic_common.domain.messages import Message, Role
-from services.orchestrator.adapters.journal import conversations
 from services.orchestrator.adapters.journal.schema import TABLES
 from services.orchestrator.adapters.journal.sealing import sealing_of
+from services.orchestrator.adapters.journal.stores import conversations
 from services.orchestrator.adapters.journal.upkeep import purge as journal_purge
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.ports.journal import UsageTotal, Write

@@ -1,0 +1,58 @@
+"""The client's methods for tool calls that wait for an approval."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pagantic.orchestrator.v1 import approval_pb2
+from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
+from pagantic_common.client.administration import Administration
+from pagantic_common.domain.text.json_text import dump_json
+
+
+class Approvals(Administration):
+    """Decides about calls; a decision that cannot be made raises NotFound or PreconditionFailed."""
+
+    async def list_approvals(self, *, request_id: str = "") -> list[approval_pb2.Approval]:
+        """Return the tool calls that wait for a decision, of one execution or of all, the oldest first."""
+        waiting: list[approval_pb2.Approval] = []
+        token = ""
+        while True:
+            request = pb.ListApprovalsRequest(request_id=request_id, page_token=token)
+            page = await self._call(self._stub().ListApprovals, request)
+            waiting += page.approvals
+            if not (token := page.next_page_token):
+                return waiting
+
+    async def approve(
+        self, request_id: str, tool_call_id: str, *, arguments: Mapping[str, Any] | None = None, reason: str = ""
+    ) -> approval_pb2.Approval:
+        """Let a tool call run, with these arguments instead of its own where they are given."""
+        text = ""
+        if arguments is not None:
+            text = dump_json(dict(arguments))
+        approved = approval_pb2.APPROVAL_DECISION_APPROVED
+        return await self._resolve(request_id, tool_call_id, approved, arguments_json=text, reason=reason)
+
+    async def reject(self, request_id: str, tool_call_id: str, *, reason: str = "") -> approval_pb2.Approval:
+        """Deny a tool call; the model is told the reason."""
+        return await self._resolve(request_id, tool_call_id, approval_pb2.APPROVAL_DECISION_REJECTED, reason=reason)
+
+    async def _resolve(
+        self,
+        request_id: str,
+        tool_call_id: str,
+        decision: approval_pb2.ApprovalDecision.ValueType,
+        *,
+        arguments_json: str = "",
+        reason: str = "",
+    ) -> approval_pb2.Approval:
+        request = pb.ResolveApprovalRequest(
+            request_id=request_id,
+            tool_call_id=tool_call_id,
+            decision=decision,
+            arguments_json=arguments_json,
+            reason=reason,
+        )
+        return (await self._call(self._stub().ResolveApproval, request)).approval
