@@ -140,6 +140,14 @@ bench-tenants: setup-dev ## Measure what one tenant learns of another, and waits
 bench-budgets: setup-dev ## Spend a budget with three orchestrators that are killed, and count what was spent
 	@$(BIN)/python -m tests.bench.budgets
 
+.PHONY: bench-injections
+bench-injections: setup-dev ## Replay AgentDojo's calls, users' and injected ones, through the policy of tools
+	@$(BIN)/python -m tests.bench.injections
+
+.PHONY: bench-tool-search
+bench-tool-search: setup-dev ## Count how often the right tool of a thousand is found
+	@$(BIN)/python -m tests.bench.tool_search
+
 .PHONY: bench-orchestrator
 bench-orchestrator: setup-dev ## Measure what the orchestrator adds to a chat
 	@$(BIN)/python -m tests.bench.orchestrator

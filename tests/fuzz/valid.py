@@ -20,6 +20,12 @@ SYSTEM_REQUESTS = (
     {"mode": "MODE_STRUCTURED", "messages": ASKED, "hints": SHORT, "output": CONTRACT},
     {"mode": "MODE_REDUNDANT", "messages": ASKED, "hints": SHORT, "voting": {"n": 3}},
     PLAN,
+    {
+        "mode": "MODE_CHAT",
+        "messages": ASKED,
+        "hints": SHORT,
+        "tool_rules": [{"tool": "c*", "action": "TOOL_ACTION_DENY"}],
+    },
 )
 
 VALID = {

@@ -14,7 +14,7 @@ from pagantic_common.client import Client
 from pagantic_common.client.tables import cell, list_table
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 
-approvals = typer.Typer(help="List tool calls that wait for an approval, and decide about them.", no_args_is_help=True)
+approvals = typer.Typer(help="List tool calls that wait, approve and reject them.", no_args_is_help=True)
 
 RequestId = Annotated[str, typer.Argument(metavar="REQUEST", help="Request whose call waits.")]
 CallId = Annotated[str, typer.Argument(metavar="CALL", help="The call that waits.")]

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from pagantic.orchestrator.v1 import audit_pb2, budget_pb2, execution_pb2, key_pb2
+from pagantic.orchestrator.v1 import approval_pb2, audit_pb2, budget_pb2, execution_pb2, key_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.domain.calls.api_keys import ApiKey, StoredKey, hash_of, make_key
 from pagantic_common.domain.calls.principal import DEFAULT_TENANT, Scope
@@ -145,6 +145,10 @@ REQUESTS = {
     "ExecuteStream": system_request,
     "CancelExecution": lambda: pb.CancelExecutionRequest(request_id="mine"),
     "ResumeExecution": lambda: pb.ResumeExecutionRequest(request_id="mine"),
+    "ResolveApproval": lambda: pb.ResolveApprovalRequest(
+        request_id="mine", tool_call_id="c1", decision=approval_pb2.APPROVAL_DECISION_APPROVED
+    ),
+    "ListApprovals": pb.ListApprovalsRequest,
     "CreatePlan": lambda: pb.CreatePlanRequest(request=system_request(mode=execution_pb2.MODE_PLAN)),
     "GetExecution": lambda: pb.GetExecutionRequest(request_id="mine"),
     "ListExecutions": pb.ListExecutionsRequest,
@@ -164,7 +168,7 @@ REQUESTS = {
 }
 NAMES_NOTHING = {
     *("Execute", "ExecuteStream", "CreatePlan", "CreateKey", "ListKeys", "RevokeKey"),
-    *("SetBudget", "GetBudget", "ListBudgets", "ListAuditRecords"),
+    *("SetBudget", "GetBudget", "ListBudgets", "ListAuditRecords", "ListApprovals"),
 }
 LISTS = {"ListExecutions": "executions", "ListSessions": "sessions", "GetUsage": "totals"}
 

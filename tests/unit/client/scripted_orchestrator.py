@@ -7,7 +7,7 @@ import threading
 from contextlib import contextmanager
 
 from pagantic.common.v1 import message_pb2
-from pagantic.orchestrator.v1 import event_pb2, execution_pb2, plan_pb2, session_pb2, usage_total_pb2
+from pagantic.orchestrator.v1 import approval_pb2, event_pb2, execution_pb2, plan_pb2, session_pb2, usage_total_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as rpc
 from pagantic_common.domain.errors import NotFound, PreconditionFailed
@@ -29,6 +29,14 @@ class ScriptedOrchestrator(rpc.OrchestratorServiceServicer):
         self.response = execution_pb2.SystemResponse(request_id="r1", content="hello")
         self.cancelled = threading.Event()
         self.events = []
+        self.approval = approval_pb2.Approval(
+            request_id="r1",
+            tool_call_id="c1",
+            tool_name="send",
+            arguments_json='{"to": "a@b.example"}',
+            reason="the policy asks",
+            spans=[approval_pb2.TaintedSpan(argument="to", source="read (c0)", text="a@b.example")],
+        )
         self.execution = execution_pb2.Execution(
             request_id="r1",
             mode=execution_pb2.MODE_CHAT,
@@ -85,6 +93,20 @@ class ScriptedOrchestrator(rpc.OrchestratorServiceServicer):
     async def DeleteSession(self, request, _context):
         self.requests.append(request)
         return pb.DeleteSessionResponse()
+
+    async def ListApprovals(self, request, _context):
+        if request.page_token:
+            return pb.ListApprovalsResponse()
+        return pb.ListApprovalsResponse(approvals=[self.approval], next_page_token="1")  # noqa: S106
+
+    async def ResolveApproval(self, request, _context):
+        self.requests.append(request)
+        if request.tool_call_id != "c1":
+            raise NotFound(f"no call {request.tool_call_id!r} of execution {request.request_id!r} needs an approval")
+        resolved = approval_pb2.Approval()
+        resolved.CopyFrom(self.approval)
+        resolved.resolution.decision = request.decision
+        return pb.ResolveApprovalResponse(approval=resolved)
 
     async def CancelExecution(self, _request, _context):
         return pb.CancelExecutionResponse(state=execution_pb2.LIFECYCLE_STATE_CANCELLED)

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from gateway.cli import documents, local
 from gateway.cli.main import app
 from gateway.cli.output import UsageError
-from pagantic.orchestrator.v1 import execution_pb2
+from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from tests.unit.client.scripted_orchestrator import ScriptedOrchestrator, serving
 
 
@@ -43,6 +43,30 @@ def test_show_prints_the_stored_answer_and_as_json_the_whole_execution(invoke):
     assert "CHAT request r1: COMPLETE" in shown.stderr
     assert json.loads(invoke("show", "r1", "--json").stdout)["response"]["content"] == "hello"
     assert invoke("show", "r2").exit_code == 3
+
+
+def test_calls_that_wait_are_listed_and_decided(invoke, orchestrator):
+    shown = invoke("approvals", "list").stdout
+    for word in ("r1", "c1", "send", "a@b.example", "the policy asks"):
+        assert word in shown
+    assert json.loads(invoke("approvals", "list", "--json").stdout)["approvals"][0]["tool_call_id"] == "c1"
+    assert invoke("approvals", "approve", "r1", "c1", "--arguments", '{"to": "me"}').stdout == "c1 approved\n"
+    assert invoke("approvals", "reject", "r1", "c1", "--reason", "no").stdout == "c1 rejected\n"
+    approved, rejected = orchestrator.requests
+    assert (approved.decision, approved.arguments_json) == (1, '{"to":"me"}')
+    assert (rejected.decision, rejected.reason) == (2, "no")
+    assert invoke("approvals", "approve", "r1", "c9").exit_code == 3
+    for wrong in ("{", "[1]"):
+        assert invoke("approvals", "approve", "r1", "c1", "--arguments", wrong).exit_code == 2
+
+
+def test_a_chat_whose_call_waits_says_how_to_decide(invoke, orchestrator):
+    requested = event_pb2.ApprovalRequested(approval=orchestrator.approval)
+    orchestrator.events = [event_pb2.ExecutionEvent(sequence=1, approval_requested=requested)]
+    result = invoke("chat", "hi")
+    assert result.exit_code == 0
+    assert "pagantic approvals approve r1 c1" in result.stderr
+    assert "'a@b.example' came from read (c0)" in result.stderr
 
 
 def test_resume_with_wait_prints_the_answer(invoke):

@@ -37,7 +37,7 @@ class _ToolActionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ToolAction
     """The tool is not offered, and not called: TOOL_DENIED."""
 
 class ToolAction(_ToolAction, metaclass=_ToolActionEnumTypeWrapper):
-    """What happens when a tool is to be called."""
+    """Fate of a tool call."""
 
 TOOL_ACTION_UNSPECIFIED: ToolAction.ValueType  # 0
 """The action is not set; a rule without one is refused."""
@@ -60,7 +60,7 @@ class _ApprovalDecisionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Appr
     APPROVAL_DECISION_APPROVED: _ApprovalDecision.ValueType  # 1
     """The tool was called, or is about to be."""
     APPROVAL_DECISION_REJECTED: _ApprovalDecision.ValueType  # 2
-    """The call failed with TOOL_DENIED; the model was told why."""
+    """The call failed with TOOL_DENIED; the model learns why."""
     APPROVAL_DECISION_EXPIRED: _ApprovalDecision.ValueType  # 3
     """The call failed with TOOL_DENIED, because nobody decided in time."""
 
@@ -72,7 +72,7 @@ APPROVAL_DECISION_UNSPECIFIED: ApprovalDecision.ValueType  # 0
 APPROVAL_DECISION_APPROVED: ApprovalDecision.ValueType  # 1
 """The tool was called, or is about to be."""
 APPROVAL_DECISION_REJECTED: ApprovalDecision.ValueType  # 2
-"""The call failed with TOOL_DENIED; the model was told why."""
+"""The call failed with TOOL_DENIED; the model learns why."""
 APPROVAL_DECISION_EXPIRED: ApprovalDecision.ValueType  # 3
 """The call failed with TOOL_DENIED, because nobody decided in time."""
 Global___ApprovalDecision: _TypeAlias = ApprovalDecision  # noqa: Y015
@@ -163,18 +163,18 @@ class Approval(_message.Message):
     arguments_json: _builtins.str
     """The arguments, as the model or the plan asked for them."""
     reason: _builtins.str
-    """Why it needs an approval, in words."""
+    """Reason why it needs an approval, in words."""
     @_builtins.property
     def spans(self) -> _containers.RepeatedCompositeFieldContainer[Global___TaintedSpan]:
         """The parts of the arguments that others wrote; at most 20."""
 
     @_builtins.property
     def requested_at(self) -> _timestamp_pb2.Timestamp:
-        """When the execution began to wait."""
+        """Time at which the execution began to wait."""
 
     @_builtins.property
     def expires_at(self) -> _timestamp_pb2.Timestamp:
-        """When the call is denied unless somebody decides."""
+        """Time at which the call is denied unless somebody decides."""
 
     @_builtins.property
     def resolution(self) -> Global___ApprovalResolution:
@@ -213,16 +213,16 @@ class ApprovalResolution(_message.Message):
     ARGUMENTS_JSON_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     decision: Global___ApprovalDecision.ValueType
-    """What was decided."""
+    """The decision."""
     subject: _builtins.str
-    """By whom: the name of the caller of ResolveApproval; empty where callers have no names."""
+    """Name of the caller that decided; empty where callers have no names."""
     arguments_json: _builtins.str
     """The arguments that replace those of the call; empty for the call's own."""
     reason: _builtins.str
-    """Why, in the words of whoever decided."""
+    """Reason, in the words of the caller that decided."""
     @_builtins.property
     def resolved_at(self) -> _timestamp_pb2.Timestamp:
-        """When."""
+        """Time of the decision."""
 
     def __init__(
         self,

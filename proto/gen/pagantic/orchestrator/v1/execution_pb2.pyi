@@ -262,7 +262,7 @@ class SystemRequest(_message.Message):
 
     @_builtins.property
     def tool_rules(self) -> _containers.RepeatedCompositeFieldContainer[_approval_pb2.ToolRule]:
-        """What happens when registered tools are to be called, at most 128. Of these rules and those of the deployment the
+        """Rules for calls of registered tools, at most 128. Of these rules and those of the deployment the
         stricter one counts; without a rule a tool may be called. A call of a WRITE or EXTERNAL tool whose arguments contain
         text that a tool or a document brought waits for an approval in any case.
         """

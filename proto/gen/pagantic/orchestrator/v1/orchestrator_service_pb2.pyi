@@ -184,7 +184,7 @@ class ResolveApprovalRequest(_message.Message):
     APPROVED. They are checked against the tool's schema, as all arguments are.
     """
     reason: _builtins.str
-    """Why, for the model and the timeline; at most 500 characters."""
+    """Reason, for the model and the timeline; at most 500 characters."""
     def __init__(
         self,
         *,
