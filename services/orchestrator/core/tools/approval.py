@@ -65,6 +65,13 @@ class Approval:
         """Tell whether it is too late to decide."""
         return self.resolution is None and now >= self.expires_at
 
+    @property
+    def waited_s(self) -> float | None:
+        """How long the call waited; None while it does."""
+        if self.resolution is None:
+            return None
+        return (self.resolution.resolved_at - self.requested_at).total_seconds()
+
     def resolved(self, resolution: Resolution) -> Approval:
         """Return the approval with a decision."""
         return replace(self, resolution=resolution)

@@ -67,7 +67,12 @@ async def _approval_of(request: Request, call: ToolCall, spans: tuple[TaintedSpa
         requested = events.ApprovalRequested(asked)
         await scope.recorder.emit(requested, is_durable=True, tool_call_id=call.id, caused_by=scope.cause)
     approval = await approvals.wait(request.key, asked)
-    await scope.recorder.emit(events.ApprovalResolved(approval), tool_call_id=call.id, caused_by=scope.cause)
+    await scope.recorder.emit(
+        events.ApprovalResolved(approval),
+        duration_s=approval.waited_s,
+        tool_call_id=call.id,
+        caused_by=scope.cause,
+    )
     return approval
 
 
