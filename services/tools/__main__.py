@@ -11,7 +11,7 @@ from pagantic_common.rpc.access.registration import Registration
 from pagantic_common.rpc.access.tls.service_callers import guard_of
 from pagantic_common.rpc.process.program import Program
 from pagantic_common.telemetry.clock import SystemClock
-from services.tools.adapters.builtin_tools import builtin_tools
+from services.tools.adapters.builtin.opening import BuiltinOptions, open_builtin_tools
 from services.tools.adapters.loading import load_tools
 from services.tools.app.execution import ExecutionLimits, ToolExecutor
 from services.tools.app.registry import ToolRegistry
@@ -24,22 +24,36 @@ async def open_app(settings: ToolsSettings) -> AsyncIterator[Sequence[Registrati
     """Wire the service. Raises InvalidRequest for a module without tools, and for two tools of the same name."""
     clock = SystemClock()
     own = load_tools(settings.modules, is_installed_included=settings.installed)
-    registry = ToolRegistry([*builtin_tools(clock), *own])
-    limits = ExecutionLimits(
-        default_timeout_s=settings.default_timeout_s,
-        max_retries=settings.max_retries,
-        backoff_s=settings.retry_backoff_s,
-        max_result_bytes=settings.max_result_bytes,
-    )
-    servicer = ToolServicer(registry, ToolExecutor(registry, clock, limits), clock)
-    yield [
-        Registration(
-            "pagantic.tools.v1.ToolService",
-            partial(pb_grpc.add_ToolServiceServicer_to_server, servicer),
-            SCOPES,
-            guard_of("tools", settings),
+    async with open_builtin_tools(_builtin_options(settings), clock) as builtin:
+        registry = ToolRegistry([*builtin, *own])
+        limits = ExecutionLimits(
+            default_timeout_s=settings.default_timeout_s,
+            max_retries=settings.max_retries,
+            backoff_s=settings.retry_backoff_s,
+            max_result_bytes=settings.max_result_bytes,
         )
-    ]
+        servicer = ToolServicer(registry, ToolExecutor(registry, clock, limits), clock)
+        yield [
+            Registration(
+                "pagantic.tools.v1.ToolService",
+                partial(pb_grpc.add_ToolServiceServicer_to_server, servicer),
+                SCOPES,
+                guard_of("tools", settings),
+            )
+        ]
+
+
+def _builtin_options(settings: ToolsSettings) -> BuiltinOptions:
+    return BuiltinOptions(
+        max_result_bytes=settings.max_result_bytes,
+        fetch_hosts=settings.fetch_hosts,
+        fetch_max_bytes=settings.fetch_max_bytes,
+        file_roots=settings.file_roots,
+        writable_roots=settings.writable_roots,
+        sql_databases=settings.sql_databases,
+        is_python_offered=settings.python,
+        are_programs_offered=settings.run_programs,
+    )
 
 
 PROGRAM = Program("tools", ToolsSettings, open_app)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
 from pagantic_common.domain.defaults import PORTS
 from pagantic_common.settings import InnerSettings
+from services.tools.core.destinations import AllowedHost, parse_allowed_host
+from services.tools.core.file_paths import is_folder_name
 
 
 class ToolsSettings(InnerSettings):
@@ -26,6 +30,23 @@ class ToolsSettings(InnerSettings):
         "comma-separated",
     )
     installed: bool = Field(True, description="whether tools of installed packages are offered, too")
+    fetch_hosts: Annotated[tuple[AllowedHost, ...], NoDecode] = Field(
+        (),
+        description="hosts that http_fetch may ask, comma-separated: example.com, *.example.com, host:port, or "
+        "http://host; an address that is not public must be named itself",
+    )
+    fetch_max_bytes: int = Field(32_768, ge=256, le=1_048_576, description="bytes of a fetched page that are kept")
+    file_roots: Annotated[dict[str, Path], NoDecode] = Field(
+        {}, description="folders that read_file and list_files may read: name=path, comma-separated"
+    )
+    writable_roots: Annotated[dict[str, Path], NoDecode] = Field(
+        {}, description="folders that write_file may write and the others may read: name=path, comma-separated"
+    )
+    sql_databases: Annotated[dict[str, Path], NoDecode] = Field(
+        {}, description="SQLite files that sql_query may read: name=path, comma-separated"
+    )
+    python: bool = Field(True, description="whether the tool python is offered, which only computes")
+    run_programs: bool = Field(False, description="whether run_program is offered, in a sandbox without network")
     max_result_bytes: int = Field(65_536, ge=256, description="largest result, in bytes of UTF-8")
 
     @field_validator("modules", mode="before")
@@ -34,3 +55,47 @@ class ToolsSettings(InnerSettings):
         if not isinstance(value, str):
             return value
         return tuple(part.strip() for part in value.split(",") if part.strip())
+
+    @field_validator("fetch_hosts", mode="before")
+    @classmethod
+    def _parse_hosts(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        return tuple(parse_allowed_host(part) for part in value.split(",") if part.strip())
+
+    @field_validator("file_roots", "writable_roots", mode="before")
+    @classmethod
+    def _parse_folders(cls, value: Any) -> Any:
+        return _parse_named_paths(value, Path.is_dir, "folder")
+
+    @field_validator("sql_databases", mode="before")
+    @classmethod
+    def _parse_databases(cls, value: Any) -> Any:
+        return _parse_named_paths(value, Path.is_file, "file")
+
+    @model_validator(mode="after")
+    def _check_folder_names(self) -> Self:
+        for name, path in self.writable_roots.items():
+            if self.file_roots.get(name, path) != path:
+                raise ValueError(f"FILE_ROOTS and WRITABLE_ROOTS name different folders {name!r}: rename one")
+        return self
+
+
+def _parse_named_paths(value: Any, is_there: Callable[[Path], bool], kind: str) -> Any:
+    """Read `name=path, name=path` as absolute paths; raises ValueError."""
+    if not isinstance(value, str):
+        return value
+    paths: dict[str, Path] = {}
+    for part in filter(None, map(str.strip, value.split(","))):
+        name, _, written = part.partition("=")
+        path = Path(written).expanduser().absolute()
+        if not is_folder_name(name) or not written:
+            raise ValueError(
+                f"{part!r} is not of the form name=path, with letters, digits, '.', '_' and '-' in the name"
+            )
+        if name in paths:
+            raise ValueError(f"the name {name!r} stands twice: rename one")
+        if not is_there(path):
+            raise ValueError(f"{written!r} is not a {kind}")
+        paths[name] = path
+    return paths

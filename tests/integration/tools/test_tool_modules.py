@@ -74,7 +74,7 @@ def module(tmp_path):
 
 async def test_functions_of_a_file_are_tools(module):
     async with service(module) as stub:
-        assert await names(stub) == ["add", "calculator", "clock", "greet", "json_query"]
+        assert await names(stub) == ["add", "calculator", "clock", "greet", "json_query", "python"]
         assert (await call(stub, "greet", {"place": {"city": "Kiel"}, "times": 2})).result.content == (
             "hello Kiel, hello Kiel"
         )

@@ -17,7 +17,7 @@ from pagantic_common.rpc.access.registration import Registration
 from pagantic_common.rpc.process.server import start_server
 from pagantic_common.rpc.status import restore_error
 from pagantic_common.telemetry.clock import SystemClock
-from services.tools.adapters.builtin_tools import builtin_tools
+from services.tools.adapters.builtin.computing import computing_tools
 from services.tools.app.execution import ExecutionLimits, ToolExecutor
 from services.tools.app.registry import ToolRegistry
 from services.tools.servicer import ToolServicer
@@ -50,7 +50,7 @@ def sleeper():
 @pytest.fixture
 async def tools(sleeper):
     clock = SystemClock()
-    registry = ToolRegistry([*builtin_tools(clock), sleeper])
+    registry = ToolRegistry([*computing_tools(clock), sleeper])
     servicer = ToolServicer(registry, ToolExecutor(registry, clock, ExecutionLimits()), clock)
     registration = Registration(
         "pagantic.tools.v1.ToolService",

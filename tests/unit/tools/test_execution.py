@@ -10,7 +10,7 @@ from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import ErrorCode
 from pagantic_common.domain.messages import ToolCall, ToolDefinition, ToolFailed
 from pagantic_common.telemetry.clock import SystemClock
-from services.tools.adapters.builtin_tools import builtin_tools
+from services.tools.adapters.builtin.computing import computing_tools
 from services.tools.app.execution import ExecutionLimits, ToolExecutor
 from services.tools.app.registry import ToolRegistry
 
@@ -168,28 +168,28 @@ class FrozenClock:
     ],
 )
 async def test_builtin_tool_answers(tool, arguments_json, content):
-    executor = ToolExecutor(ToolRegistry(builtin_tools(FrozenClock())), FrozenClock(), ExecutionLimits())
+    executor = ToolExecutor(ToolRegistry(computing_tools(FrozenClock())), FrozenClock(), ExecutionLimits())
     outcome = await executor.execute(ToolCall("c1", tool, arguments_json), Deadline())
     assert outcome.result.content == content
 
 
 @pytest.mark.parametrize("timezone", ["../etc/passwd", "/etc/passwd", "UTC, 24hr"])
 async def test_what_cannot_be_a_time_zone_is_no_argument(timezone):
-    executor = ToolExecutor(ToolRegistry(builtin_tools(FrozenClock())), FrozenClock(), ExecutionLimits())
+    executor = ToolExecutor(ToolRegistry(computing_tools(FrozenClock())), FrozenClock(), ExecutionLimits())
     outcome = await executor.execute(ToolCall("c1", "clock", f'{{"timezone": "{timezone}"}}'), Deadline())
     assert outcome.failure.code is ErrorCode.TOOL_INVALID_ARGUMENTS
 
 
 @pytest.mark.parametrize("expression", ["(2 + 3) * 4", "-1", "5", "sqrt(min(9, 16)) ** 2", "2 * pi", "round(7 / 3, 2)"])
 async def test_every_kind_of_expression_is_within_the_parameter_schema(expression):
-    executor = ToolExecutor(ToolRegistry(builtin_tools(FrozenClock())), FrozenClock(), ExecutionLimits())
+    executor = ToolExecutor(ToolRegistry(computing_tools(FrozenClock())), FrozenClock(), ExecutionLimits())
     outcome = await executor.execute(ToolCall("c1", "calculator", json.dumps({"expression": expression})), Deadline())
     assert outcome.failure is None
 
 
 @pytest.mark.parametrize("timezone", ["Mars/Olympus", "Europe"])
 async def test_unknown_time_zone_is_told(timezone):
-    executor = ToolExecutor(ToolRegistry(builtin_tools(FrozenClock())), FrozenClock(), ExecutionLimits())
+    executor = ToolExecutor(ToolRegistry(computing_tools(FrozenClock())), FrozenClock(), ExecutionLimits())
     outcome = await executor.execute(ToolCall("c1", "clock", f'{{"timezone": "{timezone}"}}'), Deadline())
     assert outcome.failure.code is ErrorCode.TOOL_EXECUTION_FAILED
     assert f"time zone '{timezone}' is not known" in outcome.result.content

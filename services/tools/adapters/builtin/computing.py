@@ -1,4 +1,4 @@
-"""The built-in tools. They need no network, and their work is bounded, so their threads always end."""
+"""The tools that only compute. Their work is bounded, so their threads always end."""
 
 from __future__ import annotations
 
@@ -11,15 +11,10 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.messages import ToolDefinition, ToolFailed, ToolSafety
 from pagantic_common.domain.text.json_text import dump_json
+from services.tools.adapters.builtin.parameters import object_schema
 from services.tools.core.arithmetic import EXPRESSION_PATTERN, MAX_EXPRESSION_CHARS, evaluate, format_number
 from services.tools.core.json_query import MAX_DOCUMENT_CHARS, MAX_QUERY_CHARS, query_json
 from services.tools.ports import Report, Tool
-
-
-def _parameters(required: tuple[str, ...], **properties: dict[str, Any]) -> str:
-    return dump_json(
-        {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
-    )
 
 
 class CalculatorTool:
@@ -31,7 +26,7 @@ class CalculatorTool:
             "Computes an arithmetic expression exactly. Use it for every calculation. Operators: + - * / // % ** and "
             "parentheses; functions: sqrt abs round min max floor ceil; constants: pi e."
         ),
-        parameters_json=_parameters(
+        parameters_json=object_schema(
             ("expression",),
             expression={
                 "type": "string",
@@ -58,7 +53,7 @@ class ClockTool:
     definition = ToolDefinition(
         name="clock",
         description="Tells the date, time and weekday in a time zone. Use it whenever the present time matters.",
-        parameters_json=_parameters(
+        parameters_json=object_schema(
             (),
             timezone={
                 "type": "string",
@@ -99,7 +94,7 @@ class JsonQueryTool:
     definition = ToolDefinition(
         name="json_query",
         description="Finds values in a JSON document with a JMESPath query and returns them as JSON.",
-        parameters_json=_parameters(
+        parameters_json=object_schema(
             ("document", "query"),
             document={"type": "string", "description": "the JSON document as text", "maxLength": MAX_DOCUMENT_CHARS},
             query={
@@ -120,6 +115,6 @@ class JsonQueryTool:
         return await asyncio.to_thread(query_json, arguments["document"], arguments["query"])
 
 
-def builtin_tools(clock: Clock) -> list[Tool]:
-    """Return every built-in tool."""
+def computing_tools(clock: Clock) -> list[Tool]:
+    """Return the tools that need no setting."""
     return [CalculatorTool(), ClockTool(clock), JsonQueryTool()]

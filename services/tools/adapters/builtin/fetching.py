@@ -1,0 +1,179 @@
+"""Fetches pages of permitted hosts over HTTP.
+
+Each hop is checked by itself: its host against the allowlist, then every address that the host's name has. The
+connection goes to a checked address, so that a name cannot have another address a moment later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+import httpx
+
+from pagantic_common.domain.messages import ToolDefinition, ToolFailed, ToolSafety
+from pagantic_common.domain.text.json_text import dump_json
+from services.tools.adapters.builtin.parameters import object_schema
+from services.tools.core.destinations import DEFAULT_PORTS, Address, Allowlist, Destination, read_address
+from services.tools.core.page_text import BodyReader, check_text_type
+from services.tools.ports import Report
+
+MAX_URL_CHARS = 2048
+MAX_REDIRECTS = 5
+MAX_ADDRESSES = 4  # of one host that are tried
+TIMEOUT_S = 20.0
+
+Resolve = Callable[[str, int], Awaitable[Sequence[Address]]]
+
+
+class HttpFetchTool:
+    """Fetches a page of text by GET.
+
+    Its class is EXTERNAL: the URL itself may carry data out.
+
+    Args:
+        allowlist: The hosts that requests may go to.
+        max_bytes: Bytes of a page that are kept, after decompression.
+        resolve: Returns the addresses of a name; raises OSError.
+    """
+
+    unavailable_reason = ""
+
+    def __init__(self, allowlist: Allowlist, max_bytes: int, resolve: Resolve | None = None) -> None:
+        self._allowlist = allowlist
+        self._max_bytes = max_bytes
+        self._resolve = resolve or _resolve_by_system
+        self._tls = httpx.create_ssl_context()
+        hosts = ", ".join(map(str, allowlist.hosts[:20]))
+        self.definition = ToolDefinition(
+            name="http_fetch",
+            description=f"Fetches a page of text by HTTP GET. Permitted hosts: {hosts}.",
+            parameters_json=object_schema(
+                ("url",),
+                url={"type": "string", "description": "the URL", "minLength": 1, "maxLength": MAX_URL_CHARS},
+            ),
+            safety=ToolSafety.EXTERNAL,
+            idempotent=True,
+            timeout_s=TIMEOUT_S,
+        )
+
+    async def run(self, arguments: Mapping[str, Any], _report: Report) -> str:
+        """Return status, final URL, content type and text as a JSON object; raises ToolFailed."""
+        url = _read_url(arguments["url"])
+        for _ in range(MAX_REDIRECTS + 1):
+            async with AsyncExitStack() as stack:
+                response = await self._get(url, stack)
+                if not response.has_redirect_location:
+                    return await self._read_page(url, response)
+                url = _read_url(str(_target_of(url, response.headers["location"])))
+        raise ToolFailed(f"the page redirects more than {MAX_REDIRECTS} times: try another URL")
+
+    async def _get(self, url: httpx.URL, stack: AsyncExitStack) -> httpx.Response:
+        """Return the response, whose body is not read yet, of the first address that takes the connection."""
+        destination = _destination_of(url)
+        self._allowlist.check_host(destination)
+        addresses = await self._find_addresses(destination)
+        # A client of its own for each request: a kept connection would belong to an address, not to a host.
+        client = httpx.AsyncClient(verify=self._tls, trust_env=False, timeout=TIMEOUT_S)
+        await stack.enter_async_context(client)
+        failure: httpx.ConnectError | httpx.ConnectTimeout | None = None
+        for address in addresses:
+            request = _request_to(client, url, address)
+            try:
+                response = await client.send(request, stream=True)
+            except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+                failure = error
+                continue
+            except httpx.HTTPError as error:
+                raise _broken(url, error) from None
+            stack.push_async_callback(response.aclose)
+            return response
+        raise ToolFailed(f"host {url.host[:100]!r} cannot be reached: {failure}", is_final=False)
+
+    async def _find_addresses(self, destination: Destination) -> Sequence[Address]:
+        """Return the addresses of a host, all of them permitted; raises ToolFailed."""
+        literal = read_address(destination.host)
+        if literal is not None:
+            addresses: Sequence[Address] = [literal]
+        else:
+            try:
+                addresses = await self._resolve(destination.host, destination.port)
+            except (OSError, UnicodeError):
+                raise ToolFailed(f"host {destination.host[:100]!r} has no address", is_final=False) from None
+        self._allowlist.check_addresses(destination, addresses)
+        return addresses[:MAX_ADDRESSES]
+
+    async def _read_page(self, url: httpx.URL, response: httpx.Response) -> str:
+        media_type, encoding = check_text_type(response.headers)
+        body = BodyReader(response.headers.get("content-encoding", ""), self._max_bytes)
+        try:
+            async for chunk in response.aiter_raw():
+                body.add(chunk)
+                if body.is_truncated:
+                    break
+        except httpx.HTTPError as error:
+            raise _broken(url, error) from None
+        return dump_json(
+            {
+                "status": response.status_code,
+                "url": str(url),
+                "content_type": media_type,
+                "text": body.text(encoding),
+                "is_truncated": body.is_truncated,
+            }
+        )
+
+
+def _read_url(text: str) -> httpx.URL:
+    """Return a URL without its fragment; raises ToolFailed for one that is not HTTP, or that holds a password."""
+    try:
+        url = httpx.URL(text).copy_with(fragment=None)
+    except (httpx.InvalidURL, ValueError):
+        raise ToolFailed("the URL is not valid: write it as https://host/path") from None
+    if url.scheme not in DEFAULT_PORTS or not url.host:
+        raise ToolFailed("the URL must begin with https:// or http:// and a host")
+    if url.userinfo:
+        raise ToolFailed("the URL must not hold a user name or password: leave them out")
+    if len(str(url)) > MAX_URL_CHARS:
+        raise ToolFailed(f"the URL has {len(str(url))} characters, at most {MAX_URL_CHARS} are allowed")
+    return url
+
+
+def _target_of(url: httpx.URL, location: str) -> httpx.URL:
+    try:
+        return url.join(location)
+    except (httpx.InvalidURL, ValueError):
+        raise ToolFailed("the page redirects to a URL that is not valid: try another URL") from None
+
+
+def _destination_of(url: httpx.URL) -> Destination:
+    host = url.raw_host.decode("ascii").lower().strip("[]").removesuffix(".")
+    return Destination(url.scheme, host, url.port or DEFAULT_PORTS[url.scheme])
+
+
+def _request_to(client: httpx.AsyncClient, url: httpx.URL, address: Address) -> httpx.Request:
+    """Return the request to an address, with the host's name in the header, in TLS and for the certificate."""
+    name = url.raw_host.decode("ascii")
+    headers = {
+        "host": url.netloc.decode("ascii"),
+        "accept": "text/*, application/json, application/xml;q=0.9",
+        "accept-encoding": "gzip",
+        "user-agent": "pagantic",
+        "connection": "close",
+    }
+    return client.build_request(
+        "GET", url.copy_with(host=str(address)), headers=headers, extensions={"sni_hostname": name.strip("[]")}
+    )
+
+
+def _broken(url: httpx.URL, error: httpx.HTTPError) -> ToolFailed:
+    return ToolFailed(f"host {url.host[:100]!r} did not answer properly ({type(error).__name__})", is_final=False)
+
+
+async def _resolve_by_system(name: str, port: int) -> Sequence[Address]:
+    found = await asyncio.get_running_loop().getaddrinfo(name, port, type=socket.SOCK_STREAM)
+    return [ipaddress.ip_address(entry[4][0]) for entry in found]

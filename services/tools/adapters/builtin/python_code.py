@@ -1,0 +1,155 @@
+"""Runs Python code in Monty, an interpreter without files, network and processes, in worker processes with limits.
+
+Only text crosses from a worker: a value is written by `repr` inside. Converting a value here could take any memory, as
+a list that holds one list a thousand times does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from pagantic_common.domain.messages import ToolDefinition, ToolFailed, ToolSafety
+from services.tools.adapters.builtin.parameters import object_schema
+from services.tools.ports import Report
+
+if TYPE_CHECKING:
+    import pydantic_monty
+
+MAX_CODE_CHARS = 20_000
+MAX_RUN_S = 5.0
+MAX_MEMORY_BYTES = 64 * 1024 * 1024
+MAX_FRAMES = 500
+MAX_WORKERS = 2
+MAX_RUNS_OF_WORKER = 100
+_GRACE_S = 1.0  # after MAX_RUN_S the interpreter itself stops; after this too, its process is killed
+_MAX_ERROR_CHARS = 2000
+
+# An expression gives its value, anything else what it prints.
+_PROGRAM = """
+def run(code):
+    is_expression = True
+    try:
+        value = eval(code, {})
+    except SyntaxError:
+        is_expression = False
+    if not is_expression:
+        exec(code, {})
+    elif value is not None:
+        print(repr(value))
+
+run(code)
+None
+"""
+
+
+class PythonTool:
+    """Runs an expression or a program.
+
+    Args:
+        pool: The worker processes; None where there are none.
+        max_bytes: Bytes that a program may print.
+        unavailable_reason: Why there is no pool.
+    """
+
+    definition = ToolDefinition(
+        name="python",
+        description=(
+            "Runs Python code that only computes: without files, network and packages; math, re, json and datetime are "
+            "there. An expression gives its value; a program gives what it prints."
+        ),
+        parameters_json=object_schema(
+            ("code",),
+            code={
+                "type": "string",
+                "description": "the code, for example sum(n * n for n in range(10))",
+                "minLength": 1,
+                "maxLength": MAX_CODE_CHARS,
+            },
+        ),
+        safety=ToolSafety.NONE,
+        idempotent=True,
+        timeout_s=MAX_RUN_S + 5,
+    )
+
+    def __init__(self, pool: pydantic_monty.Monty | None, max_bytes: int, unavailable_reason: str = "") -> None:
+        self._pool = pool
+        self._max_bytes = max_bytes
+        self._places = asyncio.Semaphore(MAX_WORKERS)
+        self.unavailable_reason = unavailable_reason
+
+    async def run(self, arguments: Mapping[str, Any], _report: Report) -> str:
+        """Return what the code printed; raises ToolFailed.
+
+        A thread that the caller left ends with the time of the run, and keeps its place until then.
+        """
+        await self._places.acquire()
+        running = asyncio.get_running_loop().run_in_executor(None, self._run, arguments["code"])
+        running.add_done_callback(self._leave)
+        return await asyncio.shield(running)
+
+    def _leave(self, running: asyncio.Future[str]) -> None:
+        self._places.release()
+        if not running.cancelled():
+            running.exception()  # nobody may be there to take it
+
+    def _run(self, code: str) -> str:
+        import pydantic_monty  # noqa: PLC0415 - only where there is a pool
+
+        if self._pool is None:
+            raise ToolFailed(self.unavailable_reason)
+        printed = pydantic_monty.CollectString(max_bytes=self._max_bytes)
+        limits: pydantic_monty.ResourceLimits = {
+            "max_feed_duration_secs": MAX_RUN_S,
+            "max_memory": MAX_MEMORY_BYTES,
+            "max_recursion_depth": MAX_FRAMES,
+            "max_suspensions": 10,
+            "max_total_sleep_secs": 0,
+        }
+        try:
+            code.encode()
+            with self._pool.checkout(limits=limits, os_policy={"sleep": "zero"}, script_name="tool.py") as session:
+                session.feed_run(_PROGRAM, inputs={"code": code}, print_callback=printed)
+        except UnicodeEncodeError:
+            raise ToolFailed("the code is not valid Unicode") from None
+        except pydantic_monty.MontyCrashedError:
+            raise ToolFailed("the code took too much time or memory: compute less") from None
+        except pydantic_monty.MontyRuntimeError as error:
+            raise ToolFailed(f"the code failed: {_reason_of(error)}") from None
+        except pydantic_monty.MontyError as error:
+            raise ToolFailed(f"the code is not valid: {str(error)[:_MAX_ERROR_CHARS]}") from None
+        return printed.output
+
+
+def _reason_of(error: pydantic_monty.MontyRuntimeError) -> str:
+    """Return the error as Python writes it, with the line of the code."""
+    lines = [frame.line for frame in error.traceback() if frame.filename == "<string>"]
+    where = ""
+    if lines:
+        where = f"line {lines[-1]}: "
+    return where + error.display("type-msg")[:_MAX_ERROR_CHARS]
+
+
+@asynccontextmanager
+async def open_python_tool(max_bytes: int) -> AsyncIterator[PythonTool]:
+    """Offer the tool while the context lasts; without Monty it is there, and unavailable."""
+    try:
+        import pydantic_monty  # noqa: PLC0415 - may be absent on this platform
+
+        pool = pydantic_monty.Monty(
+            min_processes=0,
+            max_processes=MAX_WORKERS,
+            checkout_timeout=MAX_RUN_S + 2 * _GRACE_S,
+            request_timeout=MAX_RUN_S + _GRACE_S,
+            max_checkouts_per_worker=MAX_RUNS_OF_WORKER,
+            feed_duration_limit_grace=_GRACE_S,
+        )
+        # The pool's own asynchronous kind may abort the process when it ends, so threads wait for the workers.
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(pool)
+            yield PythonTool(pool, max_bytes)
+    except (ImportError, FileNotFoundError):
+        yield PythonTool(None, max_bytes, "the package pydantic-monty is not installed")

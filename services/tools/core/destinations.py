@@ -1,0 +1,133 @@
+"""Where the fetch tool may connect to: an allowlist of hosts, and a rule on the addresses that their names have.
+
+An address that is not public is permitted only where an entry names that very address. Knows no resolver and no HTTP.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from pagantic_common.domain.messages import ToolFailed
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+MAX_PORT: Final = 65535
+
+_ENTRY: Final = re.compile(
+    r"(?:(?P<scheme>https?)://)?"
+    r"(?P<host>(?:\*\.)?[a-z0-9_](?:[a-z0-9._-]*[a-z0-9_])?|\[[0-9a-f:.]+\])"
+    r"(?::(?P<port>[1-9][0-9]{0,4}))?"
+)
+# Blocks that Python's `is_global` permits, although traffic to them may end at another, private address: IPv4 inside
+# IPv6 (compatible, NAT64, 6to4), the anycast of 6to4, and tunnels and documentation that it does not know.
+_MISLEADING: Final = tuple(
+    map(
+        ipaddress.ip_network,
+        ("::/96", "64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/23", "3fff::/20", "192.88.99.0/24"),
+    )
+)
+_UNICAST_IPV6: Final = ipaddress.ip_network("2000::/3")
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """The scheme, host and port of a URL; the host is lower case, in ASCII, without brackets and without a last dot."""
+
+    scheme: str
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class AllowedHost:
+    """One entry of the allowlist; `*.example.com` is every name below example.com."""
+
+    scheme: str
+    host: str
+    port: int
+
+    def covers(self, destination: Destination) -> bool:
+        """Whether requests to the destination are permitted."""
+        if (self.scheme, self.port) != (destination.scheme, destination.port):
+            return False
+        if self.host.startswith("*."):
+            return destination.host.endswith(self.host[1:]) and not destination.host.startswith(".")
+        return destination.host == self.host
+
+    def __str__(self) -> str:
+        host = self.host
+        if ":" in host:
+            host = f"[{host}]"
+        if self.port == DEFAULT_PORTS[self.scheme]:
+            return f"{self.scheme}://{host}"
+        return f"{self.scheme}://{host}:{self.port}"
+
+
+def parse_allowed_host(text: str) -> AllowedHost:
+    """Read an entry such as `example.com`, `*.example.com:8443` or `http://10.0.0.7`; HTTPS where none is named.
+
+    Raises ValueError.
+    """
+    match = _ENTRY.fullmatch(text.strip().lower())
+    if match is None:
+        raise ValueError(f"{text!r} is not a host: write example.com, *.example.com, http://example.com or host:port")
+    scheme = match["scheme"] or "https"
+    port = int(match["port"] or DEFAULT_PORTS[scheme])
+    if port > MAX_PORT:
+        raise ValueError(f"port {port} of {text!r} is above {MAX_PORT}")
+    return AllowedHost(scheme, _canonical(match["host"].strip("[]")), port)
+
+
+def _canonical(host: str) -> str:
+    """Return the usual spelling of a literal address, and a name as it is."""
+    address = read_address(host)
+    if address is None:
+        return host
+    return str(address)
+
+
+def read_address(host: str) -> Address | None:
+    """Return the address that a host spells in the usual form; None for a name."""
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Allowlist:
+    """The hosts that requests may go to."""
+
+    hosts: tuple[AllowedHost, ...]
+
+    def check_host(self, destination: Destination) -> None:
+        """Raise ToolFailed for a host that no entry covers."""
+        if any(host.covers(destination) for host in self.hosts):
+            return
+        known = ", ".join(map(str, self.hosts[:10]))
+        asked = AllowedHost(destination.scheme, destination.host[:100], destination.port)
+        raise ToolFailed(f"requests to {str(asked)!r} are not permitted: permitted are {known}")
+
+    def check_addresses(self, destination: Destination, addresses: Iterable[Address]) -> None:
+        """Raise ToolFailed unless every address of the host is public or named by an entry."""
+        for address in addresses:
+            named = Destination(destination.scheme, str(address), destination.port)
+            if not is_public(address) and not any(host.covers(named) for host in self.hosts):
+                raise ToolFailed(f"host {destination.host[:100]!r} has an address that is not public: use another host")
+
+
+def is_public(address: Address) -> bool:
+    """Whether an address belongs to the public internet; an IPv4 address inside IPv6 counts as itself."""
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:
+            return is_public(address.ipv4_mapped)
+        if address.scope_id is not None or address not in _UNICAST_IPV6:
+            return False
+    if any(address in network for network in _MISLEADING):
+        return False
+    return address.is_global and not (address.is_multicast or address.is_reserved)
