@@ -11,6 +11,7 @@ import grpc
 from pagantic.common.v1 import error_pb2, message_pb2
 from pagantic.tools.v1 import tools_service_pb2 as pb
 from pagantic.tools.v1 import tools_service_pb2_grpc as pb_grpc
+from pagantic_common.codec.messages import duration_to_proto
 from pagantic_common.rpc.process.server import start_server
 from services.tools.__main__ import open_app
 from services.tools.settings import ToolsSettings
@@ -36,9 +37,13 @@ class Tools:
     async def call(self, name, **arguments):
         return await self.call_json(name, json.dumps(arguments))
 
-    async def call_json(self, name, arguments_json):
+    async def call_within(self, timeout_s, name, **arguments):
+        return await self.call_json(name, json.dumps(arguments), timeout_s)
+
+    async def call_json(self, name, arguments_json, timeout_s=None):
         call = message_pb2.ToolCall(id="c1", name=name, arguments_json=arguments_json)
-        reply = await self._stub.ExecuteTool(pb.ExecuteToolRequest(call=call), timeout=60)
+        timeout = timeout_s and duration_to_proto(timeout_s)
+        reply = await self._stub.ExecuteTool(pb.ExecuteToolRequest(call=call, timeout=timeout), timeout=60)
         code = "OK"
         if reply.HasField("error"):
             code = error_pb2.ErrorCode.Name(reply.error.code).removeprefix("ERROR_CODE_")

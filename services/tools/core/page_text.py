@@ -9,6 +9,7 @@ from email.message import Message
 from typing import Final
 
 from pagantic_common.domain.messages import ToolFailed
+from pagantic_common.domain.text.json_text import dump_json
 
 # Python's names of the encodings that pages have; others of its codecs are no encodings of text, or slow.
 _ENCODINGS: Final = frozenset(
@@ -42,6 +43,15 @@ def _encoding(charset: str) -> str:
     if name not in _ENCODINGS:
         return "utf-8"
     return name
+
+
+def cut_to_json_bytes(text: str, max_bytes: int) -> str:
+    """Return the beginning of a text that has at most so many bytes as a JSON string; escapes take up to six each."""
+    size_bytes = len(dump_json(text).encode())
+    while text and size_bytes > max_bytes:
+        text = text[: len(text) * max(max_bytes, 0) // size_bytes]
+        size_bytes = len(dump_json(text).encode())
+    return text
 
 
 class BodyReader:

@@ -19,13 +19,14 @@ from pagantic_common.domain.messages import ToolDefinition, ToolFailed, ToolSafe
 from pagantic_common.domain.text.json_text import dump_json
 from services.tools.adapters.builtin.parameters import object_schema
 from services.tools.core.destinations import DEFAULT_PORTS, Address, Allowlist, Destination, read_address
-from services.tools.core.page_text import BodyReader, check_text_type
+from services.tools.core.page_text import BodyReader, check_text_type, cut_to_json_bytes
 from services.tools.ports import Report
 
 MAX_URL_CHARS = 2048
 MAX_REDIRECTS = 5
 MAX_ADDRESSES = 4  # of one host that are tried
 TIMEOUT_S = 20.0
+_OTHER_FIELDS_BYTES = 2 * MAX_URL_CHARS + 512  # of the result
 
 Resolve = Callable[[str, int], Awaitable[Sequence[Address]]]
 
@@ -38,14 +39,18 @@ class HttpFetchTool:
     Args:
         allowlist: The hosts that requests may go to.
         max_bytes: Bytes of a page that are kept, after decompression.
+        max_result_bytes: Bytes of the result; more of the text is cut.
         resolve: Returns the addresses of a name; raises OSError.
     """
 
     unavailable_reason = ""
 
-    def __init__(self, allowlist: Allowlist, max_bytes: int, resolve: Resolve | None = None) -> None:
+    def __init__(
+        self, allowlist: Allowlist, max_bytes: int, max_result_bytes: int, resolve: Resolve | None = None
+    ) -> None:
         self._allowlist = allowlist
         self._max_bytes = max_bytes
+        self._max_result_bytes = max_result_bytes
         self._resolve = resolve or _resolve_by_system
         self._tls = httpx.create_ssl_context()
         hosts = ", ".join(map(str, allowlist.hosts[:20]))
@@ -117,13 +122,15 @@ class HttpFetchTool:
                     break
         except httpx.HTTPError as error:
             raise _broken(url, error) from None
+        text = body.text(encoding)
+        kept = cut_to_json_bytes(text, self._max_result_bytes - _OTHER_FIELDS_BYTES)
         return dump_json(
             {
                 "status": response.status_code,
                 "url": str(url),
                 "content_type": media_type,
-                "text": body.text(encoding),
-                "is_truncated": body.is_truncated,
+                "text": kept,
+                "is_truncated": body.is_truncated or len(kept) < len(text),
             }
         )
 

@@ -38,7 +38,7 @@ async def open_builtin_tools(options: BuiltinOptions, clock: Clock) -> AsyncIter
     """Yield the tools; their worker processes end with the context."""
     tools = computing_tools(clock)
     if options.fetch_hosts:
-        tools.append(HttpFetchTool(Allowlist(options.fetch_hosts), options.fetch_max_bytes))
+        tools.append(HttpFetchTool(Allowlist(options.fetch_hosts), options.fetch_max_bytes, options.max_result_bytes))
     tools += file_tools(RootedFiles(options.file_roots, options.writable_roots))
     if options.sql_databases:
         tools.append(SqlQueryTool(options.sql_databases, options.max_result_bytes))

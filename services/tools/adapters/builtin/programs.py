@@ -9,10 +9,11 @@ from typing import Any
 
 from pagantic_common.domain.messages import ToolDefinition, ToolFailed, ToolSafety
 from services.tools.adapters.builtin.parameters import object_schema
-from services.tools.adapters.builtin.sandbox import MAX_RUN_S, Ending, Sandbox, SandboxUnavailable, open_sandbox
+from services.tools.adapters.builtin.sandbox import Ending, Sandbox, SandboxUnavailable, open_sandbox
 from services.tools.ports import Report
 
 MAX_PROGRAM_CHARS = 50_000
+MAX_RUN_S = 10.0
 MAX_CONCURRENT_PROGRAMS = 2
 _MAX_ERROR_CHARS = 3000
 _SIGNALLED = 128  # bubblewrap adds the number of the signal that ended a program
@@ -61,7 +62,7 @@ class RunProgramTool:
         if any("\ud800" <= character <= "\udfff" for character in program):
             raise ToolFailed("the program is not valid Unicode")
         async with self._places:
-            ending = await self._sandbox.run(program, self._max_bytes)
+            ending = await self._sandbox.run(program, self._max_bytes, MAX_RUN_S)
         return _result_of(ending, self._max_bytes)
 
 

@@ -18,7 +18,6 @@ from pathlib import Path
 
 from services.tools.core.program_filter import ARCHITECTURES, build_filter
 
-MAX_RUN_S = 10.0
 MAX_CPU_S = 8
 MAX_MEMORY_BYTES = 512 * 1024 * 1024
 MAX_FOLDER_BYTES = 16 * 1024 * 1024
@@ -63,7 +62,7 @@ class Sandbox:
         self._bwrap = bwrap
         self._filter = filter_bytes
 
-    async def run(self, program: str, max_output_bytes: int, max_run_s: float = MAX_RUN_S) -> Ending:
+    async def run(self, program: str, max_output_bytes: int, max_run_s: float) -> Ending:
         """Run a program to its end, or stop it; its errors are among its output. A caller that leaves stops it."""
         with _in_memory("program", program.encode()) as source, _in_memory("filter", self._filter) as rules:
             process = await asyncio.create_subprocess_exec(

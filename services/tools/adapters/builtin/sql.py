@@ -137,6 +137,6 @@ def _authorize(action: int, _first: str | None, second: str | None, _database: s
 
 def _reason_of(error: Exception) -> str:
     """Return the reason in words; SQLite's own messages name no path."""
-    if str(error) in {"not authorized", "authorizer malfunction"}:
-        return "only one SELECT statement is permitted, without PRAGMA and ATTACH"
+    if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_AUTH:
+        return "only one SELECT statement is permitted, without PRAGMA, ATTACH and functions that reach files"
     return str(error)[:500]

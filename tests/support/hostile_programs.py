@@ -1,0 +1,116 @@
+"""Programs that mean harm, the tool that takes each, and what comes back: a code, and words of the text.
+
+{file} stands for a file beside the service, whose text may not come back.
+"""
+
+OK, FAILED = "OK", "TOOL_EXECUTION_FAILED"
+
+CODE = {
+    "an endless loop": ("while True:\n    pass", FAILED, "time"),
+    "an endless loop that prints": ("while True:\n    print('x' * 1000)", FAILED, "limit"),
+    "an endless generator": ("n = 0\nfor i in iter(int, 1):\n    n += 1", FAILED, ""),
+    "a text that doubles": ("a = 'x'\nwhile True:\n    a += a", FAILED, "MemoryError"),
+    "a list of 10**12 elements": ("[0] * 10**12", FAILED, "MemoryError"),
+    "lists of lists of lists, written out": ("a = [0] * 1000\nb = [a] * 1000\nprint([b] * 1000)", FAILED, ""),
+    "lists of lists of lists, as the value": ("[[[0] * 1000] * 1000] * 1000", FAILED, ""),
+    "a list in itself": ("a = []\na.append(a)\nprint(a)", OK, "[...]"),
+    "a list nested 200000 deep": ("a = []\nfor i in range(200000):\n    a = [a]\nprint(a)", None, ""),
+    "endless recursion": ("def f(n):\n    return f(n + 1)\nf(0)", FAILED, "RecursionError"),
+    "a power of 10**9 digits": ("10 ** 10 ** 9", FAILED, "MemoryError"),
+    "a shift by 10**10": ("1 << 10 ** 10", FAILED, "MemoryError"),
+    "squares of squares": ("x = 3 ** 100000\nfor i in range(40):\n    x = x * x", FAILED, ""),
+    "an integer of 100000 digits as text": ("str(10 ** 100000)", FAILED, "4300"),
+    "parentheses 20000 deep": ("(" * 10_000 + ")" * 10_000, FAILED, "nested"),
+    "a pattern that backtracks": ("import re\nprint(re.match('(a+)+$', 'a' * 40 + 'b'))", None, ""),
+    "a file of the system": ("open('/etc/passwd').read()", FAILED, "PermissionError"),
+    "a file beside the service": ("open('{file}').read()", FAILED, "PermissionError"),
+    "a file to write": ("open('/tmp/escaped', 'w').write('x')", FAILED, ""),
+    "the environment": ("import os\nprint(os.environ)", FAILED, "not supported"),
+    "a shell": ("import os\nos.system('id')", FAILED, "AttributeError"),
+    "a process": ("import subprocess\nsubprocess.run(['id'])", FAILED, "ModuleNotFoundError"),
+    "a socket": ("import socket\nsocket.create_connection(('127.0.0.1', 22))", FAILED, "ModuleNotFoundError"),
+    "the C library": ("import ctypes\nctypes.CDLL(None)", FAILED, "ModuleNotFoundError"),
+    "subclasses of object": ("().__class__.__bases__[0].__subclasses__()", FAILED, "AttributeError"),
+    "the frame of the caller": ("import sys\nsys._getframe(1).f_globals", FAILED, "AttributeError"),
+    "a long sleep": ("import time\ntime.sleep(10 ** 6)", None, ""),
+    "an error of ten megabytes": ("raise ValueError('x' * 10 ** 7)", FAILED, "ValueError"),
+}
+
+_FILL = "import os\nfor n in range(10 ** 9):\n    open(f'f{n}', 'wb').write(b'x' * 2 ** 20)"
+_SYSCALL = "import ctypes\nc = ctypes.CDLL(None, use_errno=True)\nprint('gave', c.syscall({}), ctypes.get_errno())"
+
+PROGRAMS = {
+    "an endless loop": ("while True:\n    pass", FAILED, "did not end within"),
+    "an endless sleep": ("import time\ntime.sleep(10 ** 6)", FAILED, "did not end within"),
+    "a sleep that ignores signals": (
+        "import signal, time\nfor n in set(signal.Signals) - {9, 19}:\n    signal.signal(n, signal.SIG_IGN)\ntime.sleep(99)",
+        FAILED,
+        "did not end within",
+    ),
+    "a fork bomb": ("import os\nwhile True:\n    os.fork()", FAILED, "PermissionError"),
+    "a thread bomb": (
+        "import threading, time\nwhile True:\n    threading.Thread(target=time.sleep, args=[60], daemon=True).start()",
+        FAILED,
+        "can't start new thread",
+    ),
+    "a process": ("import subprocess\nsubprocess.run(['/bin/sh'])", FAILED, "PermissionError"),
+    "a program instead of itself": ("import os\nos.execv('/bin/sh', ['sh'])", FAILED, "FileNotFoundError"),
+    "a text that doubles": ("a = 'x'\nwhile True:\n    a += a", FAILED, "MemoryError"),
+    "memory mapped": ("import mmap\nm = [mmap.mmap(-1, 2 ** 28) for n in range(9)]", FAILED, "allocate memory"),
+    "output without end": ("while True:\n    print('x' * 10 ** 6)", FAILED, "printed more than"),
+    "errors without end": ("import sys\nwhile True:\n    sys.stderr.write('x' * 10 ** 6)", FAILED, "printed more than"),
+    "endless recursion": ("def f(n):\n    return f(n + 1)\nf(0)", FAILED, "RecursionError"),
+    "a crash of the interpreter": ("import ctypes\nctypes.string_at(0)", FAILED, "SIGSEGV"),
+    "a full folder": (_FILL, FAILED, "No space left"),
+    "a file larger than its limit": ("import os\nos.truncate(os.open('f', 66), 2 ** 25)", FAILED, "File too large"),
+    "empty files without end": (
+        "import os\nn = 0\nwhile True:\n    os.mkdir(f'd{n}')\n    n += 1",
+        FAILED,
+        "did not end within",
+    ),
+    "files open without end": ("fs = []\nwhile True:\n    fs.append(open('/dev/null'))", FAILED, "Too many open files"),
+    "a file of the system": ("print(open('/etc/passwd').read())", FAILED, "FileNotFoundError"),
+    "a file beside the service": ("print(open('{file}').read())", FAILED, "FileNotFoundError"),
+    "the home folder": ("import os\nprint(os.listdir('/root'))", FAILED, "FileNotFoundError"),
+    "processes in /proc": ("import os\nprint(os.listdir('/proc'))", FAILED, "FileNotFoundError"),
+    "the environment": ("import os\nprint(sorted(os.environ))", OK, "HOME"),
+    "a file in the root": ("open('/escaped', 'w')", FAILED, "Read-only file system"),
+    "a file in the system's libraries": ("open('/usr/lib/escaped', 'w')", FAILED, "Read-only file system"),
+    "a link out of its folder": (
+        "import os\nos.symlink('/etc/passwd', 'a')\nprint(open('a').read())",
+        FAILED,
+        "FileNotFoundError",
+    ),
+    "up and out of its folder": ("print(open('../../../../etc/shadow').read())", FAILED, "FileNotFoundError"),
+    "a disk": ("open('/dev/vda', 'rb')", FAILED, "FileNotFoundError"),
+    "a device of its own": ("import os, stat\nos.mknod('d', stat.S_IFBLK | 0o600, 0x100)", FAILED, "not permitted"),
+    "a socket to the service": (
+        "import socket\nsocket.create_connection(('127.0.0.1', 22), 1)",
+        FAILED,
+        "not permitted",
+    ),
+    "a name on the network": ("import socket\nsocket.getaddrinfo('example.com', 80)", FAILED, "gaierror"),
+    "a socket pair": ("import socket\nsocket.socketpair()", FAILED, "not permitted"),
+    "a signal to its parent": ("import os, signal\nos.kill(os.getppid(), signal.SIGKILL)", FAILED, "not permitted"),
+    "a signal to everybody": ("import os, signal\nos.kill(-1, signal.SIGKILL)", FAILED, "not permitted"),
+    "another user": ("import os\nos.setuid(0)", FAILED, "Error"),
+    "limits raised again": (
+        "import resource\nresource.setrlimit(resource.RLIMIT_AS, (-1, -1))",
+        FAILED,
+        "not allowed to raise",
+    ),
+    "descriptors of the service": (
+        "import os\nfor n in range(3, 64):\n    try:\n        print(n, os.fstat(n))\n    except OSError:\n        pass",
+        OK,
+        "",
+    ),
+    "ptrace of its parent": (_SYSCALL.replace("{}", "101, 16, 1, 0, 0"), OK, "gave -1 1"),
+    "a mount": (_SYSCALL.replace("{}", "165, b'none', b'/work', b'tmpfs', 0, 0"), OK, "gave -1 1"),
+    "a user namespace": (_SYSCALL.replace("{}", "272, 0x10000000"), OK, "gave -1 1"),
+    "a clone in namespaces": (_SYSCALL.replace("{}", "56, 0x10000011, 0, 0, 0, 0"), OK, "gave -1 1"),
+    "a keyring": (_SYSCALL.replace("{}", "248, b'user', b'a', b'b', 1, -3"), OK, "gave -1 1"),
+    "a BPF program": (_SYSCALL.replace("{}", "321, 0, 0, 0"), OK, "gave -1 1"),
+    "an io_uring": (_SYSCALL.replace("{}", "425, 8, 0"), OK, "gave -1 1"),
+    "a module of the kernel": (_SYSCALL.replace("{}", "175, 0, 0, b''"), OK, "gave -1 1"),
+    "a call of another architecture": (_SYSCALL.replace("{}", "0x40000000 + 39"), OK, "gave -1 1"),
+}
