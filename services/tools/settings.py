@@ -90,9 +90,7 @@ def _parse_named_paths(value: Any, is_there: Callable[[Path], bool], kind: str) 
         name, _, written = part.partition("=")
         path = Path(written).expanduser().absolute()
         if not is_folder_name(name) or not written:
-            raise ValueError(
-                f"{part!r} is not of the form name=path, with letters, digits, '.', '_' and '-' in the name"
-            )
+            raise ValueError(f"{part!r} is not name=path, where the name has letters, digits, '.', '_' and '-'")
         if name in paths:
             raise ValueError(f"the name {name!r} stands twice: rename one")
         if not is_there(path):

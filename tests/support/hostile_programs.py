@@ -43,7 +43,7 @@ PROGRAMS = {
     "an endless loop": ("while True:\n    pass", FAILED, "did not end within"),
     "an endless sleep": ("import time\ntime.sleep(10 ** 6)", FAILED, "did not end within"),
     "a sleep that ignores signals": (
-        "import signal, time\nfor n in set(signal.Signals) - {9, 19}:\n    signal.signal(n, signal.SIG_IGN)\ntime.sleep(99)",
+        "import signal as s, time\nfor n in {*range(1, 32)} - {9, 19}:\n    s.signal(n, s.SIG_IGN)\ntime.sleep(99)",
         FAILED,
         "did not end within",
     ),

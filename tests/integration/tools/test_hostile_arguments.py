@@ -5,15 +5,18 @@ from __future__ import annotations
 import ipaddress
 import json
 import os
+import ssl
+import sys
 
 import pytest
 import pytest_asyncio
 
 from services.tools.adapters.builtin import fetching, sql
+from tests.support.certificates import Authority
 from tests.support.tool_service import make_database, tool_service
 from tests.support.web_pages import web_pages
 
-SECRET = "the-secret-beside-the-folders"
+UNREACHED = "the-secret-beside-the-folders"
 OK, FAILED, INVALID = "OK", "TOOL_EXECUTION_FAILED", "TOOL_INVALID_ARGUMENTS"
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -62,9 +65,7 @@ URLS = {
     "a codec that is no encoding": ("http://127.0.0.1:{port}/odd-charset", OK, '"text":"text"'),
     "bytes that are no UTF-8": ("http://127.0.0.1:{port}/no-utf-8", OK, "a\ufffd\ufffdb"),
 }
-HOSTS = "http://127.0.0.1:{port},http://pages.test:{port},http://private.test:{port},http://mixed.test:{port}," + (
-    "http://nat64.test:{port},http://nowhere.test:{port}"
-)
+NAMES = ("127.0.0.1", "pages.test", "private.test", "mixed.test", "nat64.test", "nowhere.test")
 ADDRESSES = {"private.test": ["10.0.0.1"], "mixed.test": ["1.1.1.1", "192.168.0.1"], "nat64.test": ["64:ff9b::a00:1"]}
 
 PATHS = {
@@ -109,7 +110,7 @@ QUERIES = {
         "did not end",
     ),
     "a product of tables": (
-        "SELECT count(*) FROM " + ", ".join(f"city c{n}" for n in range(30)),
+        "SELECT count(*) FROM city" + ", city" * 29,
         FAILED,
         "did not end",
     ),
@@ -130,7 +131,7 @@ QUERIES = {
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     base = tmp_path_factory.mktemp("base")
-    (base / "secret.txt").write_text(SECRET)
+    (base / "secret.txt").write_text(UNREACHED)
     for name in ("docs", "out"):
         (base / name / "deep").mkdir(parents=True)
         (base / name / "link.txt").symlink_to(base / "secret.txt")
@@ -157,7 +158,7 @@ async def world(folders):
         patch.setattr(sql, "MAX_QUERY_S", 0.5)
         async with web_pages() as (pages, port):
             settings = {
-                "fetch_hosts": HOSTS.replace("{port}", str(port)),
+                "fetch_hosts": ",".join(f"http://{name}:{port}" for name in NAMES),
                 "file_roots": f"docs={folders / 'docs'}",
                 "writable_roots": f"out={folders / 'out'}",
                 "sql_databases": f"city={folders / 'city.db'}",
@@ -171,7 +172,7 @@ async def world(folders):
 def table():
     rows = []
     yield rows
-    print("\n" + "\n".join(rows))
+    sys.stdout.write("\n".join(["", *rows, ""]))
 
 
 async def judge(tools, table, what, answer, expected):
@@ -179,7 +180,7 @@ async def judge(tools, table, what, answer, expected):
     code, words = expected
     assert answer.code == code, answer
     assert words in answer.text
-    assert SECRET not in answer.text
+    assert UNREACHED not in answer.text
     assert len(answer.text) <= 65_536
     await tools.assert_healthy()
 
@@ -203,7 +204,7 @@ async def test_paths_to_write(name, world, table, folders):
     path, *expected = WRITES[name]
     answer = await world[0].call("write_file", path=path, content="changed", overwrite=True)
     await judge(world[0], table, f"write_file: {name}", answer, expected)
-    assert (folders / "secret.txt").read_text() == SECRET
+    assert (folders / "secret.txt").read_text() == UNREACHED
     assert sorted(path.name for path in folders.iterdir()) == ["city.db", "docs", "out", "secret.txt"]
     assert not list(folders.rglob("*.part"))
 
@@ -258,6 +259,29 @@ async def test_a_file_that_becomes_a_link_meanwhile_is_never_read(world, folders
             path.write_text("harmless")
         answer = await world[0].call("read_file", path="docs/swapped.txt")
         assert answer.text == "harmless" or "symbolic link" in answer.text
+
+
+async def test_a_host_is_verified_by_its_name_over_tls(tmp_path, monkeypatch):
+    authority = Authority()
+    for name, pem in zip(("cert", "key"), authority.issue(), strict=True):
+        (tmp_path / name).write_bytes(pem)
+    (tmp_path / "authority").write_bytes(authority.pem)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(tmp_path / "cert", tmp_path / "key")
+
+    async def to_loopback(_name, _port):
+        return [ipaddress.ip_address("127.0.0.1")]
+
+    monkeypatch.setattr(fetching, "_resolve_by_system", to_loopback)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "authority"))
+    async with web_pages(ssl=context) as (pages, port):
+        hosts = ",".join(f"{name}:{port}" for name in ("localhost", "other.test", "127.0.0.1"))
+        async with tool_service(fetch_hosts=hosts, max_retries=0) as tools:
+            answer = await tools.call("http_fetch", url=f"https://localhost:{port}/plain")
+            assert json.loads(answer.text)["text"] == "grün"
+            assert pages.asked[1] == f"host: localhost:{port}"
+            refused = await tools.call("http_fetch", url=f"https://other.test:{port}/plain")
+            assert "certificate verify failed" in refused.text
 
 
 async def test_pages_are_decoded_as_they_say(world):
