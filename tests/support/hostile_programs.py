@@ -66,7 +66,7 @@ PROGRAMS = {
     "empty files without end": (
         "import os\nn = 0\nwhile True:\n    os.mkdir(f'd{n}')\n    n += 1",
         FAILED,
-        "did not end within",
+        "No space left",
     ),
     "files open without end": ("fs = []\nwhile True:\n    fs.append(open('/dev/null'))", FAILED, "Too many open files"),
     "a file of the system": ("print(open('/etc/passwd').read())", FAILED, "FileNotFoundError"),
@@ -106,6 +106,11 @@ PROGRAMS = {
     ),
     "ptrace of its parent": (_SYSCALL.replace("{}", "101, 16, 1, 0, 0"), OK, "gave -1 1"),
     "a mount": (_SYSCALL.replace("{}", "165, b'none', b'/work', b'tmpfs', 0, 0"), OK, "gave -1 1"),
+    "more files by another mount": (
+        _SYSCALL.replace("{}", "165, b'a', b'/work', b'tmpfs', 38, b'size=1g'"),
+        OK,
+        "gave -1 1",
+    ),
     "a user namespace": (_SYSCALL.replace("{}", "272, 0x10000000"), OK, "gave -1 1"),
     "a clone in namespaces": (_SYSCALL.replace("{}", "56, 0x10000011, 0, 0, 0, 0"), OK, "gave -1 1"),
     "a keyring": (_SYSCALL.replace("{}", "248, b'user', b'a', b'b', 1, -3"), OK, "gave -1 1"),

@@ -1,7 +1,8 @@
 """The seccomp filter of sandboxed programs, as bytes for the kernel: it refuses calls that no computation needs.
 
 A program cannot start processes, so that nothing multiplies; threads are allowed. It has no sockets and no keyrings,
-cannot reach other processes, and cannot make namespaces or mounts. Knows no sandbox.
+cannot reach other processes, and cannot make namespaces. Mounting is left to the rights of a process, of which a
+program has none: the sandbox itself mounts under this filter.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _SINCE_2019: Final = (424, 425, 426, 427, 428, 429, 430, 431, 432, 433, 434, 438
 _CLONE3: Final = 435
 _CALLS: Final[dict[str, _Calls]] = {
     # fork, vfork; socket to socketpair, accept4, sendmmsg; kill, tkill, ptrace, process_vm_*, kcmp; keyrings; bpf,
-    # perf_event_open, userfaultfd; mount, umount2, pivot_root, chroot, unshare, setns, name_to_handle_at,
+    # perf_event_open, userfaultfd; umount2, pivot_root, chroot, unshare, setns, name_to_handle_at,
     # open_by_handle_at; modules, kexec, reboot, swap, quota, accounting, clocks, hostname, syslog, personality;
     # memfd_create; message queues, semaphores and shared memory of System V and POSIX; ioperm, iopl, modify_ldt.
     "x86_64": _Calls(
@@ -41,7 +42,7 @@ _CALLS: Final[dict[str, _Calls]] = {
         56,
         (
             *(57, 58, *range(41, 56), 288, 299, 307, 62, 200, 101, 310, 311, 312, 248, 249, 250, 321, 298, 323),
-            *(165, 166, 155, 161, 272, 308, 303, 304, 174, 175, 176, 313, 246, 320, 169, 167, 168, 179, 163),
+            *(166, 155, 161, 272, 308, 303, 304, 174, 175, 176, 313, 246, 320, 169, 167, 168, 179, 163),
             *(164, 227, 159, 305, 170, 171, 103, 135, 319, *range(240, 246), *range(29, 32), *range(64, 72)),
             *(220, 67, 172, 173, 154, 129, 297),
         ),
@@ -51,7 +52,7 @@ _CALLS: Final[dict[str, _Calls]] = {
         220,
         (
             *(*range(198, 213), 242, 243, 269, 129, 130, 117, 270, 271, 272, 217, 218, 219, 280, 241, 282),
-            *(40, 39, 41, 51, 97, 268, 264, 265, 105, 106, 273, 104, 294, 142, 224, 225, 60, 89, 170, 112, 171),
+            *(39, 41, 51, 97, 268, 264, 265, 105, 106, 273, 104, 294, 142, 224, 225, 60, 89, 170, 112, 171),
             *(266, 161, 162, 116, 92, 279, *range(180, 198), 138, 240),
         ),
     ),

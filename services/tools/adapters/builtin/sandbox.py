@@ -21,6 +21,7 @@ from services.tools.core.program_filter import ARCHITECTURES, build_filter
 MAX_CPU_S = 8
 MAX_MEMORY_BYTES = 512 * 1024 * 1024
 MAX_FOLDER_BYTES = 16 * 1024 * 1024
+MAX_FILES = 1000
 MAX_OPEN_FILES = 64
 _PROGRAM_PATH = "/program.py"
 _NOBODY = "65534"
@@ -33,9 +34,16 @@ _LIMITS = {
     "RLIMIT_NOFILE": MAX_OPEN_FILES,
     "RLIMIT_CORE": 0,
 }
-# Runs inside, first: limits that a program cannot raise again.
+# Runs inside, first: limits that a program cannot raise again. Bubblewrap cannot limit the number of files, and each
+# takes memory of the kernel. So the launcher has the right to mount until it has done that; no program has the right.
 _LAUNCHER = f"""
-import os, resource, sys
+import ctypes, os, resource, sys
+REMOUNT_WITHOUT_RIGHTS, AMBIENT, CLEAR_ALL = 32 | 2 | 4, 47, 4
+system = ctypes.CDLL(None, use_errno=True)
+options = b"size={MAX_FOLDER_BYTES},nr_inodes={MAX_FILES}"
+is_refused = system.mount(b"tmpfs", b"/work", b"tmpfs", REMOUNT_WITHOUT_RIGHTS, options)
+if is_refused or system.prctl(AMBIENT, CLEAR_ALL, 0, 0, 0):
+    sys.exit("the folder cannot be limited: " + os.strerror(ctypes.get_errno()))
 for name, limit in {_LIMITS}.items():
     resource.setrlimit(getattr(resource, name), (limit, limit))
 os.execv(sys.executable, [sys.executable, "-I", "-S", "-B", "-X", "utf8", "{_PROGRAM_PATH}"])
@@ -90,7 +98,8 @@ class Sandbox:
         python, folders = _python_folders()
         return [
             *(str(self._bwrap), "--unshare-all", "--die-with-parent", "--new-session", "--clearenv"),
-            *("--uid", _NOBODY, "--gid", _NOBODY, "--hostname", "sandbox", "--cap-drop", "ALL"),
+            *("--uid", _NOBODY, "--gid", _NOBODY, "--hostname", "sandbox"),
+            *("--cap-drop", "ALL", "--cap-add", "CAP_SYS_ADMIN"),
             *("--setenv", "LANG", "C.UTF-8", "--setenv", "HOME", "/work", "--setenv", "TMPDIR", "/work"),
             *folders,
             *("--dev-bind", "/dev/null", "/dev/null", "--dev-bind", "/dev/zero", "/dev/zero"),
