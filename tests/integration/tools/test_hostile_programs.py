@@ -44,7 +44,7 @@ def table():
 async def judge(tools, table, what, answer, expected):
     code, words = expected
     table.append(f"{what:54} {answer.code:22} {' '.join(answer.text.split())[-90:]}")
-    assert code in {None, answer.code}, answer
+    assert answer.code == code, answer
     assert words in answer.text
     assert UNREACHED not in answer.text
     await tools.assert_healthy()
@@ -66,6 +66,13 @@ async def test_programs_in_the_sandbox(name, tools, table, beside):
         pytest.skip("the numbers of the calls are those of x86-64")
     answer = await tools.call("run_program", program=source.replace("{file}", str(beside)))
     await judge(tools, table, f"run_program: {name}", answer, expected)
+
+
+async def test_a_caller_that_waits_no_longer_stops_its_code(tools, monkeypatch):
+    monkeypatch.setattr(python_code, "MAX_RUN_S", 100.0)
+    for _ in range(2 * python_code.MAX_WORKERS):
+        assert (await tools.call_within(0.3, "python", code="while True: pass")).code == "TOOL_TIMEOUT"
+    assert (await tools.call("python", code="6 * 7")).text == "42\n"
 
 
 async def test_a_caller_that_waits_no_longer_stops_its_program(tools):

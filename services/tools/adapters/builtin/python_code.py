@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+import os
+import signal
+import threading
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pagantic_common.domain.messages import ToolDefinition, ToolFailed, ToolSafety
@@ -44,6 +47,35 @@ def run(code):
 run(code)
 None
 """
+
+
+class _Worker:
+    """The process that runs the code of a call; another thread may stop it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pid: int | None = None
+        self._is_stopped = False
+
+    @contextmanager
+    def running(self, pid: int | None) -> Iterator[None]:
+        """Name the process while it runs the code; raises ToolFailed when the call was stopped before."""
+        with self._lock:
+            if self._is_stopped:
+                raise ToolFailed("the caller has gone")
+            self._pid = pid
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._pid = None
+
+    def stop(self) -> None:
+        """Kill the process, now or before it begins; the pool starts another one."""
+        with self._lock, contextlib.suppress(ProcessLookupError):
+            self._is_stopped = True
+            if self._pid is not None:
+                os.kill(self._pid, signal.SIGKILL)
 
 
 class PythonTool:
@@ -82,21 +114,23 @@ class PythonTool:
         self.unavailable_reason = unavailable_reason
 
     async def run(self, arguments: Mapping[str, Any], _report: Report) -> str:
-        """Return what the code printed; raises ToolFailed.
-
-        A thread that the caller left ends with the time of the run, and keeps its place until then.
-        """
+        """Return what the code printed; raises ToolFailed. A caller that leaves stops the code."""
+        worker = _Worker()
         await self._places.acquire()
-        running = asyncio.get_running_loop().run_in_executor(None, self._run, arguments["code"])
+        running = asyncio.get_running_loop().run_in_executor(None, self._run, arguments["code"], worker)
         running.add_done_callback(self._leave)
-        return await asyncio.shield(running)
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            worker.stop()
+            raise
 
     def _leave(self, running: asyncio.Future[str]) -> None:
         self._places.release()
         if not running.cancelled():
             running.exception()  # nobody may be there to take it
 
-    def _run(self, code: str) -> str:
+    def _run(self, code: str, worker: _Worker) -> str:
         import pydantic_monty  # noqa: PLC0415 - only where there is a pool
 
         if self._pool is None:
@@ -111,7 +145,8 @@ class PythonTool:
         }
         try:
             code.encode()
-            with self._pool.checkout(limits=limits, os_policy={"sleep": "zero"}, script_name="tool.py") as session:
+            checkout = self._pool.checkout(limits=limits, os_policy={"sleep": "zero"}, script_name="tool.py")
+            with checkout as session, worker.running(session.worker_pid):
                 session.feed_run(_PROGRAM, inputs={"code": code}, print_callback=printed)
         except UnicodeEncodeError:
             raise ToolFailed("the code is not valid Unicode") from None
