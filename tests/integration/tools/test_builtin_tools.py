@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
@@ -57,7 +58,7 @@ async def test_without_a_sandbox_programs_are_unavailable_and_not_run(monkeypatc
 
 
 async def test_without_monty_python_is_unavailable(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "pydantic_monty", None)
+    monkeypatch.setitem(sys.modules, "pydantic_monty", None)
     async with tool_service() as tools:
         assert (await tools.call("python", code="1")).code == "TOOL_UNAVAILABLE"
 

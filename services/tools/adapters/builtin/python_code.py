@@ -150,6 +150,8 @@ class PythonTool:
                 session.feed_run(_PROGRAM, inputs={"code": code}, print_callback=printed)
         except UnicodeEncodeError:
             raise ToolFailed("the code is not valid Unicode") from None
+        except RuntimeError:  # no worker could be started
+            raise ToolFailed("the interpreter cannot be started: try again later", is_final=False) from None
         except pydantic_monty.MontyCrashedError:
             raise ToolFailed("the code took too much time or memory: compute less") from None
         except pydantic_monty.MontyRuntimeError as error:
@@ -171,10 +173,23 @@ def _reason_of(error: pydantic_monty.MontyRuntimeError) -> str:
 @asynccontextmanager
 async def open_python_tool(max_bytes: int) -> AsyncIterator[PythonTool]:
     """Offer the tool while the context lasts; without Monty it is there, and unavailable."""
+    pool = _make_pool()
+    if pool is None:
+        yield PythonTool(None, max_bytes, "the package pydantic-monty is not installed")
+        return
+    with pool:
+        yield PythonTool(pool, max_bytes)
+
+
+def _make_pool() -> pydantic_monty.Monty | None:
+    """Return a pool that starts workers when they are needed; None without the package or its program.
+
+    The asynchronous kind of pool may abort this process when it ends, so threads wait for the workers.
+    """
     try:
         import pydantic_monty  # noqa: PLC0415 - may be absent on this platform
 
-        pool = pydantic_monty.Monty(
+        return pydantic_monty.Monty(
             min_processes=0,
             max_processes=MAX_WORKERS,
             checkout_timeout=MAX_RUN_S + 2 * _GRACE_S,
@@ -182,9 +197,5 @@ async def open_python_tool(max_bytes: int) -> AsyncIterator[PythonTool]:
             max_checkouts_per_worker=MAX_RUNS_OF_WORKER,
             feed_duration_limit_grace=_GRACE_S,
         )
-        # The pool's own asynchronous kind may abort the process when it ends, so threads wait for the workers.
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(pool)
-            yield PythonTool(pool, max_bytes)
     except (ImportError, FileNotFoundError):
-        yield PythonTool(None, max_bytes, "the package pydantic-monty is not installed")
+        return None
