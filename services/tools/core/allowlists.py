@@ -1,0 +1,110 @@
+"""Programs and hosts that the deployment allows."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pagantic_common.domain.errors import InvalidRequest
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+@dataclass(frozen=True, slots=True)
+class HostAllowlist:
+    """Hosts that may be called: names and addresses, each with or without a port, and networks.
+
+    A name is allowed to mean a private address only if that address is allowed too.
+    """
+
+    hosts: frozenset[tuple[str, int | None]] = frozenset()
+    networks: tuple[Network, ...] = ()
+
+    @classmethod
+    def parse(cls, entries: Iterable[str]) -> HostAllowlist:
+        """Read entries such as `api.example.com`, `127.0.0.1:3001`, `[::1]:3001` and `10.0.0.0/8`."""
+        hosts: set[tuple[str, int | None]] = set()
+        networks: list[Network] = []
+        for entry in entries:
+            if "/" in entry:
+                networks.append(_parse_network(entry))
+            else:
+                hosts.add(_parse_host(entry))
+        return cls(frozenset(hosts), tuple(networks))
+
+    def __or__(self, other: HostAllowlist) -> HostAllowlist:
+        return HostAllowlist(self.hosts | other.hosts, (*self.networks, *other.networks))
+
+    def has_host(self, host: str, port: int) -> bool:
+        """Tell whether a host may be called by this name or address."""
+        name = _fold(host)
+        if {(name, None), (name, port)} & self.hosts:
+            return True
+        address = _address_of(name)
+        return address is not None and self._has_network_of(address)
+
+    def has_address(self, address: Address, port: int) -> bool:
+        """Tell whether an allowed name may mean this address."""
+        return is_public(address) or self.has_host(str(address), port)
+
+    def _has_network_of(self, address: Address) -> bool:
+        return any(address.version == network.version and address in network for network in self.networks)
+
+
+def is_public(address: Address) -> bool:
+    """Tell whether an address belongs to the public internet."""
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return address.is_global and not address.is_multicast
+
+
+def _parse_network(entry: str) -> Network:
+    try:
+        return ipaddress.ip_network(entry)
+    except ValueError as error:
+        raise InvalidRequest(f"{entry!r} is not a network: {error}") from None
+
+
+def _parse_host(entry: str) -> tuple[str, int | None]:
+    if _address_of(entry) is not None:
+        return _fold(entry), None
+    host, colon, port = entry.rpartition(":")
+    if not colon:
+        host, port = entry, ""
+    if not host or "*" in host or any(not character.isprintable() or character in " /@?#" for character in host):
+        raise InvalidRequest(
+            f"{entry!r} is not a host: write a name or an address, and ':PORT' if only that is allowed"
+        )
+    if not colon:
+        return _fold(host), None
+    if not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
+        raise InvalidRequest(f"{entry!r} has a wrong port: it must be between 1 and 65535")
+    return _fold(host), int(port)
+
+
+def _address_of(host: str) -> Address | None:
+    try:
+        return ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return None
+
+
+def _fold(host: str) -> str:
+    """Return the one way in which a host is written here."""
+    address = _address_of(host)
+    if address is not None:
+        return str(address)
+    return host.strip("[]").rstrip(".").lower()
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramAllowlist:
+    """The beginnings of command lines that may be run; each is a program and any number of its first arguments."""
+
+    beginnings: tuple[tuple[str, ...], ...] = ()
+
+    def has(self, argv: tuple[str, ...]) -> bool:
+        """Tell whether a command line has an allowed beginning."""
+        return any(argv[: len(beginning)] == beginning for beginning in self.beginnings)
