@@ -36,6 +36,8 @@ class ConnectionLimits:
     """
 
     max_calls: int = 64
+    max_tools: int = 128
+    max_tool_bytes: int = 32_768
     refresh_s: float = 60.0
     settle_s: float = 0.2
     reconnect_s: float = 0.5
@@ -51,6 +53,7 @@ class ServerConnection:
         registry: ToolRegistry,
         open_session: OpenSession,
         limits: ConnectionLimits,
+        *,
         clock: Clock,
         chance: Callable[[], float],
     ) -> None:
@@ -119,7 +122,7 @@ class ServerConnection:
             if self._clock.monotonic_s() - started_s > limits.max_reconnect_s:
                 failures = 0
             failures += 1
-            await asyncio.sleep(
+            await self._clock.sleep(
                 wait_s(failures, first_s=limits.reconnect_s, max_s=limits.max_reconnect_s, chance=self._chance())
             )
 
@@ -154,7 +157,7 @@ class ServerConnection:
             try:
                 async with asyncio.timeout(self._limits.refresh_s):
                     await session.wait_for_change()
-                await asyncio.sleep(self._limits.settle_s)
+                await self._clock.sleep(self._limits.settle_s)
             except TimeoutError:
                 log.debug("mcp server is asked for its tools again", server=self._spec.name)
             await self._refresh(session)
@@ -164,17 +167,34 @@ class ServerConnection:
         if offered == self._offered:
             return
         self._offered = offered
-        self._left_out = self._registry.replace(self._source, [self._tool_of(tool) for tool in offered])
+        fitting, left_out = self._select(offered)
+        left_out.update(self._registry.replace(self._source, fitting))
+        self._left_out = left_out
         for name, reason in self._left_out.items():
             log.warning("a tool of an mcp server is left out", server=self._spec.name, tool=name[:80], reason=reason)
 
-    def _tool_of(self, offered: OfferedTool) -> RemoteTool:
+    def _select(self, offered: Sequence[OfferedTool]) -> tuple[list[RemoteTool], dict[str, str]]:
+        """Return the tools within the limits, and by name why others are left out."""
+        fitting: list[RemoteTool] = []
+        left_out: dict[str, str] = {}
+        for number, tool in enumerate(offered):
+            name = prefixed_name(self._spec.name, tool.name)
+            if number >= self._limits.max_tools:
+                left_out[name] = f"the server has more than {self._limits.max_tools} tools: raise MCP_MAX_TOOLS"
+            elif tool.size_bytes > self._limits.max_tool_bytes:
+                limit = self._limits.max_tool_bytes
+                left_out[name] = f"it has {tool.size_bytes} bytes, at most {limit} are taken: raise MCP_MAX_TOOL_BYTES"
+            else:
+                fitting.append(self._tool_of(name, tool))
+        return fitting, left_out
+
+    def _tool_of(self, name: str, offered: OfferedTool) -> RemoteTool:
         hints, safety, is_idempotent = offered.hints, ToolSafety.EXTERNAL, False
         if self._spec.trusts_annotations:
             safety = hints.safety
             is_idempotent = hints.is_read_only or hints.is_idempotent
         definition = ToolDefinition(
-            name=prefixed_name(self._spec.name, offered.name),
+            name=name,
             description=offered.description,
             parameters_json=offered.parameters_json,
             safety=safety,

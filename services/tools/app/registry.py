@@ -45,11 +45,13 @@ class ToolRegistry:
         room_bytes = self._max_bytes - sum(_size_bytes(tool) for tool in self._tools.values())
         left_out: dict[str, str] = {}
         for tool in tools:
+            size_bytes = _size_bytes(tool)
+            if size_bytes > room_bytes:
+                left_out[tool.definition.name] = f"all tools would have more than {self._max_bytes} bytes"
+                continue
             try:
-                if _size_bytes(tool) > room_bytes:
-                    raise InvalidRequest(f"the tools of all sources would have more than {self._max_bytes} bytes")
                 self._add(source, tool)
-                room_bytes -= _size_bytes(tool)
+                room_bytes -= size_bytes
             except InvalidRequest as error:
                 left_out[tool.definition.name] = str(error)
         return left_out

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import Conflict, NotFound, PreconditionFailed, Unavailable
@@ -42,6 +42,7 @@ class McpServers:
         open_session: OpenSession,
         admission: Admission,
         limits: ConnectionLimits,
+        *,
         clock: Clock,
         chance: Callable[[], float] = random.random,
     ) -> None:
@@ -71,8 +72,7 @@ class McpServers:
         Raises PreconditionFailed for what the settings do not allow, Conflict for a taken name, and Unavailable for a
         server that cannot be connected, which is not kept.
         """
-        self._check_allowed(spec)
-        connection = self._keep(spec).connection
+        connection = self._keep(self._allowed(spec)).connection
         try:
             await connection.is_tried.wait()
         except asyncio.CancelledError:
@@ -84,24 +84,29 @@ class McpServers:
             raise Unavailable(f"server {spec.name!r} cannot be connected: {status.reason}")
         return connection.tools
 
-    def _check_allowed(self, spec: ServerSpec) -> None:
+    def _allowed(self, spec: ServerSpec) -> ServerSpec:
+        """Return what a caller may register, with the hosts that it may call."""
         check_server_name(spec.name)
-        transport = spec.transport
+        transport, admission = spec.transport, self._admission
         if isinstance(transport, ProgramTransport):
-            if not self._admission.programs.has(transport.argv):
-                raise PreconditionFailed(f"program {transport.argv[0][:200]!r} is not allowed: add it to MCP_PROGRAMS")
-        elif not self._admission.hosts.has_host(transport.host, transport.port):
+            if not admission.programs.has(transport.argv):
+                raise PreconditionFailed(
+                    f"program {transport.describe()[:200]!r} is not allowed: add it to MCP_PROGRAMS"
+                )
+            return spec
+        if not admission.hosts.has_host(transport.host, transport.port):
             raise PreconditionFailed(f"host {transport.describe()[:200]!r} is not allowed: add it to MCP_HOSTS")
+        return replace(spec, transport=replace(transport, hosts=admission.hosts))
 
     def _keep(self, spec: ServerSpec) -> _Kept:
         if spec.name in self._kept:
-            raise Conflict(
-                f"a server named {spec.name!r} is registered already: remove it first, or choose another name"
-            )
+            raise Conflict(f"a server named {spec.name!r} is registered already: remove it, or choose another")
         limit = self._admission.max_servers
         if len(self._kept) >= limit:
             raise PreconditionFailed(f"{len(self._kept)} servers are registered, at most {limit} may be: remove one")
-        connection = ServerConnection(spec, self._registry, self._open_session, self._limits, self._clock, self._chance)
+        connection = ServerConnection(
+            spec, self._registry, self._open_session, self._limits, clock=self._clock, chance=self._chance
+        )
         kept = _Kept(connection, asyncio.create_task(connection.run(), name=f"mcp server {spec.name}"))
         self._kept[spec.name] = kept
         return kept

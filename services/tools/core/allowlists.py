@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pagantic_common.domain.errors import InvalidRequest
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
+_MAX_PORT = 65_535
+
 
 @dataclass(frozen=True, slots=True)
 class HostAllowlist:
     """Hosts that may be called: names and addresses, each with or without a port, and networks.
 
-    A name is allowed to mean a private address only if that address is allowed too.
+    A name is allowed to mean a private address only if that address is allowed too, or if the name is one of
+    `inner_hosts`, which the deployment itself wants called wherever they are.
     """
 
     hosts: frozenset[tuple[str, int | None]] = frozenset()
     networks: tuple[Network, ...] = ()
+    inner_hosts: frozenset[tuple[str, int]] = frozenset()
 
     @classmethod
     def parse(cls, entries: Iterable[str]) -> HostAllowlist:
@@ -34,20 +38,21 @@ class HostAllowlist:
                 hosts.add(_parse_host(entry))
         return cls(frozenset(hosts), tuple(networks))
 
-    def __or__(self, other: HostAllowlist) -> HostAllowlist:
-        return HostAllowlist(self.hosts | other.hosts, (*self.networks, *other.networks))
+    def with_inner_hosts(self, *inner_hosts: tuple[str, int]) -> HostAllowlist:
+        """Return this list with hosts, each with its port, that may have any address."""
+        return replace(self, inner_hosts=frozenset((_fold(host), port) for host, port in inner_hosts))
 
     def has_host(self, host: str, port: int) -> bool:
         """Tell whether a host may be called by this name or address."""
         name = _fold(host)
-        if {(name, None), (name, port)} & self.hosts:
+        if {(name, None), (name, port)} & (self.hosts | self.inner_hosts):
             return True
         address = _address_of(name)
         return address is not None and self._has_network_of(address)
 
-    def has_address(self, address: Address, port: int) -> bool:
-        """Tell whether an allowed name may mean this address."""
-        return is_public(address) or self.has_host(str(address), port)
+    def has_address(self, host: str, port: int, address: Address) -> bool:
+        """Tell whether an allowed host may mean this address."""
+        return (_fold(host), port) in self.inner_hosts or is_public(address) or self.has_host(str(address), port)
 
     def _has_network_of(self, address: Address) -> bool:
         return any(address.version == network.version and address in network for network in self.networks)
@@ -79,8 +84,8 @@ def _parse_host(entry: str) -> tuple[str, int | None]:
         )
     if not colon:
         return _fold(host), None
-    if not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
-        raise InvalidRequest(f"{entry!r} has a wrong port: it must be between 1 and 65535")
+    if not (port.isascii() and port.isdecimal() and 0 < int(port) <= _MAX_PORT):
+        raise InvalidRequest(f"{entry!r} has a wrong port: it must be between 1 and {_MAX_PORT}")
     return _fold(host), int(port)
 
 

@@ -11,5 +11,5 @@ def wait_s(failures: int, *, first_s: float, max_s: float, chance: float) -> flo
     It doubles from `first_s` to `max_s`; `chance`, between 0 and 1, takes up to half of it away, so that peers of one
     service do not come back in step.
     """
-    doubled_s = first_s * 2 ** min(failures - 1, _MAX_DOUBLINGS)
+    doubled_s = first_s * 2.0 ** min(failures - 1, _MAX_DOUBLINGS)
     return min(doubled_s, max_s) * (1 - chance / 2)

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from types import MappingProxyType
 from typing import Generic, TypeVar
+from urllib.parse import urlsplit
 
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.messages import ToolSafety
@@ -15,6 +15,7 @@ from services.tools.core.allowlists import HostAllowlist
 
 ItemT = TypeVar("ItemT")
 
+_DEFAULT_PORTS = {"http": 80, "https": 443}
 _SERVER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 
 
@@ -30,8 +31,8 @@ def check_server_name(name: str) -> None:
 class ProgramTransport:
     """A program that speaks the protocol on its standard streams; `environment` is added to a minimal one."""
 
-    argv: tuple[str, ...]
-    environment: Mapping[str, str] = field(default=MappingProxyType({}), repr=False)
+    argv: tuple[str, ...] = field(repr=False)
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     folder: str | None = None
 
     def describe(self) -> str:
@@ -56,9 +57,21 @@ class HttpTransport:
     url: str = field(repr=False)
     host: str
     port: int
-    hosts: HostAllowlist
-    headers: Mapping[str, str] = field(default=MappingProxyType({}), repr=False)
+    hosts: HostAllowlist = field(default_factory=HostAllowlist)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     credentials: ClientCredentials | None = None
+
+    @classmethod
+    def parse(cls, url: str) -> HttpTransport:
+        """Return the transport to a URL, which may not call any host yet. Raises InvalidRequest."""
+        try:
+            parts = urlsplit(url)
+            port = parts.port or _DEFAULT_PORTS.get(parts.scheme, 0)
+        except ValueError:
+            raise InvalidRequest("the url cannot be read: write http://HOST:PORT/PATH or https://HOST/PATH") from None
+        if not port or not parts.hostname or parts.username is not None or not url.isprintable() or " " in url:
+            raise InvalidRequest("the url must begin with http:// or https:// and a host, and have no user or password")
+        return cls(url, parts.hostname, port)
 
     def describe(self) -> str:
         """Return what may be listed: the path and the query may hold secrets."""
@@ -123,6 +136,11 @@ class OfferedTool:
     description: str
     parameters_json: str
     hints: ToolHints = ToolHints()
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes of a list of tools."""
+        return sum(len(text.encode(errors="replace")) for text in (self.name, self.description, self.parameters_json))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,88 @@
+"""A server that speaks the protocol and misbehaves: `python -m tests.support.hostile_mcp_server HABIT`."""
+
+import json
+import signal
+import sys
+import time
+
+HABITS = ("garbage", "endless-line", "hangs", "mute", "floods", "deaf", "stays", "wrong-tools", "many-tools", "pages")
+SCHEMA = {"type": "object", "properties": {}}
+
+
+def say(message):
+    print(json.dumps(message), flush=True)
+
+
+def answer(request, result):
+    say({"jsonrpc": "2.0", "id": request["id"], "result": result})
+
+
+def tools_of(habit):
+    if habit == "wrong-tools":
+        return [
+            {"name": "fine", "description": "Works.", "inputSchema": SCHEMA},
+            {"name": "a.b", "inputSchema": SCHEMA},
+            {"name": "a/b", "inputSchema": SCHEMA},
+            {"name": "unreadable", "inputSchema": {"type": "object", "properties": {"a": {"type": "nothing"}}}},
+            {"name": "remote", "inputSchema": {"type": "object", "$ref": "http://127.0.0.1:1/schema.json"}},
+            {"name": "no object", "inputSchema": {"type": "array"}},
+            {"name": "fat", "description": "x" * 40_000, "inputSchema": SCHEMA},
+            {"name": "n" * 100, "inputSchema": SCHEMA},
+        ]
+    if habit == "many-tools":
+        return [{"name": f"tool{number}", "inputSchema": SCHEMA} for number in range(300)]
+    return [{"name": "call", "inputSchema": SCHEMA}, {"name": "start", "inputSchema": SCHEMA}]
+
+
+def call(habit, request):
+    if habit == "endless-line":
+        while True:
+            sys.stdout.write("x" * 65_536)
+    if habit == "hangs":
+        return
+    if habit == "mute":
+        sys.stdout.close()
+        time.sleep(60)
+    if habit == "garbage":
+        for number in range(1000):
+            print(f"line {number}", flush=True)
+    if habit == "floods":
+        while True:
+            say({"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "x" * 500}})
+    if habit == "deaf":
+        answer(request, {"content": []})
+        time.sleep(60)
+    answer(request, {"content": [{"type": "text", "text": "called"}]})
+
+
+def main():
+    habit = sys.argv[1]
+    if habit == "stays":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for line in sys.stdin:
+        request = json.loads(line)
+        match request.get("method"):
+            case "initialize":
+                answer(
+                    request,
+                    {
+                        "protocolVersion": "2025-06-18",
+                        "capabilities": {"tools": {}},
+                        "serverInfo": {"name": habit, "version": "1"},
+                    },
+                )
+            case "tools/list" if habit == "pages":
+                answer(request, {"tools": tools_of(habit), "nextCursor": "again"})
+            case "tools/list":
+                answer(request, {"tools": tools_of(habit)})
+            case "tools/call":
+                call(habit, request)
+            case _ if "id" in request and "method" in request:
+                error = {"code": -32601, "message": "no such method"}
+                say({"jsonrpc": "2.0", "id": request["id"], "error": error})
+    if habit == "stays":
+        time.sleep(60)
+
+
+if __name__ == "__main__":
+    main()
