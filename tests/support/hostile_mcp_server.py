@@ -1,6 +1,7 @@
 """A server that speaks the protocol and misbehaves: `python -m tests.support.hostile_mcp_server HABIT`."""
 
 import json
+import os
 import signal
 import sys
 import time
@@ -25,10 +26,11 @@ def tools_of(habit):
             {"name": "a/b", "inputSchema": SCHEMA},
             {"name": "unreadable", "inputSchema": {"type": "object", "properties": {"a": {"type": "nothing"}}}},
             {"name": "remote", "inputSchema": {"type": "object", "$ref": "http://127.0.0.1:1/schema.json"}},
-            {"name": "no object", "inputSchema": {"type": "array"}},
             {"name": "fat", "description": "x" * 40_000, "inputSchema": SCHEMA},
             {"name": "n" * 100, "inputSchema": SCHEMA},
         ]
+    if habit == "no-schema":
+        return [{"name": "fine", "inputSchema": SCHEMA}, {"name": "wrong", "inputSchema": {"type": "array"}}]
     if habit == "many-tools":
         return [{"name": f"tool{number}", "inputSchema": SCHEMA} for number in range(300)]
     return [{"name": "call", "inputSchema": SCHEMA}, {"name": "start", "inputSchema": SCHEMA}]
@@ -41,7 +43,7 @@ def call(habit, request):
     if habit == "hangs":
         return
     if habit == "mute":
-        sys.stdout.close()
+        os.close(1)
         time.sleep(60)
     if habit == "garbage":
         for number in range(1000):

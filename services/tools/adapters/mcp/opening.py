@@ -75,14 +75,12 @@ class SessionOpener:
         try:
             async with timer:
                 client = await stack.enter_async_context(self._client_on(transport, has_news))
-        except MCPError as error:
+        except Exception as error:
             if stdio is not None and stdio.end_reason:
                 raise ServerLost(stdio.end_reason) from error
+            if isinstance(error, TimeoutError) and timer.expired():
+                raise ServerLost(f"it did not answer within {limit_s:g} s") from error
             raise
-        except TimeoutError:
-            if not timer.expired():
-                raise
-            raise ServerLost(f"it did not answer within {limit_s:g} s") from None
         session = SdkSession(client, has_news, self._limits.max_tools)
         stack.callback(session.end, "its session was closed")
         if stdio is not None:

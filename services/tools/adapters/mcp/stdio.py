@@ -50,9 +50,9 @@ class StdioTransport:
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Streams]:
         """Start the program and exchange messages with it, in the form that the SDK wants of a transport."""
-        received_in, received = anyio.create_memory_object_stream[Received](0)
-        sent, sent_out = anyio.create_memory_object_stream[SessionMessage](_SENT_CAPACITY)
         async with running_process(self._transport, self._name, self._max_message_bytes) as process:
+            received_in, received = anyio.create_memory_object_stream[Received](0)
+            sent, sent_out = anyio.create_memory_object_stream[SessionMessage](_SENT_CAPACITY)
             exchanging = asyncio.create_task(self._exchange(process, received_in, sent_out))
             try:
                 yield received, sent
