@@ -6,12 +6,16 @@ import signal
 import sys
 import time
 
-HABITS = ("garbage", "endless-line", "hangs", "mute", "floods", "deaf", "stays", "wrong-tools", "many-tools", "pages")
 SCHEMA = {"type": "object", "properties": {}}
 
 
+def write(line):
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
 def say(message):
-    print(json.dumps(message), flush=True)
+    write(json.dumps(message))
 
 
 def answer(request, result):
@@ -47,7 +51,7 @@ def call(habit, request):
         time.sleep(60)
     if habit == "garbage":
         for number in range(1000):
-            print(f"line {number}", flush=True)
+            write(f"line {number}")
     if habit == "floods":
         while True:
             say({"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "x" * 500}})

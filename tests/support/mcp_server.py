@@ -4,10 +4,18 @@ import argparse
 import asyncio
 import os
 import sys
+import time
 
 from mcp.server.mcpserver import Context, MCPServer
-from mcp.types import AudioContent, EmbeddedResource, ImageContent, ResourceLink, TextContent, TextResourceContents
-from mcp.types import ToolAnnotations
+from mcp.types import (
+    AudioContent,
+    EmbeddedResource,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+    TextResourceContents,
+    ToolAnnotations,
+)
 from pydantic import BaseModel
 
 server = MCPServer("test server")
@@ -136,10 +144,8 @@ def main():
         if tool not in options.only:
             server.remove_tool(tool)
     if options.sleep:
-        import time  # noqa: PLC0415
-
         time.sleep(options.sleep)
-    print("ready", file=sys.stderr, flush=True)
+    sys.stderr.write("ready\n")
     if options.http is None:
         server.run()
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from contextlib import suppress
 
 import grpc
@@ -14,7 +15,7 @@ import pytest
 from pagantic.common.v1 import error_pb2, message_pb2
 from pagantic.tools.v1 import mcp_pb2
 from pagantic.tools.v1 import tools_service_pb2 as pb
-from tests.integration.tools.mcp_service import call, hostile, mcp_service, program, said, status, tools, until
+from tests.integration.tools.mcp_service import ROOT, call, hostile, mcp_service, program, said, status, tools, until
 
 UNAVAILABLE = error_pb2.ERROR_CODE_TOOL_UNAVAILABLE
 
@@ -63,15 +64,13 @@ async def test_arguments_are_checked_before_the_server_is_asked(tmp_path):
 
 async def test_content_that_is_not_text_is_described(tmp_path):
     async with mcp_service(tmp_path, {"t": program()}) as stub:
-        assert await said(stub, "t_show") == "\n\n".join(
-            [
-                "two",
-                "[image: image/png, 8 bytes]",
-                "[audio: audio/wav, 8 bytes]",
-                '{"type":"resource_link","uri":"test://note","name":"note","mime_type":"text/plain"}',
-                "[resource: test://note, text/plain]\ninside",
-            ]
-        )
+        assert (await said(stub, "t_show")).split("\n\n") == [
+            "two",
+            "[image: image/png, 8 bytes]",
+            "[audio: audio/wav, 8 bytes]",
+            '{"type":"resource_link","uri":"test://note","name":"note","mime_type":"text/plain"}',
+            "[resource: test://note, text/plain]\ninside",
+        ]
 
 
 async def test_a_call_that_fails_gives_the_servers_words(tmp_path):
@@ -264,10 +263,6 @@ async def test_a_program_dies_with_a_service_that_is_killed(tmp_path):
         "        await asyncio.sleep(60)\n"
         "asyncio.run(main())\n"
     )
-    import sys  # noqa: PLC0415
-
-    from tests.integration.tools.mcp_service import ROOT  # noqa: PLC0415
-
     service = await asyncio.create_subprocess_exec(
         sys.executable, str(script), stdout=asyncio.subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)}
     )
