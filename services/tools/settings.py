@@ -39,7 +39,7 @@ class ToolsSettings(InnerSettings):
     )
     mcp_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
         (),
-        description="hosts that RegisterMcpServer may connect: names and addresses, with or without port, and networks; "
+        description="hosts that RegisterMcpServer may connect: names, addresses, both also with a port, and networks; "
         "comma-separated; those of MCP_SERVERS need no entry",
     )
     mcp_max_servers: int = Field(16, ge=1, le=256, description="most servers at a time")

@@ -13,7 +13,7 @@ def main():
     held = os.open(lock, os.O_CREAT | os.O_RDWR, 0o600)
     fcntl.flock(held, fcntl.LOCK_EX)
     os.set_inheritable(held, True)  # the program holds it until it ends
-    os.execvp(argv[0], argv)
+    os.execvp(argv[0], argv)  # noqa: S606 - no shell is wanted
 
 
 if __name__ == "__main__":

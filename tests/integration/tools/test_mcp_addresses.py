@@ -138,9 +138,12 @@ async def test_a_result_over_the_limit_fails_its_call_and_says_why(tmp_path, for
 
 async def test_a_body_without_end_does_not_fill_the_memory(tmp_path):
     head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
-    async with answering(head + b"fffff\r\n" + b"x" * 0xFFFFF + b"\r\n") as (port, _):
-        async with mcp_service(tmp_path, {"h": at(port)}, mcp_max_message_bytes=4096) as stub:
-            assert "more than 4096 bytes" in (await status(stub, "h")).reason
+    chunk = b"fffff\r\n" + b"x" * 0xFFFFF + b"\r\n"
+    async with (
+        answering(head + chunk) as (port, _),
+        mcp_service(tmp_path, {"h": at(port)}, mcp_max_message_bytes=4096) as stub,
+    ):
+        assert "more than 4096 bytes" in (await status(stub, "h")).reason
 
 
 async def test_a_compressed_body_is_refused(tmp_path):
@@ -165,9 +168,11 @@ async def test_an_authorization_server_that_is_not_allowed_is_not_asked(tmp_path
             f'HTTP/1.1 401 No\r\nwww-authenticate: Bearer resource_metadata="{metadata}"\r\ncontent-length: 0\r\n\r\n'
         )
         oauth = {"clientId": "c", "clientSecret": "s", "issuer": "http://127.0.0.1:1"}
-        async with answering(head.encode()) as (port, _):
-            async with mcp_service(tmp_path, {"h": at(port, oauth=oauth)}) as stub:
-                assert f"host '127.0.0.1:{other}' is not allowed" in (await status(stub, "h")).reason
+        async with (
+            answering(head.encode()) as (port, _),
+            mcp_service(tmp_path, {"h": at(port, oauth=oauth)}) as stub,
+        ):
+            assert f"host '127.0.0.1:{other}' is not allowed" in (await status(stub, "h")).reason
         assert not seen
 
 
