@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -12,6 +13,7 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _MAX_PORT = 65_535
+_HOST = re.compile(r"[\w.:-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +77,9 @@ def _parse_network(entry: str) -> Network:
 def _parse_host(entry: str) -> tuple[str, int | None]:
     if _address_of(entry) is not None:
         return _fold(entry), None
-    host, colon, port = entry.rpartition(":")
-    if not colon:
-        host, port = entry, ""
-    if not host or "*" in host or any(not character.isprintable() or character in " /@?#" for character in host):
-        raise InvalidRequest(
-            f"{entry!r} is not a host: write a name or an address, and ':PORT' if only that is allowed"
-        )
+    host, colon, port = entry.partition("]:" if entry.startswith("[") else ":")
+    if _HOST.fullmatch(host.strip("[]")) is None:
+        raise InvalidRequest(f"{entry!r} is not a host: write a name or an address, and ':PORT' to allow that alone")
     if not colon:
         return _fold(host), None
     if not (port.isascii() and port.isdecimal() and 0 < int(port) <= _MAX_PORT):

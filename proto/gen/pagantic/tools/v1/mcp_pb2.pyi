@@ -134,7 +134,7 @@ class McpResource(_message.Message):
     title: _builtins.str
     """Name for people."""
     description: _builtins.str
-    """What it is."""
+    """Description of the resource."""
     mime_type: _builtins.str
     """Media type, when the server says it."""
     size_bytes: _builtins.int
@@ -210,10 +210,10 @@ class McpPrompt(_message.Message):
     title: _builtins.str
     """Name for people."""
     description: _builtins.str
-    """What it is for."""
+    """Purpose of the prompt."""
     @_builtins.property
     def arguments(self) -> _containers.RepeatedCompositeFieldContainer[Global___McpPromptArgument]:
-        """What can be filled in."""
+        """Arguments that can be filled in."""
 
     def __init__(
         self,
@@ -243,9 +243,9 @@ class McpPromptArgument(_message.Message):
     name: _builtins.str
     """The name."""
     description: _builtins.str
-    """What to fill in."""
+    """Description of the argument."""
     required: _builtins.bool
-    """Whether the prompt cannot do without it."""
+    """Whether it must be given."""
     def __init__(
         self,
         *,
@@ -270,7 +270,7 @@ class McpPromptMessage(_message.Message):
     ROLE_FIELD_NUMBER: _builtins.int
     CONTENT_FIELD_NUMBER: _builtins.int
     role: _builtins.str
-    """Who says it: user or assistant."""
+    """Speaker: user or assistant."""
     content: _builtins.str
     """The text; other content is described."""
     def __init__(

@@ -567,7 +567,7 @@ class GetMcpPromptRequest(_message.Message):
     """The name of the prompt."""
     @_builtins.property
     def arguments(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """What to fill in, by the names of the prompt's arguments."""
+        """Values to fill in, by the names of the prompt's arguments."""
 
     def __init__(
         self,
