@@ -114,6 +114,11 @@ fuzz: setup-dev ## Send generated requests to every rpc of a real system; EXAMPL
 soak: setup-dev ## Load a real system for MINUTES=60 with hostile requests beside it, and kill a service each minute
 	@$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),60)
 
+.PHONY: conformance conformance-client
+conformance: conformance-client ## The official suite of the Model Context Protocol; needs npm
+conformance-client: setup-dev ## The same, against our client alone
+	@$(BIN)/python -m tests.conformance.client
+
 .PHONY: bench
 bench: setup-dev ## Measure inference; PEER=URL compares; also SCENARIOS=, CLIENTS=, RUNS=, BUSY=1, JSON=
 	@$(BIN)/python -m tests.bench $(if $(PEER),--peer "$(PEER)") $(if $(SCENARIOS),--scenarios "$(SCENARIOS)") \

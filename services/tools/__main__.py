@@ -17,11 +17,12 @@ from services.tools.app.execution import ExecutionLimits, ToolExecutor
 from services.tools.app.registry import ToolRegistry
 from services.tools.servicer import SCOPES, ToolServicer
 from services.tools.settings import ToolsSettings
+from services.tools.wiring import open_mcp_servers
 
 
 @asynccontextmanager
 async def open_app(settings: ToolsSettings) -> AsyncIterator[Sequence[Registration]]:
-    """Wire the service. Raises InvalidRequest for a module without tools, and for two tools of the same name."""
+    """Wire the service. Raises InvalidRequest for wrong settings, such as a module without tools."""
     clock = SystemClock()
     own = load_tools(settings.modules, is_installed_included=settings.installed)
     registry = ToolRegistry([*builtin_tools(clock), *own])
@@ -31,15 +32,16 @@ async def open_app(settings: ToolsSettings) -> AsyncIterator[Sequence[Registrati
         backoff_s=settings.retry_backoff_s,
         max_result_bytes=settings.max_result_bytes,
     )
-    servicer = ToolServicer(registry, ToolExecutor(registry, clock, limits), clock)
-    yield [
-        Registration(
-            "pagantic.tools.v1.ToolService",
-            partial(pb_grpc.add_ToolServiceServicer_to_server, servicer),
-            SCOPES,
-            guard_of("tools", settings),
-        )
-    ]
+    async with open_mcp_servers(settings, registry, clock) as servers:
+        servicer = ToolServicer(registry, ToolExecutor(registry, clock, limits), servers, clock)
+        yield [
+            Registration(
+                "pagantic.tools.v1.ToolService",
+                partial(pb_grpc.add_ToolServiceServicer_to_server, servicer),
+                SCOPES,
+                guard_of("tools", settings),
+            )
+        ]
 
 
 PROGRAM = Program("tools", ToolsSettings, open_app)

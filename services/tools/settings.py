@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, field_validator
@@ -27,8 +28,49 @@ class ToolsSettings(InnerSettings):
     )
     installed: bool = Field(True, description="whether tools of installed packages are offered, too")
     max_result_bytes: int = Field(65_536, ge=256, description="largest result, in bytes of UTF-8")
+    mcp_servers: Path | None = Field(
+        None,
+        description="JSON file of Model Context Protocol servers, of the form that other clients have: `mcpServers`",
+    )
+    mcp_programs: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        description="beginnings of the command lines that RegisterMcpServer may run, comma-separated; those of "
+        "MCP_SERVERS need no entry",
+    )
+    mcp_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        description="hosts that RegisterMcpServer may connect: names, addresses, both also with a port, and networks; "
+        "comma-separated; those of MCP_SERVERS need no entry",
+    )
+    mcp_max_servers: int = Field(16, ge=1, le=256, description="most servers at a time")
+    mcp_max_tools: int = Field(128, ge=1, le=1024, description="most tools of a server; more are left out")
+    mcp_max_tool_bytes: int = Field(
+        32_768, ge=1024, le=1_048_576, description="largest name, description and schema of a server's tool together"
+    )
+    mcp_max_calls: int = Field(64, ge=1, le=1024, description="most calls of a server at a time; more wait")
+    mcp_max_message_bytes: int = Field(
+        1_048_576, ge=4096, le=3_145_728, description="largest message of a server, in bytes"
+    )
+    mcp_request_timeout_s: float = Field(
+        30.0, gt=0, le=3600, description="time to connect a server, and for its lists, resources and prompts"
+    )
+    mcp_refresh_s: float = Field(
+        60.0,
+        ge=1,
+        le=86_400,
+        description="time after which a server is asked for its tools again, or is found lost",
+    )
+    mcp_reconnect_s: float = Field(
+        0.5, ge=0.01, le=3600, description="wait before a lost server is connected again; doubles each time"
+    )
+    mcp_max_reconnect_s: float = Field(60.0, ge=0.01, le=86_400, description="longest such wait")
 
-    @field_validator("modules", mode="before")
+    @field_validator("mcp_servers", mode="before")
+    @classmethod
+    def _empty_is_no_file(cls, value: Any) -> Any:
+        return value or None
+
+    @field_validator("modules", "mcp_programs", "mcp_hosts", mode="before")
     @classmethod
     def _parse_list(cls, value: Any) -> Any:
         if not isinstance(value, str):

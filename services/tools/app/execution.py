@@ -17,7 +17,7 @@ from pagantic_common.domain.messages import ToolCall, ToolDefinition, ToolFailed
 from pagantic_common.telemetry.logging import get_logger, report_bug
 from services.tools.app.registry import ToolRegistry
 from services.tools.core.arguments import InvalidArguments
-from services.tools.ports import Report
+from services.tools.ports import Report, ToolUnavailable
 
 MAX_REASON_CHARS = 4096
 
@@ -145,6 +145,9 @@ class ToolExecutor:
             retryable = idempotent and not error.is_final
             message = f"tool {name!r} failed: {_words_of(error)}"
             return failure_of(ErrorCode.TOOL_EXECUTION_FAILED, message, tool_is_idempotent=retryable)
+        except ToolUnavailable as error:
+            message = f"tool {name!r} is not available: {_words_of(error)}"
+            return failure_of(ErrorCode.TOOL_UNAVAILABLE, message, tool_is_idempotent=idempotent)
         except Exception as error:  # noqa: BLE001 - a tool may raise anything
             if isinstance(error, TimeoutError) and timer.expired():
                 message = f"tool {name!r} did not finish within {limit_s:.3g} s"
@@ -161,7 +164,7 @@ class ToolExecutor:
         return encoded.decode()
 
 
-def _words_of(error: ToolFailed) -> str:
+def _words_of(error: ToolFailed | ToolUnavailable) -> str:
     """Return a tool's own words, cut; a lone surrogate, as of a file's name, cannot be sent."""
     return str(error)[:MAX_REASON_CHARS].encode(errors="replace").decode()
 

@@ -18,8 +18,11 @@ from pagantic_common.rpc.process.server import start_server
 from pagantic_common.rpc.status import restore_error
 from pagantic_common.telemetry.clock import SystemClock
 from services.tools.adapters.builtin_tools import builtin_tools
+from services.tools.adapters.mcp.opening import SessionLimits, SessionOpener
+from services.tools.app.connection import ConnectionLimits
 from services.tools.app.execution import ExecutionLimits, ToolExecutor
 from services.tools.app.registry import ToolRegistry
+from services.tools.app.servers import Admission, McpServers
 from services.tools.servicer import ToolServicer
 from services.tools.settings import ToolsSettings
 from tests.support.doors import open_to_all
@@ -51,7 +54,9 @@ def sleeper():
 async def tools(sleeper):
     clock = SystemClock()
     registry = ToolRegistry([*builtin_tools(clock), sleeper])
-    servicer = ToolServicer(registry, ToolExecutor(registry, clock, ExecutionLimits()), clock)
+    opener = SessionOpener(SessionLimits())
+    servers = McpServers(registry, opener.open, Admission(), ConnectionLimits(), clock=clock)
+    servicer = ToolServicer(registry, ToolExecutor(registry, clock, ExecutionLimits()), servers, clock)
     registration = Registration(
         "pagantic.tools.v1.ToolService",
         lambda server: pb_grpc.add_ToolServiceServicer_to_server(servicer, server),
@@ -135,16 +140,6 @@ async def test_malformed_request_is_invalid_argument(tools, bad):
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await tools.ExecuteTool(bad)
     assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-
-
-async def test_mcp_servers_are_not_supported_yet(tools):
-    for call in (
-        tools.RegisterMcpServer(pb.RegisterMcpServerRequest(name="x")),
-        tools.RemoveMcpServer(pb.RemoveMcpServerRequest(name="x")),
-    ):
-        with pytest.raises(grpc.aio.AioRpcError, match="later version") as raised:
-            await call
-        assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from pagantic.common.v1 import error_pb2 as _error_pb2
 from pagantic.common.v1 import message_pb2 as _message_pb2
+from pagantic.tools.v1 import mcp_pb2 as _mcp_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -214,10 +215,15 @@ class RegisterMcpServerRequest(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     COMMAND_FIELD_NUMBER: _builtins.int
     URL_FIELD_NUMBER: _builtins.int
+    TRUST_ANNOTATIONS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """Prefix of its tools' names; unique."""
+    """Prefix of its tools' names; unique. 1 to 32 letters, digits, '_' and '-', of which the first is a letter or a digit."""
     url: _builtins.str
     """Address of a streamable HTTP server; its host must be allowed by the service's settings."""
+    trust_annotations: _builtins.bool
+    """Whether to believe what the server says about the safety of its tools. Otherwise each counts as EXTERNAL and not as
+    idempotent.
+    """
     @_builtins.property
     def command(self) -> Global___McpCommand:
         """A program that speaks the protocol on its standard streams; must be allowed by the service's settings."""
@@ -228,10 +234,11 @@ class RegisterMcpServerRequest(_message.Message):
         name: _builtins.str = ...,
         command: Global___McpCommand | None = ...,
         url: _builtins.str = ...,
+        trust_annotations: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "transport", b"transport", "url", b"url"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "name", b"name", "transport", b"transport", "url", b"url"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "name", b"name", "transport", b"transport", "trust_annotations", b"trust_annotations", "url", b"url"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_transport: _TypeAlias = _typing.Literal["command", "url"]  # noqa: Y015
     _WhichOneofArgType_transport: _TypeAlias = _typing.Literal["transport", b"transport"]  # noqa: Y015
@@ -272,7 +279,7 @@ class RegisterMcpServerResponse(_message.Message):
     TOOLS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def tools(self) -> _containers.RepeatedCompositeFieldContainer[Global___RegisteredTool]:
-        """The tools of the server, ordered by name."""
+        """The tools of the server, ordered by name. ListMcpServers gives those that were left out."""
 
     def __init__(
         self,
@@ -325,3 +332,282 @@ class RemoveMcpServerResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RemoveMcpServerResponse: _TypeAlias = RemoveMcpServerResponse  # noqa: Y015
+
+@_typing.final
+class ListMcpServersRequest(_message.Message):
+    """Asks for every server."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListMcpServersRequest: _TypeAlias = ListMcpServersRequest  # noqa: Y015
+
+@_typing.final
+class ListMcpServersResponse(_message.Message):
+    """Every server."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SERVERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def servers(self) -> _containers.RepeatedCompositeFieldContainer[_mcp_pb2.McpServer]:
+        """The servers, ordered by name."""
+
+    def __init__(
+        self,
+        *,
+        servers: _abc.Iterable[_mcp_pb2.McpServer] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["servers", b"servers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListMcpServersResponse: _TypeAlias = ListMcpServersResponse  # noqa: Y015
+
+@_typing.final
+class ListMcpResourcesRequest(_message.Message):
+    """Asks for a page of resources."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SERVER_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    server: _builtins.str
+    """The server; NOT_FOUND when there is none of that name, UNAVAILABLE while it is not connected."""
+    page_token: _builtins.str
+    """The next_page_token of the previous page; empty for the first page."""
+    def __init__(
+        self,
+        *,
+        server: _builtins.str = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_token", b"page_token", "server", b"server"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListMcpResourcesRequest: _TypeAlias = ListMcpResourcesRequest  # noqa: Y015
+
+@_typing.final
+class ListMcpResourcesResponse(_message.Message):
+    """A page of resources."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESOURCES_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Token of the next page; empty on the last one."""
+    @_builtins.property
+    def resources(self) -> _containers.RepeatedCompositeFieldContainer[_mcp_pb2.McpResource]:
+        """The resources, in the server's order."""
+
+    def __init__(
+        self,
+        *,
+        resources: _abc.Iterable[_mcp_pb2.McpResource] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "resources", b"resources"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListMcpResourcesResponse: _TypeAlias = ListMcpResourcesResponse  # noqa: Y015
+
+@_typing.final
+class ReadMcpResourceRequest(_message.Message):
+    """Asks for the contents of a resource."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SERVER_FIELD_NUMBER: _builtins.int
+    URI_FIELD_NUMBER: _builtins.int
+    server: _builtins.str
+    """The server; NOT_FOUND when there is none of that name, UNAVAILABLE while it is not connected."""
+    uri: _builtins.str
+    """The resource; a server may have more than it lists."""
+    def __init__(
+        self,
+        *,
+        server: _builtins.str = ...,
+        uri: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["server", b"server", "uri", b"uri"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadMcpResourceRequest: _TypeAlias = ReadMcpResourceRequest  # noqa: Y015
+
+@_typing.final
+class ReadMcpResourceResponse(_message.Message):
+    """The contents of a resource. They are the server's words, and not to be trusted."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONTENTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def contents(self) -> _containers.RepeatedCompositeFieldContainer[_mcp_pb2.McpResourceContents]:
+        """One or more parts."""
+
+    def __init__(
+        self,
+        *,
+        contents: _abc.Iterable[_mcp_pb2.McpResourceContents] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["contents", b"contents"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadMcpResourceResponse: _TypeAlias = ReadMcpResourceResponse  # noqa: Y015
+
+@_typing.final
+class ListMcpPromptsRequest(_message.Message):
+    """Asks for a page of prompts."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SERVER_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    server: _builtins.str
+    """The server; NOT_FOUND when there is none of that name, UNAVAILABLE while it is not connected."""
+    page_token: _builtins.str
+    """The next_page_token of the previous page; empty for the first page."""
+    def __init__(
+        self,
+        *,
+        server: _builtins.str = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_token", b"page_token", "server", b"server"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListMcpPromptsRequest: _TypeAlias = ListMcpPromptsRequest  # noqa: Y015
+
+@_typing.final
+class ListMcpPromptsResponse(_message.Message):
+    """A page of prompts."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROMPTS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Token of the next page; empty on the last one."""
+    @_builtins.property
+    def prompts(self) -> _containers.RepeatedCompositeFieldContainer[_mcp_pb2.McpPrompt]:
+        """The prompts, in the server's order."""
+
+    def __init__(
+        self,
+        *,
+        prompts: _abc.Iterable[_mcp_pb2.McpPrompt] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "prompts", b"prompts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListMcpPromptsResponse: _TypeAlias = ListMcpPromptsResponse  # noqa: Y015
+
+@_typing.final
+class GetMcpPromptRequest(_message.Message):
+    """Asks for a prompt."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class ArgumentsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    SERVER_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    ARGUMENTS_FIELD_NUMBER: _builtins.int
+    server: _builtins.str
+    """The server; NOT_FOUND when there is none of that name, UNAVAILABLE while it is not connected."""
+    name: _builtins.str
+    """The name of the prompt."""
+    @_builtins.property
+    def arguments(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Values to fill in, by the names of the prompt's arguments."""
+
+    def __init__(
+        self,
+        *,
+        server: _builtins.str = ...,
+        name: _builtins.str = ...,
+        arguments: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "name", b"name", "server", b"server"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetMcpPromptRequest: _TypeAlias = GetMcpPromptRequest  # noqa: Y015
+
+@_typing.final
+class GetMcpPromptResponse(_message.Message):
+    """The prompt, filled in. Its messages are the server's words, and not to be trusted."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DESCRIPTION_FIELD_NUMBER: _builtins.int
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    description: _builtins.str
+    """The purpose of the prompt."""
+    @_builtins.property
+    def messages(self) -> _containers.RepeatedCompositeFieldContainer[_mcp_pb2.McpPromptMessage]:
+        """The messages, in order."""
+
+    def __init__(
+        self,
+        *,
+        description: _builtins.str = ...,
+        messages: _abc.Iterable[_mcp_pb2.McpPromptMessage] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "messages", b"messages"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetMcpPromptResponse: _TypeAlias = GetMcpPromptResponse  # noqa: Y015

@@ -60,6 +60,31 @@ class ToolServiceStub:
                 request_serializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.RemoveMcpServerRequest.SerializeToString,
                 response_deserializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.RemoveMcpServerResponse.FromString,
                 _registered_method=True)
+        self.ListMcpServers = channel.unary_unary(
+                '/pagantic.tools.v1.ToolService/ListMcpServers',
+                request_serializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ListMcpServersRequest.SerializeToString,
+                response_deserializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ListMcpServersResponse.FromString,
+                _registered_method=True)
+        self.ListMcpResources = channel.unary_unary(
+                '/pagantic.tools.v1.ToolService/ListMcpResources',
+                request_serializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ListMcpResourcesRequest.SerializeToString,
+                response_deserializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ListMcpResourcesResponse.FromString,
+                _registered_method=True)
+        self.ReadMcpResource = channel.unary_unary(
+                '/pagantic.tools.v1.ToolService/ReadMcpResource',
+                request_serializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ReadMcpResourceRequest.SerializeToString,
+                response_deserializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ReadMcpResourceResponse.FromString,
+                _registered_method=True)
+        self.ListMcpPrompts = channel.unary_unary(
+                '/pagantic.tools.v1.ToolService/ListMcpPrompts',
+                request_serializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ListMcpPromptsRequest.SerializeToString,
+                response_deserializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ListMcpPromptsResponse.FromString,
+                _registered_method=True)
+        self.GetMcpPrompt = channel.unary_unary(
+                '/pagantic.tools.v1.ToolService/GetMcpPrompt',
+                request_serializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.GetMcpPromptRequest.SerializeToString,
+                response_deserializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.GetMcpPromptResponse.FromString,
+                _registered_method=True)
 
 
 class ToolServiceServicer:
@@ -89,14 +114,50 @@ class ToolServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RegisterMcpServer(self, request, context):
-        """Connects a Model Context Protocol server and registers its tools as <server>_<tool>.
+        """Connects a Model Context Protocol server and registers its tools as <server>_<tool>. It stays until it is removed
+        or the service restarts. A server that cannot be connected is UNAVAILABLE, and is not kept.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RemoveMcpServer(self, request, context):
-        """Disconnects a Model Context Protocol server and removes its tools.
+        """Disconnects a Model Context Protocol server and removes its tools. One of the settings comes back at a restart.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListMcpServers(self, request, context):
+        """Lists the Model Context Protocol servers: those of the settings, and those that were registered.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListMcpResources(self, request, context):
+        """Lists the resources of a server, in pages of the server's own size.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReadMcpResource(self, request, context):
+        """Reads a resource of a server.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListMcpPrompts(self, request, context):
+        """Lists the prompts of a server, in pages of the server's own size.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetMcpPrompt(self, request, context):
+        """Has a server fill in one of its prompts.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -129,6 +190,31 @@ def add_ToolServiceServicer_to_server(servicer, server):
                     servicer.RemoveMcpServer,
                     request_deserializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.RemoveMcpServerRequest.FromString,
                     response_serializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.RemoveMcpServerResponse.SerializeToString,
+            ),
+            'ListMcpServers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListMcpServers,
+                    request_deserializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ListMcpServersRequest.FromString,
+                    response_serializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ListMcpServersResponse.SerializeToString,
+            ),
+            'ListMcpResources': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListMcpResources,
+                    request_deserializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ListMcpResourcesRequest.FromString,
+                    response_serializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ListMcpResourcesResponse.SerializeToString,
+            ),
+            'ReadMcpResource': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadMcpResource,
+                    request_deserializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ReadMcpResourceRequest.FromString,
+                    response_serializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ReadMcpResourceResponse.SerializeToString,
+            ),
+            'ListMcpPrompts': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListMcpPrompts,
+                    request_deserializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ListMcpPromptsRequest.FromString,
+                    response_serializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ListMcpPromptsResponse.SerializeToString,
+            ),
+            'GetMcpPrompt': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetMcpPrompt,
+                    request_deserializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.GetMcpPromptRequest.FromString,
+                    response_serializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.GetMcpPromptResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -267,6 +353,141 @@ class ToolService:
             '/pagantic.tools.v1.ToolService/RemoveMcpServer',
             pagantic_dot_tools_dot_v1_dot_tools__service__pb2.RemoveMcpServerRequest.SerializeToString,
             pagantic_dot_tools_dot_v1_dot_tools__service__pb2.RemoveMcpServerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListMcpServers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagantic.tools.v1.ToolService/ListMcpServers',
+            pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ListMcpServersRequest.SerializeToString,
+            pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ListMcpServersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListMcpResources(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagantic.tools.v1.ToolService/ListMcpResources',
+            pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ListMcpResourcesRequest.SerializeToString,
+            pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ListMcpResourcesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadMcpResource(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagantic.tools.v1.ToolService/ReadMcpResource',
+            pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ReadMcpResourceRequest.SerializeToString,
+            pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ReadMcpResourceResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListMcpPrompts(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagantic.tools.v1.ToolService/ListMcpPrompts',
+            pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ListMcpPromptsRequest.SerializeToString,
+            pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ListMcpPromptsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetMcpPrompt(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagantic.tools.v1.ToolService/GetMcpPrompt',
+            pagantic_dot_tools_dot_v1_dot_tools__service__pb2.GetMcpPromptRequest.SerializeToString,
+            pagantic_dot_tools_dot_v1_dot_tools__service__pb2.GetMcpPromptResponse.FromString,
             options,
             channel_credentials,
             insecure,

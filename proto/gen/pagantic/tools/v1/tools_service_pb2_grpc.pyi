@@ -42,9 +42,21 @@ class ToolServiceStub:
     ExecuteToolStream: _grpc.UnaryStreamMultiCallable[_tools_service_pb2.ExecuteToolRequest, _tools_service_pb2.ExecuteToolStreamResponse]
     """Does what ExecuteTool does, and reports the progress of tools that tell it. The last message is the result."""
     RegisterMcpServer: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.RegisterMcpServerRequest, _tools_service_pb2.RegisterMcpServerResponse]
-    """Connects a Model Context Protocol server and registers its tools as <server>_<tool>."""
+    """Connects a Model Context Protocol server and registers its tools as <server>_<tool>. It stays until it is removed
+    or the service restarts. A server that cannot be connected is UNAVAILABLE, and is not kept.
+    """
     RemoveMcpServer: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.RemoveMcpServerRequest, _tools_service_pb2.RemoveMcpServerResponse]
-    """Disconnects a Model Context Protocol server and removes its tools."""
+    """Disconnects a Model Context Protocol server and removes its tools. One of the settings comes back at a restart."""
+    ListMcpServers: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.ListMcpServersRequest, _tools_service_pb2.ListMcpServersResponse]
+    """Lists the Model Context Protocol servers: those of the settings, and those that were registered."""
+    ListMcpResources: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.ListMcpResourcesRequest, _tools_service_pb2.ListMcpResourcesResponse]
+    """Lists the resources of a server, in pages of the server's own size."""
+    ReadMcpResource: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.ReadMcpResourceRequest, _tools_service_pb2.ReadMcpResourceResponse]
+    """Reads a resource of a server."""
+    ListMcpPrompts: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.ListMcpPromptsRequest, _tools_service_pb2.ListMcpPromptsResponse]
+    """Lists the prompts of a server, in pages of the server's own size."""
+    GetMcpPrompt: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.GetMcpPromptRequest, _tools_service_pb2.GetMcpPromptResponse]
+    """Has a server fill in one of its prompts."""
 
 @_typing.type_check_only
 class ToolServiceAsyncStub(ToolServiceStub):
@@ -60,9 +72,21 @@ class ToolServiceAsyncStub(ToolServiceStub):
     ExecuteToolStream: _aio.UnaryStreamMultiCallable[_tools_service_pb2.ExecuteToolRequest, _tools_service_pb2.ExecuteToolStreamResponse]  # type: ignore[assignment]
     """Does what ExecuteTool does, and reports the progress of tools that tell it. The last message is the result."""
     RegisterMcpServer: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.RegisterMcpServerRequest, _tools_service_pb2.RegisterMcpServerResponse]  # type: ignore[assignment]
-    """Connects a Model Context Protocol server and registers its tools as <server>_<tool>."""
+    """Connects a Model Context Protocol server and registers its tools as <server>_<tool>. It stays until it is removed
+    or the service restarts. A server that cannot be connected is UNAVAILABLE, and is not kept.
+    """
     RemoveMcpServer: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.RemoveMcpServerRequest, _tools_service_pb2.RemoveMcpServerResponse]  # type: ignore[assignment]
-    """Disconnects a Model Context Protocol server and removes its tools."""
+    """Disconnects a Model Context Protocol server and removes its tools. One of the settings comes back at a restart."""
+    ListMcpServers: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.ListMcpServersRequest, _tools_service_pb2.ListMcpServersResponse]  # type: ignore[assignment]
+    """Lists the Model Context Protocol servers: those of the settings, and those that were registered."""
+    ListMcpResources: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.ListMcpResourcesRequest, _tools_service_pb2.ListMcpResourcesResponse]  # type: ignore[assignment]
+    """Lists the resources of a server, in pages of the server's own size."""
+    ReadMcpResource: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.ReadMcpResourceRequest, _tools_service_pb2.ReadMcpResourceResponse]  # type: ignore[assignment]
+    """Reads a resource of a server."""
+    ListMcpPrompts: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.ListMcpPromptsRequest, _tools_service_pb2.ListMcpPromptsResponse]  # type: ignore[assignment]
+    """Lists the prompts of a server, in pages of the server's own size."""
+    GetMcpPrompt: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.GetMcpPromptRequest, _tools_service_pb2.GetMcpPromptResponse]  # type: ignore[assignment]
+    """Has a server fill in one of its prompts."""
 
 class ToolServiceServicer(metaclass=_abc_1.ABCMeta):
     """Keeps the registry of tools and runs them."""
@@ -99,7 +123,9 @@ class ToolServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _tools_service_pb2.RegisterMcpServerRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tools_service_pb2.RegisterMcpServerResponse, _abc.Awaitable[_tools_service_pb2.RegisterMcpServerResponse]]:
-        """Connects a Model Context Protocol server and registers its tools as <server>_<tool>."""
+        """Connects a Model Context Protocol server and registers its tools as <server>_<tool>. It stays until it is removed
+        or the service restarts. A server that cannot be connected is UNAVAILABLE, and is not kept.
+        """
 
     @_abc_1.abstractmethod
     def RemoveMcpServer(
@@ -107,6 +133,46 @@ class ToolServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _tools_service_pb2.RemoveMcpServerRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tools_service_pb2.RemoveMcpServerResponse, _abc.Awaitable[_tools_service_pb2.RemoveMcpServerResponse]]:
-        """Disconnects a Model Context Protocol server and removes its tools."""
+        """Disconnects a Model Context Protocol server and removes its tools. One of the settings comes back at a restart."""
+
+    @_abc_1.abstractmethod
+    def ListMcpServers(
+        self,
+        request: _tools_service_pb2.ListMcpServersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tools_service_pb2.ListMcpServersResponse, _abc.Awaitable[_tools_service_pb2.ListMcpServersResponse]]:
+        """Lists the Model Context Protocol servers: those of the settings, and those that were registered."""
+
+    @_abc_1.abstractmethod
+    def ListMcpResources(
+        self,
+        request: _tools_service_pb2.ListMcpResourcesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tools_service_pb2.ListMcpResourcesResponse, _abc.Awaitable[_tools_service_pb2.ListMcpResourcesResponse]]:
+        """Lists the resources of a server, in pages of the server's own size."""
+
+    @_abc_1.abstractmethod
+    def ReadMcpResource(
+        self,
+        request: _tools_service_pb2.ReadMcpResourceRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tools_service_pb2.ReadMcpResourceResponse, _abc.Awaitable[_tools_service_pb2.ReadMcpResourceResponse]]:
+        """Reads a resource of a server."""
+
+    @_abc_1.abstractmethod
+    def ListMcpPrompts(
+        self,
+        request: _tools_service_pb2.ListMcpPromptsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tools_service_pb2.ListMcpPromptsResponse, _abc.Awaitable[_tools_service_pb2.ListMcpPromptsResponse]]:
+        """Lists the prompts of a server, in pages of the server's own size."""
+
+    @_abc_1.abstractmethod
+    def GetMcpPrompt(
+        self,
+        request: _tools_service_pb2.GetMcpPromptRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tools_service_pb2.GetMcpPromptResponse, _abc.Awaitable[_tools_service_pb2.GetMcpPromptResponse]]:
+        """Has a server fill in one of its prompts."""
 
 def add_ToolServiceServicer_to_server(servicer: ToolServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
