@@ -21,6 +21,7 @@ from pagantic_common.domain.messages import ToolCall
 from pagantic_common.telemetry.scope import current_deadline
 from services.tools.app.execution import ToolExecutor
 from services.tools.app.registry import ToolRegistry
+from services.tools.app.search import ToolSearch
 from services.tools.app.servers import McpServers
 from services.tools.convert import (
     contents_to_proto,
@@ -43,6 +44,7 @@ SCOPES: Mapping[str, Scope] = MappingProxyType(
         "ExecuteTool": Scope.EXECUTE,
         "ExecuteToolStream": Scope.EXECUTE,
         "ListTools": Scope.READ,
+        "SearchTools": Scope.READ,
         "GetMcpPrompt": Scope.EXECUTE,
         "ListMcpPrompts": Scope.READ,
         "ListMcpResources": Scope.READ,
@@ -58,6 +60,7 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
     """Serves the registry, the executor and the servers that bring tools."""
 
     def __init__(self, registry: ToolRegistry, executor: ToolExecutor, servers: McpServers, clock: Clock) -> None:
+        self._search = ToolSearch(registry)
         self._registry = registry
         self._executor = executor
         self._servers = servers
@@ -66,6 +69,12 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
     async def ListTools(self, request: pb.ListToolsRequest, context: Context) -> pb.ListToolsResponse:
         tools = self._registry.list_named(request.names)
         return pb.ListToolsResponse(tools=[registered_tool_to_proto(tool) for tool in tools])
+
+    async def SearchTools(self, request: pb.SearchToolsRequest, context: Context) -> pb.SearchToolsResponse:
+        found = await self._search.search(request.query, request.names, request.limit)
+        return pb.SearchToolsResponse(
+            tools=[pb.FoundTool(tool=registered_tool_to_proto(one.tool), score=one.score) for one in found]
+        )
 
     async def ExecuteTool(self, request: pb.ExecuteToolRequest, context: Context) -> pb.ExecuteToolResponse:
         return outcome_to_proto(await self._executor.execute(*self._decode(request)))

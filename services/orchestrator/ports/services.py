@@ -137,6 +137,9 @@ class ToolsPort(Protocol):
     async def list_tools(self, names: Sequence[str]) -> list[OfferedTool]:
         """List the named tools, or all. Raises NotFound (TOOL_NOT_FOUND) for an unknown name."""
 
+    async def search_tools(self, query: str, names: Sequence[str], limit: int) -> list[str]:
+        """Return which of the named tools fit the words of a query, best first, at most `limit`."""
+
     async def execute(self, call: ToolCall, report: Report) -> ToolCallRecord:
         """Run a call, and report its progress; the record has the tool's own failure."""
 

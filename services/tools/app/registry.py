@@ -28,6 +28,7 @@ class ToolRegistry:
         self._tools: dict[str, Tool] = {}
         self._checkers: dict[str, ArgumentChecker] = {}
         self._sources: dict[str, str] = {}
+        self.version = 0  # grows with each change
         for tool in tools:
             self.register(tool)
 
@@ -40,6 +41,7 @@ class ToolRegistry:
 
         Returns, by name, why a tool is left out: a wrong or taken name, a wrong schema, or no more room.
         """
+        self.version += 1
         for name in [name for name, owner in self._sources.items() if owner == source]:
             del self._tools[name], self._checkers[name], self._sources[name]
         room_bytes = self._max_bytes - sum(_size_bytes(tool) for tool in self._tools.values())
@@ -64,6 +66,7 @@ class ToolRegistry:
         self._checkers[name] = ArgumentChecker(name, tool.definition.parameters_json)
         self._tools[name] = tool
         self._sources[name] = source
+        self.version += 1
 
     def list_of(self, source: str) -> list[Tool]:
         """Return the tools of a source, sorted by name."""

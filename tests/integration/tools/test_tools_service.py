@@ -152,3 +152,15 @@ async def test_a_timeout_that_is_none_is_refused(tools, seconds, nanos):
         await tools.ExecuteTool(asked)
     assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert "between 0 and 86400 s" in raised.value.details()
+
+
+async def test_tools_are_found_by_words_among_those_that_are_named(tools):
+    found = await tools.SearchTools(pb.SearchToolsRequest(query="What time is it in Berlin, in JSON?"))
+    assert found.tools[0].tool.definition.name == "clock"
+    assert found.tools[0].tool.available
+    assert [one.score for one in found.tools] == sorted((one.score for one in found.tools), reverse=True)
+    named = await tools.SearchTools(pb.SearchToolsRequest(query="time JSON", names=["json_query", "gone"], limit=5))
+    assert [one.tool.definition.name for one in named.tools] == ["json_query"]
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await tools.SearchTools(pb.SearchToolsRequest(limit=101))
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT

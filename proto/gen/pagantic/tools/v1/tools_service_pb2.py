@@ -28,7 +28,7 @@ from pagantic.common.v1 import message_pb2 as pagantic_dot_common_dot_v1_dot_mes
 from pagantic.tools.v1 import mcp_pb2 as pagantic_dot_tools_dot_v1_dot_mcp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%pagantic/tools/v1/tools_service.proto\x12\x11pagantic.tools.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1epagantic/common/v1/error.proto\x1a pagantic/common/v1/message.proto\x1a\x1bpagantic/tools/v1/mcp.proto\"!\n\x10ListToolsRequest\x12\r\n\x05names\x18\x01 \x03(\t\"w\n\x0eRegisteredTool\x12\x36\n\ndefinition\x18\x01 \x01(\x0b\x32\".pagantic.common.v1.ToolDefinition\x12\x11\n\tavailable\x18\x02 \x01(\x08\x12\x1a\n\x12unavailable_reason\x18\x03 \x01(\t\"E\n\x11ListToolsResponse\x12\x30\n\x05tools\x18\x01 \x03(\x0b\x32!.pagantic.tools.v1.RegisteredTool\"l\n\x12\x45xecuteToolRequest\x12*\n\x04\x63\x61ll\x18\x01 \x01(\x0b\x32\x1c.pagantic.common.v1.ToolCall\x12*\n\x07timeout\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xb4\x01\n\x13\x45xecuteToolResponse\x12.\n\x06result\x18\x01 \x01(\x0b\x32\x1e.pagantic.common.v1.ToolResult\x12.\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x1f.pagantic.common.v1.SystemError\x12+\n\x08\x64uration\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08\x61ttempts\x18\x04 \x01(\x05\"\x97\x01\n\x19\x45xecuteToolStreamResponse\x12\x34\n\x08progress\x18\x01 \x01(\x0b\x32 .pagantic.common.v1.ToolProgressH\x00\x12;\n\tcompleted\x18\x02 \x01(\x0b\x32&.pagantic.tools.v1.ExecuteToolResponseH\x00\x42\x07\n\x05\x65vent\"\x91\x01\n\x18RegisterMcpServerRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x30\n\x07\x63ommand\x18\x02 \x01(\x0b\x32\x1d.pagantic.tools.v1.McpCommandH\x00\x12\r\n\x03url\x18\x03 \x01(\tH\x00\x12\x19\n\x11trust_annotations\x18\x04 \x01(\x08\x42\x0b\n\ttransport\"\x1a\n\nMcpCommand\x12\x0c\n\x04\x61rgv\x18\x01 \x03(\t\"M\n\x19RegisterMcpServerResponse\x12\x30\n\x05tools\x18\x01 \x03(\x0b\x32!.pagantic.tools.v1.RegisteredTool\"&\n\x16RemoveMcpServerRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x19\n\x17RemoveMcpServerResponse\"\x17\n\x15ListMcpServersRequest\"G\n\x16ListMcpServersResponse\x12-\n\x07servers\x18\x01 \x03(\x0b\x32\x1c.pagantic.tools.v1.McpServer\"=\n\x17ListMcpResourcesRequest\x12\x0e\n\x06server\x18\x01 \x01(\t\x12\x12\n\npage_token\x18\x02 \x01(\t\"f\n\x18ListMcpResourcesResponse\x12\x31\n\tresources\x18\x01 \x03(\x0b\x32\x1e.pagantic.tools.v1.McpResource\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"5\n\x16ReadMcpResourceRequest\x12\x0e\n\x06server\x18\x01 \x01(\t\x12\x0b\n\x03uri\x18\x02 \x01(\t\"S\n\x17ReadMcpResourceResponse\x12\x38\n\x08\x63ontents\x18\x01 \x03(\x0b\x32&.pagantic.tools.v1.McpResourceContents\";\n\x15ListMcpPromptsRequest\x12\x0e\n\x06server\x18\x01 \x01(\t\x12\x12\n\npage_token\x18\x02 \x01(\t\"`\n\x16ListMcpPromptsResponse\x12-\n\x07prompts\x18\x01 \x03(\x0b\x32\x1c.pagantic.tools.v1.McpPrompt\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xaf\x01\n\x13GetMcpPromptRequest\x12\x0e\n\x06server\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12H\n\targuments\x18\x03 \x03(\x0b\x32\x35.pagantic.tools.v1.GetMcpPromptRequest.ArgumentsEntry\x1a\x30\n\x0e\x41rgumentsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"b\n\x14GetMcpPromptResponse\x12\x13\n\x0b\x64\x65scription\x18\x01 \x01(\t\x12\x35\n\x08messages\x18\x02 \x03(\x0b\x32#.pagantic.tools.v1.McpPromptMessage2\x8f\x08\n\x0bToolService\x12V\n\tListTools\x12#.pagantic.tools.v1.ListToolsRequest\x1a$.pagantic.tools.v1.ListToolsResponse\x12\\\n\x0b\x45xecuteTool\x12%.pagantic.tools.v1.ExecuteToolRequest\x1a&.pagantic.tools.v1.ExecuteToolResponse\x12j\n\x11\x45xecuteToolStream\x12%.pagantic.tools.v1.ExecuteToolRequest\x1a,.pagantic.tools.v1.ExecuteToolStreamResponse0\x01\x12n\n\x11RegisterMcpServer\x12+.pagantic.tools.v1.RegisterMcpServerRequest\x1a,.pagantic.tools.v1.RegisterMcpServerResponse\x12h\n\x0fRemoveMcpServer\x12).pagantic.tools.v1.RemoveMcpServerRequest\x1a*.pagantic.tools.v1.RemoveMcpServerResponse\x12\x65\n\x0eListMcpServers\x12(.pagantic.tools.v1.ListMcpServersRequest\x1a).pagantic.tools.v1.ListMcpServersResponse\x12k\n\x10ListMcpResources\x12*.pagantic.tools.v1.ListMcpResourcesRequest\x1a+.pagantic.tools.v1.ListMcpResourcesResponse\x12h\n\x0fReadMcpResource\x12).pagantic.tools.v1.ReadMcpResourceRequest\x1a*.pagantic.tools.v1.ReadMcpResourceResponse\x12\x65\n\x0eListMcpPrompts\x12(.pagantic.tools.v1.ListMcpPromptsRequest\x1a).pagantic.tools.v1.ListMcpPromptsResponse\x12_\n\x0cGetMcpPrompt\x12&.pagantic.tools.v1.GetMcpPromptRequest\x1a\'.pagantic.tools.v1.GetMcpPromptResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%pagantic/tools/v1/tools_service.proto\x12\x11pagantic.tools.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1epagantic/common/v1/error.proto\x1a pagantic/common/v1/message.proto\x1a\x1bpagantic/tools/v1/mcp.proto\"!\n\x10ListToolsRequest\x12\r\n\x05names\x18\x01 \x03(\t\"w\n\x0eRegisteredTool\x12\x36\n\ndefinition\x18\x01 \x01(\x0b\x32\".pagantic.common.v1.ToolDefinition\x12\x11\n\tavailable\x18\x02 \x01(\x08\x12\x1a\n\x12unavailable_reason\x18\x03 \x01(\t\"E\n\x11ListToolsResponse\x12\x30\n\x05tools\x18\x01 \x03(\x0b\x32!.pagantic.tools.v1.RegisteredTool\"A\n\x12SearchToolsRequest\x12\r\n\x05query\x18\x01 \x01(\t\x12\r\n\x05names\x18\x02 \x03(\t\x12\r\n\x05limit\x18\x03 \x01(\x05\"K\n\tFoundTool\x12/\n\x04tool\x18\x01 \x01(\x0b\x32!.pagantic.tools.v1.RegisteredTool\x12\r\n\x05score\x18\x02 \x01(\x01\"B\n\x13SearchToolsResponse\x12+\n\x05tools\x18\x01 \x03(\x0b\x32\x1c.pagantic.tools.v1.FoundTool\"l\n\x12\x45xecuteToolRequest\x12*\n\x04\x63\x61ll\x18\x01 \x01(\x0b\x32\x1c.pagantic.common.v1.ToolCall\x12*\n\x07timeout\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xb4\x01\n\x13\x45xecuteToolResponse\x12.\n\x06result\x18\x01 \x01(\x0b\x32\x1e.pagantic.common.v1.ToolResult\x12.\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x1f.pagantic.common.v1.SystemError\x12+\n\x08\x64uration\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08\x61ttempts\x18\x04 \x01(\x05\"\x97\x01\n\x19\x45xecuteToolStreamResponse\x12\x34\n\x08progress\x18\x01 \x01(\x0b\x32 .pagantic.common.v1.ToolProgressH\x00\x12;\n\tcompleted\x18\x02 \x01(\x0b\x32&.pagantic.tools.v1.ExecuteToolResponseH\x00\x42\x07\n\x05\x65vent\"\x91\x01\n\x18RegisterMcpServerRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x30\n\x07\x63ommand\x18\x02 \x01(\x0b\x32\x1d.pagantic.tools.v1.McpCommandH\x00\x12\r\n\x03url\x18\x03 \x01(\tH\x00\x12\x19\n\x11trust_annotations\x18\x04 \x01(\x08\x42\x0b\n\ttransport\"\x1a\n\nMcpCommand\x12\x0c\n\x04\x61rgv\x18\x01 \x03(\t\"M\n\x19RegisterMcpServerResponse\x12\x30\n\x05tools\x18\x01 \x03(\x0b\x32!.pagantic.tools.v1.RegisteredTool\"&\n\x16RemoveMcpServerRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x19\n\x17RemoveMcpServerResponse\"\x17\n\x15ListMcpServersRequest\"G\n\x16ListMcpServersResponse\x12-\n\x07servers\x18\x01 \x03(\x0b\x32\x1c.pagantic.tools.v1.McpServer\"=\n\x17ListMcpResourcesRequest\x12\x0e\n\x06server\x18\x01 \x01(\t\x12\x12\n\npage_token\x18\x02 \x01(\t\"f\n\x18ListMcpResourcesResponse\x12\x31\n\tresources\x18\x01 \x03(\x0b\x32\x1e.pagantic.tools.v1.McpResource\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"5\n\x16ReadMcpResourceRequest\x12\x0e\n\x06server\x18\x01 \x01(\t\x12\x0b\n\x03uri\x18\x02 \x01(\t\"S\n\x17ReadMcpResourceResponse\x12\x38\n\x08\x63ontents\x18\x01 \x03(\x0b\x32&.pagantic.tools.v1.McpResourceContents\";\n\x15ListMcpPromptsRequest\x12\x0e\n\x06server\x18\x01 \x01(\t\x12\x12\n\npage_token\x18\x02 \x01(\t\"`\n\x16ListMcpPromptsResponse\x12-\n\x07prompts\x18\x01 \x03(\x0b\x32\x1c.pagantic.tools.v1.McpPrompt\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xaf\x01\n\x13GetMcpPromptRequest\x12\x0e\n\x06server\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12H\n\targuments\x18\x03 \x03(\x0b\x32\x35.pagantic.tools.v1.GetMcpPromptRequest.ArgumentsEntry\x1a\x30\n\x0e\x41rgumentsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"b\n\x14GetMcpPromptResponse\x12\x13\n\x0b\x64\x65scription\x18\x01 \x01(\t\x12\x35\n\x08messages\x18\x02 \x03(\x0b\x32#.pagantic.tools.v1.McpPromptMessage2\xed\x08\n\x0bToolService\x12V\n\tListTools\x12#.pagantic.tools.v1.ListToolsRequest\x1a$.pagantic.tools.v1.ListToolsResponse\x12\\\n\x0bSearchTools\x12%.pagantic.tools.v1.SearchToolsRequest\x1a&.pagantic.tools.v1.SearchToolsResponse\x12\\\n\x0b\x45xecuteTool\x12%.pagantic.tools.v1.ExecuteToolRequest\x1a&.pagantic.tools.v1.ExecuteToolResponse\x12j\n\x11\x45xecuteToolStream\x12%.pagantic.tools.v1.ExecuteToolRequest\x1a,.pagantic.tools.v1.ExecuteToolStreamResponse0\x01\x12n\n\x11RegisterMcpServer\x12+.pagantic.tools.v1.RegisterMcpServerRequest\x1a,.pagantic.tools.v1.RegisterMcpServerResponse\x12h\n\x0fRemoveMcpServer\x12).pagantic.tools.v1.RemoveMcpServerRequest\x1a*.pagantic.tools.v1.RemoveMcpServerResponse\x12\x65\n\x0eListMcpServers\x12(.pagantic.tools.v1.ListMcpServersRequest\x1a).pagantic.tools.v1.ListMcpServersResponse\x12k\n\x10ListMcpResources\x12*.pagantic.tools.v1.ListMcpResourcesRequest\x1a+.pagantic.tools.v1.ListMcpResourcesResponse\x12h\n\x0fReadMcpResource\x12).pagantic.tools.v1.ReadMcpResourceRequest\x1a*.pagantic.tools.v1.ReadMcpResourceResponse\x12\x65\n\x0eListMcpPrompts\x12(.pagantic.tools.v1.ListMcpPromptsRequest\x1a).pagantic.tools.v1.ListMcpPromptsResponse\x12_\n\x0cGetMcpPrompt\x12&.pagantic.tools.v1.GetMcpPromptRequest\x1a\'.pagantic.tools.v1.GetMcpPromptResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,44 +43,50 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REGISTEREDTOOL']._serialized_end=341
   _globals['_LISTTOOLSRESPONSE']._serialized_start=343
   _globals['_LISTTOOLSRESPONSE']._serialized_end=412
-  _globals['_EXECUTETOOLREQUEST']._serialized_start=414
-  _globals['_EXECUTETOOLREQUEST']._serialized_end=522
-  _globals['_EXECUTETOOLRESPONSE']._serialized_start=525
-  _globals['_EXECUTETOOLRESPONSE']._serialized_end=705
-  _globals['_EXECUTETOOLSTREAMRESPONSE']._serialized_start=708
-  _globals['_EXECUTETOOLSTREAMRESPONSE']._serialized_end=859
-  _globals['_REGISTERMCPSERVERREQUEST']._serialized_start=862
-  _globals['_REGISTERMCPSERVERREQUEST']._serialized_end=1007
-  _globals['_MCPCOMMAND']._serialized_start=1009
-  _globals['_MCPCOMMAND']._serialized_end=1035
-  _globals['_REGISTERMCPSERVERRESPONSE']._serialized_start=1037
-  _globals['_REGISTERMCPSERVERRESPONSE']._serialized_end=1114
-  _globals['_REMOVEMCPSERVERREQUEST']._serialized_start=1116
-  _globals['_REMOVEMCPSERVERREQUEST']._serialized_end=1154
-  _globals['_REMOVEMCPSERVERRESPONSE']._serialized_start=1156
-  _globals['_REMOVEMCPSERVERRESPONSE']._serialized_end=1181
-  _globals['_LISTMCPSERVERSREQUEST']._serialized_start=1183
-  _globals['_LISTMCPSERVERSREQUEST']._serialized_end=1206
-  _globals['_LISTMCPSERVERSRESPONSE']._serialized_start=1208
-  _globals['_LISTMCPSERVERSRESPONSE']._serialized_end=1279
-  _globals['_LISTMCPRESOURCESREQUEST']._serialized_start=1281
-  _globals['_LISTMCPRESOURCESREQUEST']._serialized_end=1342
-  _globals['_LISTMCPRESOURCESRESPONSE']._serialized_start=1344
-  _globals['_LISTMCPRESOURCESRESPONSE']._serialized_end=1446
-  _globals['_READMCPRESOURCEREQUEST']._serialized_start=1448
-  _globals['_READMCPRESOURCEREQUEST']._serialized_end=1501
-  _globals['_READMCPRESOURCERESPONSE']._serialized_start=1503
-  _globals['_READMCPRESOURCERESPONSE']._serialized_end=1586
-  _globals['_LISTMCPPROMPTSREQUEST']._serialized_start=1588
-  _globals['_LISTMCPPROMPTSREQUEST']._serialized_end=1647
-  _globals['_LISTMCPPROMPTSRESPONSE']._serialized_start=1649
-  _globals['_LISTMCPPROMPTSRESPONSE']._serialized_end=1745
-  _globals['_GETMCPPROMPTREQUEST']._serialized_start=1748
-  _globals['_GETMCPPROMPTREQUEST']._serialized_end=1923
-  _globals['_GETMCPPROMPTREQUEST_ARGUMENTSENTRY']._serialized_start=1875
-  _globals['_GETMCPPROMPTREQUEST_ARGUMENTSENTRY']._serialized_end=1923
-  _globals['_GETMCPPROMPTRESPONSE']._serialized_start=1925
-  _globals['_GETMCPPROMPTRESPONSE']._serialized_end=2023
-  _globals['_TOOLSERVICE']._serialized_start=2026
-  _globals['_TOOLSERVICE']._serialized_end=3065
+  _globals['_SEARCHTOOLSREQUEST']._serialized_start=414
+  _globals['_SEARCHTOOLSREQUEST']._serialized_end=479
+  _globals['_FOUNDTOOL']._serialized_start=481
+  _globals['_FOUNDTOOL']._serialized_end=556
+  _globals['_SEARCHTOOLSRESPONSE']._serialized_start=558
+  _globals['_SEARCHTOOLSRESPONSE']._serialized_end=624
+  _globals['_EXECUTETOOLREQUEST']._serialized_start=626
+  _globals['_EXECUTETOOLREQUEST']._serialized_end=734
+  _globals['_EXECUTETOOLRESPONSE']._serialized_start=737
+  _globals['_EXECUTETOOLRESPONSE']._serialized_end=917
+  _globals['_EXECUTETOOLSTREAMRESPONSE']._serialized_start=920
+  _globals['_EXECUTETOOLSTREAMRESPONSE']._serialized_end=1071
+  _globals['_REGISTERMCPSERVERREQUEST']._serialized_start=1074
+  _globals['_REGISTERMCPSERVERREQUEST']._serialized_end=1219
+  _globals['_MCPCOMMAND']._serialized_start=1221
+  _globals['_MCPCOMMAND']._serialized_end=1247
+  _globals['_REGISTERMCPSERVERRESPONSE']._serialized_start=1249
+  _globals['_REGISTERMCPSERVERRESPONSE']._serialized_end=1326
+  _globals['_REMOVEMCPSERVERREQUEST']._serialized_start=1328
+  _globals['_REMOVEMCPSERVERREQUEST']._serialized_end=1366
+  _globals['_REMOVEMCPSERVERRESPONSE']._serialized_start=1368
+  _globals['_REMOVEMCPSERVERRESPONSE']._serialized_end=1393
+  _globals['_LISTMCPSERVERSREQUEST']._serialized_start=1395
+  _globals['_LISTMCPSERVERSREQUEST']._serialized_end=1418
+  _globals['_LISTMCPSERVERSRESPONSE']._serialized_start=1420
+  _globals['_LISTMCPSERVERSRESPONSE']._serialized_end=1491
+  _globals['_LISTMCPRESOURCESREQUEST']._serialized_start=1493
+  _globals['_LISTMCPRESOURCESREQUEST']._serialized_end=1554
+  _globals['_LISTMCPRESOURCESRESPONSE']._serialized_start=1556
+  _globals['_LISTMCPRESOURCESRESPONSE']._serialized_end=1658
+  _globals['_READMCPRESOURCEREQUEST']._serialized_start=1660
+  _globals['_READMCPRESOURCEREQUEST']._serialized_end=1713
+  _globals['_READMCPRESOURCERESPONSE']._serialized_start=1715
+  _globals['_READMCPRESOURCERESPONSE']._serialized_end=1798
+  _globals['_LISTMCPPROMPTSREQUEST']._serialized_start=1800
+  _globals['_LISTMCPPROMPTSREQUEST']._serialized_end=1859
+  _globals['_LISTMCPPROMPTSRESPONSE']._serialized_start=1861
+  _globals['_LISTMCPPROMPTSRESPONSE']._serialized_end=1957
+  _globals['_GETMCPPROMPTREQUEST']._serialized_start=1960
+  _globals['_GETMCPPROMPTREQUEST']._serialized_end=2135
+  _globals['_GETMCPPROMPTREQUEST_ARGUMENTSENTRY']._serialized_start=2087
+  _globals['_GETMCPPROMPTREQUEST_ARGUMENTSENTRY']._serialized_end=2135
+  _globals['_GETMCPPROMPTRESPONSE']._serialized_start=2137
+  _globals['_GETMCPPROMPTRESPONSE']._serialized_end=2235
+  _globals['_TOOLSERVICE']._serialized_start=2238
+  _globals['_TOOLSERVICE']._serialized_end=3371
 # @@protoc_insertion_point(module_scope)

@@ -103,6 +103,90 @@ class ListToolsResponse(_message.Message):
 Global___ListToolsResponse: _TypeAlias = ListToolsResponse  # noqa: Y015
 
 @_typing.final
+class SearchToolsRequest(_message.Message):
+    """Selects the tools to find."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUERY_FIELD_NUMBER: _builtins.int
+    NAMES_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    query: _builtins.str
+    """The words, such as a question; the last 8192 characters count."""
+    limit: _builtins.int
+    """Most tools; 0 is 20, at most 100."""
+    @_builtins.property
+    def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Only these; empty is all. Names that are not registered are never found."""
+
+    def __init__(
+        self,
+        *,
+        query: _builtins.str = ...,
+        names: _abc.Iterable[_builtins.str] | None = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "names", b"names", "query", b"query"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SearchToolsRequest: _TypeAlias = SearchToolsRequest  # noqa: Y015
+
+@_typing.final
+class FoundTool(_message.Message):
+    """A tool that was found."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOOL_FIELD_NUMBER: _builtins.int
+    SCORE_FIELD_NUMBER: _builtins.int
+    score: _builtins.float
+    """BM25 over the words of names, descriptions and parameters, above 0; higher is better."""
+    @_builtins.property
+    def tool(self) -> Global___RegisteredTool:
+        """The tool."""
+
+    def __init__(
+        self,
+        *,
+        tool: Global___RegisteredTool | None = ...,
+        score: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["tool", b"tool"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["score", b"score", "tool", b"tool"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FoundTool: _TypeAlias = FoundTool  # noqa: Y015
+
+@_typing.final
+class SearchToolsResponse(_message.Message):
+    """The tools that share words with the query."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOOLS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def tools(self) -> _containers.RepeatedCompositeFieldContainer[Global___FoundTool]:
+        """Best first; of equal scores by name."""
+
+    def __init__(
+        self,
+        *,
+        tools: _abc.Iterable[Global___FoundTool] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["tools", b"tools"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SearchToolsResponse: _TypeAlias = SearchToolsResponse  # noqa: Y015
+
+@_typing.final
 class ExecuteToolRequest(_message.Message):
     """A call to run."""
 

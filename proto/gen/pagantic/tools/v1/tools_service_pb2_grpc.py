@@ -40,6 +40,11 @@ class ToolServiceStub:
                 request_serializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ListToolsRequest.SerializeToString,
                 response_deserializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ListToolsResponse.FromString,
                 _registered_method=True)
+        self.SearchTools = channel.unary_unary(
+                '/pagantic.tools.v1.ToolService/SearchTools',
+                request_serializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.SearchToolsRequest.SerializeToString,
+                response_deserializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.SearchToolsResponse.FromString,
+                _registered_method=True)
         self.ExecuteTool = channel.unary_unary(
                 '/pagantic.tools.v1.ToolService/ExecuteTool',
                 request_serializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ExecuteToolRequest.SerializeToString,
@@ -93,6 +98,13 @@ class ToolServiceServicer:
 
     def ListTools(self, request, context):
         """Lists tools by name, with whether each can be called now.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SearchTools(self, request, context):
+        """Finds the tools whose names, descriptions and parameters fit some words best.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -171,6 +183,11 @@ def add_ToolServiceServicer_to_server(servicer, server):
                     request_deserializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ListToolsRequest.FromString,
                     response_serializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ListToolsResponse.SerializeToString,
             ),
+            'SearchTools': grpc.unary_unary_rpc_method_handler(
+                    servicer.SearchTools,
+                    request_deserializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.SearchToolsRequest.FromString,
+                    response_serializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.SearchToolsResponse.SerializeToString,
+            ),
             'ExecuteTool': grpc.unary_unary_rpc_method_handler(
                     servicer.ExecuteTool,
                     request_deserializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ExecuteToolRequest.FromString,
@@ -245,6 +262,33 @@ class ToolService:
             '/pagantic.tools.v1.ToolService/ListTools',
             pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ListToolsRequest.SerializeToString,
             pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ListToolsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SearchTools(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagantic.tools.v1.ToolService/SearchTools',
+            pagantic_dot_tools_dot_v1_dot_tools__service__pb2.SearchToolsRequest.SerializeToString,
+            pagantic_dot_tools_dot_v1_dot_tools__service__pb2.SearchToolsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -35,6 +35,8 @@ class ToolServiceStub:
     def __new__(cls, channel: _aio.Channel) -> ToolServiceAsyncStub: ...
     ListTools: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.ListToolsRequest, _tools_service_pb2.ListToolsResponse]
     """Lists tools by name, with whether each can be called now."""
+    SearchTools: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.SearchToolsRequest, _tools_service_pb2.SearchToolsResponse]
+    """Finds the tools whose names, descriptions and parameters fit some words best."""
     ExecuteTool: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.ExecuteToolRequest, _tools_service_pb2.ExecuteToolResponse]
     """Checks the arguments against the tool's schema and runs it. A tool's own failure, bad arguments and an unknown tool
     are normal replies with an error, so that the model can react.
@@ -65,6 +67,8 @@ class ToolServiceAsyncStub(ToolServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListTools: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.ListToolsRequest, _tools_service_pb2.ListToolsResponse]  # type: ignore[assignment]
     """Lists tools by name, with whether each can be called now."""
+    SearchTools: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.SearchToolsRequest, _tools_service_pb2.SearchToolsResponse]  # type: ignore[assignment]
+    """Finds the tools whose names, descriptions and parameters fit some words best."""
     ExecuteTool: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.ExecuteToolRequest, _tools_service_pb2.ExecuteToolResponse]  # type: ignore[assignment]
     """Checks the arguments against the tool's schema and runs it. A tool's own failure, bad arguments and an unknown tool
     are normal replies with an error, so that the model can react.
@@ -98,6 +102,14 @@ class ToolServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_tools_service_pb2.ListToolsResponse, _abc.Awaitable[_tools_service_pb2.ListToolsResponse]]:
         """Lists tools by name, with whether each can be called now."""
+
+    @_abc_1.abstractmethod
+    def SearchTools(
+        self,
+        request: _tools_service_pb2.SearchToolsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tools_service_pb2.SearchToolsResponse, _abc.Awaitable[_tools_service_pb2.SearchToolsResponse]]:
+        """Finds the tools whose names, descriptions and parameters fit some words best."""
 
     @_abc_1.abstractmethod
     def ExecuteTool(
