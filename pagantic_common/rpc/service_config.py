@@ -50,6 +50,7 @@ RETRIED_METHODS = {
         "ListMcpServers",
         "ListTools",
         "ReadMcpResource",
+        "SearchTools",
     ),
 }
 

@@ -60,6 +60,7 @@ VALID = {
     "ContextService/Retrieve": ({"query": "cat", "policy": CONTEXT},),
     "ContextService/BuildContext": ({"query": "cat", "policy": CONTEXT, "chunks": [CHUNK]},),
     "RerankService/Rerank": ({"query": "cat", "chunks": [CHUNK]},),
+    "ToolService/SearchTools": ({"query": "what is the time", "names": ["clock"], "limit": 3},),
     "ToolService/ExecuteTool": (
         {"call": {"id": "1", "name": "calculator", "arguments_json": '{"expression":"1+1"}'}},
         {"call": {"id": "1", "name": "json_query", "arguments_json": '{"document":"[1]","query":"[0]"}'}},
