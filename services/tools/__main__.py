@@ -12,7 +12,8 @@ from pagantic_common.rpc.access.tls.service_callers import guard_of
 from pagantic_common.rpc.process.program import Program
 from pagantic_common.telemetry.clock import SystemClock
 from services.tools.adapters.builtin_tools import builtin_tools
-from services.tools.adapters.loading import load_tools
+from services.tools.adapters.loading import load_hooks, load_tools
+from services.tools.adapters.tool_rates import ToolRates
 from services.tools.app.execution import ExecutionLimits, ToolExecutor
 from services.tools.app.registry import ToolRegistry
 from services.tools.servicer import SCOPES, ToolServicer
@@ -32,8 +33,9 @@ async def open_app(settings: ToolsSettings) -> AsyncIterator[Sequence[Registrati
         backoff_s=settings.retry_backoff_s,
         max_result_bytes=settings.max_result_bytes,
     )
+    executor = ToolExecutor(registry, clock, limits, ToolRates(settings.rates), load_hooks(settings.hooks))
     async with open_mcp_servers(settings, registry, clock) as servers:
-        servicer = ToolServicer(registry, ToolExecutor(registry, clock, limits), servers, clock)
+        servicer = ToolServicer(registry, executor, servers, clock)
         yield [
             Registration(
                 "pagantic.tools.v1.ToolService",

@@ -69,3 +69,10 @@ class McpSession(Protocol):
 
 OpenSession = Callable[[ServerSpec], AbstractAsyncContextManager[McpSession]]
 """Connects a server until the context ends. Entering raises ServerLost within a time of its own."""
+
+
+class Rates(Protocol):
+    """How often tools may be called."""
+
+    async def take(self, tool: str) -> str:
+        """Count a call, and return why it is one too many; empty when it is not."""

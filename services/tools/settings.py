@@ -5,11 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
+import limits
 from pydantic import Field, field_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
 from pagantic_common.domain.defaults import PORTS
 from pagantic_common.settings import InnerSettings
+
+
+def _is_rate(text: str) -> bool:
+    try:
+        return limits.parse(text).amount > 0
+    except ValueError:
+        return False
 
 
 class ToolsSettings(InnerSettings):
@@ -27,6 +35,15 @@ class ToolsSettings(InnerSettings):
         "comma-separated",
     )
     installed: bool = Field(True, description="whether tools of installed packages are offered, too")
+    hooks: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        description="hooks around each call, in their order: package.module:object, or the path of a .py file before "
+        "the colon; comma-separated",
+    )
+    rates: Annotated[dict[str, str], NoDecode] = Field(
+        default_factory=dict,
+        description="most calls of a tool in a time, by name, with * for any text: http_*=30/minute; comma-separated",
+    )
     max_result_bytes: int = Field(65_536, ge=256, description="largest result, in bytes of UTF-8")
     mcp_servers: Path | None = Field(
         None,
@@ -70,7 +87,18 @@ class ToolsSettings(InnerSettings):
     def _empty_is_no_file(cls, value: Any) -> Any:
         return value or None
 
-    @field_validator("modules", "mcp_programs", "mcp_hosts", mode="before")
+    @field_validator("rates", mode="before")
+    @classmethod
+    def _parse_rates(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        pairs = [part.strip().rpartition("=") for part in value.split(",") if part.strip()]
+        for name, _, rate in pairs:
+            if not name or not _is_rate(rate):
+                raise ValueError(f"{name}={rate} must be a tool, = and a number of calls in a time, as in 30/minute")
+        return {name: rate for name, _, rate in pairs}
+
+    @field_validator("modules", "hooks", "mcp_programs", "mcp_hosts", mode="before")
     @classmethod
     def _parse_list(cls, value: Any) -> Any:
         if not isinstance(value, str):
