@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 import sys
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 
@@ -61,6 +61,51 @@ async def answering(*replies):
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     async with server:
         yield server.sockets[0].getsockname()[1], seen
+
+
+@asynccontextmanager
+async def clinging():
+    """Run a server of an older version that answers everything but the end of its session; yields its port."""
+    tool = {"name": "call", "inputSchema": {"type": "object"}}
+    results = {
+        "initialize": {
+            "protocolVersion": "2025-11-25",
+            "capabilities": {"tools": {}},
+            "serverInfo": {"name": "clinging", "version": "1"},
+        },
+        "tools/list": {"tools": [tool]},
+    }
+
+    async def answer(reader, writer):
+        with suppress(asyncio.IncompleteReadError):
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode()
+                length = re.search(r"content-length: (\d+)", head, re.IGNORECASE)
+                if not head.startswith("POST"):
+                    await reader.read()
+                request = json.loads(await reader.readexactly(int(length[1])))
+                reply = {"jsonrpc": "2.0", "id": request.get("id")}
+                if request["method"] in results:
+                    reply["result"] = results[request["method"]]
+                else:
+                    reply["error"] = {"code": -32601, "message": "no such method"}
+                text = json.dumps(reply)
+                status, body = ("200 OK", text) if "id" in request else ("202 Accepted", "")
+                writer.write(
+                    f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\nmcp-session-id: s1\r\n"
+                    f"content-length: {len(body)}\r\n\r\n{body}".encode()
+                )
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
+async def test_a_server_that_does_not_confirm_the_end_does_not_keep_the_service(tmp_path):
+    async with clinging() as port, mcp_service(tmp_path, {"h": at(port)}) as stub:
+        assert (await status(stub, "h")).protocol_version == "2025-11-25"
+        assert "h_call" in await tools(stub)
 
 
 def at(port, host="127.0.0.1", **keys):
