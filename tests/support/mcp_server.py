@@ -6,6 +6,8 @@ import os
 import sys
 import time
 
+from mcp.server.auth.provider import AccessToken
+from mcp.server.auth.settings import AuthSettings
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.types import (
     AudioContent,
@@ -18,7 +20,26 @@ from mcp.types import (
 )
 from pydantic import BaseModel
 
-server = MCPServer("test server")
+TOKEN = "token of the issuer"  # noqa: S105 - of this test server
+
+
+class OneToken:
+    """Knows a single token."""
+
+    async def verify_token(self, token):
+        return AccessToken(token=token, client_id="c", scopes=[]) if token == TOKEN else None
+
+
+def auth_of(argv):
+    """Return what the server is made with where `--issuer URL` says who gives tokens."""
+    if "--issuer" not in argv:
+        return {}
+    port = argv[argv.index("--http") + 1]
+    auth = AuthSettings(issuer_url=argv[argv.index("--issuer") + 1], resource_server_url=f"http://127.0.0.1:{port}/mcp")
+    return {"auth": auth, "token_verifier": OneToken()}
+
+
+server = MCPServer("test server", **auth_of(sys.argv))
 PIXEL = "iVBORw0KGgo="
 cancelled = 0
 
@@ -136,6 +157,7 @@ def greet(name: str) -> str:
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--http", type=int)
+    parser.add_argument("--issuer")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--sleep", type=float, default=0.0)
     parser.add_argument("--only", nargs="*")

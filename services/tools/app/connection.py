@@ -116,6 +116,7 @@ class ServerConnection:
                     await self._take_up(session)
                     await self._follow(session)
             except ServerLost as lost:
+                _raise_if_cancelled()  # what failed may be the end of the session, and it is over
                 self._lose(str(lost))
             finally:
                 self._session = None
@@ -208,6 +209,12 @@ class ServerConnection:
         self._reason = reason
         self.is_tried.set()
         log.warning("mcp server lost", server=self._spec.name, reason=reason)
+
+
+def _raise_if_cancelled() -> None:
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 class RemoteTool:

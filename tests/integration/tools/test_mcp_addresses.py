@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 import sys
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 
 from pagantic.common.v1 import error_pb2
 from pagantic.tools.v1 import mcp_pb2
 from tests.integration.tools.mcp_service import ROOT, call, mcp_service, said, status, tools, until
+from tests.support.mcp_server import TOKEN
 from tests.support.ports import free_ports
 
 CONNECTED = mcp_pb2.MCP_SERVER_STATE_CONNECTED
@@ -58,6 +61,51 @@ async def answering(*replies):
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     async with server:
         yield server.sockets[0].getsockname()[1], seen
+
+
+@asynccontextmanager
+async def clinging():
+    """Run a server of an older version that answers everything but the end of its session; yields its port."""
+    tool = {"name": "call", "inputSchema": {"type": "object"}}
+    results = {
+        "initialize": {
+            "protocolVersion": "2025-11-25",
+            "capabilities": {"tools": {}},
+            "serverInfo": {"name": "clinging", "version": "1"},
+        },
+        "tools/list": {"tools": [tool]},
+    }
+
+    async def answer(reader, writer):
+        with suppress(asyncio.IncompleteReadError):
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode()
+                length = re.search(r"content-length: (\d+)", head, re.IGNORECASE)
+                if not head.startswith("POST"):
+                    await reader.read()
+                request = json.loads(await reader.readexactly(int(length[1])))
+                reply = {"jsonrpc": "2.0", "id": request.get("id")}
+                if request["method"] in results:
+                    reply["result"] = results[request["method"]]
+                else:
+                    reply["error"] = {"code": -32601, "message": "no such method"}
+                text = json.dumps(reply)
+                status, body = ("200 OK", text) if "id" in request else ("202 Accepted", "")
+                writer.write(
+                    f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\nmcp-session-id: s1\r\n"
+                    f"content-length: {len(body)}\r\n\r\n{body}".encode()
+                )
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
+async def test_a_server_that_does_not_confirm_the_end_does_not_keep_the_service(tmp_path):
+    async with clinging() as port, mcp_service(tmp_path, {"h": at(port)}) as stub:
+        assert (await status(stub, "h")).protocol_version == "2025-11-25"
+        assert "h_call" in await tools(stub)
 
 
 def at(port, host="127.0.0.1", **keys):
@@ -174,6 +222,58 @@ async def test_an_authorization_server_that_is_not_allowed_is_not_asked(tmp_path
         ):
             assert f"host '127.0.0.1:{other}' is not allowed" in (await status(stub, "h")).reason
         assert not seen
+
+
+@asynccontextmanager
+async def issuing(token):
+    """Run an authorization server that gives one token; yields its URL and what it was asked."""
+    seen = []
+
+    async def answer(reader, writer):
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        length = re.search(r"content-length: (\d+)", head, re.IGNORECASE)
+        seen.append(head + (await reader.readexactly(int(length[1])) if length else b"").decode())
+        body = {"access_token": token, "token_type": "Bearer"}
+        if head.startswith("GET"):
+            body = {
+                "issuer": url,
+                "authorization_endpoint": f"{url}/authorize",
+                "token_endpoint": f"{url}/token",
+                "response_types_supported": ["code"],
+            }
+        text = json.dumps(body)
+        writer.write(
+            f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(text)}\r\n\r\n{text}".encode()
+        )
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server:
+        yield url, seen
+
+
+async def test_a_server_that_asks_for_a_token_gets_one_of_the_clients_own(tmp_path):
+    (port,) = free_ports(1)
+    async with issuing(TOKEN) as (issuer, seen), server_at(port, "--issuer", issuer):
+        oauth = {"clientId": "c", "clientSecret": "s3cret", "issuer": issuer}
+        async with mcp_service(tmp_path, {"h": at(port, oauth=oauth)}) as stub:
+            assert await said(stub, "h_echo", text="hello") == "hello"
+            texts = [str(number) for number in range(20)]
+            assert await asyncio.gather(*(said(stub, "h_echo", text=text) for text in texts)) == texts
+    (asked,) = [request for request in seen if request.startswith("POST /token")]
+    assert "grant_type=client_credentials" in asked
+
+
+async def test_a_token_that_is_refused_is_the_reason(tmp_path):
+    (port,) = free_ports(1)
+    async with issuing("another") as (issuer, _), server_at(port, "--issuer", issuer):
+        oauth = {"clientId": "c", "clientSecret": "s3cret", "issuer": issuer}
+        async with mcp_service(tmp_path, {"h": at(port, oauth=oauth)}) as stub:
+            server = await status(stub, "h")
+    assert server.state == LOST
+    assert "s3cret" not in str(server)
 
 
 async def test_headers_of_the_settings_are_sent_and_not_listed(tmp_path, monkeypatch):

@@ -17,6 +17,7 @@ from services.tools.app.registry import ToolRegistry
 from services.tools.app.servers import Admission, McpServers
 from services.tools.core.allowlists import ProgramAllowlist
 from services.tools.core.servers import ProgramTransport, ServerSpec, ServerState
+from services.tools.ports import ServerLost
 from tests.support.scripted_mcp import OBJECT, ScriptedServer, offered
 
 ALLOWED = Admission(ProgramAllowlist((("server",),)))
@@ -114,6 +115,25 @@ async def test_a_lost_server_keeps_its_tools_which_cannot_be_called_until_it_is_
         server.is_up = True
         await until(lambda: w.status().state is ServerState.CONNECTED)
         assert not (await w.call("s_echo")).failure
+
+
+async def test_a_server_is_removed_even_if_its_session_cannot_be_closed():
+    server = ScriptedServer(offered("echo"))
+
+    @asynccontextmanager
+    async def open_session(given):
+        try:
+            async with server.open(given) as session:
+                yield session
+        finally:
+            raise ServerLost("it cannot be closed")
+
+    w = World(server)
+    w.servers = McpServers(w.registry, open_session, ALLOWED, w.limits, clock=w.clock)
+    await w.servers.register(spec())
+    async with asyncio.timeout(5):
+        await w.servers.remove("s")
+    assert not w.servers.statuses()
 
 
 async def test_waits_between_attempts_grow_to_the_limit():

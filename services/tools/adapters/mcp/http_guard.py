@@ -19,6 +19,7 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 _MAX_ADDRESSES = 4
 _CONNECT_TIMEOUT_S = 10.0
 _SEND_TIMEOUT_S = 30.0
+_END_TIMEOUT_S = 2.0
 
 
 class RequestRefused(httpx2.TransportError):
@@ -61,8 +62,10 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         host, port = request.url.host, request.url.port or _DEFAULT_PORTS.get(request.url.scheme, 0)
         if not port or not self._hosts.has_host(host, port):
             raise RequestRefused(f"host '{host}:{port}' is not allowed: add it to MCP_HOSTS", request=request)
-        response = await self._send(request, await self._find_addresses(request, host, port))
-        return self._bounded(response, request)
+        addresses = await self._find_addresses(request, host, port)
+        if request.method == "DELETE":
+            return await self._end_session(request, addresses)
+        return self._bounded(await self._send(request, addresses), request)
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -77,6 +80,16 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
                 if not isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
                     raise
         return await self._inner.handle_async_request(_pinned(request, last))
+
+    async def _end_session(self, request: httpx2.Request, addresses: list[Address]) -> httpx2.Response:
+        """Tell the server that its session ends, and wait for its status alone, and not for long."""
+        try:
+            async with asyncio.timeout(_END_TIMEOUT_S):
+                response = await self._send(request, addresses)
+                await response.aclose()
+        except TimeoutError:
+            raise httpx2.ReadTimeout("the end of the session is not confirmed", request=request) from None
+        return httpx2.Response(response.status_code)
 
     async def _find_addresses(self, request: httpx2.Request, host: str, port: int) -> list[Address]:
         loop = asyncio.get_running_loop()

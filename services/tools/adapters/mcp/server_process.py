@@ -56,7 +56,6 @@ async def running_process(transport: ProgramTransport, name: str, line_limit_byt
         try:
             await _end(process)
         finally:
-            _signal_group(process, signal.SIGKILL)
             logging.cancel()
             owner.close()  # a program that left the group may hold the pipes open
             await asyncio.gather(logging, return_exceptions=True)
@@ -75,17 +74,27 @@ def _check_program(transport: ProgramTransport, environment: Mapping[str, str]) 
 
 
 async def _end(process: Process) -> None:
-    """Close the input, as the protocol asks; a program that stays gets SIGTERM, and SIGKILL after that."""
+    """Close the input, as the protocol asks; a program that stays gets SIGTERM, and its whole group SIGKILL."""
     if process.stdin is not None:
         process.stdin.close()
-    for sent in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            async with asyncio.timeout(_GRACE_S):
-                await wait_until_exited(process)
-        except TimeoutError:
+    try:
+        for sent in (signal.SIGTERM, signal.SIGKILL):
+            if await _has_exited_in_time(process):
+                return
             _signal_group(process, sent)
-        else:
-            return
+    finally:  # also when this wait is cancelled
+        _signal_group(process, signal.SIGKILL)  # the processes that it started and left behind, too
+        if not await _has_exited_in_time(process):
+            log.warning("mcp server's program cannot be ended", process_id=process.pid)
+
+
+async def _has_exited_in_time(process: Process) -> bool:
+    try:
+        async with asyncio.timeout(_GRACE_S):
+            await wait_until_exited(process)
+    except TimeoutError:
+        return False
+    return True
 
 
 async def wait_until_exited(process: Process) -> None:
