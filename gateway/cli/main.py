@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gateway.cli import chat, doctor, documents, inner, local, requests, tuning
+from gateway.cli import chat, doctor, documents, inner, local, protocol, requests, tuning
 from gateway.cli.failures import EXIT_CODES_HELP, EXIT_FAILED
 from gateway.cli.options import PlainCommand
 from gateway.cli.stored import audit, budgets, executions, keys, sessions
@@ -41,6 +41,7 @@ for _command in (
     documents.ingest,
     inner.tools,
     inner.models,
+    protocol.mcp,
 ):
     app.command(cls=PlainCommand)(_command)
 app.command("show", cls=PlainCommand)(executions.show_execution)

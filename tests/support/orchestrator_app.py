@@ -23,6 +23,7 @@ from services.orchestrator.app.executions import Executions
 from services.orchestrator.app.history import History
 from services.orchestrator.app.presence import Presence
 from services.orchestrator.app.running.environment import Limits, make_environment
+from services.orchestrator.app.templates import Templates
 from services.orchestrator.servicer import SCOPES, SERVICE_NAME, OrchestratorServicer
 from tests.support.scripted_services import scripted_services
 
@@ -52,7 +53,9 @@ async def orchestrator(
     try:
         keys = Keys(journal, admin_keys or dict, SystemClock())
         audit = Audit(journal, SystemClock())
-        servicer = OrchestratorServicer(executions, History(journal), keys, budgets, audit)
+        servicer = OrchestratorServicer(
+            executions, History(journal), keys, budgets, audit, templates=Templates(services.prompts, journal)
+        )
         authenticator = keys if admin_keys is not None else None
         registration = Registration(
             SERVICE_NAME, servicer.add_to, SCOPES, Guard(authenticator, on_denied=audit.note_denied)

@@ -23,6 +23,7 @@ from services.orchestrator.convert.contract import output_from_proto, rule_from_
 from services.orchestrator.convert.inference import REASONING_MODES
 from services.orchestrator.convert.plan import plan_from_proto
 from services.orchestrator.convert.retry import retry_from_proto
+from services.orchestrator.convert.template import template_call_from_proto
 from services.orchestrator.core.model.keys import DEFAULT_ACCOUNT, Account
 from services.orchestrator.core.model.request import (
     Hints,
@@ -31,7 +32,6 @@ from services.orchestrator.core.model.request import (
     ReasoningMode,
     Request,
     SystemPrompt,
-    TemplateCall,
 )
 from services.orchestrator.core.model.retrieval import ContextPolicy, Retriever
 from services.orchestrator.core.model.voting import DEFAULT_REPLICAS, Strategy, Voting
@@ -126,8 +126,7 @@ def _prompt_from_proto(prompt: execution_pb2.SystemPrompt) -> SystemPrompt:
             sets = tuple((entry.name, tuple(entry.rules)) for entry in prompt.instructions.sets)
             return SystemPrompt(text=prompt.instructions.base, sets=sets)
         case "template":
-            variables = tuple(sorted(prompt.template.variables.items()))
-            return SystemPrompt(template=TemplateCall(prompt.template.name, variables))
+            return SystemPrompt(template=template_call_from_proto(prompt.template))
         case _:
             return SystemPrompt(text=prompt.text)
 
