@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from mcp.server.context import ServerRequestContext
 
 from gateway.mcp.callers import Callers
-from gateway.mcp.progress import Report
+from gateway.mcp.mapping.progress import Report
 from gateway.mcp.visits import visit_of
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic_common.codec.messages import duration_to_proto

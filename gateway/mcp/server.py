@@ -31,7 +31,7 @@ from mcp_types import (
 from gateway.mcp import prompts, resources
 from gateway.mcp.callers import Callers
 from gateway.mcp.executions import Context, Executions
-from gateway.mcp.failures import describe_failure
+from gateway.mcp.mapping.failures import describe_failure
 from gateway.mcp.settings import McpSettings
 from gateway.mcp.tools import Registry, Tools
 from pagantic_common.client import AsyncClient

@@ -6,13 +6,14 @@ long or not JSON is answered with an error.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, cast
 
 import anyio
-from anyio import to_thread
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 from mcp.shared._stream_protocols import WriteStream
@@ -45,7 +46,7 @@ class Lines:
     async def _lines(self) -> AsyncIterator[bytes]:
         """Yield every line that is not blank; of one that is too long a little more than its limit."""
         line = bytearray()
-        while chunk := await to_thread.run_sync(os.read, self._descriptor, CHUNK_BYTES, abandon_on_cancel=True):
+        async for chunk in _chunks_of(self._descriptor):
             *ended, rest = chunk.split(b"\n")
             for part in ended:
                 self._extend(line, part)
@@ -58,6 +59,29 @@ class Lines:
 
     def _extend(self, line: bytearray, part: bytes) -> None:
         line += part[: self._max_bytes + 1 - len(line)]
+
+
+async def _chunks_of(descriptor: int) -> AsyncIterator[bytes]:
+    """Yield what can be read. A thread that no exit waits for reads, as nothing can interrupt its read."""
+    loop = asyncio.get_running_loop()
+    chunks: asyncio.Queue[bytes] = asyncio.Queue(1)
+
+    def read() -> None:
+        chunk = b"-"
+        while chunk:
+            chunk = _read(descriptor)
+            asyncio.run_coroutine_threadsafe(chunks.put(chunk), loop).result()
+
+    threading.Thread(target=read, name="stdin", daemon=True).start()
+    while chunk := await chunks.get():
+        yield chunk
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, CHUNK_BYTES)
+    except OSError:  # the client has gone
+        return b""
 
 
 def _objection_to(line: bytes, max_bytes: int) -> str:

@@ -30,10 +30,14 @@ from services.orchestrator.convert.budget import budget_to_proto, period_from_pr
 from services.orchestrator.convert.event import event_to_proto
 from services.orchestrator.convert.lifecycle import state_from_proto, state_to_proto
 from services.orchestrator.convert.plan import plan_to_proto
-from services.orchestrator.convert.record import record_to_proto, session_to_proto, usage_total_to_proto
-from services.orchestrator.convert.request import fingerprint_of, request_from_proto
+from services.orchestrator.convert.record import (
+    record_to_proto,
+    session_to_proto,
+    template_to_proto,
+    usage_total_to_proto,
+)
+from services.orchestrator.convert.request import fingerprint_of, request_from_proto, template_from_proto
 from services.orchestrator.convert.response import response_to_proto
-from services.orchestrator.convert.template import template_call_from_proto, template_to_proto
 from services.orchestrator.core.model.keys import Account, ExecutionKey, SessionKey, account_of
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -205,7 +209,7 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
     async def RenderPromptTemplate(
         self, request: pb.RenderPromptTemplateRequest, context: Context
     ) -> pb.RenderPromptTemplateResponse:
-        call = template_call_from_proto(request.template)
+        call = template_from_proto(request.template)
         text = await self._templates.render(call, _session(request.session_id))
         return pb.RenderPromptTemplateResponse(text=text)
 

@@ -23,7 +23,6 @@ from services.orchestrator.convert.contract import output_from_proto, rule_from_
 from services.orchestrator.convert.inference import REASONING_MODES
 from services.orchestrator.convert.plan import plan_from_proto
 from services.orchestrator.convert.retry import retry_from_proto
-from services.orchestrator.convert.template import template_call_from_proto
 from services.orchestrator.core.model.keys import DEFAULT_ACCOUNT, Account
 from services.orchestrator.core.model.request import (
     Hints,
@@ -32,6 +31,7 @@ from services.orchestrator.core.model.request import (
     ReasoningMode,
     Request,
     SystemPrompt,
+    TemplateCall,
 )
 from services.orchestrator.core.model.retrieval import ContextPolicy, Retriever
 from services.orchestrator.core.model.voting import DEFAULT_REPLICAS, Strategy, Voting
@@ -120,13 +120,18 @@ def _mode_from_proto(value: int) -> Mode:
     raise InvalidRequest(f"there is no mode {value}: use one of {known}")
 
 
+def template_from_proto(template: execution_pb2.PromptTemplate) -> TemplateCall:
+    """Decode the name of a template and the values of its variables."""
+    return TemplateCall(template.name, tuple(sorted(template.variables.items())))
+
+
 def _prompt_from_proto(prompt: execution_pb2.SystemPrompt) -> SystemPrompt:
     match prompt.WhichOneof("source"):
         case "instructions":
             sets = tuple((entry.name, tuple(entry.rules)) for entry in prompt.instructions.sets)
             return SystemPrompt(text=prompt.instructions.base, sets=sets)
         case "template":
-            return SystemPrompt(template=template_call_from_proto(prompt.template))
+            return SystemPrompt(template=template_from_proto(prompt.template))
         case _:
             return SystemPrompt(text=prompt.text)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from mcp_types import CallToolResult, TextContent
 
-from gateway.mcp.failures import FailureText, describe_failure
+from gateway.mcp.mapping.failures import FailureText, describe_failure
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import raise_for_error
 from pagantic_common.client.descriptions import describe_votes, guarantee_name
