@@ -34,11 +34,21 @@ def journal_url(path):
 
 @asynccontextmanager
 async def orchestrator(
-    path, services=None, *, max_running=8, journal=None, presence=None, owner="local", url="", admin_keys=None, **limits
+    path,
+    services=None,
+    *,
+    max_running=8,
+    journal=None,
+    presence=None,
+    owner="local",
+    url="",
+    admin_keys=None,
+    beside=(),
+    **limits,
 ):
     """Serve with a journal in this folder; `presence` are the settings of its loop, which else does not run.
 
-    With `admin_keys`, which gives them, callers need a key.
+    With `admin_keys`, which gives them, callers need a key. Services `beside` share the port.
     """
     journal = journal or SqlJournal(url or journal_url(path), owner=owner)
     await journal.open()
@@ -60,8 +70,9 @@ async def orchestrator(
         registration = Registration(
             SERVICE_NAME, servicer.add_to, SCOPES, Guard(authenticator, on_denied=audit.note_denied)
         )
-        async with serving([registration]) as (channel, _):
+        async with serving([registration, *beside]) as (channel, address):
             stub = rpc.OrchestratorServiceStub(channel)
+            stub.address = address
             stub.executions, stub.journal, stub.turns = executions, journal, environment.turns
             stub.budgets = budgets
             yield stub

@@ -1,18 +1,19 @@
-"""The MCP server over HTTP in front of a real orchestrator whose services do what a test says."""
+"""The server of these tests."""
 
 from contextlib import asynccontextmanager
 
 import pytest
+
 from tests.support.mcp_app import deployment, serving_mcp
 
 
 @pytest.fixture
 def served(tmp_path):
-    """Serve with these services and settings, and give what a test needs of it."""
+    """Return what serves with these services and settings."""
 
     @asynccontextmanager
     async def serve(services=None, **settings):
-        async with deployment(tmp_path, services) as world, serving_mcp(world, **settings) as served:
-            yield served
+        async with deployment(tmp_path, services) as world, serving_mcp(world, **settings) as server:
+            yield server
 
     return serve
