@@ -116,7 +116,9 @@ class Served:
 
     async def post(self, message, *, version=LEGACY, session="", **headers):
         """Send a message, and return the response."""
-        return await self.http.post(self.url, content=self.body(message), headers=self.headers(version, session, headers))
+        return await self.http.post(
+            self.url, content=self.body(message), headers=self.headers(version, session, headers)
+        )
 
     def body(self, message):
         return message if isinstance(message, bytes) else json.dumps(message).encode()

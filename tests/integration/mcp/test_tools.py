@@ -170,12 +170,11 @@ async def _nothing():
 @WIRES
 async def test_a_call_that_the_client_cancels_stops_its_execution(served, mode):
     inference = ScriptedInference(None)
-    async with served(scripted_services(inference=inference)) as server:
-        async with Client(server.url, mode=mode) as client:
-            calling = asyncio.create_task(client.call_tool("ask", {"question": "Wait."}))
-            await asyncio.wait_for(inference.waiting.wait(), 5)
-            calling.cancel()
-            await asyncio.wait_for(inference.stopped.wait(), 5)
+    async with served(scripted_services(inference=inference)) as server, Client(server.url, mode=mode) as client:
+        calling = asyncio.create_task(client.call_tool("ask", {"question": "Wait."}))
+        await asyncio.wait_for(inference.waiting.wait(), 5)
+        calling.cancel()
+        await asyncio.wait_for(inference.stopped.wait(), 5)
 
 
 @pytest.mark.parametrize("version", [LEGACY, MODERN])
@@ -216,11 +215,10 @@ async def test_a_session_that_is_deleted_stops_its_executions(served):
 
 async def test_one_more_call_than_may_run_is_refused_in_words(served):
     inference = ScriptedInference(None)
-    async with served(scripted_services(inference=inference), max_calls=1) as server:
-        async with Client(server.url) as client:
-            calling = asyncio.create_task(client.call_tool("ask", {"question": "Wait."}))
-            await asyncio.wait_for(inference.waiting.wait(), 5)
-            result = await client.call_tool("ask", {"question": "Me too."})
-            calling.cancel()
+    async with served(scripted_services(inference=inference), max_calls=1) as server, Client(server.url) as client:
+        calling = asyncio.create_task(client.call_tool("ask", {"question": "Wait."}))
+        await asyncio.wait_for(inference.waiting.wait(), 5)
+        result = await client.call_tool("ask", {"question": "Me too."})
+        calling.cancel()
     assert result.is_error
     assert "at most 1 may" in result.content[0].text
