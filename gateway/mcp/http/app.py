@@ -135,7 +135,7 @@ class McpApp:
         if envelope.method != "initialize":
             return self._alone.asgi_app
         self._check_share(request)
-        return self.sessions.asgi_app
+        return self.sessions.open
 
     def _check_share(self, request: Request) -> None:
         share = self._settings.sessions_per_caller
