@@ -5,6 +5,7 @@ from __future__ import annotations
 from starlette.requests import Request
 
 from pagantic_common.client import AsyncClient
+from pagantic_common.domain.errors import PaganticError, Unauthenticated
 
 _SCHEME = "bearer "
 
@@ -35,3 +36,12 @@ class Callers:
         if not key:
             return self._client
         return self._client.for_caller(key)
+
+    async def refuse_unknown(self, request: Request) -> None:
+        """Raise Unauthenticated where the orchestrator does not know a request's key."""
+        try:
+            await self.client_for(request).list_prompt_templates()
+        except Unauthenticated:
+            raise
+        except PaganticError:  # the key is known, or nobody can tell now: each call says so in its own words
+            return

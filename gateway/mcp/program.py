@@ -40,14 +40,14 @@ def run_http(address: str, port: int | None, announce: Callable[[str], None]) ->
 
 
 async def _serve_stdio(settings: McpSettings, address: str) -> None:
-    async with open_server(settings, address, _tools_address()) as server:
+    async with open_server(settings, address, _tools_address()) as (server, _callers):
         await serve_stdio(server, max_bytes=settings.max_message_bytes)
 
 
 async def serve_http(settings: McpSettings, address: str, announce: Callable[[str], None]) -> None:
     """Serve over HTTP until a signal."""
-    async with open_server(settings, address, _tools_address()) as server:
-        app = McpApp(server, settings)
+    async with open_server(settings, address, _tools_address()) as (server, callers):
+        app = McpApp(server, settings, callers.refuse_unknown)
         async with app.running():
             await serve_app(app, settings, announce)
 

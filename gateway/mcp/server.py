@@ -27,6 +27,7 @@ from mcp_types import (
     ReadResourceRequestParams,
     ReadResourceResult,
 )
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from gateway.mcp import prompts, resources
 from gateway.mcp.callers import Callers
@@ -43,6 +44,7 @@ INSTRUCTIONS = (
     "ask answers with a model, extract gives JSON that satisfies a schema, vote asks several times and counts, plan "
     "works in steps. The other tools are the deployment's own. Resources are collections of documents."
 )
+_RESOURCE_NOT_FOUND = -32002  # through 2025-11-25
 _CALLERS_FAULT = (errors.InvalidRequest, errors.NotFound, errors.PreconditionFailed, errors.Unsupported)
 logger = logging.getLogger(__name__)
 ParamsT = ParamSpec("ParamsT")
@@ -50,12 +52,14 @@ ResultT = TypeVar("ResultT")
 
 
 @asynccontextmanager
-async def open_server(settings: McpSettings, address: str, tools_address: str) -> AsyncIterator[Server[Any]]:
-    """Yield a server of the deployment whose orchestrator and tools service have these addresses."""
+async def open_server(
+    settings: McpSettings, address: str, tools_address: str
+) -> AsyncIterator[tuple[Server[Any], Callers]]:
+    """Yield a server of the deployment whose orchestrator and tools service have these addresses, and its callers."""
     async with AsyncClient(address, timeout_s=settings.call_s) as client, Registry.opened(tools_address) as registry:
         callers = Callers(client)
         executions = Executions(callers, max_calls=settings.max_calls, call_s=settings.call_s)
-        yield make_server(callers, Tools(executions, registry))
+        yield make_server(callers, Tools(executions, registry)), callers
 
 
 def make_server(callers: Callers, tools: Tools) -> Server[Any]:
@@ -80,8 +84,12 @@ def make_server(callers: Callers, tools: Tools) -> Server[Any]:
 
     @_in_words
     async def read_resource(context: Context, params: ReadResourceRequestParams) -> ReadResourceResult:
-        client = callers.client_for(context.request)
-        return ReadResourceResult(contents=[await resources.read(client, str(params.uri))])
+        uri = str(params.uri)
+        try:
+            return ReadResourceResult(contents=[await resources.read(callers.client_for(context.request), uri)])
+        except (errors.NotFound, errors.InvalidRequest) as error:
+            code = _RESOURCE_NOT_FOUND if context.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS else INVALID_PARAMS
+            raise MCPError(code, str(error), {"uri": uri}) from None
 
     @_in_words
     async def list_prompts(context: Context, _params: PaginatedRequestParams | None) -> ListPromptsResult:

@@ -66,8 +66,8 @@ class Orchestrator(rpc.OrchestratorServiceServicer):
 async def serve(address):
     """Serve, and answer each line on stdin with what is open."""
     settings = McpSettings(drain_s=0, max_sessions=100_000, max_calls=10_000, max_streams=10_000, session_idle_s=86_400)
-    async with open_server(settings, address, address) as server:
-        app = McpApp(server, settings)
+    async with open_server(settings, address, address) as (server, callers):
+        app = McpApp(server, settings, callers.refuse_unknown)
         async with app.running(), serving_app(app, settings) as url:
             say(url)
             while await asyncio.to_thread(sys.stdin.readline):
@@ -181,7 +181,7 @@ class Caller:
 
     async def abort(self):
         """Leave in mid-stream, in a session, alone or on the modern wire."""
-        message, headers = self.ask("wait", token="t"), {}
+        message, headers = self.ask("wait", token=1), {}
         kind = self.random.randrange(3)
         if kind == 0:
             self.session = self.session or await self.open()

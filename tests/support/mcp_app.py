@@ -178,7 +178,7 @@ async def serving_app(app, settings):
 async def serving_mcp(world, **fields):
     """Serve a deployment to clients of the protocol."""
     settings = McpSettings(drain_s=0, **fields)
-    async with open_server(settings, world.address, world.tools_address) as server:
-        app = McpApp(server, settings)
+    async with open_server(settings, world.address, world.tools_address) as (server, callers):
+        app = McpApp(server, settings, callers.refuse_unknown)
         async with app.running(), serving_app(app, settings) as url, httpx.AsyncClient() as http:
             yield Served(url, app, world, http)

@@ -7,7 +7,7 @@ its requests without a session are served alone, too. All of them share the limi
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any
 
@@ -28,18 +28,28 @@ from gateway.mcp.http.response import Response
 from gateway.mcp.http.sessions import Sessions, user_of
 from gateway.mcp.settings import McpSettings
 from gateway.mcp.visits import Visit
+from pagantic_common.domain.errors import Unauthenticated
 from pagantic_common.settings import Auth
 
 PATH = "/mcp"
+RefuseUnknown = Callable[[Request], Awaitable[None]]
 GRACE_S = 5.0
 logger = logging.getLogger(__name__)
 
 
 class McpApp:
-    """An ASGI application. Use `running` around its requests."""
+    """An ASGI application. Use `running` around its requests.
 
-    def __init__(self, server: Server[Any], settings: McpSettings) -> None:
+    Args:
+        server: Answers the messages.
+        settings: Say who may call, and the limits.
+        refuse_unknown: Raises Unauthenticated for a request whose key nobody knows; asked where a session is opened
+            with a key, so that nobody fills the sessions with keys that are none.
+    """
+
+    def __init__(self, server: Server[Any], settings: McpSettings, refuse_unknown: RefuseUnknown | None = None) -> None:
         self._settings = settings
+        self._refuse_unknown = refuse_unknown
         self.sessions = Sessions(
             server,
             max_sessions=settings.max_sessions,
@@ -99,6 +109,8 @@ class McpApp:
             receive = replaying(body, receive)
         session_id = request.headers.get(MCP_SESSION_ID_HEADER, "")
         app = self._app_for(request, envelope, session_id)
+        if app == self.sessions.open:
+            await self._check_opening(request)
         visit = Visit()
         visit.enter(scope)
         with self._once_in_session(session_id, envelope):
@@ -134,10 +146,15 @@ class McpApp:
             raise Refusal(400, f"the header {MCP_SESSION_ID_HEADER} is missing: open a session with initialize")
         if envelope.method != "initialize":
             return self._alone.asgi_app
-        self._check_share(request)
         return self.sessions.open
 
-    def _check_share(self, request: Request) -> None:
+    async def _check_opening(self, request: Request) -> None:
+        """Raise Refusal for a caller that may open no session."""
+        if self._refuse_unknown is not None and api_key_of(request):
+            try:
+                await self._refuse_unknown(request)
+            except Unauthenticated as error:
+                raise Refusal(401, str(error)) from None
         share = self._settings.sessions_per_caller
         if self.sessions.count_of(user_of(api_key_of(request))) >= share:
             raise Refusal(503, f"this caller has {share} open sessions, which is the most: end one with DELETE")

@@ -9,7 +9,9 @@ from mcp.shared.exceptions import MCPError
 
 from pagantic_common.domain.errors import ErrorCode, Unavailable
 from pagantic_common.domain.messages import ToolProgress
-from tests.support.mcp_app import LEGACY, MODERN, definition
+from services.orchestrator.core.model.keys import ExecutionKey
+from tests.support.mcp_app import LEGACY, MODERN, call, definition, serving_mcp
+from tests.support.ports import free_ports
 from tests.support.scripted_services import ScriptedInference, ScriptedTools, answer, scripted_services
 
 WIRES = pytest.mark.parametrize("mode", ["legacy", MODERN])
@@ -52,8 +54,6 @@ async def test_ask_answers_with_the_id_of_its_execution(served, mode):
 
 
 def _key(request_id):
-    from services.orchestrator.core.model.keys import ExecutionKey
-
     return ExecutionKey("default", request_id)
 
 
@@ -85,7 +85,7 @@ async def test_plan_runs_given_steps(served):
 async def test_progress_of_an_answer_grows_and_is_sent_only_if_asked_for(served, mode):
     seen = []
 
-    async def note(progress, total, message):
+    async def note(progress, _total, message):
         seen.append((progress, message))
 
     async with served(saying(answer("word " * 200))) as server, Client(server.url, mode=mode) as client:
@@ -156,15 +156,27 @@ async def test_an_unknown_tool_is_an_error_of_the_protocol(served):
             await client.call_tool("nothing", {})
 
 
-async def test_an_orchestrator_that_is_away_is_a_result_in_words(served):
-    async with served() as server, Client(server.url) as client:
-        server.world.stub.executions.close = _nothing
-        result = await client.call_tool("ask", {"question": "x", "timeout_s": 0.001})
+async def test_an_orchestrator_that_is_away_is_a_result_in_words(served, unused_address):
+    async with served() as server:
+        server.world.address = unused_address
+        async with serving_mcp(server.world) as lonely, Client(lonely.url) as client:
+            result = await client.call_tool("ask", {"question": "Are you there?"})
     assert result.is_error
+    assert "pagantic up" in result.content[0].text
 
 
-async def _nothing():
-    return
+async def test_tools_that_cannot_be_listed_are_left_out(served, unused_address):
+    async with served() as server:
+        server.world.tools_address = unused_address
+        async with serving_mcp(server.world) as lonely, Client(lonely.url) as client:
+            names = [tool.name for tool in (await client.list_tools()).tools]
+    assert names == ["ask", "extract", "vote", "plan"]
+
+
+@pytest.fixture
+def unused_address():
+    (port,) = free_ports(1)
+    return f"127.0.0.1:{port}"
 
 
 @WIRES
@@ -179,8 +191,6 @@ async def test_a_call_that_the_client_cancels_stops_its_execution(served, mode):
 
 @pytest.mark.parametrize("version", [LEGACY, MODERN])
 async def test_a_client_that_leaves_stops_its_execution(served, version):
-    from tests.support.mcp_app import call
-
     inference = ScriptedInference(None)
     async with served(scripted_services(inference=inference)) as server:
         session = await server.open_session() if version == LEGACY else ""
@@ -199,8 +209,6 @@ async def test_a_client_that_leaves_stops_its_execution(served, version):
 
 
 async def test_a_session_that_is_deleted_stops_its_executions(served):
-    from tests.support.mcp_app import call
-
     inference = ScriptedInference(None)
     async with served(scripted_services(inference=inference)) as server:
         session = await server.open_session()
