@@ -1,4 +1,4 @@
-"""Collections of documents as resources: what each holds, and its passages for a query."""
+"""Collections of documents as resources: what each holds, and its chunks for a query."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ async def list_collections(client: AsyncClient) -> list[Resource]:
 
 
 def list_templates() -> list[ResourceTemplate]:
-    """Return the form of the URIs of passages."""
+    """Return the form of the URIs of chunks."""
     template = ResourceTemplate(
-        name="passages",
+        name="chunks",
         uri_template=TEMPLATE,
-        description=f"The passages of a collection that fit a query best, at most {MAX_CHUNKS}.",
+        description=f"The chunks of a collection that fit a query best, at most {MAX_CHUNKS}.",
         mime_type=_TEXT,
     )
     return [template]
@@ -73,7 +73,7 @@ def _resource_of(collection: collection_pb2.Collection) -> Resource:
         name=collection.name,
         description=(
             f"Collection of {count_of(collection.document_count, 'document')} in "
-            f"{count_of(collection.chunk_count, 'passage')}; ?query=TEXT reads those that fit."
+            f"{count_of(collection.chunk_count, 'chunk')}; ?query=TEXT reads those that fit."
         ),
         mime_type=_JSON,
     )
@@ -91,7 +91,7 @@ def _describe(collection: collection_pb2.Collection) -> str:
 
 
 def _lay_out(chunks: Iterable[chunk_pb2.Chunk]) -> str:
-    """Return passages with their sources, as many as fit."""
+    """Return chunks with their sources, as many as fit."""
     parts: list[str] = []
     left = MAX_BYTES
     for number, chunk in enumerate(chunks, start=1):

@@ -20,7 +20,7 @@ def mcp(
     ] = None,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
-    """Serve tools, collections and prompts to clients of the Model Context Protocol."""
+    """Serve tools, collections and prompts to MCP clients."""
     if importlib.util.find_spec("mcp") is None:
         typer.echo("this installation lacks the protocol: `pip install 'pagantic[mcp]'` brings it", err=True)
         raise typer.Exit(EXIT_USAGE)
