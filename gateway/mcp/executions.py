@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -19,7 +18,6 @@ from pagantic_common.domain.errors import Cancelled, Overloaded, Unavailable
 
 Context = ServerRequestContext[Any, Any]
 RETRY_AFTER_S = 1.0
-logger = logging.getLogger(__name__)
 
 
 class Progress(Protocol):

@@ -7,7 +7,8 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 import uvicorn
 
@@ -16,6 +17,7 @@ from gateway.mcp.server import open_server
 from gateway.mcp.settings import McpSettings
 from gateway.mcp.stdio import serve_stdio
 from pagantic_common.domain.defaults import local_address
+from pagantic_common.rpc.process.memory import return_freed_memory
 from pagantic_common.settings import load_settings
 
 MAX_HEADER_BYTES = 32 * 1024
@@ -48,8 +50,18 @@ async def serve_http(settings: McpSettings, address: str, announce: Callable[[st
     """Serve over HTTP until a signal."""
     async with open_server(settings, address, _tools_address()) as (server, callers):
         app = McpApp(server, settings, callers.refuse_unknown)
-        async with app.running():
+        async with app.running(), returning_freed_memory():
             await serve_app(app, settings, announce)
+
+
+@asynccontextmanager
+async def returning_freed_memory() -> AsyncIterator[None]:
+    """Give freed memory back to the system from time to time within the block."""
+    returning = asyncio.create_task(return_freed_memory())
+    try:
+        yield
+    finally:
+        returning.cancel()
 
 
 async def serve_app(app: McpApp, settings: McpSettings, announce: Callable[[str], None]) -> None:

@@ -111,8 +111,7 @@ def make_server(callers: Callers, tools: Tools) -> Server[Any]:
         on_read_resource=read_resource,
         on_list_prompts=list_prompts,
         on_get_prompt=get_prompt,
-        # No schema asks for headers, so calls need not list the tools first.
-        get_tool_input_schema=lambda _name: None,
+        get_tool_input_schema=tools.schema_of,
     )
 
 

@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Self
+from typing import Any, Self
 
 import grpc
 from mcp.shared.exceptions import MCPError
@@ -59,10 +59,20 @@ class Tools:
     def __init__(self, executions: Executions, registry: Registry) -> None:
         self._executions = executions
         self._registry = registry
+        self._schemas: dict[str, dict[str, Any]] = {}
 
     async def list(self) -> list[Tool]:
         """Return the server's own tools, then those of the deployment."""
-        return [*own_tools(), *offered_tools(await self._registry.definitions(), NAMES)]
+        tools = [*own_tools(), *offered_tools(await self._registry.definitions(), NAMES)]
+        self._schemas = {tool.name: tool.input_schema for tool in tools}
+        return tools
+
+    def schema_of(self, name: str) -> dict[str, Any] | None:
+        """Return the schema of a tool's arguments as it was listed last; None for a tool that nobody has listed yet.
+
+        A schema may name headers that must repeat arguments. Only clients that have listed the tool know of them.
+        """
+        return self._schemas.get(name)
 
     async def call(self, context: Context, params: CallToolRequestParams) -> CallToolResult:
         """Call a tool. A failure is a result; an unknown tool is an error of the protocol."""

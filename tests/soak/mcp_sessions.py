@@ -7,6 +7,7 @@ prints what was called, and what is left: sessions, streams, tasks, descriptors 
 import argparse
 import asyncio
 import contextlib
+import gc
 import itertools
 import json
 import statistics
@@ -19,6 +20,7 @@ import httpx
 import psutil
 
 from gateway.mcp.http.app import McpApp
+from gateway.mcp.program import returning_freed_memory
 from gateway.mcp.server import open_server
 from gateway.mcp.settings import McpSettings
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
@@ -68,10 +70,12 @@ async def serve(address):
     settings = McpSettings(drain_s=0, max_sessions=100_000, max_calls=10_000, max_streams=10_000, session_idle_s=86_400)
     async with open_server(settings, address, address) as (server, callers):
         app = McpApp(server, settings, callers.refuse_unknown)
-        async with app.running(), serving_app(app, settings) as url:
+        async with app.running(), returning_freed_memory(), serving_app(app, settings) as url:
             say(url)
             while await asyncio.to_thread(sys.stdin.readline):
+                gc.collect()
                 counts = {
+                    "objects": len(gc.get_objects()),
                     "sessions": app.sessions.count,
                     "streams": app.stream_count,
                     "tasks": len(asyncio.all_tasks()),
