@@ -114,8 +114,14 @@ fuzz: setup-dev ## Send generated requests to every rpc of a real system; EXAMPL
 soak: setup-dev ## Load a real system for MINUTES=60 with hostile requests beside it, and kill a service each minute
 	@$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),60)
 
-.PHONY: conformance conformance-client
-conformance: conformance-client ## The official suite of the Model Context Protocol; needs npm
+.PHONY: soak-mcp
+soak-mcp: setup-dev ## Call the MCP server CALLS=100000 times, some refused, aborted or deleted; count what is left
+	@$(BIN)/python -m tests.soak.mcp_sessions --calls $(or $(CALLS),100000)
+
+.PHONY: conformance conformance-client conformance-server
+conformance: conformance-server conformance-client ## The official suite of the Model Context Protocol; needs npm
+conformance-server: setup-dev ## The same, against our server alone
+	@$(BIN)/python -m tests.conformance.server
 conformance-client: setup-dev ## The same, against our client alone
 	@$(BIN)/python -m tests.conformance.client
 

@@ -33,6 +33,7 @@ VALID = {
     "OrchestratorService/ExecuteStream": SYSTEM_REQUESTS,
     "OrchestratorService/CreatePlan": ({"request": PLAN},),
     "OrchestratorService/GetTimeline": ({"request_id": "fuzz-1"},),
+    "OrchestratorService/RenderPromptTemplate": ({"template": {"name": "a", "variables": {"b": "c"}}},),
     "OrchestratorService/UpdateSession": ({"session_id": "fuzz-1", "state_json": {"a": "1"}},),
     "InferenceService/Infer": (
         {"text": "The cat", "max_tokens": 8},

@@ -14,7 +14,7 @@ from services.orchestrator.core.conversation.memory import Summary
 from services.orchestrator.core.execution.commands import Infer, Sample
 from services.orchestrator.core.model.contract import OutputContract
 from services.orchestrator.core.model.keys import SessionKey
-from services.orchestrator.core.model.request import Hints, Request
+from services.orchestrator.core.model.request import Hints, Request, TemplateCall
 from services.orchestrator.core.model.response import CandidateOutput, InferenceDelta, InferenceOutput, ToolCallRecord
 from services.orchestrator.core.model.retrieval import ContextPolicy
 
@@ -105,6 +105,28 @@ class PromptProvider(Protocol):
         `session` has the stored values of the conversation, JSON documents by key, if the request names a template.
 
         Raises InvalidRequest (CONFIG_INVALID) for an unknown template or variable.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class ConfiguredTemplate:
+    """A prompt template: its variables, and the keys of the values of a conversation that it reads."""
+
+    name: str
+    variables: tuple[str, ...]
+    session_keys: tuple[str, ...]
+
+
+class TemplateCatalog(Protocol):
+    """The prompt templates of the deployment."""
+
+    def templates(self) -> tuple[ConfiguredTemplate, ...]:
+        """Return the templates by name."""
+
+    def render(self, template: TemplateCall, session: Mapping[str, str]) -> str:
+        """Return the text of a template; `session` has the stored values of a conversation.
+
+        Raises InvalidRequest (CONFIG_INVALID) for an unknown template, and for a variable that is missing or unknown.
         """
 
 

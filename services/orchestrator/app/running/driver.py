@@ -11,9 +11,9 @@ from pagantic_common.domain.errors import Failure
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.app.effects.table import EFFECTS
 from services.orchestrator.app.recording.recorder import Recorder
+from services.orchestrator.app.recording.usage import total_of
 from services.orchestrator.app.running.environment import Environment
 from services.orchestrator.app.running.time_limits import TimeLimits
-from services.orchestrator.app.usage import total_of
 from services.orchestrator.core.execution import events, machine
 from services.orchestrator.core.execution.commands import Finish
 from services.orchestrator.core.execution.events import Payload
