@@ -15,8 +15,9 @@ from services.tools.adapters.builtin_tools import builtin_tools
 from services.tools.adapters.loading import load_hooks, load_tools
 from services.tools.adapters.tool_rates import ToolRates
 from services.tools.app.execution import ExecutionLimits, ToolExecutor
+from services.tools.app.providers import Providers
 from services.tools.app.registry import ToolRegistry
-from services.tools.servicer import SCOPES, ToolServicer
+from services.tools.servicer import PROVIDER_SCOPES, SCOPES, ToolProviderServicer, ToolServicer
 from services.tools.settings import ToolsSettings
 from services.tools.wiring import open_mcp_servers
 
@@ -34,6 +35,7 @@ async def open_app(settings: ToolsSettings) -> AsyncIterator[Sequence[Registrati
         max_result_bytes=settings.max_result_bytes,
     )
     executor = ToolExecutor(registry, clock, limits, ToolRates(settings.rates), load_hooks(settings.hooks))
+    guard, providers = guard_of("tools", settings), Providers(registry, clock)
     async with open_mcp_servers(settings, registry, clock) as servers:
         servicer = ToolServicer(registry, executor, servers, clock)
         yield [
@@ -41,8 +43,14 @@ async def open_app(settings: ToolsSettings) -> AsyncIterator[Sequence[Registrati
                 "pagantic.tools.v1.ToolService",
                 partial(pb_grpc.add_ToolServiceServicer_to_server, servicer),
                 SCOPES,
-                guard_of("tools", settings),
-            )
+                guard,
+            ),
+            Registration(
+                "pagantic.tools.v1.ToolProviderService",
+                partial(pb_grpc.add_ToolProviderServiceServicer_to_server, ToolProviderServicer(providers)),
+                PROVIDER_SCOPES,
+                guard,
+            ),
         ]
 
 

@@ -9,14 +9,17 @@ from pagantic.tools.v1 import tools_service_pb2 as pb
 from pagantic_common.codec.errors import optional_failure_to_proto
 from pagantic_common.codec.messages import (
     duration_to_proto,
+    tool_call_to_proto,
     tool_definition_to_proto,
+    tool_progress_from_proto,
     tool_progress_to_proto,
     tool_result_to_proto,
 )
 from pagantic_common.domain.errors import InvalidRequest
-from pagantic_common.domain.messages import ToolProgress
+from pagantic_common.domain.messages import ToolFailed, ToolProgress
 from pagantic_common.tools.function import MAX_TIMEOUT_S
 from services.tools.app.execution import Outcome
+from services.tools.app.providers import CallAsked, CallWithdrawn, HealthAsked, Offered, ProviderEvent
 from services.tools.core.servers import (
     FilledPrompt,
     HttpTransport,
@@ -157,3 +160,35 @@ def prompt_to_proto(prompt: FilledPrompt) -> pb.GetMcpPromptResponse:
     """Encode a prompt that was filled in."""
     messages = [mcp_pb2.McpPromptMessage(role=message.role, content=message.content) for message in prompt.messages]
     return pb.GetMcpPromptResponse(description=prompt.description, messages=messages)
+
+
+def answer_from_proto(request: pb.AnswerToolCallRequest) -> ToolProgress | str | ToolFailed:
+    """Decode a program's answer; raises InvalidRequest for none."""
+    match request.WhichOneof("answer"):
+        case "progress":
+            return tool_progress_from_proto(request.progress)
+        case "result":
+            return request.result
+        case "error":
+            return ToolFailed(request.error)
+        case _:
+            raise InvalidRequest("the answer is not set: send progress, result or error")
+
+
+def provider_event_to_proto(event: ProviderEvent) -> pb.OfferToolsResponse:
+    """Encode a message to a program that offers tools."""
+    match event:
+        case Offered():
+            offered = pb.ToolsOffered(
+                offer_id=event.offer_id,
+                tools=[registered_tool_to_proto(tool) for tool in event.tools],
+                left_out=event.left_out,
+                health_check_interval=duration_to_proto(event.health_check_s),
+            )
+            return pb.OfferToolsResponse(offered=offered)
+        case CallAsked(call=call):
+            return pb.OfferToolsResponse(call=pb.OfferedToolCall(call=tool_call_to_proto(call)))
+        case CallWithdrawn(call_id=call_id):
+            return pb.OfferToolsResponse(withdrawn=pb.ToolCallWithdrawn(call_id=call_id))
+        case HealthAsked():
+            return pb.OfferToolsResponse(health_check=pb.ProviderHealthCheck())

@@ -1,4 +1,4 @@
-"""ToolService over gRPC: decode, call the app, encode."""
+"""ToolService and ToolProviderService over gRPC: decode, call the app, encode."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import grpc
 
 from pagantic.tools.v1 import tools_service_pb2 as pb
 from pagantic.tools.v1 import tools_service_pb2_grpc as pb_grpc
-from pagantic_common.codec.messages import tool_call_from_proto
+from pagantic_common.codec.messages import tool_call_from_proto, tool_definition_from_proto
 from pagantic_common.domain.calls.principal import Scope
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.deadline import Deadline
@@ -20,14 +20,17 @@ from pagantic_common.domain.ids import require_id
 from pagantic_common.domain.messages import ToolCall
 from pagantic_common.telemetry.scope import current_deadline
 from services.tools.app.execution import ToolExecutor
+from services.tools.app.providers import Providers
 from services.tools.app.registry import ToolRegistry
 from services.tools.app.search import ToolSearch
 from services.tools.app.servers import McpServers
 from services.tools.convert import (
+    answer_from_proto,
     contents_to_proto,
     outcome_to_proto,
     prompt_to_proto,
     prompts_to_proto,
+    provider_event_to_proto,
     registered_tool_to_proto,
     report_to_proto,
     resources_to_proto,
@@ -53,6 +56,12 @@ SCOPES: Mapping[str, Scope] = MappingProxyType(
         "RegisterMcpServer": Scope.ADMIN,
         "RemoveMcpServer": Scope.ADMIN,
     }
+)
+
+
+# What a caller needs for each method: its tools are offered to the models of every tenant.
+PROVIDER_SCOPES: Mapping[str, Scope] = MappingProxyType(
+    {"OfferTools": Scope.ADMIN, "AnswerToolCall": Scope.ADMIN, "AnswerHealthCheck": Scope.ADMIN}
 )
 
 
@@ -125,3 +134,26 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
     async def GetMcpPrompt(self, request: pb.GetMcpPromptRequest, context: Context) -> pb.GetMcpPromptResponse:
         session = self._servers.session_of(request.server)
         return prompt_to_proto(await session.get_prompt(request.name, request.arguments))
+
+
+class ToolProviderServicer(pb_grpc.ToolProviderServiceServicer):
+    """Serves the programs that offer tools."""
+
+    def __init__(self, providers: Providers) -> None:
+        self._providers = providers
+
+    async def OfferTools(self, request: pb.OfferToolsRequest, context: Context) -> AsyncIterator[pb.OfferToolsResponse]:
+        tools = [tool_definition_from_proto(tool) for tool in request.tools]
+        async with aclosing(self._providers.offer(request.name, tools)) as events:
+            async for event in events:
+                yield provider_event_to_proto(event)
+
+    async def AnswerToolCall(self, request: pb.AnswerToolCallRequest, context: Context) -> pb.AnswerToolCallResponse:
+        self._providers.answer(request.offer_id, request.call_id, answer_from_proto(request))
+        return pb.AnswerToolCallResponse()
+
+    async def AnswerHealthCheck(
+        self, request: pb.AnswerHealthCheckRequest, context: Context
+    ) -> pb.AnswerHealthCheckResponse:
+        self._providers.answer_health(request.offer_id, request.unavailable_reason)
+        return pb.AnswerHealthCheckResponse()

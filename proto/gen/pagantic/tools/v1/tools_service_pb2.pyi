@@ -695,3 +695,300 @@ class GetMcpPromptResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetMcpPromptResponse: _TypeAlias = GetMcpPromptResponse  # noqa: Y015
+
+@_typing.final
+class OfferToolsRequest(_message.Message):
+    """The tools of a program."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    TOOLS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Prefix of the names: models see <name>_<tool>. 1 to 32 letters, digits, '_' or '-', first a letter or digit."""
+    @_builtins.property
+    def tools(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.ToolDefinition]:
+        """The tools, at most 128. Their safety classes and idempotence are believed."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        tools: _abc.Iterable[_message_pb2.ToolDefinition] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "tools", b"tools"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OfferToolsRequest: _TypeAlias = OfferToolsRequest  # noqa: Y015
+
+@_typing.final
+class OfferToolsResponse(_message.Message):
+    """A message to the program."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OFFERED_FIELD_NUMBER: _builtins.int
+    CALL_FIELD_NUMBER: _builtins.int
+    WITHDRAWN_FIELD_NUMBER: _builtins.int
+    HEALTH_CHECK_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def offered(self) -> Global___ToolsOffered:
+        """The first message: the tools are offered."""
+
+    @_builtins.property
+    def call(self) -> Global___OfferedToolCall:
+        """A call to run."""
+
+    @_builtins.property
+    def withdrawn(self) -> Global___ToolCallWithdrawn:
+        """A call whose result nobody waits for any more."""
+
+    @_builtins.property
+    def health_check(self) -> Global___ProviderHealthCheck:
+        """Asks for AnswerHealthCheck."""
+
+    def __init__(
+        self,
+        *,
+        offered: Global___ToolsOffered | None = ...,
+        call: Global___OfferedToolCall | None = ...,
+        withdrawn: Global___ToolCallWithdrawn | None = ...,
+        health_check: Global___ProviderHealthCheck | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "event", b"event", "health_check", b"health_check", "offered", b"offered", "withdrawn", b"withdrawn"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "event", b"event", "health_check", b"health_check", "offered", b"offered", "withdrawn", b"withdrawn"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["offered", "call", "withdrawn", "health_check"]  # noqa: Y015
+    _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
+
+Global___OfferToolsResponse: _TypeAlias = OfferToolsResponse  # noqa: Y015
+
+@_typing.final
+class ToolsOffered(_message.Message):
+    """The offer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class LeftOutEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    OFFER_ID_FIELD_NUMBER: _builtins.int
+    TOOLS_FIELD_NUMBER: _builtins.int
+    LEFT_OUT_FIELD_NUMBER: _builtins.int
+    HEALTH_CHECK_INTERVAL_FIELD_NUMBER: _builtins.int
+    offer_id: _builtins.str
+    """Id of the offer, for the other rpcs. Only the program should know it."""
+    @_builtins.property
+    def tools(self) -> _containers.RepeatedCompositeFieldContainer[Global___RegisteredTool]:
+        """The tools as models see them."""
+
+    @_builtins.property
+    def left_out(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Tools that are left out, by name, with the reasons."""
+
+    @_builtins.property
+    def health_check_interval(self) -> _duration_pb2.Duration:
+        """Time between health checks."""
+
+    def __init__(
+        self,
+        *,
+        offer_id: _builtins.str = ...,
+        tools: _abc.Iterable[Global___RegisteredTool] | None = ...,
+        left_out: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        health_check_interval: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["health_check_interval", b"health_check_interval"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["health_check_interval", b"health_check_interval", "left_out", b"left_out", "offer_id", b"offer_id", "tools", b"tools"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ToolsOffered: _TypeAlias = ToolsOffered  # noqa: Y015
+
+@_typing.final
+class OfferedToolCall(_message.Message):
+    """A call to run."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALL_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def call(self) -> _message_pb2.ToolCall:
+        """The call; its id is unique in the offer, and its name is the program's own. The arguments satisfy the schema."""
+
+    def __init__(
+        self,
+        *,
+        call: _message_pb2.ToolCall | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["call", b"call"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call", b"call"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OfferedToolCall: _TypeAlias = OfferedToolCall  # noqa: Y015
+
+@_typing.final
+class ToolCallWithdrawn(_message.Message):
+    """A call that was cancelled, or whose time is over."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALL_ID_FIELD_NUMBER: _builtins.int
+    call_id: _builtins.str
+    """The id of the call."""
+    def __init__(
+        self,
+        *,
+        call_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ToolCallWithdrawn: _TypeAlias = ToolCallWithdrawn  # noqa: Y015
+
+@_typing.final
+class ProviderHealthCheck(_message.Message):
+    """A health check."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProviderHealthCheck: _TypeAlias = ProviderHealthCheck  # noqa: Y015
+
+@_typing.final
+class AnswerToolCallRequest(_message.Message):
+    """The answer to a call."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OFFER_ID_FIELD_NUMBER: _builtins.int
+    CALL_ID_FIELD_NUMBER: _builtins.int
+    PROGRESS_FIELD_NUMBER: _builtins.int
+    RESULT_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    offer_id: _builtins.str
+    """The id of the offer."""
+    call_id: _builtins.str
+    """The id of the call."""
+    result: _builtins.str
+    """The result for the model."""
+    error: _builtins.str
+    """The reason why there is no result, for the model."""
+    @_builtins.property
+    def progress(self) -> _message_pb2.ToolProgress:
+        """Progress; more answers follow."""
+
+    def __init__(
+        self,
+        *,
+        offer_id: _builtins.str = ...,
+        call_id: _builtins.str = ...,
+        progress: _message_pb2.ToolProgress | None = ...,
+        result: _builtins.str = ...,
+        error: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "error", b"error", "progress", b"progress", "result", b"result"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "call_id", b"call_id", "error", b"error", "offer_id", b"offer_id", "progress", b"progress", "result", b"result"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_answer: _TypeAlias = _typing.Literal["progress", "result", "error"]  # noqa: Y015
+    _WhichOneofArgType_answer: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_answer) -> _WhichOneofReturnType_answer | None: ...
+
+Global___AnswerToolCallRequest: _TypeAlias = AnswerToolCallRequest  # noqa: Y015
+
+@_typing.final
+class AnswerToolCallResponse(_message.Message):
+    """The answer was taken."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AnswerToolCallResponse: _TypeAlias = AnswerToolCallResponse  # noqa: Y015
+
+@_typing.final
+class AnswerHealthCheckRequest(_message.Message):
+    """The health of the program."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OFFER_ID_FIELD_NUMBER: _builtins.int
+    UNAVAILABLE_REASON_FIELD_NUMBER: _builtins.int
+    offer_id: _builtins.str
+    """The id of the offer."""
+    unavailable_reason: _builtins.str
+    """The reason why the tools cannot be called now; empty when they can."""
+    def __init__(
+        self,
+        *,
+        offer_id: _builtins.str = ...,
+        unavailable_reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["offer_id", b"offer_id", "unavailable_reason", b"unavailable_reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AnswerHealthCheckRequest: _TypeAlias = AnswerHealthCheckRequest  # noqa: Y015
+
+@_typing.final
+class AnswerHealthCheckResponse(_message.Message):
+    """The answer was taken."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AnswerHealthCheckResponse: _TypeAlias = AnswerHealthCheckResponse  # noqa: Y015

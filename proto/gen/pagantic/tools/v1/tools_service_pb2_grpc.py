@@ -541,3 +541,169 @@ class ToolService:
             timeout,
             metadata,
             _registered_method=True)
+
+
+class ToolProviderServiceStub:
+    """Programs of any language offer tools here that they run themselves.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.OfferTools = channel.unary_stream(
+                '/pagantic.tools.v1.ToolProviderService/OfferTools',
+                request_serializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.OfferToolsRequest.SerializeToString,
+                response_deserializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.OfferToolsResponse.FromString,
+                _registered_method=True)
+        self.AnswerToolCall = channel.unary_unary(
+                '/pagantic.tools.v1.ToolProviderService/AnswerToolCall',
+                request_serializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.AnswerToolCallRequest.SerializeToString,
+                response_deserializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.AnswerToolCallResponse.FromString,
+                _registered_method=True)
+        self.AnswerHealthCheck = channel.unary_unary(
+                '/pagantic.tools.v1.ToolProviderService/AnswerHealthCheck',
+                request_serializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.AnswerHealthCheckRequest.SerializeToString,
+                response_deserializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.AnswerHealthCheckResponse.FromString,
+                _registered_method=True)
+
+
+class ToolProviderServiceServicer:
+    """Programs of any language offer tools here that they run themselves.
+    """
+
+    def OfferTools(self, request, context):
+        """Offers tools for as long as the stream lasts: the calls of models come on it, and AnswerToolCall takes the results.
+        The first message names the offer. ALREADY_EXISTS for a name that another stream has.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AnswerToolCall(self, request, context):
+        """Reports the progress or the result of a call. NOT_FOUND for an offer that has ended; no error for a call that was
+        withdrawn.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AnswerHealthCheck(self, request, context):
+        """Answers a health check. An offer without answers for three intervals ends, and its tools are gone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_ToolProviderServiceServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'OfferTools': grpc.unary_stream_rpc_method_handler(
+                    servicer.OfferTools,
+                    request_deserializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.OfferToolsRequest.FromString,
+                    response_serializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.OfferToolsResponse.SerializeToString,
+            ),
+            'AnswerToolCall': grpc.unary_unary_rpc_method_handler(
+                    servicer.AnswerToolCall,
+                    request_deserializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.AnswerToolCallRequest.FromString,
+                    response_serializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.AnswerToolCallResponse.SerializeToString,
+            ),
+            'AnswerHealthCheck': grpc.unary_unary_rpc_method_handler(
+                    servicer.AnswerHealthCheck,
+                    request_deserializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.AnswerHealthCheckRequest.FromString,
+                    response_serializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.AnswerHealthCheckResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'pagantic.tools.v1.ToolProviderService', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('pagantic.tools.v1.ToolProviderService', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class ToolProviderService:
+    """Programs of any language offer tools here that they run themselves.
+    """
+
+    @staticmethod
+    def OfferTools(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/pagantic.tools.v1.ToolProviderService/OfferTools',
+            pagantic_dot_tools_dot_v1_dot_tools__service__pb2.OfferToolsRequest.SerializeToString,
+            pagantic_dot_tools_dot_v1_dot_tools__service__pb2.OfferToolsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AnswerToolCall(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagantic.tools.v1.ToolProviderService/AnswerToolCall',
+            pagantic_dot_tools_dot_v1_dot_tools__service__pb2.AnswerToolCallRequest.SerializeToString,
+            pagantic_dot_tools_dot_v1_dot_tools__service__pb2.AnswerToolCallResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AnswerHealthCheck(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagantic.tools.v1.ToolProviderService/AnswerHealthCheck',
+            pagantic_dot_tools_dot_v1_dot_tools__service__pb2.AnswerHealthCheckRequest.SerializeToString,
+            pagantic_dot_tools_dot_v1_dot_tools__service__pb2.AnswerHealthCheckResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)

@@ -188,3 +188,70 @@ class ToolServiceServicer(metaclass=_abc_1.ABCMeta):
         """Has a server fill in one of its prompts."""
 
 def add_ToolServiceServicer_to_server(servicer: ToolServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+
+class ToolProviderServiceStub:
+    """Programs of any language offer tools here that they run themselves."""
+
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> ToolProviderServiceAsyncStub: ...
+    OfferTools: _grpc.UnaryStreamMultiCallable[_tools_service_pb2.OfferToolsRequest, _tools_service_pb2.OfferToolsResponse]
+    """Offers tools for as long as the stream lasts: the calls of models come on it, and AnswerToolCall takes the results.
+    The first message names the offer. ALREADY_EXISTS for a name that another stream has.
+    """
+    AnswerToolCall: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.AnswerToolCallRequest, _tools_service_pb2.AnswerToolCallResponse]
+    """Reports the progress or the result of a call. NOT_FOUND for an offer that has ended; no error for a call that was
+    withdrawn.
+    """
+    AnswerHealthCheck: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.AnswerHealthCheckRequest, _tools_service_pb2.AnswerHealthCheckResponse]
+    """Answers a health check. An offer without answers for three intervals ends, and its tools are gone."""
+
+@_typing.type_check_only
+class ToolProviderServiceAsyncStub(ToolProviderServiceStub):
+    """Programs of any language offer tools here that they run themselves."""
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    OfferTools: _aio.UnaryStreamMultiCallable[_tools_service_pb2.OfferToolsRequest, _tools_service_pb2.OfferToolsResponse]  # type: ignore[assignment]
+    """Offers tools for as long as the stream lasts: the calls of models come on it, and AnswerToolCall takes the results.
+    The first message names the offer. ALREADY_EXISTS for a name that another stream has.
+    """
+    AnswerToolCall: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.AnswerToolCallRequest, _tools_service_pb2.AnswerToolCallResponse]  # type: ignore[assignment]
+    """Reports the progress or the result of a call. NOT_FOUND for an offer that has ended; no error for a call that was
+    withdrawn.
+    """
+    AnswerHealthCheck: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.AnswerHealthCheckRequest, _tools_service_pb2.AnswerHealthCheckResponse]  # type: ignore[assignment]
+    """Answers a health check. An offer without answers for three intervals ends, and its tools are gone."""
+
+class ToolProviderServiceServicer(metaclass=_abc_1.ABCMeta):
+    """Programs of any language offer tools here that they run themselves."""
+
+    @_abc_1.abstractmethod
+    def OfferTools(
+        self,
+        request: _tools_service_pb2.OfferToolsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_tools_service_pb2.OfferToolsResponse], _abc.AsyncIterator[_tools_service_pb2.OfferToolsResponse]]:
+        """Offers tools for as long as the stream lasts: the calls of models come on it, and AnswerToolCall takes the results.
+        The first message names the offer. ALREADY_EXISTS for a name that another stream has.
+        """
+
+    @_abc_1.abstractmethod
+    def AnswerToolCall(
+        self,
+        request: _tools_service_pb2.AnswerToolCallRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tools_service_pb2.AnswerToolCallResponse, _abc.Awaitable[_tools_service_pb2.AnswerToolCallResponse]]:
+        """Reports the progress or the result of a call. NOT_FOUND for an offer that has ended; no error for a call that was
+        withdrawn.
+        """
+
+    @_abc_1.abstractmethod
+    def AnswerHealthCheck(
+        self,
+        request: _tools_service_pb2.AnswerHealthCheckRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tools_service_pb2.AnswerHealthCheckResponse, _abc.Awaitable[_tools_service_pb2.AnswerHealthCheckResponse]]:
+        """Answers a health check. An offer without answers for three intervals ends, and its tools are gone."""
+
+def add_ToolProviderServiceServicer_to_server(servicer: ToolProviderServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
