@@ -21,7 +21,7 @@ from services.orchestrator.core.execution.inputs import Input
 from services.orchestrator.core.execution.progress import failed_with
 from services.orchestrator.core.execution.replay import Replay
 from services.orchestrator.core.execution.run import Outcome
-from services.orchestrator.core.model.plan import MAX_PARALLEL
+from services.orchestrator.core.model.plan import MAX_PARALLEL_CALLS
 
 
 class Driver:
@@ -84,7 +84,7 @@ class Driver:
             clock=environment.clock,
             recorder=self._recorder,
             effects=EFFECTS,
-            tool_slots=asyncio.Semaphore(MAX_PARALLEL),
+            tool_slots=asyncio.Semaphore(MAX_PARALLEL_CALLS),
             deadline=self._deadline,
         )
 
