@@ -159,6 +159,10 @@ bench-injections: setup-dev ## Replay AgentDojo's calls, users' and injected one
 bench-tool-search: setup-dev ## Count how often the right tool of a thousand is found
 	@$(BIN)/python -m tests.bench.tool_search
 
+.PHONY: bench-required-calls
+bench-required-calls: setup-dev ## Require COUNT=200 tool calls of a running system, and check their arguments
+	@$(BIN)/python -m tests.bench.required_calls --count $(or $(COUNT),200)
+
 .PHONY: bench-orchestrator
 bench-orchestrator: setup-dev ## Measure what the orchestrator adds to a chat
 	@$(BIN)/python -m tests.bench.orchestrator
