@@ -1,7 +1,7 @@
 """How often the right tool is among the first of a thousand: `python -m tests.bench.tool_search`.
 
-Tools and tasks are those of the Berkeley Function Calling Leaderboard. A task with several tools counts when all of them
-are found. `--inference ADDRESS` also counts the tokens that the tools take in a prompt of that service's default model,
+Tools and tasks are those of the Berkeley Function Calling Leaderboard. A task with several tools counts when all are
+found. `--inference ADDRESS` also counts the tokens that the tools take in a prompt of that service's default model,
 which a model is offered under the default settings.
 """
 
