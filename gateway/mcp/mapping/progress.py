@@ -13,7 +13,10 @@ from pagantic_common.domain.text.terminal import plain_text
 REPORT_EVERY_CHARACTERS = 80
 MAX_MESSAGE_CHARACTERS = 300
 _STAGES = frozenset(
-    {"tool_start", "tool_end", "step_start", "step_end", "vote_cast", "context_retrieved", "attempt_discarded"}
+    {
+        *("tool_start", "tool_end", "step_start", "step_end", "vote_cast", "context_retrieved", "attempt_discarded"),
+        *("approval_requested", "approval_resolved"),
+    }
 )
 
 
