@@ -114,6 +114,17 @@ fuzz: setup-dev ## Send generated requests to every rpc of a real system; EXAMPL
 soak: setup-dev ## Load a real system for MINUTES=60 with hostile requests beside it, and kill a service each minute
 	@$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),60)
 
+.PHONY: soak-mcp
+soak-mcp: setup-dev ## Call the MCP server CALLS=100000 times, some refused, aborted or deleted; count what is left
+	@$(BIN)/python -m tests.soak.mcp_sessions --calls $(or $(CALLS),100000)
+
+.PHONY: conformance conformance-client conformance-server
+conformance: conformance-server conformance-client ## The official suite of the Model Context Protocol; needs npm
+conformance-server: setup-dev ## The same, against our server alone
+	@$(BIN)/python -m tests.conformance.server
+conformance-client: setup-dev ## The same, against our client alone
+	@$(BIN)/python -m tests.conformance.client
+
 .PHONY: bench
 bench: setup-dev ## Measure inference; PEER=URL compares; also SCENARIOS=, CLIENTS=, RUNS=, BUSY=1, JSON=
 	@$(BIN)/python -m tests.bench $(if $(PEER),--peer "$(PEER)") $(if $(SCENARIOS),--scenarios "$(SCENARIOS)") \
@@ -147,6 +158,10 @@ bench-injections: setup-dev ## Replay AgentDojo's calls, users' and injected one
 .PHONY: bench-tool-search
 bench-tool-search: setup-dev ## Count how often the right tool of a thousand is found
 	@$(BIN)/python -m tests.bench.tool_search
+
+.PHONY: bench-required-calls
+bench-required-calls: setup-dev ## Require COUNT=200 tool calls of a running system, and check their arguments
+	@$(BIN)/python -m tests.bench.required_calls --count $(or $(COUNT),200)
 
 .PHONY: bench-orchestrator
 bench-orchestrator: setup-dev ## Measure what the orchestrator adds to a chat

@@ -17,9 +17,9 @@ import grpc
 import typer
 
 from gateway.cli.failures import EXIT_FAILED
-from gateway.cli.local import has_services, read_status
 from gateway.cli.options import ORCHESTRATOR
 from gateway.cli.output import say_wrapped
+from gateway.cli.serving.local import has_services, read_status
 from pagantic.inference.v1 import inference_service_pb2, inference_service_pb2_grpc
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.rpc.access.tls.calling import find_target

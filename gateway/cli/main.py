@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
-from gateway.cli import chat, doctor, documents, inner, local, requests, tuning
+from gateway.cli import chat, doctor, documents, inner, requests, tuning
 from gateway.cli.failures import EXIT_CODES_HELP, EXIT_FAILED
 from gateway.cli.options import PlainCommand
+from gateway.cli.serving import local, mcp
 from gateway.cli.stored import approvals, audit, budgets, executions, keys, sessions
 from pagantic_common.domain.text.terminal import plain_text
 
@@ -41,6 +42,7 @@ for _command in (
     documents.ingest,
     inner.tools,
     inner.models,
+    mcp.mcp,
 ):
     app.command(cls=PlainCommand)(_command)
 app.command("show", cls=PlainCommand)(executions.show_execution)

@@ -11,8 +11,8 @@ import typer
 
 from gateway.cli import options
 from gateway.cli.failures import EXIT_FAILED
-from gateway.cli.local import read_status
 from gateway.cli.output import note, reporting_errors, say_wrapped
+from gateway.cli.serving.local import read_status
 from pagantic.inference.v1 import inference_service_pb2 as pb
 from pagantic.inference.v1 import inference_service_pb2_grpc as pb_grpc
 from pagantic_common.domain.defaults import MAX_MESSAGE_BYTES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import Any, Literal, Self, TypeVar, Unpack, overload
 import grpc
 from pydantic import TypeAdapter, ValidationError
 
+from pagantic.context.v1 import context_service_pb2_grpc
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2, plan_pb2, session_pb2, usage_total_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as pb_grpc
@@ -19,6 +21,7 @@ from pagantic_common.client.credentials import credentials_for
 from pagantic_common.client.hints import Choice, Options
 from pagantic_common.client.requests import Messages, chat_request, structured_request, timeout_of, vote_request
 from pagantic_common.client.responses import raise_for_error
+from pagantic_common.client.sources import Sources
 from pagantic_common.client.typed_output import (
     OutputType,
     StructuredResult,
@@ -40,7 +43,7 @@ VALIDATION_RETRIES = 2
 _SERVICE = "orchestrator"
 
 
-class AsyncClient(Approvals):
+class AsyncClient(Approvals, Sources):
     """Talks to one orchestrator. Use it as an async context manager, or close it.
 
     Args:
@@ -84,6 +87,16 @@ class AsyncClient(Approvals):
         self._made_stub = None
         if channel is not None:
             await channel.close()
+
+    def for_caller(self, api_key: str) -> Self:
+        """Return a client that sends another key over the same connection, which closes with this client.
+
+        Raises InvalidRequest for a key that would leave this machine in plain text.
+        """
+        self._channel_of_loop()
+        other = copy.copy(self)
+        other._credentials = credentials_for(self._target, api_key, os.environ)  # noqa: SLF001 - of its own class
+        return other
 
     async def chat(
         self,
@@ -339,9 +352,18 @@ class AsyncClient(Approvals):
             return self._timeout_s
         return timeout_s + RESPONSE_GRACE_S
 
-    def _stub(self) -> pb_grpc.OrchestratorServiceAsyncStub:
+    def _channel_of_loop(self) -> grpc.aio.Channel:
         # The channel belongs to the event loop of the first call, so it is opened then.
-        if self._made_stub is None:
+        if self._channel is None:
             self._channel = self._target.open(self._max_message_bytes)
-            self._made_stub = pb_grpc.OrchestratorServiceStub(self._channel)
+        return self._channel
+
+    def _stub(self) -> pb_grpc.OrchestratorServiceAsyncStub:
+        if self._made_stub is None:
+            self._made_stub = pb_grpc.OrchestratorServiceStub(self._channel_of_loop())
         return self._made_stub
+
+    def _context_stub(self) -> context_service_pb2_grpc.ContextServiceAsyncStub:
+        stub: context_service_pb2_grpc.ContextServiceAsyncStub
+        stub = context_service_pb2_grpc.ContextServiceStub(self._channel_of_loop())
+        return stub

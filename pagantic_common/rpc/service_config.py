@@ -43,7 +43,15 @@ RETRIED_METHODS = {
     ),
     "pagantic.context.v1.ContextService": ("ListCollections", "Retrieve", "BuildContext"),
     "pagantic.rerank.v1.RerankService": ("Rerank", "ListScorers"),
-    "pagantic.tools.v1.ToolService": ("ListTools",),
+    "pagantic.tools.v1.ToolService": (
+        "GetMcpPrompt",
+        "ListMcpPrompts",
+        "ListMcpResources",
+        "ListMcpServers",
+        "ListTools",
+        "ReadMcpResource",
+        "SearchTools",
+    ),
 }
 
 _RETRIED_PATHS = frozenset(

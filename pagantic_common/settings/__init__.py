@@ -22,7 +22,7 @@ from pydantic_settings import (
 )
 
 from pagantic_common.domain.defaults import HOST, MAX_MESSAGE_BYTES, is_loopback
-from pagantic_common.settings.names import AREAS, PREFIX, area_prefix, find_unknown
+from pagantic_common.settings.names import AREAS, DOORS, PREFIX, area_prefix, find_unknown
 
 EXIT_CONFIG = 78  # EX_CONFIG of sysexits.h
 
@@ -278,7 +278,7 @@ def load_settings(cls: type[SettingsT]) -> SettingsT:
 
 
 def _unknown_variables(cls: type[BaseSettings], prefix: str) -> list[str]:
-    areas = [area for area in AREAS if area_prefix(area) == prefix]
+    areas = [area for area in (*AREAS, *DOORS) if area_prefix(area) == prefix]
     if not areas:
         return []
     return find_unknown(os.environ, known_names(cls), areas)

@@ -9,6 +9,7 @@ from pagantic_common.domain.defaults import PORTS
 
 PREFIX = "PAGANTIC_"
 AREAS = tuple(PORTS)
+DOORS = ("mcp",)  # programs of the gateway that have settings
 # Variables of commands, the supervisor, the build and the tests.
 TOOL_NAMES = frozenset(
     {
@@ -38,11 +39,11 @@ def find_unknown(environment: Mapping[str, str], known: Iterable[str], areas: It
     Args:
         environment: All variables; only those that begin with PAGANTIC_ are checked.
         known: Names of the settings of `areas` and of the shared settings.
-        areas: The areas whose variables are checked; other areas check their own.
+        areas: The areas or doors whose variables are checked; others check their own.
     """
     names = TOOL_NAMES | set(known)
     judged = tuple(map(area_prefix, areas))
-    others = tuple(prefix for prefix in map(area_prefix, AREAS) if prefix not in judged)
+    others = tuple(prefix for prefix in map(area_prefix, (*AREAS, *DOORS)) if prefix not in judged)
     problems: list[str] = []
     for variable in sorted(environment):
         name = variable.upper()

@@ -5,5 +5,15 @@ from __future__ import annotations
 from pagantic_common.domain.messages import ToolFailed, ToolSafety
 from pagantic_common.tools.call import ToolCancelled, ToolContext
 from pagantic_common.tools.function import FunctionTool, tool
+from pagantic_common.tools.hooks import ToolDenied, ToolHook
 
-__all__ = ["FunctionTool", "ToolCancelled", "ToolContext", "ToolFailed", "ToolSafety", "tool"]
+__all__ = [
+    "FunctionTool",
+    "ToolCancelled",
+    "ToolContext",
+    "ToolDenied",
+    "ToolFailed",
+    "ToolHook",
+    "ToolSafety",
+    "tool",
+]

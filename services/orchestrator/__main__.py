@@ -28,6 +28,7 @@ from services.orchestrator.app.executions import Executions
 from services.orchestrator.app.history import PAGE_BYTES, History
 from services.orchestrator.app.presence import Presence
 from services.orchestrator.app.running.environment import make_environment
+from services.orchestrator.app.templates import Templates
 from services.orchestrator.servicer import SCOPES, SERVICE_NAME, OrchestratorServicer
 from services.orchestrator.settings import OrchestratorSettings
 from services.orchestrator.wiring.access import read_access
@@ -63,6 +64,7 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
         add_gauge(ORCHESTRATOR_MAX_EXECUTIONS, "most executions that may run", lambda: settings.max_running)
         keys, authenticator = await stack.enter_async_context(open_identity(settings, journal))
         history = History(journal, min(PAGE_BYTES, settings.max_message_bytes // 2))
+        templates = Templates(prompts, journal)
         presence = Presence(
             executions,
             journal,
@@ -85,7 +87,7 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
             access.context(channels[2], guard),
             Registration(
                 SERVICE_NAME,
-                OrchestratorServicer(executions, history, keys, budgets, access.audit).add_to,
+                OrchestratorServicer(executions, history, keys, budgets, access.audit, templates=templates).add_to,
                 SCOPES,
                 guard,
                 begin_drain=presence.begin_drain,

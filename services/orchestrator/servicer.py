@@ -24,14 +24,20 @@ from services.orchestrator.app.budgeting.budgets import Budgets
 from services.orchestrator.app.executions import Executions
 from services.orchestrator.app.history import History
 from services.orchestrator.app.running.submission import Submission
+from services.orchestrator.app.templates import Templates
 from services.orchestrator.convert.access import audit_record_to_proto, key_to_proto, scopes_from_proto
 from services.orchestrator.convert.approval import approval_to_proto, decision_from_proto
 from services.orchestrator.convert.budget import budget_to_proto, period_from_proto
 from services.orchestrator.convert.event import event_to_proto
 from services.orchestrator.convert.lifecycle import state_from_proto, state_to_proto
 from services.orchestrator.convert.plan import plan_to_proto
-from services.orchestrator.convert.record import record_to_proto, session_to_proto, usage_total_to_proto
-from services.orchestrator.convert.request import fingerprint_of, request_from_proto
+from services.orchestrator.convert.record import (
+    record_to_proto,
+    session_to_proto,
+    template_to_proto,
+    usage_total_to_proto,
+)
+from services.orchestrator.convert.request import fingerprint_of, request_from_proto, template_from_proto
 from services.orchestrator.convert.response import response_to_proto
 from services.orchestrator.core.model.keys import Account, ExecutionKey, SessionKey, account_of
 
@@ -55,6 +61,8 @@ SCOPES: Mapping[str, Scope] = MappingProxyType(
         "GetTimeline": Scope.READ,
         "GetSession": Scope.READ,
         "ListSessions": Scope.READ,
+        "ListPromptTemplates": Scope.READ,
+        "RenderPromptTemplate": Scope.READ,
         "UpdateSession": Scope.WRITE,
         "DeleteSession": Scope.WRITE,
         "GetUsage": Scope.USAGE,
@@ -72,13 +80,23 @@ SCOPES: Mapping[str, Scope] = MappingProxyType(
 class OrchestratorServicer(rpc.OrchestratorServiceServicer):
     """See the service's proto for what each rpc promises."""
 
-    def __init__(self, executions: Executions, history: History, keys: Keys, budgets: Budgets, audit: Audit) -> None:
+    def __init__(
+        self,
+        executions: Executions,
+        history: History,
+        keys: Keys,
+        budgets: Budgets,
+        audit: Audit,
+        *,
+        templates: Templates,
+    ) -> None:
         self._executions = executions
         self._approvals = executions.approvals
         self._audit = audit
         self._keys = keys
         self._budgets = budgets
         self._history = history
+        self._templates = templates
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Add this servicer to a server."""
@@ -204,6 +222,19 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         await self._record("DeleteSession", _session_named(key.session_id))
         await self._history.delete_session(key)
         return pb.DeleteSessionResponse()
+
+    async def ListPromptTemplates(
+        self, request: pb.ListPromptTemplatesRequest, context: Context
+    ) -> pb.ListPromptTemplatesResponse:
+        encoded = [template_to_proto(template) for template in self._templates.list()]
+        return pb.ListPromptTemplatesResponse(templates=encoded)
+
+    async def RenderPromptTemplate(
+        self, request: pb.RenderPromptTemplateRequest, context: Context
+    ) -> pb.RenderPromptTemplateResponse:
+        call = template_from_proto(request.template)
+        text = await self._templates.render(call, _session(request.session_id))
+        return pb.RenderPromptTemplateResponse(text=text)
 
     async def CreateKey(self, request: pb.CreateKeyRequest, context: Context) -> pb.CreateKeyResponse:
         lifetime_s = decode_optional(request, "lifetime", partial(duration_from_proto, field="lifetime"))

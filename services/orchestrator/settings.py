@@ -135,6 +135,12 @@ class OrchestratorSettings(CallerSettings):
         description="allow, ask or deny calls of tools by name, with * for any text, or by safety class, with commas "
         "between: send_*=ask, safety:external=deny",
     )
+    max_offered_tool_bytes: int = Field(
+        5120,
+        ge=0,
+        description="bytes of the registered tools that a model is offered when a request names none; of more, those "
+        "that fit the words of the request; 0 is any number",
+    )
     approval_wait_s: float = Field(
         300.0, gt=0, le=30 * 86_400, description="how long a tool call waits for an approval; then it is denied"
     )

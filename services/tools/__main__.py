@@ -12,16 +12,19 @@ from pagantic_common.rpc.access.tls.service_callers import guard_of
 from pagantic_common.rpc.process.program import Program
 from pagantic_common.telemetry.clock import SystemClock
 from services.tools.adapters.builtin.opening import BuiltinOptions, open_builtin_tools
-from services.tools.adapters.loading import load_tools
+from services.tools.adapters.loading import load_hooks, load_tools
+from services.tools.adapters.tool_rates import ToolRates
 from services.tools.app.execution import ExecutionLimits, ToolExecutor
+from services.tools.app.providers import Providers
 from services.tools.app.registry import ToolRegistry
-from services.tools.servicer import SCOPES, ToolServicer
+from services.tools.servicer import PROVIDER_SCOPES, SCOPES, ToolProviderServicer, ToolServicer
 from services.tools.settings import ToolsSettings
+from services.tools.wiring import open_mcp_servers
 
 
 @asynccontextmanager
 async def open_app(settings: ToolsSettings) -> AsyncIterator[Sequence[Registration]]:
-    """Wire the service. Raises InvalidRequest for a module without tools, and for two tools of the same name."""
+    """Wire the service. Raises InvalidRequest for wrong settings, such as a module without tools."""
     clock = SystemClock()
     own = load_tools(settings.modules, is_installed_included=settings.installed)
     async with open_builtin_tools(_builtin_options(settings), clock) as builtin:
@@ -32,15 +35,24 @@ async def open_app(settings: ToolsSettings) -> AsyncIterator[Sequence[Registrati
             backoff_s=settings.retry_backoff_s,
             max_result_bytes=settings.max_result_bytes,
         )
-        servicer = ToolServicer(registry, ToolExecutor(registry, clock, limits), clock)
-        yield [
-            Registration(
-                "pagantic.tools.v1.ToolService",
-                partial(pb_grpc.add_ToolServiceServicer_to_server, servicer),
-                SCOPES,
-                guard_of("tools", settings),
-            )
-        ]
+        executor = ToolExecutor(registry, clock, limits, ToolRates(settings.rates), load_hooks(settings.hooks))
+        guard, providers = guard_of("tools", settings), Providers(registry, clock)
+        async with open_mcp_servers(settings, registry, clock) as servers:
+            servicer = ToolServicer(registry, executor, servers, clock)
+            yield [
+                Registration(
+                    "pagantic.tools.v1.ToolService",
+                    partial(pb_grpc.add_ToolServiceServicer_to_server, servicer),
+                    SCOPES,
+                    guard,
+                ),
+                Registration(
+                    "pagantic.tools.v1.ToolProviderService",
+                    partial(pb_grpc.add_ToolProviderServiceServicer_to_server, ToolProviderServicer(providers)),
+                    PROVIDER_SCOPES,
+                    guard,
+                ),
+            ]
 
 
 def _builtin_options(settings: ToolsSettings) -> BuiltinOptions:

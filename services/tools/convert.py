@@ -2,21 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from pagantic.tools.v1 import mcp_pb2
 from pagantic.tools.v1 import tools_service_pb2 as pb
 from pagantic_common.codec.errors import optional_failure_to_proto
 from pagantic_common.codec.messages import (
     duration_to_proto,
+    tool_call_to_proto,
     tool_definition_to_proto,
+    tool_progress_from_proto,
     tool_progress_to_proto,
     tool_result_to_proto,
 )
 from pagantic_common.domain.errors import InvalidRequest
-from pagantic_common.domain.messages import ToolProgress
+from pagantic_common.domain.messages import ToolFailed, ToolProgress
 from pagantic_common.tools.function import MAX_TIMEOUT_S
 from services.tools.app.execution import Outcome
+from services.tools.app.providers import CallAsked, CallWithdrawn, HealthAsked, Offered, ProviderEvent
+from services.tools.core.servers import (
+    FilledPrompt,
+    HttpTransport,
+    Page,
+    ProgramTransport,
+    Prompt,
+    Resource,
+    ResourceContents,
+    ServerSpec,
+    ServerState,
+    ServerStatus,
+)
 from services.tools.ports import Tool
 
 NANOS_PER_S = 10**9
+
+_STATES = {
+    ServerState.CONNECTING: mcp_pb2.MCP_SERVER_STATE_CONNECTING,
+    ServerState.CONNECTED: mcp_pb2.MCP_SERVER_STATE_CONNECTED,
+    ServerState.LOST: mcp_pb2.MCP_SERVER_STATE_LOST,
+}
 
 
 def timeout_from_proto(request: pb.ExecuteToolRequest) -> float | None:
@@ -52,3 +76,119 @@ def outcome_to_proto(outcome: Outcome) -> pb.ExecuteToolResponse:
         duration=duration_to_proto(outcome.duration_s),
         attempts=outcome.attempts,
     )
+
+
+def server_spec_from_proto(request: pb.RegisterMcpServerRequest) -> ServerSpec:
+    """Decode a server; raises InvalidRequest for one without a program or URL that can be read."""
+    transport: ProgramTransport | HttpTransport
+    match request.WhichOneof("transport"):
+        case "command":
+            argv = tuple(request.command.argv)
+            if not argv or not argv[0] or any("\0" in argument for argument in argv):
+                raise InvalidRequest("command.argv must begin with a program, and have no NUL characters")
+            transport = ProgramTransport(argv)
+        case "url":
+            transport = HttpTransport.parse(request.url)
+        case _:
+            raise InvalidRequest("transport is not set: give a command or a url")
+    return ServerSpec(request.name, transport, trusts_annotations=request.trust_annotations)
+
+
+def server_status_to_proto(status: ServerStatus) -> mcp_pb2.McpServer:
+    """Encode a server."""
+    return mcp_pb2.McpServer(
+        name=status.name,
+        transport=status.transport,
+        state=_STATES[status.state],
+        reason=status.reason,
+        protocol_version=status.protocol_version,
+        tool_count=status.tool_count,
+        left_out_tools=status.left_out,
+    )
+
+
+def resources_to_proto(page: Page[Resource]) -> pb.ListMcpResourcesResponse:
+    """Encode a page of resources."""
+    resources = [
+        mcp_pb2.McpResource(
+            uri=resource.uri,
+            name=resource.name,
+            title=resource.title,
+            description=resource.description,
+            mime_type=resource.mime_type,
+            size_bytes=resource.size_bytes,
+        )
+        for resource in page.items
+    ]
+    return pb.ListMcpResourcesResponse(resources=resources, next_page_token=page.next_token)
+
+
+def contents_to_proto(contents: Iterable[ResourceContents]) -> pb.ReadMcpResourceResponse:
+    """Encode the contents of a resource."""
+    return pb.ReadMcpResourceResponse(contents=[_part_to_proto(part) for part in contents])
+
+
+def _part_to_proto(part: ResourceContents) -> mcp_pb2.McpResourceContents:
+    encoded = mcp_pb2.McpResourceContents(uri=part.uri, mime_type=part.mime_type)
+    if isinstance(part.data, str):
+        encoded.text = part.data
+    else:
+        encoded.blob = part.data
+    return encoded
+
+
+def prompts_to_proto(page: Page[Prompt]) -> pb.ListMcpPromptsResponse:
+    """Encode a page of prompts."""
+    prompts = [
+        mcp_pb2.McpPrompt(
+            name=prompt.name,
+            title=prompt.title,
+            description=prompt.description,
+            arguments=[
+                mcp_pb2.McpPromptArgument(
+                    name=argument.name, description=argument.description, required=argument.is_required
+                )
+                for argument in prompt.arguments
+            ],
+        )
+        for prompt in page.items
+    ]
+    return pb.ListMcpPromptsResponse(prompts=prompts, next_page_token=page.next_token)
+
+
+def prompt_to_proto(prompt: FilledPrompt) -> pb.GetMcpPromptResponse:
+    """Encode a prompt that was filled in."""
+    messages = [mcp_pb2.McpPromptMessage(role=message.role, content=message.content) for message in prompt.messages]
+    return pb.GetMcpPromptResponse(description=prompt.description, messages=messages)
+
+
+def answer_from_proto(request: pb.AnswerToolCallRequest) -> ToolProgress | str | ToolFailed:
+    """Decode a program's answer; raises InvalidRequest for none."""
+    match request.WhichOneof("answer"):
+        case "progress":
+            return tool_progress_from_proto(request.progress)
+        case "result":
+            return request.result
+        case "error":
+            return ToolFailed(request.error)
+        case _:
+            raise InvalidRequest("the answer is not set: send progress, result or error")
+
+
+def provider_event_to_proto(event: ProviderEvent) -> pb.OfferToolsResponse:
+    """Encode a message to a program that offers tools."""
+    match event:
+        case Offered():
+            offered = pb.ToolsOffered(
+                offer_id=event.offer_id,
+                tools=[registered_tool_to_proto(tool) for tool in event.tools],
+                left_out=event.left_out,
+                health_check_interval=duration_to_proto(event.health_check_s),
+            )
+            return pb.OfferToolsResponse(offered=offered)
+        case CallAsked(call=call):
+            return pb.OfferToolsResponse(call=pb.OfferedToolCall(call=tool_call_to_proto(call)))
+        case CallWithdrawn(call_id=call_id):
+            return pb.OfferToolsResponse(withdrawn=pb.ToolCallWithdrawn(call_id=call_id))
+        case HealthAsked():
+            return pb.OfferToolsResponse(health_check=pb.ProviderHealthCheck())

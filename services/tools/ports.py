@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 from pagantic_common.domain.messages import ToolDefinition, ToolProgress
+from services.tools.core.servers import FilledPrompt, OfferedTool, Page, Prompt, Resource, ResourceContents, ServerSpec
 
 Report = Callable[[ToolProgress], None]
+
+
+class ToolUnavailable(Exception):
+    """The tool cannot be reached now, or was lost during the call; the message says why and what to do."""
+
+
+class ServerLost(Exception):
+    """A server cannot be connected, or its connection ended; the message says why."""
 
 
 class Tool(Protocol):
@@ -22,7 +32,47 @@ class Tool(Protocol):
         """The reason why it cannot be called now; empty when it can."""
 
     async def run(self, arguments: Mapping[str, Any], report: Report) -> str:
-        """Return the result for arguments that satisfy the schema; raises ToolFailed. Can be cancelled.
+        """Return the result for arguments that satisfy the schema; raises ToolFailed and ToolUnavailable.
 
-        `report` is called in the event loop with how far the run is.
+        Can be cancelled. `report` is called in the event loop with how far the run is.
         """
+
+
+class McpSession(Protocol):
+    """A connection to a Model Context Protocol server. Every method raises ServerLost once the connection ended."""
+
+    @property
+    def protocol_version(self) -> str:
+        """The version of the protocol that both ends speak."""
+
+    async def wait_for_change(self) -> None:
+        """Return when the tools may have changed, or the connection may have ended; raises ServerLost."""
+
+    async def list_tools(self) -> Sequence[OfferedTool]:
+        """Return all tools, in the server's order."""
+
+    async def call_tool(self, name: str, arguments: Mapping[str, Any], report: Report) -> str:
+        """Return the result as text; raises ToolFailed. Cancelling it cancels the call at the server."""
+
+    async def list_resources(self, page_token: str) -> Page[Resource]:
+        """Return a page of resources; raises InvalidRequest for what the server refuses."""
+
+    async def read_resource(self, uri: str) -> Sequence[ResourceContents]:
+        """Return the contents of a resource; raises InvalidRequest for what the server refuses."""
+
+    async def list_prompts(self, page_token: str) -> Page[Prompt]:
+        """Return a page of prompts; raises InvalidRequest for what the server refuses."""
+
+    async def get_prompt(self, name: str, arguments: Mapping[str, str]) -> FilledPrompt:
+        """Return a prompt filled in with arguments; raises InvalidRequest for what the server refuses."""
+
+
+OpenSession = Callable[[ServerSpec], AbstractAsyncContextManager[McpSession]]
+"""Connects a server until the context ends. Entering raises ServerLost within a time of its own."""
+
+
+class Rates(Protocol):
+    """How often tools may be called."""
+
+    async def take(self, tool: str) -> str:
+        """Count a call, and return why it is one too many; empty when it is not."""

@@ -12,7 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
-SERVER_ONLY = ("alembic", "llguidance", "numpy", "psycopg", "sqlalchemy", "structlog", "supervisor")
+SERVER_ONLY = ("alembic", "llguidance", "mcp", "numpy", "psycopg", "sqlalchemy", "structlog", "supervisor")
 
 
 def closure(requirements):
@@ -87,6 +87,12 @@ def test_doctor_checks_what_a_client_needs(site):
     assert "installation: the client alone" in done.stdout
     assert "orchestrator: " in done.stdout
     assert "engine" not in done.stdout
+
+
+def test_serving_clients_of_the_protocol_says_what_to_install(site):
+    done = run(site, "from gateway.cli.main import main; main()", "mcp")
+    assert done.returncode == 2
+    assert "pip install 'pagantic[mcp]'" in done.stderr
 
 
 def test_starting_services_says_what_to_install(site):

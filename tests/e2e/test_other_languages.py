@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import jsonschema_rs
@@ -11,6 +12,8 @@ import pytest
 from tests.support import needs
 
 NODE = Path(__file__).parent / "node"
+PROVIDER = Path(__file__).parents[2] / "deploy" / "examples" / "tool_provider"
+TOOLS = "pagantic.tools.v1.ToolService"
 ORCHESTRATOR = "pagantic.orchestrator.v1.OrchestratorService"
 SCHEMA = {
     "type": "object",
@@ -20,13 +23,30 @@ SCHEMA = {
 }
 
 
-@pytest.fixture(scope="session")
-def node_client():
+def installed(folder):
+    """Return a folder of a Node program with the packages that it needs."""
     if not (shutil.which("node") and shutil.which("npm")):
         needs.skip_without(needs.NODE)
-    if not (NODE / "node_modules").is_dir():
-        subprocess.run(["npm", "ci", "--ignore-scripts", "--no-fund", "--no-audit"], cwd=NODE, check=True, timeout=100)  # noqa: S607
-    return NODE / "client.mjs"
+    if not (folder / "node_modules").is_dir():
+        command = [shutil.which("npm"), "ci", "--ignore-scripts", "--no-fund", "--no-audit"]
+        subprocess.run(command, cwd=folder, check=True, timeout=100)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def node_client():
+    return installed(NODE) / "client.mjs"
+
+
+@pytest.fixture
+def provider(system):
+    """The example of a program that offers tools, once it has offered them."""
+    program = installed(PROVIDER) / "provider.mjs"
+    command = [shutil.which("node"), program, system.address("tools")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
+        assert "node_slug" in running.stdout.readline()
+        yield running
+        running.kill()
 
 
 def test_a_node_client_with_stubs_from_reflection_does_everything(system, node_client):
@@ -68,7 +88,7 @@ def test_what_grpcurl_describes_reads_as_documentation(system):
     assert "Minimal request: mode and one user message." in described
     fields = [line for line in described.splitlines() if line.rstrip().endswith(";")]
     comments = [line for line in described.splitlines() if line.lstrip().startswith("//")]
-    assert len(comments) >= len(fields) == 16
+    assert len(comments) >= len(fields) == 17
 
 
 def test_grpcurl_runs_a_structured_request_and_reads_the_stream(system):
@@ -103,3 +123,23 @@ def test_grpcurl_shows_what_is_wrong_with_a_malformed_request(system, request_, 
     shown = grpcurl(system, "-d", json.dumps(request_), [f"{ORCHESTRATOR}/Execute"], check=False)
     assert f"Code: {status}" in shown
     assert wrong in shown
+
+
+def call_slug(system, title):
+    call = {"id": "1", "name": "node_slug", "arguments_json": json.dumps({"title": title})}
+    return json.loads(grpcurl(system, "-d", json.dumps({"call": call}), [f"{TOOLS}/ExecuteTool"], area="tools"))
+
+
+def test_a_node_program_offers_a_tool_that_is_gone_with_it(system, provider):
+    assert call_slug(system, "Crème brûlée, at last!")["result"]["content"] == "creme-brulee-at-last"
+    assert "no letter or digit" in call_slug(system, "!")["result"]["content"]
+    assert call_slug(system, 7)["error"]["code"] == "ERROR_CODE_TOOL_INVALID_ARGUMENTS"
+    chat = system.run("pagantic", "chat", "Make a slug of: Hello World", "--tool-choice", "node_slug", check=False)
+    assert "tool node_slug(" in chat.stderr
+    provider.kill()
+    provider.wait()
+    for _ in range(100):
+        if call_slug(system, "Hello")["error"]["code"] == "ERROR_CODE_TOOL_NOT_FOUND":
+            return
+        time.sleep(0.05)
+    raise AssertionError("the tool outlived its program")

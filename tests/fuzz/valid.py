@@ -33,6 +33,7 @@ VALID = {
     "OrchestratorService/ExecuteStream": SYSTEM_REQUESTS,
     "OrchestratorService/CreatePlan": ({"request": PLAN},),
     "OrchestratorService/GetTimeline": ({"request_id": "fuzz-1"},),
+    "OrchestratorService/RenderPromptTemplate": ({"template": {"name": "a", "variables": {"b": "c"}}},),
     "OrchestratorService/UpdateSession": ({"session_id": "fuzz-1", "state_json": {"a": "1"}},),
     "InferenceService/Infer": (
         {"text": "The cat", "max_tokens": 8},
@@ -60,6 +61,7 @@ VALID = {
     "ContextService/Retrieve": ({"query": "cat", "policy": CONTEXT},),
     "ContextService/BuildContext": ({"query": "cat", "policy": CONTEXT, "chunks": [CHUNK]},),
     "RerankService/Rerank": ({"query": "cat", "chunks": [CHUNK]},),
+    "ToolService/SearchTools": ({"query": "what is the time", "names": ["clock"], "limit": 3},),
     "ToolService/ExecuteTool": (
         {"call": {"id": "1", "name": "calculator", "arguments_json": '{"expression":"1+1"}'}},
         {"call": {"id": "1", "name": "json_query", "arguments_json": '{"document":"[1]","query":"[0]"}'}},

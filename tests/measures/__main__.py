@@ -21,6 +21,8 @@ MAY_IMPORT_MORE = {
     "deploy.local.host": "it opens all services in one process",
     "gateway.cli.main": "it names every command",
     "services.orchestrator.servicer": "every rpc, each with its converter",
+    "services.tools.__main__": "it names every concrete class of the service",
+    "services.tools.servicer": "every rpc, each with its converter",
     "services.orchestrator.adapters.journal.stores.executions": "all that is stored of an execution, and read again",
     "services.orchestrator.adapters.journal.sql_journal": "it joins a class for each port",
     "services.orchestrator.adapters.journal.writes": "all that is stored of an execution",

@@ -25,6 +25,7 @@ from services.orchestrator.app.executions import Executions
 from services.orchestrator.app.history import History
 from services.orchestrator.app.presence import Presence
 from services.orchestrator.app.running.environment import Limits, make_environment
+from services.orchestrator.app.templates import Templates
 from services.orchestrator.servicer import SCOPES, SERVICE_NAME, OrchestratorServicer
 from tests.support.scripted_services import scripted_services
 
@@ -45,11 +46,12 @@ async def orchestrator(
     url="",
     admin_keys=None,
     approval_wait_s=30.0,
+    beside=(),
     **limits,
 ):
     """Serve with a journal in this folder; `presence` are the settings of its loop, which else does not run.
 
-    With `admin_keys`, which gives them, callers need a key.
+    With `admin_keys`, which gives them, callers need a key. Services `beside` share the port.
     """
     journal = journal or SqlJournal(url or journal_url(path), owner=owner)
     await journal.open()
@@ -65,13 +67,16 @@ async def orchestrator(
     try:
         keys = Keys(journal, admin_keys or dict, SystemClock())
         audit = Audit(journal, SystemClock())
-        servicer = OrchestratorServicer(executions, History(journal), keys, budgets, audit)
+        servicer = OrchestratorServicer(
+            executions, History(journal), keys, budgets, audit, templates=Templates(services.prompts, journal)
+        )
         authenticator = keys if admin_keys is not None else None
         registration = Registration(
             SERVICE_NAME, servicer.add_to, SCOPES, Guard(authenticator, on_denied=audit.note_denied)
         )
-        async with serving([registration]) as (channel, _):
+        async with serving([registration, *beside]) as (channel, address):
             stub = rpc.OrchestratorServiceStub(channel)
+            stub.address = address
             stub.executions, stub.journal, stub.turns = executions, journal, environment.turns
             stub.budgets = budgets
             yield stub

@@ -15,7 +15,7 @@ FENCE = "```"
 def pages() -> list[Path]:
     """Return every page of the product but the decisions, which stay as they were made."""
     found = sorted(page for folder in FOLDERS for page in (ROOT / folder).rglob("*.md"))
-    current = [page for page in found if DECISIONS not in page.parents]
+    current = [page for page in found if DECISIONS not in page.parents and "node_modules" not in page.parts]
     return [ROOT / "README.md", ROOT / "CHANGELOG.md", *current, ROOT / "deploy" / "observability" / "alerts.yaml"]
 
 

@@ -128,6 +128,10 @@ class ScriptedTools:
             raise NotFound(f"no tool is named {unknown}", code=ErrorCode.TOOL_NOT_FOUND)
         return [OfferedTool(self.definition, is_available=True)]
 
+    async def search_tools(self, query, names, limit):
+        self.searched = (query, names, limit)
+        return [name for name in names if name in query]
+
     async def execute(self, call, report):
         self.calls.append(call)
         self.called.set()

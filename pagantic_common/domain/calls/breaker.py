@@ -3,7 +3,7 @@
 1. Closed: every call is admitted. `THRESHOLD` failures in a row, with no answer between them, open the breaker.
 2. Open: no call is admitted until the interval ends. Failures of earlier calls change nothing.
 3. After the interval one call is admitted, the probe. If it fails, the breaker opens for twice as long, up to
-   `MAX_OPEN_S`.
+   a maximum.
 4. A probe that has not failed within `PROBE_S` closes the breaker, but the next failure opens it again. A service that
    is gone fails a call at once; a service that is back may take long to answer.
 5. An answer to any call closes the breaker.
@@ -20,9 +20,11 @@ PROBE_S: Final = 0.5
 
 
 class Breaker:
-    """The breaker of one service."""
+    """The breaker of one service, or of one tool; it opens for `first_open_s` at first, for `max_open_s` at most."""
 
-    def __init__(self) -> None:
+    def __init__(self, first_open_s: float = FIRST_OPEN_S, max_open_s: float = MAX_OPEN_S) -> None:
+        self._first_open_s = first_open_s
+        self._max_open_s = max_open_s
         self._failures = 0  # in a row
         self._open_s = 0.0  # length of the interval; 0 is closed
         self._until_s = 0.0  # end of the interval or, while a probe runs, of PROBE_S
@@ -52,11 +54,11 @@ class Breaker:
     def note_failure(self, now_s: float) -> None:
         """Note that a call was not answered; do not note a call that its caller cancelled."""
         if self._is_probing:
-            self._open(now_s, min(2 * self._open_s, MAX_OPEN_S))
+            self._open(now_s, min(2 * self._open_s, self._max_open_s))
         elif not self.is_open:
             self._failures += 1
             if self._failures >= THRESHOLD:
-                self._open(now_s, FIRST_OPEN_S)
+                self._open(now_s, self._first_open_s)
 
     def _open(self, now_s: float, interval_s: float) -> None:
         self._open_s = interval_s

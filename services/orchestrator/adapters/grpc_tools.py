@@ -35,6 +35,15 @@ class GrpcTools:
         reply = await self._peer.call_unary(self._stub.ListTools, request)
         return [OfferedTool(tool_definition_from_proto(tool.definition), tool.available) for tool in reply.tools]
 
+    async def search_tools(self, query: str, names: Sequence[str], limit: int) -> list[str]:
+        """Return which of the named tools fit the words of a query, best first; all where the service cannot search."""
+        request = tools_service_pb2.SearchToolsRequest(query=query, names=names, limit=limit)
+        try:
+            reply = await self._peer.call_unary(self._stub.SearchTools, request)
+        except Unsupported:  # a service of an earlier version
+            return list(names)
+        return [found.tool.definition.name for found in reply.tools]
+
     async def execute(self, call: ToolCall, report: Report) -> ToolCallRecord:
         """Run a call, and report its progress; the record has the tool's own failure."""
         request = tools_service_pb2.ExecuteToolRequest(call=tool_call_to_proto(call))

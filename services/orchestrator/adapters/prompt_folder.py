@@ -1,4 +1,4 @@
-"""PromptProvider over a folder of templates, `<name>.txt` or `<name>.md`, read once at start."""
+"""PromptProvider and TemplateCatalog over a folder of templates, `<name>.txt` or `<name>.md`, read once at start."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.domain.ids import is_id
 from services.orchestrator.core.conversation.prompt_template import PromptTemplate, PromptTemplateError
-from services.orchestrator.core.model.request import Request
+from services.orchestrator.core.model.request import Request, TemplateCall
+from services.orchestrator.ports.services import ConfiguredTemplate
 
 SUFFIXES = (".md", ".txt")
 
@@ -33,9 +34,19 @@ class PromptFolder:
 
     async def system_prompt(self, request: Request, session: Mapping[str, str]) -> str:
         """Return the request's text, instructions, or rendered template."""
-        template = request.prompt.template
-        if template is None:
+        if request.prompt.template is None:
             return request.prompt.render()
+        return self.render(request.prompt.template, session)
+
+    def templates(self) -> tuple[ConfiguredTemplate, ...]:
+        """Return the templates by name."""
+        return tuple(
+            ConfiguredTemplate(name, tuple(sorted(template.names)), tuple(sorted(template.session_keys)))
+            for name, template in sorted(self._templates.items())
+        )
+
+    def render(self, template: TemplateCall, session: Mapping[str, str]) -> str:
+        """Return the text of a template; raises InvalidRequest (CONFIG_INVALID)."""
         found = self._templates.get(template.name)
         if found is None:
             known = ", ".join(sorted(self._templates)) or "none"

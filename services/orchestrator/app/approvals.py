@@ -55,7 +55,7 @@ class Approvals:
         place = (key, approval.tool_call_id)
         decided = self._decided.setdefault(place, asyncio.Event())
         try:
-            while approval.resolution is None:
+            while (approval := await self._store.get_approval(key, approval.tool_call_id)).resolution is None:
                 left_s = (approval.expires_at - self._clock.now()).total_seconds()
                 if left_s <= 0:
                     expired = Resolution(Decision.EXPIRED, approval.expires_at)
@@ -63,7 +63,6 @@ class Approvals:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(decided.wait(), min(left_s, LOOK_S))
                 decided.clear()
-                approval = await self._store.get_approval(key, approval.tool_call_id)
         finally:
             self._decided.pop(place, None)
         return approval

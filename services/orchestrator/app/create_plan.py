@@ -12,10 +12,10 @@ from pagantic_common.domain.errors import DeadlineExceeded, InvalidRequest, Paga
 from pagantic_common.telemetry.scope import current_deadline, work_scope
 from services.orchestrator.app.effects.planning import plan_of, planner_command
 from services.orchestrator.app.failures import error_from
+from services.orchestrator.app.recording.usage import total_of
 from services.orchestrator.app.running.environment import Environment
 from services.orchestrator.app.running.registry import Registry
 from services.orchestrator.app.running.time_limits import time_limits
-from services.orchestrator.app.usage import total_of
 from services.orchestrator.core.model.plan import Plan
 from services.orchestrator.core.model.request import Mode, Request
 from services.orchestrator.core.model.request_check import check_request

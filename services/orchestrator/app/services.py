@@ -24,8 +24,9 @@ from services.orchestrator.ports.services import (
 class Services:
     """The services that a run works with, who makes its system prompt, what it remembers, and who plans.
 
-    `approvals` has the calls of tools that wait for one. `tool_policy` is the deployment's. `custom_steps` are the
-    kinds of steps that the deployment registered, by name.
+    `approvals` has the calls of tools that wait for one. `tool_policy` is the deployment's. `max_offered_tool_bytes`
+    bounds the registered tools that a model is offered unless the request names them; 0 is no bound. `custom_steps` are
+    the kinds of steps that the deployment registered, by name.
     """
 
     inference: InferencePort
@@ -38,4 +39,5 @@ class Services:
     planner: Planner = Planner.STATIC
     memory: MemoryPolicy = field(default_factory=MemoryPolicy)
     tool_policy: ToolPolicy = ToolPolicy()
+    max_offered_tool_bytes: int = 0
     custom_steps: Mapping[str, CustomStep] = field(default_factory=dict)

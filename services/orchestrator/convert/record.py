@@ -1,8 +1,9 @@
-"""Records of the journal (executions, conversations and usage) -> proto."""
+"""Records of the journal (executions, conversations and usage) and configured prompt templates -> proto."""
 
 from __future__ import annotations
 
 from pagantic.orchestrator.v1 import execution_pb2, session_pb2, usage_total_pb2
+from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.codec.errors import failure_to_proto
 from pagantic_common.codec.fields import encode_optional
 from pagantic_common.codec.messages import message_to_proto
@@ -10,6 +11,7 @@ from services.orchestrator.convert.lifecycle import state_to_proto, timestamp_to
 from services.orchestrator.convert.request import mode_to_proto
 from services.orchestrator.convert.response import response_to_proto
 from services.orchestrator.ports.journal import ExecutionRecord, SessionRecord, UsageTotal
+from services.orchestrator.ports.services import ConfiguredTemplate
 
 
 def record_to_proto(record: ExecutionRecord) -> execution_pb2.Execution:
@@ -59,3 +61,8 @@ def usage_total_to_proto(total: UsageTotal) -> usage_total_pb2.UsageTotal:
         output_tokens=total.output_tokens,
         cost_usd=total.cost_usd,
     )
+
+
+def template_to_proto(template: ConfiguredTemplate) -> pb.ConfiguredTemplate:
+    """Encode a configured prompt template."""
+    return pb.ConfiguredTemplate(name=template.name, variables=template.variables, session_keys=template.session_keys)

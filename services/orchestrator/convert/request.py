@@ -121,14 +121,18 @@ def _mode_from_proto(value: int) -> Mode:
     raise InvalidRequest(f"there is no mode {value}: use one of {known}")
 
 
+def template_from_proto(template: execution_pb2.PromptTemplate) -> TemplateCall:
+    """Decode the name of a template and the values of its variables."""
+    return TemplateCall(template.name, tuple(sorted(template.variables.items())))
+
+
 def _prompt_from_proto(prompt: execution_pb2.SystemPrompt) -> SystemPrompt:
     match prompt.WhichOneof("source"):
         case "instructions":
             sets = tuple((entry.name, tuple(entry.rules)) for entry in prompt.instructions.sets)
             return SystemPrompt(text=prompt.instructions.base, sets=sets)
         case "template":
-            variables = tuple(sorted(prompt.template.variables.items()))
-            return SystemPrompt(template=TemplateCall(prompt.template.name, variables))
+            return SystemPrompt(template=template_from_proto(prompt.template))
         case _:
             return SystemPrompt(text=prompt.text)
 

@@ -14,7 +14,7 @@ from services.orchestrator.core.conversation.memory import Summary
 from services.orchestrator.core.execution.commands import Infer, Sample
 from services.orchestrator.core.model.contract import OutputContract
 from services.orchestrator.core.model.keys import SessionKey
-from services.orchestrator.core.model.request import Hints, Request
+from services.orchestrator.core.model.request import Hints, Request, TemplateCall
 from services.orchestrator.core.model.response import CandidateOutput, InferenceDelta, InferenceOutput, ToolCallRecord
 from services.orchestrator.core.model.retrieval import ContextPolicy
 
@@ -108,6 +108,28 @@ class PromptProvider(Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True)
+class ConfiguredTemplate:
+    """A prompt template: its variables, and the keys of the values of a conversation that it reads."""
+
+    name: str
+    variables: tuple[str, ...]
+    session_keys: tuple[str, ...]
+
+
+class TemplateCatalog(Protocol):
+    """The prompt templates of the deployment."""
+
+    def templates(self) -> tuple[ConfiguredTemplate, ...]:
+        """Return the templates by name."""
+
+    def render(self, template: TemplateCall, session: Mapping[str, str]) -> str:
+        """Return the text of a template; `session` has the stored values of a conversation.
+
+        Raises InvalidRequest (CONFIG_INVALID) for an unknown template, and for a variable that is missing or unknown.
+        """
+
+
 class SummaryStore(Protocol):
     """Summaries of stored conversations; a deleted conversation takes its summary along."""
 
@@ -136,6 +158,9 @@ class ToolsPort(Protocol):
 
     async def list_tools(self, names: Sequence[str]) -> list[OfferedTool]:
         """List the named tools, or all. Raises NotFound (TOOL_NOT_FOUND) for an unknown name."""
+
+    async def search_tools(self, query: str, names: Sequence[str], limit: int) -> list[str]:
+        """Return which of the named tools fit the words of a query, best first, at most `limit`."""
 
     async def execute(self, call: ToolCall, report: Report) -> ToolCallRecord:
         """Run a call, and report its progress; the record has the tool's own failure."""

@@ -79,5 +79,6 @@ def services_of(
         planner=settings.planner,
         memory=MemoryPolicy(settings.memory_max_messages, settings.memory_max_tokens, settings.memory_eviction),
         tool_policy=settings.tool_policy,
+        max_offered_tool_bytes=settings.max_offered_tool_bytes,
         custom_steps=custom_steps,
     )

@@ -13,7 +13,7 @@ from typing import Any
 
 from pagantic_common.domain.errors import InvalidRequest, PaganticError
 from pagantic_common.telemetry.logging import get_logger
-from pagantic_common.tools import FunctionTool
+from pagantic_common.tools import FunctionTool, ToolHook
 from services.tools.adapters.function_tool import FunctionToolAdapter
 from services.tools.ports import Tool
 
@@ -36,10 +36,31 @@ def load_tools(modules: Iterable[str], *, is_installed_included: bool) -> list[T
     return [FunctionToolAdapter(function) for function in {id(function): function for function in found}.values()]
 
 
+def load_hooks(names: Iterable[str]) -> list[ToolHook]:
+    """Return the hooks that are named as `package.module:object`, or with the path of a file before the colon.
+
+    A class is called without arguments. Raises InvalidRequest (CONFIG_INVALID) for what is no hook.
+    """
+    return [_hook_of(name, number) for number, name in enumerate(names)]
+
+
+def _hook_of(name: str, number: int) -> ToolHook:
+    where = f"HOOKS names {name!r}"
+    module_name, _, attribute = name.rpartition(":")
+    try:
+        found = getattr(_import(module_name, f"hooks_{number}"), attribute)
+        hook = found() if isinstance(found, type) else found
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a module may raise anything
+        raise InvalidRequest(f"{where}, which cannot be imported: {_reason_of(error)}") from None
+    if not isinstance(hook, ToolHook):
+        raise InvalidRequest(f"{where}, which is no ToolHook: derive it from pagantic_common.tools.ToolHook")
+    return hook
+
+
 def _functions_of(name: str, number: int) -> list[Function]:
     where = f"MODULES names {name!r}"
     try:
-        module = _import(name, number)
+        module = _import(name, str(number))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a module may raise anything
         raise InvalidRequest(f"{where}, which cannot be imported: {_reason_of(error)}") from None
     functions = _functions_in(vars(module).values())
@@ -71,7 +92,7 @@ def _functions_in(values: Iterable[Any]) -> list[Function]:
     return [value for value in values if isinstance(value, FunctionTool)]
 
 
-def _import(name: str, number: int) -> ModuleType:
+def _import(name: str, number: str) -> ModuleType:
     """Import a module by its name, or a file under a name that no other module has."""
     if not name.endswith(".py"):
         return importlib.import_module(name)

@@ -6,7 +6,7 @@ Knows no particular tool.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,9 +15,12 @@ from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import ErrorCode, Failure, failure_of
 from pagantic_common.domain.messages import ToolCall, ToolDefinition, ToolFailed, ToolProgress, ToolResult
 from pagantic_common.telemetry.logging import get_logger, report_bug
+from pagantic_common.tools import ToolDenied, ToolHook
+from services.tools.app.guarding import CallGuard
+from services.tools.app.hooks import run_with_hooks
 from services.tools.app.registry import ToolRegistry
 from services.tools.core.arguments import InvalidArguments
-from services.tools.ports import Report
+from services.tools.ports import Rates, Report, ToolUnavailable
 
 MAX_REASON_CHARS = 4096
 
@@ -51,8 +54,17 @@ class Outcome:
 class ToolExecutor:
     """Executes calls of registered tools."""
 
-    def __init__(self, registry: ToolRegistry, clock: Clock, limits: ExecutionLimits) -> None:
+    def __init__(
+        self,
+        registry: ToolRegistry,
+        clock: Clock,
+        limits: ExecutionLimits,
+        rates: Rates | None = None,
+        hooks: Sequence[ToolHook] = (),
+    ) -> None:
         self._registry = registry
+        self._guard = CallGuard(rates, clock)
+        self._hooks = hooks
         self._clock = clock
         self._limits = limits
 
@@ -106,14 +118,15 @@ class ToolExecutor:
         if tool is None:
             return failure_of(ErrorCode.TOOL_NOT_FOUND, self._registry.describe_unknown(call.name)), 0
         if reason := tool.unavailable_reason:
-            message = f"tool {call.name!r} is not available: {reason}"
-            idempotent = tool.definition.idempotent
-            return failure_of(ErrorCode.TOOL_UNAVAILABLE, message, tool_is_idempotent=idempotent), 0
+            return _unavailable(tool.definition, reason), 0
         try:
             arguments = self._registry.checker_of(call.name).parse(call.arguments_json)
         except InvalidArguments as error:
             return _refuse_arguments(call.name, error), 0
-        return await self._attempt_all(partial(tool.run, arguments, report), tool.definition, deadline)
+        if refusal := await self._guard.refusal_of(call.name):
+            return _unavailable(tool.definition, refusal), 0
+        run = partial(run_with_hooks, tool, arguments, self._registry.checker_of(call.name), self._hooks, report)
+        return await self._attempt_all(run, tool.definition, deadline)
 
     async def _attempt_all(
         self, run: Callable[[], Awaitable[str]], tool: ToolDefinition, deadline: Deadline
@@ -121,6 +134,7 @@ class ToolExecutor:
         attempts = 0
         while True:
             outcome = await self._attempt(run, tool, deadline)
+            self._guard.note(tool.name, outcome if isinstance(outcome, Failure) else None)
             attempts += 1
             if isinstance(outcome, str) or not outcome.retryable or attempts > self._limits.max_retries:
                 return outcome, attempts
@@ -139,8 +153,8 @@ class ToolExecutor:
         try:
             async with timer:
                 return self._bound(name, await run())
-        except InvalidArguments as error:
-            return _refuse_arguments(name, error)
+        except (InvalidArguments, ToolDenied, ToolUnavailable) as error:
+            return _refusal_of(tool, error)
         except ToolFailed as error:
             retryable = idempotent and not error.is_final
             message = f"tool {name!r} failed: {_words_of(error)}"
@@ -161,7 +175,23 @@ class ToolExecutor:
         return encoded.decode()
 
 
-def _words_of(error: ToolFailed) -> str:
+def _refusal_of(tool: ToolDefinition, error: InvalidArguments | ToolDenied | ToolUnavailable) -> Failure:
+    """Return the failure of a call that did nothing."""
+    match error:
+        case InvalidArguments():
+            return _refuse_arguments(tool.name, error)
+        case ToolDenied():
+            return failure_of(ErrorCode.TOOL_DENIED, f"tool {tool.name!r} was not run: {_words_of(error)}")
+        case ToolUnavailable():
+            return _unavailable(tool, _words_of(error))
+
+
+def _unavailable(tool: ToolDefinition, reason: str) -> Failure:
+    message = f"tool {tool.name!r} is not available: {reason}"
+    return failure_of(ErrorCode.TOOL_UNAVAILABLE, message, tool_is_idempotent=tool.idempotent)
+
+
+def _words_of(error: ToolFailed | ToolUnavailable | ToolDenied) -> str:
     """Return a tool's own words, cut; a lone surrogate, as of a file's name, cannot be sent."""
     return str(error)[:MAX_REASON_CHARS].encode(errors="replace").decode()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, NotFound
 from pagantic_common.domain.ids import check_tool_name
@@ -11,25 +11,66 @@ from services.tools.core.arguments import ArgumentChecker
 from services.tools.ports import Tool
 
 _MAX_LISTED_NAMES = 10
+# The tools are listed in one message, which may have 4 MiB; what a name, a safety and a reason take comes on top.
+_MAX_BYTES = 3 * 1024 * 1024
+_OWN = ""
 
 
 class ToolRegistry:
-    """Holds tools and the checkers of their arguments; names are unique."""
+    """Holds tools and the checkers of their arguments; names are unique.
 
-    def __init__(self, tools: Iterable[Tool] = ()) -> None:
+    A tool belongs to a source. The deployment's own tools are registered one by one, and stay; those of another source
+    are replaced all at once.
+    """
+
+    def __init__(self, tools: Iterable[Tool] = (), *, max_bytes: int = _MAX_BYTES) -> None:
+        self._max_bytes = max_bytes
         self._tools: dict[str, Tool] = {}
         self._checkers: dict[str, ArgumentChecker] = {}
+        self._sources: dict[str, str] = {}
+        self.version = 0  # grows with each change
         for tool in tools:
             self.register(tool)
 
     def register(self, tool: Tool) -> None:
         """Add a tool; raises InvalidRequest for a wrong or taken name, and for a wrong schema."""
+        self._add(_OWN, tool)
+
+    def replace(self, source: str, tools: Iterable[Tool]) -> Mapping[str, str]:
+        """Make these the tools of a source, in place of those that it had.
+
+        Returns, by name, why a tool is left out: a wrong or taken name, a wrong schema, or no more room.
+        """
+        self.version += 1
+        for name in [name for name, owner in self._sources.items() if owner == source]:
+            del self._tools[name], self._checkers[name], self._sources[name]
+        room_bytes = self._max_bytes - sum(_size_bytes(tool) for tool in self._tools.values())
+        left_out: dict[str, str] = {}
+        for tool in tools:
+            size_bytes = _size_bytes(tool)
+            if size_bytes > room_bytes:
+                left_out[tool.definition.name] = f"all tools would have more than {self._max_bytes} bytes"
+                continue
+            try:
+                self._add(source, tool)
+                room_bytes -= size_bytes
+            except InvalidRequest as error:
+                left_out[tool.definition.name] = str(error)
+        return left_out
+
+    def _add(self, source: str, tool: Tool) -> None:
         name = tool.definition.name
         check_tool_name(name)
         if name in self._tools:
             raise InvalidRequest(f"a tool named {name!r} is registered already")
         self._checkers[name] = ArgumentChecker(name, tool.definition.parameters_json)
         self._tools[name] = tool
+        self._sources[name] = source
+        self.version += 1
+
+    def list_of(self, source: str) -> list[Tool]:
+        """Return the tools of a source, sorted by name."""
+        return [self._tools[name] for name in sorted(self._tools) if self._sources[name] == source]
 
     def find(self, name: str) -> Tool | None:
         """Return the tool with this name, if there is one."""
@@ -62,3 +103,9 @@ class ToolRegistry:
         if len(known) > _MAX_LISTED_NAMES:
             listed.append("...")
         return f"registered are {', '.join(listed)}"
+
+
+def _size_bytes(tool: Tool) -> int:
+    definition = tool.definition
+    texts = (definition.name, definition.description, definition.parameters_json)
+    return sum(len(text.encode(errors="replace")) for text in texts)

@@ -8,7 +8,7 @@ import pytest
 from pagantic.common.v1 import error_pb2, message_pb2
 from pagantic.orchestrator.v1 import approval_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
-from pagantic_common.domain.errors import InvalidRequest, NotFound, PreconditionFailed
+from pagantic_common.domain.errors import ErrorCode, InvalidRequest, NotFound, PreconditionFailed, Unavailable
 from pagantic_common.domain.messages import ToolCall, ToolSafety
 from pagantic_common.rpc.call import call_unary
 from tests.integration.orchestrator.test_plans import TOOL, plan
@@ -268,3 +268,13 @@ async def test_rules_that_say_nothing_are_refused(tmp_path):
         ):
             with pytest.raises(InvalidRequest):
                 await execute(stub, system_request(tool_rules=[rule]))
+
+
+async def test_a_journal_that_is_away_fails_the_execution_and_is_no_fault_of_ours(tmp_path, monkeypatch):
+    async def away(*_):
+        raise Unavailable("the journal is away", code=ErrorCode.ORCHESTRATION_DEPENDENCY_UNAVAILABLE)
+
+    async with orchestrator(tmp_path, asking()) as stub:
+        monkeypatch.setattr(stub.journal, "ask_approval", away)
+        response = await execute(stub, request_that_asks())
+    assert response.error.code == error_pb2.ERROR_CODE_ORCHESTRATION_DEPENDENCY_UNAVAILABLE

@@ -203,16 +203,16 @@ async def test_a_plan_runs_no_more_than_eight_steps_at_the_same_time(tmp_path):
     assert inference.most == 8
 
 
-async def test_a_turn_runs_no_more_than_eight_tool_calls_at_the_same_time(tmp_path):
+async def test_a_turn_runs_no_more_than_sixteen_tool_calls_at_the_same_time(tmp_path):
     calls = [ToolCall(f"c{number}", "clock", "{}") for number in range(30)]
     tools, inference = Toolbox(), ScriptedInference(answer("", calls), answer("done"))
     async with orchestrator(tmp_path, scripted_services(inference=inference, tools=tools)) as stub:
         response = await execute(stub, system_request())
     assert [call.id for call in response.tool_calls_made] == [call.id for call in calls]
-    assert tools.most == 8
+    assert tools.most == 16
 
 
-async def test_steps_that_are_tool_calls_count_among_the_eight_of_an_execution(tmp_path):
+async def test_steps_that_are_tool_calls_count_among_the_sixteen_of_an_execution(tmp_path):
     calls = [ToolCall(f"c{number}", "clock", "{}") for number in range(30)]
     tools, inference = Toolbox(), ScriptedInference(answer("", calls), answer("done"))
     steps = [plan_pb2.Step(name="ask", kind="infer", parameters_json='{"tools": ["clock"]}')]
@@ -226,7 +226,7 @@ async def test_steps_that_are_tool_calls_count_among_the_eight_of_an_execution(t
         response = await execute(stub, request)
     assert not response.HasField("error"), response.error
     assert len(response.tool_calls_made) == 50
-    assert tools.most == 8
+    assert tools.most == 16
 
 
 async def test_what_is_planned_counts_with_its_bytes_too(tmp_path):

@@ -23,6 +23,7 @@ from pagantic_common.domain.errors import (
 )
 from pagantic_common.rpc.access import gate
 from pagantic_common.rpc.call import call_stream, call_unary
+from services.orchestrator.adapters.prompt_folder import PromptFolder
 from services.orchestrator.app.access import keys as app_keys
 from services.orchestrator.servicer import SCOPES
 from tests.support.orchestrator_app import orchestrator, system_request
@@ -165,10 +166,13 @@ REQUESTS = {
     "GetBudget": pb.GetBudgetRequest,
     "ListBudgets": pb.ListBudgetsRequest,
     "ListAuditRecords": pb.ListAuditRecordsRequest,
+    "ListPromptTemplates": pb.ListPromptTemplatesRequest,
+    "RenderPromptTemplate": lambda: pb.RenderPromptTemplateRequest(session_id="talk"),
 }
 NAMES_NOTHING = {
     *("Execute", "ExecuteStream", "CreatePlan", "CreateKey", "ListKeys", "RevokeKey"),
-    *("SetBudget", "GetBudget", "ListBudgets", "ListAuditRecords", "ListApprovals"),
+    *("SetBudget", "GetBudget", "ListBudgets", "ListAuditRecords", "ListApprovals", "ListPromptTemplates"),
+    "RenderPromptTemplate",  # has a test of its own: it tells of a session by its values alone
 }
 LISTS = {"ListExecutions": "executions", "ListSessions": "sessions", "GetUsage": "totals"}
 
@@ -199,6 +203,21 @@ async def test_what_is_another_tenants_is_not_there(tmp_path, method):
                 await ask(stub, method, REQUESTS[method](), (await key_of(stub, "third")).text)
             assert str(caught.value) == str(unknown.value)
         assert (await ask(stub, "GetExecution", pb.GetExecutionRequest(request_id="mine"), mine)).execution.response
+
+
+async def test_a_template_reads_no_values_of_another_tenants_session(tmp_path):
+    folder = tmp_path / "prompts"
+    folder.mkdir()
+    folder.joinpath("host.txt").write_text("Greet {{ session.name }}.")
+    template = execution_pb2.PromptTemplate(name="host")
+    request = pb.RenderPromptTemplateRequest(template=template, session_id="talk")
+    async with guarded(tmp_path, scripted_services(prompts=PromptFolder(folder))) as stub:
+        mine, others = [(await key_of(stub, tenant)).text for tenant in ("acme", "beta")]
+        values = pb.UpdateSessionRequest(session_id="talk", state_json={"name": '"Ana"'})
+        await ask(stub, "UpdateSession", values, mine)
+        assert (await ask(stub, "RenderPromptTemplate", request, mine)).text == "Greet Ana."
+        with pytest.raises(InvalidRequest, match="has no value 'name'"):
+            await ask(stub, "RenderPromptTemplate", request, others)
 
 
 async def test_two_tenants_may_use_one_request_id_and_one_session(tmp_path):

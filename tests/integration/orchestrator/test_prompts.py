@@ -123,3 +123,40 @@ async def test_a_template_reads_the_state_of_its_conversation(tmp_path, prompts)
             response = await execute(stub, system_request(prompt=template("greet"), **fields))
             assert response.error.code == error_pb2.ERROR_CODE_CONFIG_INVALID
             assert "the session has no value 'name'" in response.error.message
+
+
+async def test_templates_are_listed_with_what_they_take(tmp_path, prompts):
+    prompts.joinpath("host.md").write_text("Greet {{ session.name }} in {{ place }}.")
+    async with orchestrator(tmp_path, scripted_services(prompts=PromptFolder(prompts))) as stub:
+        listed = (await stub.ListPromptTemplates(pb.ListPromptTemplatesRequest())).templates
+    assert [(one.name, list(one.variables), list(one.session_keys)) for one in listed] == [
+        ("host", ["place"], ["name"]),
+        ("tutor", ["subject"], []),
+    ]
+
+
+async def test_a_template_is_rendered_with_the_values_of_a_conversation(tmp_path, prompts):
+    prompts.joinpath("host.md").write_text("Greet {{ session.name }} in {{ place }}.")
+    async with orchestrator(tmp_path, scripted_services(prompts=PromptFolder(prompts))) as stub:
+        await stub.UpdateSession(pb.UpdateSessionRequest(session_id="house", state_json={"name": '"Ana"'}))
+        rendered = await stub.RenderPromptTemplate(
+            pb.RenderPromptTemplateRequest(template=template("host", place="Rome").template, session_id="house")
+        )
+    assert rendered.text == "Greet Ana in Rome."
+
+
+@pytest.mark.parametrize(
+    ("asked", "session_id", "words"),
+    [
+        (template("nothing"), "", "no template is named 'nothing'"),
+        (template("tutor"), "", "variable 'subject' is missing"),
+        (template("tutor", subject="x", colour="y"), "", "'colour' is not one of its variables"),
+        (template("no name"), "", "template.name"),
+        (template("tutor", subject="x"), "no id", "session_id"),
+    ],
+)
+async def test_a_template_that_cannot_be_rendered_is_an_invalid_request(tmp_path, prompts, asked, session_id, words):
+    request = pb.RenderPromptTemplateRequest(template=asked.template, session_id=session_id)
+    async with orchestrator(tmp_path, scripted_services(prompts=PromptFolder(prompts))) as stub:
+        with pytest.raises(InvalidRequest, match=words):
+            await call_unary("orchestrator", stub.RenderPromptTemplate, request)

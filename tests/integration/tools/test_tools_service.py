@@ -18,8 +18,11 @@ from pagantic_common.rpc.process.server import start_server
 from pagantic_common.rpc.status import restore_error
 from pagantic_common.telemetry.clock import SystemClock
 from services.tools.adapters.builtin.computing import computing_tools
+from services.tools.adapters.mcp.opening import SessionLimits, SessionOpener
+from services.tools.app.connection import ConnectionLimits
 from services.tools.app.execution import ExecutionLimits, ToolExecutor
 from services.tools.app.registry import ToolRegistry
+from services.tools.app.servers import Admission, McpServers
 from services.tools.servicer import ToolServicer
 from services.tools.settings import ToolsSettings
 from tests.support.doors import open_to_all
@@ -51,7 +54,9 @@ def sleeper():
 async def tools(sleeper):
     clock = SystemClock()
     registry = ToolRegistry([*computing_tools(clock), sleeper])
-    servicer = ToolServicer(registry, ToolExecutor(registry, clock, ExecutionLimits()), clock)
+    opener = SessionOpener(SessionLimits())
+    servers = McpServers(registry, opener.open, Admission(), ConnectionLimits(), clock=clock)
+    servicer = ToolServicer(registry, ToolExecutor(registry, clock, ExecutionLimits()), servers, clock)
     registration = Registration(
         "pagantic.tools.v1.ToolService",
         lambda server: pb_grpc.add_ToolServiceServicer_to_server(servicer, server),
@@ -137,16 +142,6 @@ async def test_malformed_request_is_invalid_argument(tools, bad):
     assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_mcp_servers_are_not_supported_yet(tools):
-    for call in (
-        tools.RegisterMcpServer(pb.RegisterMcpServerRequest(name="x")),
-        tools.RemoveMcpServer(pb.RemoveMcpServerRequest(name="x")),
-    ):
-        with pytest.raises(grpc.aio.AioRpcError, match="later version") as raised:
-            await call
-        assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED
-
-
 @pytest.mark.parametrize(
     ("seconds", "nanos"), [(10, -2147483648), (-1, 0), (0, -1), (1, 10**9), (86_401, 0), (2**62, 0)]
 )
@@ -157,3 +152,15 @@ async def test_a_timeout_that_is_none_is_refused(tools, seconds, nanos):
         await tools.ExecuteTool(asked)
     assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert "between 0 and 86400 s" in raised.value.details()
+
+
+async def test_tools_are_found_by_words_among_those_that_are_named(tools):
+    found = await tools.SearchTools(pb.SearchToolsRequest(query="What time is it in Berlin, in JSON?"))
+    assert found.tools[0].tool.definition.name == "clock"
+    assert found.tools[0].tool.available
+    assert [one.score for one in found.tools] == sorted((one.score for one in found.tools), reverse=True)
+    named = await tools.SearchTools(pb.SearchToolsRequest(query="time JSON", names=["json_query", "gone"], limit=5))
+    assert [one.tool.definition.name for one in named.tools] == ["json_query"]
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await tools.SearchTools(pb.SearchToolsRequest(limit=101))
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT

@@ -9,6 +9,7 @@ import re
 import pytest
 from google.protobuf import json_format
 
+from gateway.mcp.settings import McpSettings
 from pagantic.orchestrator.v1 import execution_pb2, plan_pb2
 from pagantic_common.settings import CallerSettings, InnerSettings, ServiceSettings
 from tests.support.pages import ROOT, blocks, pages
@@ -65,6 +66,10 @@ def test_a_page_fits_its_length(name):
 def test_the_settings_page_has_exactly_the_settings_of_a_service(area):
     own = upper_names(own_settings(area)) - SHARED
     assert settings_of(area.capitalize()) == own
+
+
+def test_the_settings_page_has_exactly_the_settings_of_the_mcp_server():
+    assert settings_of("MCP server") == upper_names(McpSettings)
 
 
 def test_the_settings_page_has_exactly_the_settings_that_services_share():

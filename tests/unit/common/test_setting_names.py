@@ -6,6 +6,7 @@ import pytest
 
 from deploy.local.areas import ConfigurationError, read_areas
 from deploy.local.known_settings import check_names
+from gateway.mcp.settings import McpSettings
 from pagantic_common.settings import load_settings
 from services.context.settings import ContextSettings
 from services.inference.settings import InferenceSettings
@@ -61,7 +62,17 @@ def test_a_service_refuses_what_is_misspelt_for_it_or_for_all(monkeypatch, capsy
 
 def test_a_service_leaves_the_settings_of_others_to_them(monkeypatch):
     monkeypatch.setenv("PAGANTIC_RERANK_PROT", "1")
+    monkeypatch.setenv("PAGANTIC_MCP_PROT", "1")
     load_settings(ToolsSettings)
+
+
+def test_the_mcp_server_refuses_what_is_misspelt_for_it_and_leaves_the_rest(monkeypatch, capsys):
+    monkeypatch.setenv("PAGANTIC_RERANK_PROT", "1")
+    load_settings(McpSettings)
+    monkeypatch.setenv("PAGANTIC_MCP_PROT", "1")
+    with pytest.raises(SystemExit):
+        load_settings(McpSettings)
+    assert "PAGANTIC_MCP_PROT: no such setting; did you mean PAGANTIC_MCP_PORT" in capsys.readouterr().err
 
 
 def test_what_every_service_shares_is_set_once_and_a_services_own_wins(monkeypatch):

@@ -7,9 +7,10 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from gateway.cli import documents, local
+from gateway.cli import documents
 from gateway.cli.main import app
 from gateway.cli.output import UsageError
+from gateway.cli.serving import local
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from tests.unit.client.scripted_orchestrator import ScriptedOrchestrator, serving
 

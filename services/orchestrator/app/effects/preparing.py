@@ -50,7 +50,7 @@ async def _prepare_turn(
     request: Request, prepared: Prepared, history: tuple[Message, ...], scope: RunScope
 ) -> Prepared:
     compiled = await _compiled(request, scope)
-    tools, away = await offered_tools(request, scope)
+    tools, away = await offered_tools(request, history, scope)
     retrieved = await retrieve(request, history, scope)
     return replace(
         prepared,

@@ -11,9 +11,9 @@ from pagantic_common.domain.errors import Failure
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.app.effects.table import EFFECTS
 from services.orchestrator.app.recording.recorder import Recorder
+from services.orchestrator.app.recording.usage import total_of
 from services.orchestrator.app.running.environment import Environment
 from services.orchestrator.app.running.time_limits import TimeLimits
-from services.orchestrator.app.usage import total_of
 from services.orchestrator.core.execution import events, machine
 from services.orchestrator.core.execution.commands import Finish
 from services.orchestrator.core.execution.events import Payload
@@ -21,7 +21,7 @@ from services.orchestrator.core.execution.inputs import Input
 from services.orchestrator.core.execution.progress import failed_with
 from services.orchestrator.core.execution.replay import Replay
 from services.orchestrator.core.execution.run import Outcome
-from services.orchestrator.core.model.plan import MAX_PARALLEL
+from services.orchestrator.core.model.plan import MAX_PARALLEL_CALLS
 
 
 class Driver:
@@ -84,7 +84,7 @@ class Driver:
             clock=environment.clock,
             recorder=self._recorder,
             effects=EFFECTS,
-            tool_slots=asyncio.Semaphore(MAX_PARALLEL),
+            tool_slots=asyncio.Semaphore(MAX_PARALLEL_CALLS),
             deadline=self._deadline,
         )
 

@@ -23,7 +23,8 @@ from services.orchestrator.core.model.response_warning import ResponseWarning
 from services.orchestrator.core.model.retry import RetryPolicy
 
 MAX_STEPS = 64
-MAX_PARALLEL = 8  # pieces of work of one execution at the same time: steps of a plan, or tool calls
+MAX_PARALLEL = 8  # steps of a plan at the same time; each may have an inference
+MAX_PARALLEL_CALLS = 16  # tool calls of an execution at the same time; they mostly wait for others
 MAX_STEP_TIMEOUT_S = 366 * 86_400.0
 _TIMEOUT_RANGE = f"it must be positive and at most {MAX_STEP_TIMEOUT_S:g} s"
 STEP_NAME = re.compile(r"[A-Za-z0-9._:-]{1,64}")  # step names are part of ids

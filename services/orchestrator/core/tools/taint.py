@@ -29,6 +29,7 @@ from pagantic_common.domain.text.normalization import normalize_nfkc
 MAX_SPANS = 20
 MAX_SPAN_CHARS = 200
 MAX_CHANCE_NUMBER = 1000
+MAX_FIELD_WORDS = 12
 CONTEXT = "the retrieved context"
 
 _WORD = re.compile(r"[^\s,;!?()\[\]{}<>\"'`|*=]+")
@@ -47,26 +48,26 @@ class TaintedSpan:
 
 
 @dataclass(frozen=True, slots=True)
-class _Text:
-    """The words of a text, joined by blanks with one at each end, so that runs of words can be searched."""
+class _Source:
+    """The texts that one source brought, each between line breaks; those of `is_data` may be fields."""
 
-    joined: str
-    source: str = ""
-    is_data: bool = False  # a field of a result whose call was not tainted
-
-    def contains(self, words: Sequence[str]) -> bool:
-        return f" {' '.join(words)} " in self.joined
-
-    def equals(self, words: Sequence[str]) -> bool:
-        return f" {' '.join(words)} " == self.joined
+    name: str
+    texts: str
+    is_data: bool
 
     def taint_of(self, value: _Value) -> Sequence[str]:
         """Return what a value has from it: all of it, or identifiers."""
-        if self.is_data and self.equals(value.words):
-            return ()
-        if self.contains(value.words) and not value.is_content:
+        if self._mentions(value.joined) and not value.is_content:
             return (value.text,)
-        return [word for word in value.identifiers if self.contains([word])]
+        if self.is_data and _between_breaks(value.joined) in self.texts:
+            return ()
+        return [word for word in value.identifiers if _joined([word]) in self.texts]
+
+    def _mentions(self, joined: str) -> bool:
+        """Tell whether a run of words stands in it, and is more than a field that was looked up."""
+        if not self.is_data:
+            return joined in self.texts
+        return self.texts.count(joined) > self.texts.count(_between_breaks(joined))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class _Value:
     """A value of an argument; `is_content` for plain words that any text may share, `identifiers` that none may."""
 
     text: str
-    words: Sequence[str]
+    joined: str
     identifiers: Sequence[str]
     is_content: bool
 
@@ -83,22 +84,20 @@ class _Value:
 class Provenance:
     """Who wrote the texts of a run. Results are added in the order in which they came."""
 
-    _trusted: list[_Text] = field(default_factory=list)
-    _untrusted: list[_Text] = field(default_factory=list)
-
-    @property
-    def has_untrusted(self) -> bool:
-        """Whether there is any text that could taint a call."""
-        return bool(self._untrusted)
+    _trusted: list[str] = field(default_factory=list)
+    _untrusted: list[_Source] = field(default_factory=list)
+    _fields: set[str] = field(default_factory=set)
 
     def trust(self, text: str) -> None:
         """Add a text of the caller or of the deployment."""
-        self._trusted.append(_Text(_joined(text)))
+        self._trusted.append(_joined(_words(text)))
 
     def distrust(self, text: str, source: str, *, is_data: bool = False) -> None:
         """Add a text of somebody else; the fields of one that is JSON are data if its call was not tainted."""
-        for _, value, _ in _parts(_parsed(text)):
-            self._untrusted.append(_Text(_joined(value), source, is_data))
+        texts = [_joined(_words(value)) for _, value, _ in _parts(_parsed(text))]
+        if is_data:
+            self._fields.update(texts)
+        self._untrusted.append(_Source(source, "".join(map(_between_breaks, texts)), is_data))
 
     def add_messages(self, messages: Iterable[Message]) -> None:
         """Add messages of a conversation: what users said is trusted, and results of tools are not."""
@@ -120,44 +119,51 @@ class Provenance:
         """Return the tainted spans of a call's arguments, at most 20; none where the arguments are not JSON."""
         if not self._untrusted:
             return ()
-        known = {_joined(word) for word in _words_of_schema(_parsed(tool.parameters_json))}
+        known = {_joined(_words(word)) for word in _words_of_schema(_parsed(tool.parameters_json))}
         found: dict[TaintedSpan, None] = {}
-        for path, value, is_name in _parts(_parsed(arguments_json)):
-            if _joined(value) not in known and not (is_name and value.isidentifier()):
-                found |= dict.fromkeys(self._spans_of_value(path, value, tool))
+        for path, text, is_name in _parts(_parsed(arguments_json)):
+            words = _words(text)
+            if _joined(words) not in known and not (is_name and text.isidentifier()):
+                found |= dict.fromkeys(self._spans_of_value(path, text, words, tool))
             if len(found) >= MAX_SPANS:
                 break
         return tuple(found)[:MAX_SPANS]
 
-    def _spans_of_value(self, path: str, text: str, tool: ToolDefinition) -> list[TaintedSpan]:
-        words = _words(text)
+    def _spans_of_value(self, path: str, text: str, words: Sequence[str], tool: ToolDefinition) -> list[TaintedSpan]:
         if not words or self._is_known(words):
             return []
         identifiers = [word for word in self._without_fields(words) if self._is_foreign(word)]
-        value = _Value(text, words, identifiers, tool.safety is ToolSafety.WRITE and _is_plain(words))
+        value = _Value(text, _joined(words), identifiers, tool.safety is ToolSafety.WRITE and _is_plain(words))
         return [
-            TaintedSpan(path, other.source, part[:MAX_SPAN_CHARS])
-            for other in self._untrusted
-            for part in other.taint_of(value)
+            TaintedSpan(path, source.name, part[:MAX_SPAN_CHARS])
+            for source in self._untrusted
+            for part in source.taint_of(value)
         ]
 
     def _is_known(self, words: Sequence[str]) -> bool:
         """Tell whether the caller wrote a value, or whether it is a number that was looked up."""
-        if any(text.contains(words) for text in self._trusted):
+        joined = _joined(words)
+        if any(joined in text for text in self._trusted):
             return True
-        return _is_small_number(words) and any(text.is_data and text.equals(words) for text in self._untrusted)
+        return _is_small_number(words) and joined in self._fields
 
-    def _without_fields(self, words: Sequence[str]) -> list[str]:
-        """Return the words of a value but for fields of several words, such as a street with its number."""
-        joined = f" {' '.join(words)} "
-        for text in self._untrusted:
-            if text.is_data and text.joined.count(" ") > 2:  # noqa: PLR2004 - a word has one blank on each side
-                joined = joined.replace(text.joined, " ")
-        return joined.split()
+    def _without_fields(self, words: Sequence[str]) -> Iterator[str]:
+        """Yield the words of a value but for fields of several words, such as a street with its number."""
+        position = 0
+        while position < len(words):
+            length = self._field_length(words[position : position + MAX_FIELD_WORDS])
+            if not length:
+                yield words[position]
+            position += length or 1
+
+    def _field_length(self, words: Sequence[str]) -> int:
+        """Return how many words the longest field has with which some words begin; 0 for none of several words."""
+        lengths = range(len(words), 1, -1)
+        return next((length for length in lengths if _joined(words[:length]) in self._fields), 0)
 
     def _is_foreign(self, word: str) -> bool:
         """Tell whether a word is an identifier that nobody trusted has written."""
-        return bool(_IDENTIFIER.search(word)) and not any(text.contains([word]) for text in self._trusted)
+        return bool(_IDENTIFIER.search(word)) and not any(_joined([word]) in text for text in self._trusted)
 
 
 def _words(text: str) -> list[str]:
@@ -174,8 +180,14 @@ def _number_or_word(word: str) -> str:
     return f"{float(match[1]):.12g}" if "." in match[1] else match[1].lstrip("0") or "0"
 
 
-def _joined(text: str) -> str:
-    return f" {' '.join(_words(text))} "
+def _joined(words: Sequence[str]) -> str:
+    """Join words by blanks with one at each end, so that a run of words can be searched."""
+    return f" {' '.join(words)} "
+
+
+def _between_breaks(joined: str) -> str:
+    """Return a text with line breaks of its own, so that it can be counted where it stands alone."""
+    return f"\n{joined}\n"
 
 
 def _is_plain(words: Sequence[str]) -> bool:

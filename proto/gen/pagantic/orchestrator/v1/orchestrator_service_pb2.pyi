@@ -1144,3 +1144,128 @@ class ListAuditRecordsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListAuditRecordsResponse: _TypeAlias = ListAuditRecordsResponse  # noqa: Y015
+
+@_typing.final
+class ListPromptTemplatesRequest(_message.Message):
+    """Has no fields yet."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListPromptTemplatesRequest: _TypeAlias = ListPromptTemplatesRequest  # noqa: Y015
+
+@_typing.final
+class ConfiguredTemplate(_message.Message):
+    """A prompt template that the deployment configured."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    VARIABLES_FIELD_NUMBER: _builtins.int
+    SESSION_KEYS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Its name, as PromptTemplate takes it."""
+    @_builtins.property
+    def variables(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Its variables by name, all of which must be given."""
+
+    @_builtins.property
+    def session_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Keys of the values of a conversation that it reads, by name."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        variables: _abc.Iterable[_builtins.str] | None = ...,
+        session_keys: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "session_keys", b"session_keys", "variables", b"variables"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConfiguredTemplate: _TypeAlias = ConfiguredTemplate  # noqa: Y015
+
+@_typing.final
+class ListPromptTemplatesResponse(_message.Message):
+    """The configured prompt templates."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TEMPLATES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def templates(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConfiguredTemplate]:
+        """Ordered by name."""
+
+    def __init__(
+        self,
+        *,
+        templates: _abc.Iterable[Global___ConfiguredTemplate] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["templates", b"templates"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListPromptTemplatesResponse: _TypeAlias = ListPromptTemplatesResponse  # noqa: Y015
+
+@_typing.final
+class RenderPromptTemplateRequest(_message.Message):
+    """The template to render."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TEMPLATE_FIELD_NUMBER: _builtins.int
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    session_id: _builtins.str
+    """The conversation whose values it reads; empty is none. An unknown one has no values."""
+    @_builtins.property
+    def template(self) -> _execution_pb2.PromptTemplate:
+        """Its name and the values of its variables."""
+
+    def __init__(
+        self,
+        *,
+        template: _execution_pb2.PromptTemplate | None = ...,
+        session_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["template", b"template"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["session_id", b"session_id", "template", b"template"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RenderPromptTemplateRequest: _TypeAlias = RenderPromptTemplateRequest  # noqa: Y015
+
+@_typing.final
+class RenderPromptTemplateResponse(_message.Message):
+    """The rendered template."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TEXT_FIELD_NUMBER: _builtins.int
+    text: _builtins.str
+    """The text of the prompt."""
+    def __init__(
+        self,
+        *,
+        text: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RenderPromptTemplateResponse: _TypeAlias = RenderPromptTemplateResponse  # noqa: Y015

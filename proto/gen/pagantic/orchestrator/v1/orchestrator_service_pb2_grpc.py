@@ -148,6 +148,16 @@ class OrchestratorServiceStub:
                 request_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListAuditRecordsRequest.SerializeToString,
                 response_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListAuditRecordsResponse.FromString,
                 _registered_method=True)
+        self.ListPromptTemplates = channel.unary_unary(
+                '/pagantic.orchestrator.v1.OrchestratorService/ListPromptTemplates',
+                request_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListPromptTemplatesRequest.SerializeToString,
+                response_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListPromptTemplatesResponse.FromString,
+                _registered_method=True)
+        self.RenderPromptTemplate = channel.unary_unary(
+                '/pagantic.orchestrator.v1.OrchestratorService/RenderPromptTemplate',
+                request_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.RenderPromptTemplateRequest.SerializeToString,
+                response_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.RenderPromptTemplateResponse.FromString,
+                _registered_method=True)
 
 
 class OrchestratorServiceServicer:
@@ -316,6 +326,21 @@ class OrchestratorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListPromptTemplates(self, request, context):
+        """Lists the prompt templates of the deployment by name.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RenderPromptTemplate(self, request, context):
+        """Returns the text that a request with this template would have as its system prompt. INVALID_ARGUMENT
+        (CONFIG_INVALID) for an unknown template, and for a variable that is missing or unknown.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OrchestratorServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -428,6 +453,16 @@ def add_OrchestratorServiceServicer_to_server(servicer, server):
                     servicer.ListAuditRecords,
                     request_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListAuditRecordsRequest.FromString,
                     response_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListAuditRecordsResponse.SerializeToString,
+            ),
+            'ListPromptTemplates': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListPromptTemplates,
+                    request_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListPromptTemplatesRequest.FromString,
+                    response_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListPromptTemplatesResponse.SerializeToString,
+            ),
+            'RenderPromptTemplate': grpc.unary_unary_rpc_method_handler(
+                    servicer.RenderPromptTemplate,
+                    request_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.RenderPromptTemplateRequest.FromString,
+                    response_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.RenderPromptTemplateResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1026,6 +1061,60 @@ class OrchestratorService:
             '/pagantic.orchestrator.v1.OrchestratorService/ListAuditRecords',
             pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListAuditRecordsRequest.SerializeToString,
             pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListAuditRecordsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListPromptTemplates(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagantic.orchestrator.v1.OrchestratorService/ListPromptTemplates',
+            pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListPromptTemplatesRequest.SerializeToString,
+            pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListPromptTemplatesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RenderPromptTemplate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagantic.orchestrator.v1.OrchestratorService/RenderPromptTemplate',
+            pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.RenderPromptTemplateRequest.SerializeToString,
+            pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.RenderPromptTemplateResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -95,6 +95,12 @@ class OrchestratorServiceStub:
     """Lists the budgets of all tenants and callers, by tenant, then subject."""
     ListAuditRecords: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListAuditRecordsRequest, _orchestrator_service_pb2.ListAuditRecordsResponse]
     """Lists the records of the audit, by orchestrator and position. Empty where the audit is off."""
+    ListPromptTemplates: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListPromptTemplatesRequest, _orchestrator_service_pb2.ListPromptTemplatesResponse]
+    """Lists the prompt templates of the deployment by name."""
+    RenderPromptTemplate: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.RenderPromptTemplateRequest, _orchestrator_service_pb2.RenderPromptTemplateResponse]
+    """Returns the text that a request with this template would have as its system prompt. INVALID_ARGUMENT
+    (CONFIG_INVALID) for an unknown template, and for a variable that is missing or unknown.
+    """
 
 @_typing.type_check_only
 class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
@@ -161,6 +167,12 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     """Lists the budgets of all tenants and callers, by tenant, then subject."""
     ListAuditRecords: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListAuditRecordsRequest, _orchestrator_service_pb2.ListAuditRecordsResponse]  # type: ignore[assignment]
     """Lists the records of the audit, by orchestrator and position. Empty where the audit is off."""
+    ListPromptTemplates: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListPromptTemplatesRequest, _orchestrator_service_pb2.ListPromptTemplatesResponse]  # type: ignore[assignment]
+    """Lists the prompt templates of the deployment by name."""
+    RenderPromptTemplate: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.RenderPromptTemplateRequest, _orchestrator_service_pb2.RenderPromptTemplateResponse]  # type: ignore[assignment]
+    """Returns the text that a request with this template would have as its system prompt. INVALID_ARGUMENT
+    (CONFIG_INVALID) for an unknown template, and for a variable that is missing or unknown.
+    """
 
 class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
     """The entry point of the system. A malformed request or overload is a gRPC status, and nothing is executed. After
@@ -356,5 +368,23 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_service_pb2.ListAuditRecordsResponse, _abc.Awaitable[_orchestrator_service_pb2.ListAuditRecordsResponse]]:
         """Lists the records of the audit, by orchestrator and position. Empty where the audit is off."""
+
+    @_abc_1.abstractmethod
+    def ListPromptTemplates(
+        self,
+        request: _orchestrator_service_pb2.ListPromptTemplatesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_orchestrator_service_pb2.ListPromptTemplatesResponse, _abc.Awaitable[_orchestrator_service_pb2.ListPromptTemplatesResponse]]:
+        """Lists the prompt templates of the deployment by name."""
+
+    @_abc_1.abstractmethod
+    def RenderPromptTemplate(
+        self,
+        request: _orchestrator_service_pb2.RenderPromptTemplateRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_orchestrator_service_pb2.RenderPromptTemplateResponse, _abc.Awaitable[_orchestrator_service_pb2.RenderPromptTemplateResponse]]:
+        """Returns the text that a request with this template would have as its system prompt. INVALID_ARGUMENT
+        (CONFIG_INVALID) for an unknown template, and for a variable that is missing or unknown.
+        """
 
 def add_OrchestratorServiceServicer_to_server(servicer: OrchestratorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

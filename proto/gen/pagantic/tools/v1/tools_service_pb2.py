@@ -25,37 +25,94 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from pagantic.common.v1 import error_pb2 as pagantic_dot_common_dot_v1_dot_error__pb2
 from pagantic.common.v1 import message_pb2 as pagantic_dot_common_dot_v1_dot_message__pb2
+from pagantic.tools.v1 import mcp_pb2 as pagantic_dot_tools_dot_v1_dot_mcp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%pagantic/tools/v1/tools_service.proto\x12\x11pagantic.tools.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1epagantic/common/v1/error.proto\x1a pagantic/common/v1/message.proto\"!\n\x10ListToolsRequest\x12\r\n\x05names\x18\x01 \x03(\t\"w\n\x0eRegisteredTool\x12\x36\n\ndefinition\x18\x01 \x01(\x0b\x32\".pagantic.common.v1.ToolDefinition\x12\x11\n\tavailable\x18\x02 \x01(\x08\x12\x1a\n\x12unavailable_reason\x18\x03 \x01(\t\"E\n\x11ListToolsResponse\x12\x30\n\x05tools\x18\x01 \x03(\x0b\x32!.pagantic.tools.v1.RegisteredTool\"l\n\x12\x45xecuteToolRequest\x12*\n\x04\x63\x61ll\x18\x01 \x01(\x0b\x32\x1c.pagantic.common.v1.ToolCall\x12*\n\x07timeout\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xb4\x01\n\x13\x45xecuteToolResponse\x12.\n\x06result\x18\x01 \x01(\x0b\x32\x1e.pagantic.common.v1.ToolResult\x12.\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x1f.pagantic.common.v1.SystemError\x12+\n\x08\x64uration\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08\x61ttempts\x18\x04 \x01(\x05\"\x97\x01\n\x19\x45xecuteToolStreamResponse\x12\x34\n\x08progress\x18\x01 \x01(\x0b\x32 .pagantic.common.v1.ToolProgressH\x00\x12;\n\tcompleted\x18\x02 \x01(\x0b\x32&.pagantic.tools.v1.ExecuteToolResponseH\x00\x42\x07\n\x05\x65vent\"v\n\x18RegisterMcpServerRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x30\n\x07\x63ommand\x18\x02 \x01(\x0b\x32\x1d.pagantic.tools.v1.McpCommandH\x00\x12\r\n\x03url\x18\x03 \x01(\tH\x00\x42\x0b\n\ttransport\"\x1a\n\nMcpCommand\x12\x0c\n\x04\x61rgv\x18\x01 \x03(\t\"M\n\x19RegisterMcpServerResponse\x12\x30\n\x05tools\x18\x01 \x03(\x0b\x32!.pagantic.tools.v1.RegisteredTool\"&\n\x16RemoveMcpServerRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x19\n\x17RemoveMcpServerResponse2\x89\x04\n\x0bToolService\x12V\n\tListTools\x12#.pagantic.tools.v1.ListToolsRequest\x1a$.pagantic.tools.v1.ListToolsResponse\x12\\\n\x0b\x45xecuteTool\x12%.pagantic.tools.v1.ExecuteToolRequest\x1a&.pagantic.tools.v1.ExecuteToolResponse\x12j\n\x11\x45xecuteToolStream\x12%.pagantic.tools.v1.ExecuteToolRequest\x1a,.pagantic.tools.v1.ExecuteToolStreamResponse0\x01\x12n\n\x11RegisterMcpServer\x12+.pagantic.tools.v1.RegisterMcpServerRequest\x1a,.pagantic.tools.v1.RegisterMcpServerResponse\x12h\n\x0fRemoveMcpServer\x12).pagantic.tools.v1.RemoveMcpServerRequest\x1a*.pagantic.tools.v1.RemoveMcpServerResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%pagantic/tools/v1/tools_service.proto\x12\x11pagantic.tools.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1epagantic/common/v1/error.proto\x1a pagantic/common/v1/message.proto\x1a\x1bpagantic/tools/v1/mcp.proto\"!\n\x10ListToolsRequest\x12\r\n\x05names\x18\x01 \x03(\t\"w\n\x0eRegisteredTool\x12\x36\n\ndefinition\x18\x01 \x01(\x0b\x32\".pagantic.common.v1.ToolDefinition\x12\x11\n\tavailable\x18\x02 \x01(\x08\x12\x1a\n\x12unavailable_reason\x18\x03 \x01(\t\"E\n\x11ListToolsResponse\x12\x30\n\x05tools\x18\x01 \x03(\x0b\x32!.pagantic.tools.v1.RegisteredTool\"A\n\x12SearchToolsRequest\x12\r\n\x05query\x18\x01 \x01(\t\x12\r\n\x05names\x18\x02 \x03(\t\x12\r\n\x05limit\x18\x03 \x01(\x05\"K\n\tFoundTool\x12/\n\x04tool\x18\x01 \x01(\x0b\x32!.pagantic.tools.v1.RegisteredTool\x12\r\n\x05score\x18\x02 \x01(\x01\"B\n\x13SearchToolsResponse\x12+\n\x05tools\x18\x01 \x03(\x0b\x32\x1c.pagantic.tools.v1.FoundTool\"l\n\x12\x45xecuteToolRequest\x12*\n\x04\x63\x61ll\x18\x01 \x01(\x0b\x32\x1c.pagantic.common.v1.ToolCall\x12*\n\x07timeout\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xb4\x01\n\x13\x45xecuteToolResponse\x12.\n\x06result\x18\x01 \x01(\x0b\x32\x1e.pagantic.common.v1.ToolResult\x12.\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x1f.pagantic.common.v1.SystemError\x12+\n\x08\x64uration\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08\x61ttempts\x18\x04 \x01(\x05\"\x97\x01\n\x19\x45xecuteToolStreamResponse\x12\x34\n\x08progress\x18\x01 \x01(\x0b\x32 .pagantic.common.v1.ToolProgressH\x00\x12;\n\tcompleted\x18\x02 \x01(\x0b\x32&.pagantic.tools.v1.ExecuteToolResponseH\x00\x42\x07\n\x05\x65vent\"\x91\x01\n\x18RegisterMcpServerRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x30\n\x07\x63ommand\x18\x02 \x01(\x0b\x32\x1d.pagantic.tools.v1.McpCommandH\x00\x12\r\n\x03url\x18\x03 \x01(\tH\x00\x12\x19\n\x11trust_annotations\x18\x04 \x01(\x08\x42\x0b\n\ttransport\"\x1a\n\nMcpCommand\x12\x0c\n\x04\x61rgv\x18\x01 \x03(\t\"M\n\x19RegisterMcpServerResponse\x12\x30\n\x05tools\x18\x01 \x03(\x0b\x32!.pagantic.tools.v1.RegisteredTool\"&\n\x16RemoveMcpServerRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x19\n\x17RemoveMcpServerResponse\"\x17\n\x15ListMcpServersRequest\"G\n\x16ListMcpServersResponse\x12-\n\x07servers\x18\x01 \x03(\x0b\x32\x1c.pagantic.tools.v1.McpServer\"=\n\x17ListMcpResourcesRequest\x12\x0e\n\x06server\x18\x01 \x01(\t\x12\x12\n\npage_token\x18\x02 \x01(\t\"f\n\x18ListMcpResourcesResponse\x12\x31\n\tresources\x18\x01 \x03(\x0b\x32\x1e.pagantic.tools.v1.McpResource\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"5\n\x16ReadMcpResourceRequest\x12\x0e\n\x06server\x18\x01 \x01(\t\x12\x0b\n\x03uri\x18\x02 \x01(\t\"S\n\x17ReadMcpResourceResponse\x12\x38\n\x08\x63ontents\x18\x01 \x03(\x0b\x32&.pagantic.tools.v1.McpResourceContents\";\n\x15ListMcpPromptsRequest\x12\x0e\n\x06server\x18\x01 \x01(\t\x12\x12\n\npage_token\x18\x02 \x01(\t\"`\n\x16ListMcpPromptsResponse\x12-\n\x07prompts\x18\x01 \x03(\x0b\x32\x1c.pagantic.tools.v1.McpPrompt\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xaf\x01\n\x13GetMcpPromptRequest\x12\x0e\n\x06server\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12H\n\targuments\x18\x03 \x03(\x0b\x32\x35.pagantic.tools.v1.GetMcpPromptRequest.ArgumentsEntry\x1a\x30\n\x0e\x41rgumentsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"b\n\x14GetMcpPromptResponse\x12\x13\n\x0b\x64\x65scription\x18\x01 \x01(\t\x12\x35\n\x08messages\x18\x02 \x03(\x0b\x32#.pagantic.tools.v1.McpPromptMessage\"T\n\x11OfferToolsRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x31\n\x05tools\x18\x02 \x03(\x0b\x32\".pagantic.common.v1.ToolDefinition\"\x80\x02\n\x12OfferToolsResponse\x12\x32\n\x07offered\x18\x01 \x01(\x0b\x32\x1f.pagantic.tools.v1.ToolsOfferedH\x00\x12\x32\n\x04\x63\x61ll\x18\x02 \x01(\x0b\x32\".pagantic.tools.v1.OfferedToolCallH\x00\x12\x39\n\twithdrawn\x18\x03 \x01(\x0b\x32$.pagantic.tools.v1.ToolCallWithdrawnH\x00\x12>\n\x0chealth_check\x18\x04 \x01(\x0b\x32&.pagantic.tools.v1.ProviderHealthCheckH\x00\x42\x07\n\x05\x65vent\"\xfc\x01\n\x0cToolsOffered\x12\x10\n\x08offer_id\x18\x01 \x01(\t\x12\x30\n\x05tools\x18\x02 \x03(\x0b\x32!.pagantic.tools.v1.RegisteredTool\x12>\n\x08left_out\x18\x03 \x03(\x0b\x32,.pagantic.tools.v1.ToolsOffered.LeftOutEntry\x12\x38\n\x15health_check_interval\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x1a.\n\x0cLeftOutEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"=\n\x0fOfferedToolCall\x12*\n\x04\x63\x61ll\x18\x01 \x01(\x0b\x32\x1c.pagantic.common.v1.ToolCall\"$\n\x11ToolCallWithdrawn\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\"\x15\n\x13ProviderHealthCheck\"\x9d\x01\n\x15\x41nswerToolCallRequest\x12\x10\n\x08offer_id\x18\x01 \x01(\t\x12\x0f\n\x07\x63\x61ll_id\x18\x02 \x01(\t\x12\x34\n\x08progress\x18\x03 \x01(\x0b\x32 .pagantic.common.v1.ToolProgressH\x00\x12\x10\n\x06result\x18\x04 \x01(\tH\x00\x12\x0f\n\x05\x65rror\x18\x05 \x01(\tH\x00\x42\x08\n\x06\x61nswer\"\x18\n\x16\x41nswerToolCallResponse\"H\n\x18\x41nswerHealthCheckRequest\x12\x10\n\x08offer_id\x18\x01 \x01(\t\x12\x1a\n\x12unavailable_reason\x18\x02 \x01(\t\"\x1b\n\x19\x41nswerHealthCheckResponse2\xed\x08\n\x0bToolService\x12V\n\tListTools\x12#.pagantic.tools.v1.ListToolsRequest\x1a$.pagantic.tools.v1.ListToolsResponse\x12\\\n\x0bSearchTools\x12%.pagantic.tools.v1.SearchToolsRequest\x1a&.pagantic.tools.v1.SearchToolsResponse\x12\\\n\x0b\x45xecuteTool\x12%.pagantic.tools.v1.ExecuteToolRequest\x1a&.pagantic.tools.v1.ExecuteToolResponse\x12j\n\x11\x45xecuteToolStream\x12%.pagantic.tools.v1.ExecuteToolRequest\x1a,.pagantic.tools.v1.ExecuteToolStreamResponse0\x01\x12n\n\x11RegisterMcpServer\x12+.pagantic.tools.v1.RegisterMcpServerRequest\x1a,.pagantic.tools.v1.RegisterMcpServerResponse\x12h\n\x0fRemoveMcpServer\x12).pagantic.tools.v1.RemoveMcpServerRequest\x1a*.pagantic.tools.v1.RemoveMcpServerResponse\x12\x65\n\x0eListMcpServers\x12(.pagantic.tools.v1.ListMcpServersRequest\x1a).pagantic.tools.v1.ListMcpServersResponse\x12k\n\x10ListMcpResources\x12*.pagantic.tools.v1.ListMcpResourcesRequest\x1a+.pagantic.tools.v1.ListMcpResourcesResponse\x12h\n\x0fReadMcpResource\x12).pagantic.tools.v1.ReadMcpResourceRequest\x1a*.pagantic.tools.v1.ReadMcpResourceResponse\x12\x65\n\x0eListMcpPrompts\x12(.pagantic.tools.v1.ListMcpPromptsRequest\x1a).pagantic.tools.v1.ListMcpPromptsResponse\x12_\n\x0cGetMcpPrompt\x12&.pagantic.tools.v1.GetMcpPromptRequest\x1a\'.pagantic.tools.v1.GetMcpPromptResponse2\xc9\x02\n\x13ToolProviderService\x12[\n\nOfferTools\x12$.pagantic.tools.v1.OfferToolsRequest\x1a%.pagantic.tools.v1.OfferToolsResponse0\x01\x12\x65\n\x0e\x41nswerToolCall\x12(.pagantic.tools.v1.AnswerToolCallRequest\x1a).pagantic.tools.v1.AnswerToolCallResponse\x12n\n\x11\x41nswerHealthCheck\x12+.pagantic.tools.v1.AnswerHealthCheckRequest\x1a,.pagantic.tools.v1.AnswerHealthCheckResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'pagantic.tools.v1.tools_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_LISTTOOLSREQUEST']._serialized_start=158
-  _globals['_LISTTOOLSREQUEST']._serialized_end=191
-  _globals['_REGISTEREDTOOL']._serialized_start=193
-  _globals['_REGISTEREDTOOL']._serialized_end=312
-  _globals['_LISTTOOLSRESPONSE']._serialized_start=314
-  _globals['_LISTTOOLSRESPONSE']._serialized_end=383
-  _globals['_EXECUTETOOLREQUEST']._serialized_start=385
-  _globals['_EXECUTETOOLREQUEST']._serialized_end=493
-  _globals['_EXECUTETOOLRESPONSE']._serialized_start=496
-  _globals['_EXECUTETOOLRESPONSE']._serialized_end=676
-  _globals['_EXECUTETOOLSTREAMRESPONSE']._serialized_start=679
-  _globals['_EXECUTETOOLSTREAMRESPONSE']._serialized_end=830
-  _globals['_REGISTERMCPSERVERREQUEST']._serialized_start=832
-  _globals['_REGISTERMCPSERVERREQUEST']._serialized_end=950
-  _globals['_MCPCOMMAND']._serialized_start=952
-  _globals['_MCPCOMMAND']._serialized_end=978
-  _globals['_REGISTERMCPSERVERRESPONSE']._serialized_start=980
-  _globals['_REGISTERMCPSERVERRESPONSE']._serialized_end=1057
-  _globals['_REMOVEMCPSERVERREQUEST']._serialized_start=1059
-  _globals['_REMOVEMCPSERVERREQUEST']._serialized_end=1097
-  _globals['_REMOVEMCPSERVERRESPONSE']._serialized_start=1099
-  _globals['_REMOVEMCPSERVERRESPONSE']._serialized_end=1124
-  _globals['_TOOLSERVICE']._serialized_start=1127
-  _globals['_TOOLSERVICE']._serialized_end=1648
+  _globals['_GETMCPPROMPTREQUEST_ARGUMENTSENTRY']._loaded_options = None
+  _globals['_GETMCPPROMPTREQUEST_ARGUMENTSENTRY']._serialized_options = b'8\001'
+  _globals['_TOOLSOFFERED_LEFTOUTENTRY']._loaded_options = None
+  _globals['_TOOLSOFFERED_LEFTOUTENTRY']._serialized_options = b'8\001'
+  _globals['_LISTTOOLSREQUEST']._serialized_start=187
+  _globals['_LISTTOOLSREQUEST']._serialized_end=220
+  _globals['_REGISTEREDTOOL']._serialized_start=222
+  _globals['_REGISTEREDTOOL']._serialized_end=341
+  _globals['_LISTTOOLSRESPONSE']._serialized_start=343
+  _globals['_LISTTOOLSRESPONSE']._serialized_end=412
+  _globals['_SEARCHTOOLSREQUEST']._serialized_start=414
+  _globals['_SEARCHTOOLSREQUEST']._serialized_end=479
+  _globals['_FOUNDTOOL']._serialized_start=481
+  _globals['_FOUNDTOOL']._serialized_end=556
+  _globals['_SEARCHTOOLSRESPONSE']._serialized_start=558
+  _globals['_SEARCHTOOLSRESPONSE']._serialized_end=624
+  _globals['_EXECUTETOOLREQUEST']._serialized_start=626
+  _globals['_EXECUTETOOLREQUEST']._serialized_end=734
+  _globals['_EXECUTETOOLRESPONSE']._serialized_start=737
+  _globals['_EXECUTETOOLRESPONSE']._serialized_end=917
+  _globals['_EXECUTETOOLSTREAMRESPONSE']._serialized_start=920
+  _globals['_EXECUTETOOLSTREAMRESPONSE']._serialized_end=1071
+  _globals['_REGISTERMCPSERVERREQUEST']._serialized_start=1074
+  _globals['_REGISTERMCPSERVERREQUEST']._serialized_end=1219
+  _globals['_MCPCOMMAND']._serialized_start=1221
+  _globals['_MCPCOMMAND']._serialized_end=1247
+  _globals['_REGISTERMCPSERVERRESPONSE']._serialized_start=1249
+  _globals['_REGISTERMCPSERVERRESPONSE']._serialized_end=1326
+  _globals['_REMOVEMCPSERVERREQUEST']._serialized_start=1328
+  _globals['_REMOVEMCPSERVERREQUEST']._serialized_end=1366
+  _globals['_REMOVEMCPSERVERRESPONSE']._serialized_start=1368
+  _globals['_REMOVEMCPSERVERRESPONSE']._serialized_end=1393
+  _globals['_LISTMCPSERVERSREQUEST']._serialized_start=1395
+  _globals['_LISTMCPSERVERSREQUEST']._serialized_end=1418
+  _globals['_LISTMCPSERVERSRESPONSE']._serialized_start=1420
+  _globals['_LISTMCPSERVERSRESPONSE']._serialized_end=1491
+  _globals['_LISTMCPRESOURCESREQUEST']._serialized_start=1493
+  _globals['_LISTMCPRESOURCESREQUEST']._serialized_end=1554
+  _globals['_LISTMCPRESOURCESRESPONSE']._serialized_start=1556
+  _globals['_LISTMCPRESOURCESRESPONSE']._serialized_end=1658
+  _globals['_READMCPRESOURCEREQUEST']._serialized_start=1660
+  _globals['_READMCPRESOURCEREQUEST']._serialized_end=1713
+  _globals['_READMCPRESOURCERESPONSE']._serialized_start=1715
+  _globals['_READMCPRESOURCERESPONSE']._serialized_end=1798
+  _globals['_LISTMCPPROMPTSREQUEST']._serialized_start=1800
+  _globals['_LISTMCPPROMPTSREQUEST']._serialized_end=1859
+  _globals['_LISTMCPPROMPTSRESPONSE']._serialized_start=1861
+  _globals['_LISTMCPPROMPTSRESPONSE']._serialized_end=1957
+  _globals['_GETMCPPROMPTREQUEST']._serialized_start=1960
+  _globals['_GETMCPPROMPTREQUEST']._serialized_end=2135
+  _globals['_GETMCPPROMPTREQUEST_ARGUMENTSENTRY']._serialized_start=2087
+  _globals['_GETMCPPROMPTREQUEST_ARGUMENTSENTRY']._serialized_end=2135
+  _globals['_GETMCPPROMPTRESPONSE']._serialized_start=2137
+  _globals['_GETMCPPROMPTRESPONSE']._serialized_end=2235
+  _globals['_OFFERTOOLSREQUEST']._serialized_start=2237
+  _globals['_OFFERTOOLSREQUEST']._serialized_end=2321
+  _globals['_OFFERTOOLSRESPONSE']._serialized_start=2324
+  _globals['_OFFERTOOLSRESPONSE']._serialized_end=2580
+  _globals['_TOOLSOFFERED']._serialized_start=2583
+  _globals['_TOOLSOFFERED']._serialized_end=2835
+  _globals['_TOOLSOFFERED_LEFTOUTENTRY']._serialized_start=2789
+  _globals['_TOOLSOFFERED_LEFTOUTENTRY']._serialized_end=2835
+  _globals['_OFFEREDTOOLCALL']._serialized_start=2837
+  _globals['_OFFEREDTOOLCALL']._serialized_end=2898
+  _globals['_TOOLCALLWITHDRAWN']._serialized_start=2900
+  _globals['_TOOLCALLWITHDRAWN']._serialized_end=2936
+  _globals['_PROVIDERHEALTHCHECK']._serialized_start=2938
+  _globals['_PROVIDERHEALTHCHECK']._serialized_end=2959
+  _globals['_ANSWERTOOLCALLREQUEST']._serialized_start=2962
+  _globals['_ANSWERTOOLCALLREQUEST']._serialized_end=3119
+  _globals['_ANSWERTOOLCALLRESPONSE']._serialized_start=3121
+  _globals['_ANSWERTOOLCALLRESPONSE']._serialized_end=3145
+  _globals['_ANSWERHEALTHCHECKREQUEST']._serialized_start=3147
+  _globals['_ANSWERHEALTHCHECKREQUEST']._serialized_end=3219
+  _globals['_ANSWERHEALTHCHECKRESPONSE']._serialized_start=3221
+  _globals['_ANSWERHEALTHCHECKRESPONSE']._serialized_end=3248
+  _globals['_TOOLSERVICE']._serialized_start=3251
+  _globals['_TOOLSERVICE']._serialized_end=4384
+  _globals['_TOOLPROVIDERSERVICE']._serialized_start=4387
+  _globals['_TOOLPROVIDERSERVICE']._serialized_end=4716
 # @@protoc_insertion_point(module_scope)

@@ -10,6 +10,7 @@ from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from pagantic.common.v1 import error_pb2 as _error_pb2
 from pagantic.common.v1 import message_pb2 as _message_pb2
+from pagantic.tools.v1 import mcp_pb2 as _mcp_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -100,6 +101,90 @@ class ListToolsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListToolsResponse: _TypeAlias = ListToolsResponse  # noqa: Y015
+
+@_typing.final
+class SearchToolsRequest(_message.Message):
+    """Selects the tools to find."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUERY_FIELD_NUMBER: _builtins.int
+    NAMES_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    query: _builtins.str
+    """The words, such as a question; the last 8192 characters count."""
+    limit: _builtins.int
+    """Most tools; 0 is 20, at most 100."""
+    @_builtins.property
+    def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Only these; empty is all. Names that are not registered are never found."""
+
+    def __init__(
+        self,
+        *,
+        query: _builtins.str = ...,
+        names: _abc.Iterable[_builtins.str] | None = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "names", b"names", "query", b"query"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SearchToolsRequest: _TypeAlias = SearchToolsRequest  # noqa: Y015
+
+@_typing.final
+class FoundTool(_message.Message):
+    """A tool that was found."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOOL_FIELD_NUMBER: _builtins.int
+    SCORE_FIELD_NUMBER: _builtins.int
+    score: _builtins.float
+    """BM25 over the words of names, descriptions and parameters, above 0; higher is better."""
+    @_builtins.property
+    def tool(self) -> Global___RegisteredTool:
+        """The tool."""
+
+    def __init__(
+        self,
+        *,
+        tool: Global___RegisteredTool | None = ...,
+        score: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["tool", b"tool"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["score", b"score", "tool", b"tool"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FoundTool: _TypeAlias = FoundTool  # noqa: Y015
+
+@_typing.final
+class SearchToolsResponse(_message.Message):
+    """The tools that share words with the query."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOOLS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def tools(self) -> _containers.RepeatedCompositeFieldContainer[Global___FoundTool]:
+        """Best first; of equal scores by name."""
+
+    def __init__(
+        self,
+        *,
+        tools: _abc.Iterable[Global___FoundTool] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["tools", b"tools"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SearchToolsResponse: _TypeAlias = SearchToolsResponse  # noqa: Y015
 
 @_typing.final
 class ExecuteToolRequest(_message.Message):
@@ -214,10 +299,15 @@ class RegisterMcpServerRequest(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     COMMAND_FIELD_NUMBER: _builtins.int
     URL_FIELD_NUMBER: _builtins.int
+    TRUST_ANNOTATIONS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """Prefix of its tools' names; unique."""
+    """Prefix of its tools' names; unique. 1 to 32 letters, digits, '_' and '-', of which the first is a letter or a digit."""
     url: _builtins.str
     """Address of a streamable HTTP server; its host must be allowed by the service's settings."""
+    trust_annotations: _builtins.bool
+    """Whether to believe what the server says about the safety of its tools. Otherwise each counts as EXTERNAL and not as
+    idempotent.
+    """
     @_builtins.property
     def command(self) -> Global___McpCommand:
         """A program that speaks the protocol on its standard streams; must be allowed by the service's settings."""
@@ -228,10 +318,11 @@ class RegisterMcpServerRequest(_message.Message):
         name: _builtins.str = ...,
         command: Global___McpCommand | None = ...,
         url: _builtins.str = ...,
+        trust_annotations: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "transport", b"transport", "url", b"url"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "name", b"name", "transport", b"transport", "url", b"url"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "name", b"name", "transport", b"transport", "trust_annotations", b"trust_annotations", "url", b"url"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_transport: _TypeAlias = _typing.Literal["command", "url"]  # noqa: Y015
     _WhichOneofArgType_transport: _TypeAlias = _typing.Literal["transport", b"transport"]  # noqa: Y015
@@ -272,7 +363,7 @@ class RegisterMcpServerResponse(_message.Message):
     TOOLS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def tools(self) -> _containers.RepeatedCompositeFieldContainer[Global___RegisteredTool]:
-        """The tools of the server, ordered by name."""
+        """The tools of the server, ordered by name. ListMcpServers gives those that were left out."""
 
     def __init__(
         self,
@@ -325,3 +416,579 @@ class RemoveMcpServerResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RemoveMcpServerResponse: _TypeAlias = RemoveMcpServerResponse  # noqa: Y015
+
+@_typing.final
+class ListMcpServersRequest(_message.Message):
+    """Asks for every server."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListMcpServersRequest: _TypeAlias = ListMcpServersRequest  # noqa: Y015
+
+@_typing.final
+class ListMcpServersResponse(_message.Message):
+    """Every server."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SERVERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def servers(self) -> _containers.RepeatedCompositeFieldContainer[_mcp_pb2.McpServer]:
+        """The servers, ordered by name."""
+
+    def __init__(
+        self,
+        *,
+        servers: _abc.Iterable[_mcp_pb2.McpServer] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["servers", b"servers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListMcpServersResponse: _TypeAlias = ListMcpServersResponse  # noqa: Y015
+
+@_typing.final
+class ListMcpResourcesRequest(_message.Message):
+    """Asks for a page of resources."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SERVER_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    server: _builtins.str
+    """The server; NOT_FOUND when there is none of that name, UNAVAILABLE while it is not connected."""
+    page_token: _builtins.str
+    """The next_page_token of the previous page; empty for the first page."""
+    def __init__(
+        self,
+        *,
+        server: _builtins.str = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_token", b"page_token", "server", b"server"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListMcpResourcesRequest: _TypeAlias = ListMcpResourcesRequest  # noqa: Y015
+
+@_typing.final
+class ListMcpResourcesResponse(_message.Message):
+    """A page of resources."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESOURCES_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Token of the next page; empty on the last one."""
+    @_builtins.property
+    def resources(self) -> _containers.RepeatedCompositeFieldContainer[_mcp_pb2.McpResource]:
+        """The resources, in the server's order."""
+
+    def __init__(
+        self,
+        *,
+        resources: _abc.Iterable[_mcp_pb2.McpResource] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "resources", b"resources"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListMcpResourcesResponse: _TypeAlias = ListMcpResourcesResponse  # noqa: Y015
+
+@_typing.final
+class ReadMcpResourceRequest(_message.Message):
+    """Asks for the contents of a resource."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SERVER_FIELD_NUMBER: _builtins.int
+    URI_FIELD_NUMBER: _builtins.int
+    server: _builtins.str
+    """The server; NOT_FOUND when there is none of that name, UNAVAILABLE while it is not connected."""
+    uri: _builtins.str
+    """The resource; a server may have more than it lists."""
+    def __init__(
+        self,
+        *,
+        server: _builtins.str = ...,
+        uri: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["server", b"server", "uri", b"uri"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadMcpResourceRequest: _TypeAlias = ReadMcpResourceRequest  # noqa: Y015
+
+@_typing.final
+class ReadMcpResourceResponse(_message.Message):
+    """The contents of a resource. They are the server's words, and not to be trusted."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONTENTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def contents(self) -> _containers.RepeatedCompositeFieldContainer[_mcp_pb2.McpResourceContents]:
+        """One or more parts."""
+
+    def __init__(
+        self,
+        *,
+        contents: _abc.Iterable[_mcp_pb2.McpResourceContents] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["contents", b"contents"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadMcpResourceResponse: _TypeAlias = ReadMcpResourceResponse  # noqa: Y015
+
+@_typing.final
+class ListMcpPromptsRequest(_message.Message):
+    """Asks for a page of prompts."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SERVER_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    server: _builtins.str
+    """The server; NOT_FOUND when there is none of that name, UNAVAILABLE while it is not connected."""
+    page_token: _builtins.str
+    """The next_page_token of the previous page; empty for the first page."""
+    def __init__(
+        self,
+        *,
+        server: _builtins.str = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_token", b"page_token", "server", b"server"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListMcpPromptsRequest: _TypeAlias = ListMcpPromptsRequest  # noqa: Y015
+
+@_typing.final
+class ListMcpPromptsResponse(_message.Message):
+    """A page of prompts."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROMPTS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Token of the next page; empty on the last one."""
+    @_builtins.property
+    def prompts(self) -> _containers.RepeatedCompositeFieldContainer[_mcp_pb2.McpPrompt]:
+        """The prompts, in the server's order."""
+
+    def __init__(
+        self,
+        *,
+        prompts: _abc.Iterable[_mcp_pb2.McpPrompt] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "prompts", b"prompts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListMcpPromptsResponse: _TypeAlias = ListMcpPromptsResponse  # noqa: Y015
+
+@_typing.final
+class GetMcpPromptRequest(_message.Message):
+    """Asks for a prompt."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class ArgumentsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    SERVER_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    ARGUMENTS_FIELD_NUMBER: _builtins.int
+    server: _builtins.str
+    """The server; NOT_FOUND when there is none of that name, UNAVAILABLE while it is not connected."""
+    name: _builtins.str
+    """The name of the prompt."""
+    @_builtins.property
+    def arguments(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Values to fill in, by the names of the prompt's arguments."""
+
+    def __init__(
+        self,
+        *,
+        server: _builtins.str = ...,
+        name: _builtins.str = ...,
+        arguments: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "name", b"name", "server", b"server"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetMcpPromptRequest: _TypeAlias = GetMcpPromptRequest  # noqa: Y015
+
+@_typing.final
+class GetMcpPromptResponse(_message.Message):
+    """The prompt, filled in. Its messages are the server's words, and not to be trusted."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DESCRIPTION_FIELD_NUMBER: _builtins.int
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    description: _builtins.str
+    """The purpose of the prompt."""
+    @_builtins.property
+    def messages(self) -> _containers.RepeatedCompositeFieldContainer[_mcp_pb2.McpPromptMessage]:
+        """The messages, in order."""
+
+    def __init__(
+        self,
+        *,
+        description: _builtins.str = ...,
+        messages: _abc.Iterable[_mcp_pb2.McpPromptMessage] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "messages", b"messages"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetMcpPromptResponse: _TypeAlias = GetMcpPromptResponse  # noqa: Y015
+
+@_typing.final
+class OfferToolsRequest(_message.Message):
+    """The tools of a program."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    TOOLS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Prefix of the names: models see <name>_<tool>. 1 to 32 letters, digits, '_' or '-', first a letter or digit."""
+    @_builtins.property
+    def tools(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.ToolDefinition]:
+        """The tools, at most 128. Their safety classes and idempotence are believed."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        tools: _abc.Iterable[_message_pb2.ToolDefinition] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "tools", b"tools"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OfferToolsRequest: _TypeAlias = OfferToolsRequest  # noqa: Y015
+
+@_typing.final
+class OfferToolsResponse(_message.Message):
+    """A message to the program."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OFFERED_FIELD_NUMBER: _builtins.int
+    CALL_FIELD_NUMBER: _builtins.int
+    WITHDRAWN_FIELD_NUMBER: _builtins.int
+    HEALTH_CHECK_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def offered(self) -> Global___ToolsOffered:
+        """The first message: the tools are offered."""
+
+    @_builtins.property
+    def call(self) -> Global___OfferedToolCall:
+        """A call to run."""
+
+    @_builtins.property
+    def withdrawn(self) -> Global___ToolCallWithdrawn:
+        """A call whose result nobody waits for any more."""
+
+    @_builtins.property
+    def health_check(self) -> Global___ProviderHealthCheck:
+        """Asks for AnswerHealthCheck."""
+
+    def __init__(
+        self,
+        *,
+        offered: Global___ToolsOffered | None = ...,
+        call: Global___OfferedToolCall | None = ...,
+        withdrawn: Global___ToolCallWithdrawn | None = ...,
+        health_check: Global___ProviderHealthCheck | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "event", b"event", "health_check", b"health_check", "offered", b"offered", "withdrawn", b"withdrawn"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "event", b"event", "health_check", b"health_check", "offered", b"offered", "withdrawn", b"withdrawn"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["offered", "call", "withdrawn", "health_check"]  # noqa: Y015
+    _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
+
+Global___OfferToolsResponse: _TypeAlias = OfferToolsResponse  # noqa: Y015
+
+@_typing.final
+class ToolsOffered(_message.Message):
+    """The offer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class LeftOutEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    OFFER_ID_FIELD_NUMBER: _builtins.int
+    TOOLS_FIELD_NUMBER: _builtins.int
+    LEFT_OUT_FIELD_NUMBER: _builtins.int
+    HEALTH_CHECK_INTERVAL_FIELD_NUMBER: _builtins.int
+    offer_id: _builtins.str
+    """Id of the offer, for the other rpcs. Only the program should know it."""
+    @_builtins.property
+    def tools(self) -> _containers.RepeatedCompositeFieldContainer[Global___RegisteredTool]:
+        """The tools as models see them."""
+
+    @_builtins.property
+    def left_out(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Tools that are left out, by name, with the reasons."""
+
+    @_builtins.property
+    def health_check_interval(self) -> _duration_pb2.Duration:
+        """Time between health checks."""
+
+    def __init__(
+        self,
+        *,
+        offer_id: _builtins.str = ...,
+        tools: _abc.Iterable[Global___RegisteredTool] | None = ...,
+        left_out: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        health_check_interval: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["health_check_interval", b"health_check_interval"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["health_check_interval", b"health_check_interval", "left_out", b"left_out", "offer_id", b"offer_id", "tools", b"tools"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ToolsOffered: _TypeAlias = ToolsOffered  # noqa: Y015
+
+@_typing.final
+class OfferedToolCall(_message.Message):
+    """A call to run."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALL_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def call(self) -> _message_pb2.ToolCall:
+        """The call; its id is unique in the offer, and its name is the program's own. The arguments satisfy the schema."""
+
+    def __init__(
+        self,
+        *,
+        call: _message_pb2.ToolCall | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["call", b"call"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call", b"call"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OfferedToolCall: _TypeAlias = OfferedToolCall  # noqa: Y015
+
+@_typing.final
+class ToolCallWithdrawn(_message.Message):
+    """A call that was cancelled, or whose time is over."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALL_ID_FIELD_NUMBER: _builtins.int
+    call_id: _builtins.str
+    """The id of the call."""
+    def __init__(
+        self,
+        *,
+        call_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ToolCallWithdrawn: _TypeAlias = ToolCallWithdrawn  # noqa: Y015
+
+@_typing.final
+class ProviderHealthCheck(_message.Message):
+    """A health check."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProviderHealthCheck: _TypeAlias = ProviderHealthCheck  # noqa: Y015
+
+@_typing.final
+class AnswerToolCallRequest(_message.Message):
+    """The answer to a call."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OFFER_ID_FIELD_NUMBER: _builtins.int
+    CALL_ID_FIELD_NUMBER: _builtins.int
+    PROGRESS_FIELD_NUMBER: _builtins.int
+    RESULT_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    offer_id: _builtins.str
+    """The id of the offer."""
+    call_id: _builtins.str
+    """The id of the call."""
+    result: _builtins.str
+    """The result for the model."""
+    error: _builtins.str
+    """The reason why there is no result, for the model."""
+    @_builtins.property
+    def progress(self) -> _message_pb2.ToolProgress:
+        """Progress; more answers follow."""
+
+    def __init__(
+        self,
+        *,
+        offer_id: _builtins.str = ...,
+        call_id: _builtins.str = ...,
+        progress: _message_pb2.ToolProgress | None = ...,
+        result: _builtins.str = ...,
+        error: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "error", b"error", "progress", b"progress", "result", b"result"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "call_id", b"call_id", "error", b"error", "offer_id", b"offer_id", "progress", b"progress", "result", b"result"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_answer: _TypeAlias = _typing.Literal["progress", "result", "error"]  # noqa: Y015
+    _WhichOneofArgType_answer: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_answer) -> _WhichOneofReturnType_answer | None: ...
+
+Global___AnswerToolCallRequest: _TypeAlias = AnswerToolCallRequest  # noqa: Y015
+
+@_typing.final
+class AnswerToolCallResponse(_message.Message):
+    """The answer was taken."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AnswerToolCallResponse: _TypeAlias = AnswerToolCallResponse  # noqa: Y015
+
+@_typing.final
+class AnswerHealthCheckRequest(_message.Message):
+    """The health of the program."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OFFER_ID_FIELD_NUMBER: _builtins.int
+    UNAVAILABLE_REASON_FIELD_NUMBER: _builtins.int
+    offer_id: _builtins.str
+    """The id of the offer."""
+    unavailable_reason: _builtins.str
+    """The reason why the tools cannot be called now; empty when they can."""
+    def __init__(
+        self,
+        *,
+        offer_id: _builtins.str = ...,
+        unavailable_reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["offer_id", b"offer_id", "unavailable_reason", b"unavailable_reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AnswerHealthCheckRequest: _TypeAlias = AnswerHealthCheckRequest  # noqa: Y015
+
+@_typing.final
+class AnswerHealthCheckResponse(_message.Message):
+    """The answer was taken."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AnswerHealthCheckResponse: _TypeAlias = AnswerHealthCheckResponse  # noqa: Y015

@@ -40,6 +40,11 @@ class ToolServiceStub:
                 request_serializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ListToolsRequest.SerializeToString,
                 response_deserializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ListToolsResponse.FromString,
                 _registered_method=True)
+        self.SearchTools = channel.unary_unary(
+                '/pagantic.tools.v1.ToolService/SearchTools',
+                request_serializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.SearchToolsRequest.SerializeToString,
+                response_deserializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.SearchToolsResponse.FromString,
+                _registered_method=True)
         self.ExecuteTool = channel.unary_unary(
                 '/pagantic.tools.v1.ToolService/ExecuteTool',
                 request_serializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ExecuteToolRequest.SerializeToString,
@@ -60,6 +65,31 @@ class ToolServiceStub:
                 request_serializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.RemoveMcpServerRequest.SerializeToString,
                 response_deserializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.RemoveMcpServerResponse.FromString,
                 _registered_method=True)
+        self.ListMcpServers = channel.unary_unary(
+                '/pagantic.tools.v1.ToolService/ListMcpServers',
+                request_serializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ListMcpServersRequest.SerializeToString,
+                response_deserializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ListMcpServersResponse.FromString,
+                _registered_method=True)
+        self.ListMcpResources = channel.unary_unary(
+                '/pagantic.tools.v1.ToolService/ListMcpResources',
+                request_serializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ListMcpResourcesRequest.SerializeToString,
+                response_deserializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ListMcpResourcesResponse.FromString,
+                _registered_method=True)
+        self.ReadMcpResource = channel.unary_unary(
+                '/pagantic.tools.v1.ToolService/ReadMcpResource',
+                request_serializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ReadMcpResourceRequest.SerializeToString,
+                response_deserializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ReadMcpResourceResponse.FromString,
+                _registered_method=True)
+        self.ListMcpPrompts = channel.unary_unary(
+                '/pagantic.tools.v1.ToolService/ListMcpPrompts',
+                request_serializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ListMcpPromptsRequest.SerializeToString,
+                response_deserializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ListMcpPromptsResponse.FromString,
+                _registered_method=True)
+        self.GetMcpPrompt = channel.unary_unary(
+                '/pagantic.tools.v1.ToolService/GetMcpPrompt',
+                request_serializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.GetMcpPromptRequest.SerializeToString,
+                response_deserializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.GetMcpPromptResponse.FromString,
+                _registered_method=True)
 
 
 class ToolServiceServicer:
@@ -68,6 +98,13 @@ class ToolServiceServicer:
 
     def ListTools(self, request, context):
         """Lists tools by name, with whether each can be called now.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SearchTools(self, request, context):
+        """Finds the tools whose names, descriptions and parameters fit some words best.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -89,14 +126,50 @@ class ToolServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RegisterMcpServer(self, request, context):
-        """Connects a Model Context Protocol server and registers its tools as <server>_<tool>.
+        """Connects a Model Context Protocol server and registers its tools as <server>_<tool>. It stays until it is removed
+        or the service restarts. A server that cannot be connected is UNAVAILABLE, and is not kept.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RemoveMcpServer(self, request, context):
-        """Disconnects a Model Context Protocol server and removes its tools.
+        """Disconnects a Model Context Protocol server and removes its tools. One of the settings comes back at a restart.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListMcpServers(self, request, context):
+        """Lists the Model Context Protocol servers: those of the settings, and those that were registered.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListMcpResources(self, request, context):
+        """Lists the resources of a server, in pages of the server's own size.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReadMcpResource(self, request, context):
+        """Reads a resource of a server.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListMcpPrompts(self, request, context):
+        """Lists the prompts of a server, in pages of the server's own size.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetMcpPrompt(self, request, context):
+        """Has a server fill in one of its prompts.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -109,6 +182,11 @@ def add_ToolServiceServicer_to_server(servicer, server):
                     servicer.ListTools,
                     request_deserializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ListToolsRequest.FromString,
                     response_serializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ListToolsResponse.SerializeToString,
+            ),
+            'SearchTools': grpc.unary_unary_rpc_method_handler(
+                    servicer.SearchTools,
+                    request_deserializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.SearchToolsRequest.FromString,
+                    response_serializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.SearchToolsResponse.SerializeToString,
             ),
             'ExecuteTool': grpc.unary_unary_rpc_method_handler(
                     servicer.ExecuteTool,
@@ -129,6 +207,31 @@ def add_ToolServiceServicer_to_server(servicer, server):
                     servicer.RemoveMcpServer,
                     request_deserializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.RemoveMcpServerRequest.FromString,
                     response_serializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.RemoveMcpServerResponse.SerializeToString,
+            ),
+            'ListMcpServers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListMcpServers,
+                    request_deserializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ListMcpServersRequest.FromString,
+                    response_serializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ListMcpServersResponse.SerializeToString,
+            ),
+            'ListMcpResources': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListMcpResources,
+                    request_deserializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ListMcpResourcesRequest.FromString,
+                    response_serializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ListMcpResourcesResponse.SerializeToString,
+            ),
+            'ReadMcpResource': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadMcpResource,
+                    request_deserializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ReadMcpResourceRequest.FromString,
+                    response_serializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ReadMcpResourceResponse.SerializeToString,
+            ),
+            'ListMcpPrompts': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListMcpPrompts,
+                    request_deserializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ListMcpPromptsRequest.FromString,
+                    response_serializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ListMcpPromptsResponse.SerializeToString,
+            ),
+            'GetMcpPrompt': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetMcpPrompt,
+                    request_deserializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.GetMcpPromptRequest.FromString,
+                    response_serializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.GetMcpPromptResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -159,6 +262,33 @@ class ToolService:
             '/pagantic.tools.v1.ToolService/ListTools',
             pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ListToolsRequest.SerializeToString,
             pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ListToolsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SearchTools(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagantic.tools.v1.ToolService/SearchTools',
+            pagantic_dot_tools_dot_v1_dot_tools__service__pb2.SearchToolsRequest.SerializeToString,
+            pagantic_dot_tools_dot_v1_dot_tools__service__pb2.SearchToolsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -267,6 +397,307 @@ class ToolService:
             '/pagantic.tools.v1.ToolService/RemoveMcpServer',
             pagantic_dot_tools_dot_v1_dot_tools__service__pb2.RemoveMcpServerRequest.SerializeToString,
             pagantic_dot_tools_dot_v1_dot_tools__service__pb2.RemoveMcpServerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListMcpServers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagantic.tools.v1.ToolService/ListMcpServers',
+            pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ListMcpServersRequest.SerializeToString,
+            pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ListMcpServersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListMcpResources(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagantic.tools.v1.ToolService/ListMcpResources',
+            pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ListMcpResourcesRequest.SerializeToString,
+            pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ListMcpResourcesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadMcpResource(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagantic.tools.v1.ToolService/ReadMcpResource',
+            pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ReadMcpResourceRequest.SerializeToString,
+            pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ReadMcpResourceResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListMcpPrompts(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagantic.tools.v1.ToolService/ListMcpPrompts',
+            pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ListMcpPromptsRequest.SerializeToString,
+            pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ListMcpPromptsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetMcpPrompt(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagantic.tools.v1.ToolService/GetMcpPrompt',
+            pagantic_dot_tools_dot_v1_dot_tools__service__pb2.GetMcpPromptRequest.SerializeToString,
+            pagantic_dot_tools_dot_v1_dot_tools__service__pb2.GetMcpPromptResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
+class ToolProviderServiceStub:
+    """Programs of any language offer tools here that they run themselves.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.OfferTools = channel.unary_stream(
+                '/pagantic.tools.v1.ToolProviderService/OfferTools',
+                request_serializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.OfferToolsRequest.SerializeToString,
+                response_deserializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.OfferToolsResponse.FromString,
+                _registered_method=True)
+        self.AnswerToolCall = channel.unary_unary(
+                '/pagantic.tools.v1.ToolProviderService/AnswerToolCall',
+                request_serializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.AnswerToolCallRequest.SerializeToString,
+                response_deserializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.AnswerToolCallResponse.FromString,
+                _registered_method=True)
+        self.AnswerHealthCheck = channel.unary_unary(
+                '/pagantic.tools.v1.ToolProviderService/AnswerHealthCheck',
+                request_serializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.AnswerHealthCheckRequest.SerializeToString,
+                response_deserializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.AnswerHealthCheckResponse.FromString,
+                _registered_method=True)
+
+
+class ToolProviderServiceServicer:
+    """Programs of any language offer tools here that they run themselves.
+    """
+
+    def OfferTools(self, request, context):
+        """Offers tools for as long as the stream lasts: the calls of models come on it, and AnswerToolCall takes the results.
+        The first message names the offer. ALREADY_EXISTS for a name that another stream has.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AnswerToolCall(self, request, context):
+        """Reports the progress or the result of a call. NOT_FOUND for an offer that has ended; no error for a call that was
+        withdrawn.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AnswerHealthCheck(self, request, context):
+        """Answers a health check. An offer without answers for three intervals ends, and its tools are gone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_ToolProviderServiceServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'OfferTools': grpc.unary_stream_rpc_method_handler(
+                    servicer.OfferTools,
+                    request_deserializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.OfferToolsRequest.FromString,
+                    response_serializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.OfferToolsResponse.SerializeToString,
+            ),
+            'AnswerToolCall': grpc.unary_unary_rpc_method_handler(
+                    servicer.AnswerToolCall,
+                    request_deserializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.AnswerToolCallRequest.FromString,
+                    response_serializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.AnswerToolCallResponse.SerializeToString,
+            ),
+            'AnswerHealthCheck': grpc.unary_unary_rpc_method_handler(
+                    servicer.AnswerHealthCheck,
+                    request_deserializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.AnswerHealthCheckRequest.FromString,
+                    response_serializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.AnswerHealthCheckResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'pagantic.tools.v1.ToolProviderService', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('pagantic.tools.v1.ToolProviderService', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class ToolProviderService:
+    """Programs of any language offer tools here that they run themselves.
+    """
+
+    @staticmethod
+    def OfferTools(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/pagantic.tools.v1.ToolProviderService/OfferTools',
+            pagantic_dot_tools_dot_v1_dot_tools__service__pb2.OfferToolsRequest.SerializeToString,
+            pagantic_dot_tools_dot_v1_dot_tools__service__pb2.OfferToolsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AnswerToolCall(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagantic.tools.v1.ToolProviderService/AnswerToolCall',
+            pagantic_dot_tools_dot_v1_dot_tools__service__pb2.AnswerToolCallRequest.SerializeToString,
+            pagantic_dot_tools_dot_v1_dot_tools__service__pb2.AnswerToolCallResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AnswerHealthCheck(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagantic.tools.v1.ToolProviderService/AnswerHealthCheck',
+            pagantic_dot_tools_dot_v1_dot_tools__service__pb2.AnswerHealthCheckRequest.SerializeToString,
+            pagantic_dot_tools_dot_v1_dot_tools__service__pb2.AnswerHealthCheckResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -35,6 +35,8 @@ class ToolServiceStub:
     def __new__(cls, channel: _aio.Channel) -> ToolServiceAsyncStub: ...
     ListTools: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.ListToolsRequest, _tools_service_pb2.ListToolsResponse]
     """Lists tools by name, with whether each can be called now."""
+    SearchTools: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.SearchToolsRequest, _tools_service_pb2.SearchToolsResponse]
+    """Finds the tools whose names, descriptions and parameters fit some words best."""
     ExecuteTool: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.ExecuteToolRequest, _tools_service_pb2.ExecuteToolResponse]
     """Checks the arguments against the tool's schema and runs it. A tool's own failure, bad arguments and an unknown tool
     are normal replies with an error, so that the model can react.
@@ -42,9 +44,21 @@ class ToolServiceStub:
     ExecuteToolStream: _grpc.UnaryStreamMultiCallable[_tools_service_pb2.ExecuteToolRequest, _tools_service_pb2.ExecuteToolStreamResponse]
     """Does what ExecuteTool does, and reports the progress of tools that tell it. The last message is the result."""
     RegisterMcpServer: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.RegisterMcpServerRequest, _tools_service_pb2.RegisterMcpServerResponse]
-    """Connects a Model Context Protocol server and registers its tools as <server>_<tool>."""
+    """Connects a Model Context Protocol server and registers its tools as <server>_<tool>. It stays until it is removed
+    or the service restarts. A server that cannot be connected is UNAVAILABLE, and is not kept.
+    """
     RemoveMcpServer: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.RemoveMcpServerRequest, _tools_service_pb2.RemoveMcpServerResponse]
-    """Disconnects a Model Context Protocol server and removes its tools."""
+    """Disconnects a Model Context Protocol server and removes its tools. One of the settings comes back at a restart."""
+    ListMcpServers: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.ListMcpServersRequest, _tools_service_pb2.ListMcpServersResponse]
+    """Lists the Model Context Protocol servers: those of the settings, and those that were registered."""
+    ListMcpResources: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.ListMcpResourcesRequest, _tools_service_pb2.ListMcpResourcesResponse]
+    """Lists the resources of a server, in pages of the server's own size."""
+    ReadMcpResource: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.ReadMcpResourceRequest, _tools_service_pb2.ReadMcpResourceResponse]
+    """Reads a resource of a server."""
+    ListMcpPrompts: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.ListMcpPromptsRequest, _tools_service_pb2.ListMcpPromptsResponse]
+    """Lists the prompts of a server, in pages of the server's own size."""
+    GetMcpPrompt: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.GetMcpPromptRequest, _tools_service_pb2.GetMcpPromptResponse]
+    """Has a server fill in one of its prompts."""
 
 @_typing.type_check_only
 class ToolServiceAsyncStub(ToolServiceStub):
@@ -53,6 +67,8 @@ class ToolServiceAsyncStub(ToolServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListTools: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.ListToolsRequest, _tools_service_pb2.ListToolsResponse]  # type: ignore[assignment]
     """Lists tools by name, with whether each can be called now."""
+    SearchTools: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.SearchToolsRequest, _tools_service_pb2.SearchToolsResponse]  # type: ignore[assignment]
+    """Finds the tools whose names, descriptions and parameters fit some words best."""
     ExecuteTool: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.ExecuteToolRequest, _tools_service_pb2.ExecuteToolResponse]  # type: ignore[assignment]
     """Checks the arguments against the tool's schema and runs it. A tool's own failure, bad arguments and an unknown tool
     are normal replies with an error, so that the model can react.
@@ -60,9 +76,21 @@ class ToolServiceAsyncStub(ToolServiceStub):
     ExecuteToolStream: _aio.UnaryStreamMultiCallable[_tools_service_pb2.ExecuteToolRequest, _tools_service_pb2.ExecuteToolStreamResponse]  # type: ignore[assignment]
     """Does what ExecuteTool does, and reports the progress of tools that tell it. The last message is the result."""
     RegisterMcpServer: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.RegisterMcpServerRequest, _tools_service_pb2.RegisterMcpServerResponse]  # type: ignore[assignment]
-    """Connects a Model Context Protocol server and registers its tools as <server>_<tool>."""
+    """Connects a Model Context Protocol server and registers its tools as <server>_<tool>. It stays until it is removed
+    or the service restarts. A server that cannot be connected is UNAVAILABLE, and is not kept.
+    """
     RemoveMcpServer: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.RemoveMcpServerRequest, _tools_service_pb2.RemoveMcpServerResponse]  # type: ignore[assignment]
-    """Disconnects a Model Context Protocol server and removes its tools."""
+    """Disconnects a Model Context Protocol server and removes its tools. One of the settings comes back at a restart."""
+    ListMcpServers: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.ListMcpServersRequest, _tools_service_pb2.ListMcpServersResponse]  # type: ignore[assignment]
+    """Lists the Model Context Protocol servers: those of the settings, and those that were registered."""
+    ListMcpResources: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.ListMcpResourcesRequest, _tools_service_pb2.ListMcpResourcesResponse]  # type: ignore[assignment]
+    """Lists the resources of a server, in pages of the server's own size."""
+    ReadMcpResource: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.ReadMcpResourceRequest, _tools_service_pb2.ReadMcpResourceResponse]  # type: ignore[assignment]
+    """Reads a resource of a server."""
+    ListMcpPrompts: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.ListMcpPromptsRequest, _tools_service_pb2.ListMcpPromptsResponse]  # type: ignore[assignment]
+    """Lists the prompts of a server, in pages of the server's own size."""
+    GetMcpPrompt: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.GetMcpPromptRequest, _tools_service_pb2.GetMcpPromptResponse]  # type: ignore[assignment]
+    """Has a server fill in one of its prompts."""
 
 class ToolServiceServicer(metaclass=_abc_1.ABCMeta):
     """Keeps the registry of tools and runs them."""
@@ -74,6 +102,14 @@ class ToolServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_tools_service_pb2.ListToolsResponse, _abc.Awaitable[_tools_service_pb2.ListToolsResponse]]:
         """Lists tools by name, with whether each can be called now."""
+
+    @_abc_1.abstractmethod
+    def SearchTools(
+        self,
+        request: _tools_service_pb2.SearchToolsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tools_service_pb2.SearchToolsResponse, _abc.Awaitable[_tools_service_pb2.SearchToolsResponse]]:
+        """Finds the tools whose names, descriptions and parameters fit some words best."""
 
     @_abc_1.abstractmethod
     def ExecuteTool(
@@ -99,7 +135,9 @@ class ToolServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _tools_service_pb2.RegisterMcpServerRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tools_service_pb2.RegisterMcpServerResponse, _abc.Awaitable[_tools_service_pb2.RegisterMcpServerResponse]]:
-        """Connects a Model Context Protocol server and registers its tools as <server>_<tool>."""
+        """Connects a Model Context Protocol server and registers its tools as <server>_<tool>. It stays until it is removed
+        or the service restarts. A server that cannot be connected is UNAVAILABLE, and is not kept.
+        """
 
     @_abc_1.abstractmethod
     def RemoveMcpServer(
@@ -107,6 +145,113 @@ class ToolServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _tools_service_pb2.RemoveMcpServerRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tools_service_pb2.RemoveMcpServerResponse, _abc.Awaitable[_tools_service_pb2.RemoveMcpServerResponse]]:
-        """Disconnects a Model Context Protocol server and removes its tools."""
+        """Disconnects a Model Context Protocol server and removes its tools. One of the settings comes back at a restart."""
+
+    @_abc_1.abstractmethod
+    def ListMcpServers(
+        self,
+        request: _tools_service_pb2.ListMcpServersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tools_service_pb2.ListMcpServersResponse, _abc.Awaitable[_tools_service_pb2.ListMcpServersResponse]]:
+        """Lists the Model Context Protocol servers: those of the settings, and those that were registered."""
+
+    @_abc_1.abstractmethod
+    def ListMcpResources(
+        self,
+        request: _tools_service_pb2.ListMcpResourcesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tools_service_pb2.ListMcpResourcesResponse, _abc.Awaitable[_tools_service_pb2.ListMcpResourcesResponse]]:
+        """Lists the resources of a server, in pages of the server's own size."""
+
+    @_abc_1.abstractmethod
+    def ReadMcpResource(
+        self,
+        request: _tools_service_pb2.ReadMcpResourceRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tools_service_pb2.ReadMcpResourceResponse, _abc.Awaitable[_tools_service_pb2.ReadMcpResourceResponse]]:
+        """Reads a resource of a server."""
+
+    @_abc_1.abstractmethod
+    def ListMcpPrompts(
+        self,
+        request: _tools_service_pb2.ListMcpPromptsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tools_service_pb2.ListMcpPromptsResponse, _abc.Awaitable[_tools_service_pb2.ListMcpPromptsResponse]]:
+        """Lists the prompts of a server, in pages of the server's own size."""
+
+    @_abc_1.abstractmethod
+    def GetMcpPrompt(
+        self,
+        request: _tools_service_pb2.GetMcpPromptRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tools_service_pb2.GetMcpPromptResponse, _abc.Awaitable[_tools_service_pb2.GetMcpPromptResponse]]:
+        """Has a server fill in one of its prompts."""
 
 def add_ToolServiceServicer_to_server(servicer: ToolServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+
+class ToolProviderServiceStub:
+    """Programs of any language offer tools here that they run themselves."""
+
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> ToolProviderServiceAsyncStub: ...
+    OfferTools: _grpc.UnaryStreamMultiCallable[_tools_service_pb2.OfferToolsRequest, _tools_service_pb2.OfferToolsResponse]
+    """Offers tools for as long as the stream lasts: the calls of models come on it, and AnswerToolCall takes the results.
+    The first message names the offer. ALREADY_EXISTS for a name that another stream has.
+    """
+    AnswerToolCall: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.AnswerToolCallRequest, _tools_service_pb2.AnswerToolCallResponse]
+    """Reports the progress or the result of a call. NOT_FOUND for an offer that has ended; no error for a call that was
+    withdrawn.
+    """
+    AnswerHealthCheck: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.AnswerHealthCheckRequest, _tools_service_pb2.AnswerHealthCheckResponse]
+    """Answers a health check. An offer without answers for three intervals ends, and its tools are gone."""
+
+@_typing.type_check_only
+class ToolProviderServiceAsyncStub(ToolProviderServiceStub):
+    """Programs of any language offer tools here that they run themselves."""
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    OfferTools: _aio.UnaryStreamMultiCallable[_tools_service_pb2.OfferToolsRequest, _tools_service_pb2.OfferToolsResponse]  # type: ignore[assignment]
+    """Offers tools for as long as the stream lasts: the calls of models come on it, and AnswerToolCall takes the results.
+    The first message names the offer. ALREADY_EXISTS for a name that another stream has.
+    """
+    AnswerToolCall: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.AnswerToolCallRequest, _tools_service_pb2.AnswerToolCallResponse]  # type: ignore[assignment]
+    """Reports the progress or the result of a call. NOT_FOUND for an offer that has ended; no error for a call that was
+    withdrawn.
+    """
+    AnswerHealthCheck: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.AnswerHealthCheckRequest, _tools_service_pb2.AnswerHealthCheckResponse]  # type: ignore[assignment]
+    """Answers a health check. An offer without answers for three intervals ends, and its tools are gone."""
+
+class ToolProviderServiceServicer(metaclass=_abc_1.ABCMeta):
+    """Programs of any language offer tools here that they run themselves."""
+
+    @_abc_1.abstractmethod
+    def OfferTools(
+        self,
+        request: _tools_service_pb2.OfferToolsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_tools_service_pb2.OfferToolsResponse], _abc.AsyncIterator[_tools_service_pb2.OfferToolsResponse]]:
+        """Offers tools for as long as the stream lasts: the calls of models come on it, and AnswerToolCall takes the results.
+        The first message names the offer. ALREADY_EXISTS for a name that another stream has.
+        """
+
+    @_abc_1.abstractmethod
+    def AnswerToolCall(
+        self,
+        request: _tools_service_pb2.AnswerToolCallRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tools_service_pb2.AnswerToolCallResponse, _abc.Awaitable[_tools_service_pb2.AnswerToolCallResponse]]:
+        """Reports the progress or the result of a call. NOT_FOUND for an offer that has ended; no error for a call that was
+        withdrawn.
+        """
+
+    @_abc_1.abstractmethod
+    def AnswerHealthCheck(
+        self,
+        request: _tools_service_pb2.AnswerHealthCheckRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tools_service_pb2.AnswerHealthCheckResponse, _abc.Awaitable[_tools_service_pb2.AnswerHealthCheckResponse]]:
+        """Answers a health check. An offer without answers for three intervals ends, and its tools are gone."""
+
+def add_ToolProviderServiceServicer_to_server(servicer: ToolProviderServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

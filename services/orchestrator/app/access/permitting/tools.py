@@ -28,6 +28,9 @@ class PermittedTools(ToolsPort):
             return offered
         return [one for one in offered if not find_tool_denial(self._policy, one.definition)]
 
+    async def search_tools(self, query: str, names: Sequence[str], limit: int) -> list[str]:
+        return await self._tools.search_tools(query, names, limit)
+
     async def execute(self, call: ToolCall, report: Report) -> ToolCallRecord:
         (offered,) = await self._tools.list_tools([call.name])  # a call does not tell the safety of its tool
         self._check(offered)

@@ -49,8 +49,11 @@ async def call_tools(run: Run, command: RunTools, scope: RunScope) -> ToolsRan:
     """Run the calls of one turn, as many at the same time as may, but for those that had ended; in call order."""
     tools = {tool.name: tool for tool in run.prepared.tools}
     before = scope.calls
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(_run_or_recall(run, call, tools, before, scope)) for call in command.calls]
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(_run_or_recall(run, call, tools, before, scope)) for call in command.calls]
+    except ExceptionGroup as errors:  # the journal is away; failures of calls are in their records
+        raise errors.exceptions[0] from None
     scope.cause = command.calls[-1].id
     return ToolsRan(tuple(task.result() for task in tasks))
 

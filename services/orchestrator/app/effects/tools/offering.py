@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, PaganticError, PermissionDenied
-from pagantic_common.domain.messages import ToolDefinition
+from pagantic_common.domain.messages import Message, ToolDefinition
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.app.failures import is_outage
 from services.orchestrator.core.model.request import Request
 from services.orchestrator.core.model.response_warning import ResponseWarning
 from services.orchestrator.core.tools.policy import ToolAction, ToolPolicies
+from services.orchestrator.core.tools.selection import MAX_SEARCHED, called_names, fit_together, query_of, select
 from services.orchestrator.ports.services import OfferedTool
 
 Offer = tuple[tuple[ToolDefinition, ...], tuple[ResponseWarning, ...]]
@@ -41,11 +42,16 @@ def _check_allowed(tools: Iterable[ToolDefinition], policies: ToolPolicies) -> N
             )
 
 
-async def offered_tools(request: Request, scope: RunScope) -> Offer:
-    """Return the tools, those of the caller last, and a warning where registered ones cannot be had for now."""
+async def offered_tools(request: Request, history: Sequence[Message], scope: RunScope) -> Offer:
+    """Return the tools, those of the caller last, and a warning where registered ones are left out."""
     if not request.may_call_tools:
         return (), ()
     registered, warnings = await _registered_tools(request, scope)
+    max_bytes = scope.services.max_offered_tool_bytes
+    if not request.tools and not fit_together(registered, max_bytes):
+        selected = await _select(registered, request, history, scope)
+        warnings = (*warnings, _selection_warning(len(selected), len(registered), max_bytes))
+        registered = selected
     tools = (*registered, *request.client_tools)
     if tools or not warnings:
         _check_choice(request, {tool.name for tool in tools})
@@ -72,6 +78,25 @@ async def _registered_tools(request: Request, scope: RunScope) -> Offer:
 def available(listed: Iterable[OfferedTool]) -> tuple[ToolDefinition, ...]:
     """Return the tools that can be called now."""
     return tuple(tool.definition for tool in listed if tool.is_available)
+
+
+async def _select(
+    tools: tuple[ToolDefinition, ...], request: Request, history: Sequence[Message], scope: RunScope
+) -> tuple[ToolDefinition, ...]:
+    """Return the tools that tool_choice names, that the conversation has called, and that fit the request's words."""
+    said = (*history, *request.messages)
+    names = [tool.name for tool in tools]
+    found = await scope.services.tools.search_tools(query_of(said), names, MAX_SEARCHED)
+    preferred = dict.fromkeys([request.hints.tool_choice.tool_name, *called_names(said), *found])
+    return select(tools, preferred, scope.services.max_offered_tool_bytes)
+
+
+def _selection_warning(offered: int, count: int, max_bytes: int) -> ResponseWarning:
+    text = (
+        f"{offered} of {count} tools were offered to the model: those that fit the words of the request, in "
+        f"{max_bytes} bytes (MAX_OFFERED_TOOL_BYTES); name the tools that matter in `tools`"
+    )
+    return ResponseWarning("tools_selected", text)
 
 
 def _check_choice(request: Request, names: set[str]) -> None:

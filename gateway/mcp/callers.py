@@ -1,0 +1,47 @@
+"""Who calls: the API key of a request, and the client of the orchestrator that sends it."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+
+from pagantic_common.client import AsyncClient
+from pagantic_common.domain.errors import PaganticError, Unauthenticated
+
+_SCHEME = "bearer "
+
+
+def api_key_of(request: Request | None) -> str:
+    """Return the key of a request's `Authorization: Bearer`; empty without one, as over stdio."""
+    if request is None:
+        return ""
+    header = request.headers.get("authorization", "")
+    if not header.lower().startswith(_SCHEME):
+        return ""
+    return header[len(_SCHEME) :].strip()
+
+
+class Callers:
+    """Clients of the orchestrator, one for each key, over one connection.
+
+    Args:
+        client: Has the server's own key, for callers that send none.
+    """
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+
+    def client_for(self, request: Request | None) -> AsyncClient:
+        """Return the client of a request's caller; raises InvalidRequest for a key that may not be sent on."""
+        key = api_key_of(request)
+        if not key:
+            return self._client
+        return self._client.for_caller(key)
+
+    async def refuse_unknown(self, request: Request) -> None:
+        """Raise Unauthenticated where the orchestrator does not know a request's key."""
+        try:
+            await self.client_for(request).list_prompt_templates()
+        except Unauthenticated:
+            raise
+        except PaganticError:  # the key is known, or nobody can tell now: each call says so in its own words
+            return

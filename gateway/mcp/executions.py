@@ -1,0 +1,83 @@
+"""Runs a request for a call of a tool: reports its progress, and cancels it when the client cancels or leaves."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any, Protocol
+
+from mcp.server.context import ServerRequestContext
+
+from gateway.mcp.callers import Callers
+from gateway.mcp.mapping.progress import Report
+from gateway.mcp.visits import visit_of
+from pagantic.orchestrator.v1 import event_pb2, execution_pb2
+from pagantic_common.codec.messages import duration_to_proto
+from pagantic_common.domain.errors import Cancelled, Overloaded, Unavailable
+
+Context = ServerRequestContext[Any, Any]
+RETRY_AFTER_S = 1.0
+
+
+class Progress(Protocol):
+    """Turns events into reports."""
+
+    def report_of(self, event: event_pb2.ExecutionEvent) -> Report | None:
+        """Return what an event has to report; None for nothing."""
+
+
+class Executions:
+    """The executions of all clients.
+
+    Args:
+        callers: Give the client of the orchestrator for each caller.
+        max_calls: Most executions at once.
+        call_s: Longest time of one.
+    """
+
+    def __init__(self, callers: Callers, *, max_calls: int, call_s: float) -> None:
+        self._callers = callers
+        self._max_calls = max_calls
+        self._call_s = call_s
+        self._running = 0
+
+    @staticmethod
+    def new_request_id() -> str:
+        """Return an id for a request."""
+        return uuid.uuid4().hex[:16]
+
+    async def run(
+        self, context: Context, request: execution_pb2.SystemRequest, progress: Progress
+    ) -> execution_pb2.SystemResponse:
+        """Run a request; raises the error of one that did not run, and Cancelled when the client left."""
+        if self._running >= self._max_calls:
+            raise Overloaded(
+                f"{self._running} tool calls run, at most {self._max_calls} may", retry_after_s=RETRY_AFTER_S
+            )
+        self._limit_time(request)
+        self._running += 1
+        try:
+            with visit_of(context.request).holding():
+                return await self._follow(context, request, progress)
+        finally:
+            self._running -= 1
+        raise Cancelled("the client left before the answer was complete")
+
+    def _limit_time(self, request: execution_pb2.SystemRequest) -> None:
+        asked_s = request.hints.timeout.ToMilliseconds() / 1000
+        if not asked_s or asked_s > self._call_s:
+            request.hints.timeout.CopyFrom(duration_to_proto(self._call_s))
+
+    async def _follow(
+        self, context: Context, request: execution_pb2.SystemRequest, progress: Progress
+    ) -> execution_pb2.SystemResponse:
+        events: AsyncGenerator[event_pb2.ExecutionEvent, None]
+        async with aclosing(self._callers.client_for(context.request).stream(request)) as events:
+            async for event in events:
+                if event.HasField("completed"):
+                    return event.completed.response
+                report = progress.report_of(event)
+                if report is not None:
+                    await context.session.report_progress(report.progress, report.total, report.message)
+        raise Unavailable(f"the stream of request {request.request_id!r} ended without a response")

@@ -1,0 +1,44 @@
+"""Refusals of the HTTP transport: a status, and an error of JSON-RPC that says what to do."""
+
+from __future__ import annotations
+
+from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, PARSE_ERROR
+from starlette.responses import JSONResponse
+
+RETRY_AFTER_S = 1
+_UNAUTHORIZED = 401
+_OVERLOADED = 503
+_FIRST_SERVER_STATUS = 500
+
+
+class Refusal(Exception):
+    """A request that is refused before the protocol sees it.
+
+    Args:
+        status: The HTTP status.
+        message: What is wrong, and what to do.
+        code: The code of the JSON-RPC error; INTERNAL_ERROR for a status of the server's own.
+    """
+
+    def __init__(self, status: int, message: str, code: int = INVALID_REQUEST) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.code = code
+        if status >= _FIRST_SERVER_STATUS:
+            self.code = INTERNAL_ERROR
+
+    def response(self) -> JSONResponse:
+        """Return it as a response."""
+        headers: dict[str, str] = {}
+        if self.status == _UNAUTHORIZED:
+            headers["WWW-Authenticate"] = "Bearer"
+        if self.status == _OVERLOADED:
+            headers["Retry-After"] = str(RETRY_AFTER_S)
+        body = {"jsonrpc": "2.0", "id": None, "error": {"code": self.code, "message": self.message}}
+        return JSONResponse(body, status_code=self.status, headers=headers)
+
+
+def not_json(reason: str) -> Refusal:
+    """Return the refusal of a body that is not JSON."""
+    return Refusal(400, f"the body is not JSON: {reason}", PARSE_ERROR)

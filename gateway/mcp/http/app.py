@@ -1,0 +1,175 @@
+"""The application behind the HTTP port: checks and limits each request, and gives it to the protocol.
+
+A client of 2026-07-28 sends requests that stand alone. A client of the handshake era opens a session with `initialize`;
+its requests without a session are served alone, too. All of them share the limits.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from typing import Any
+
+import anyio
+from mcp.server.lowlevel import Server
+from mcp.server.streamable_http import MCP_SESSION_ID_HEADER
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gateway.mcp.callers import api_key_of
+from gateway.mcp.http.answers import Refusal
+from gateway.mcp.http.bodies import Envelope, read_body, replaying
+from gateway.mcp.http.headers import LOCAL_NAMES, host_name_of, is_known_host, is_known_origin
+from gateway.mcp.http.response import Response
+from gateway.mcp.http.sessions import Sessions, user_of
+from gateway.mcp.settings import McpSettings
+from gateway.mcp.visits import Visit
+from pagantic_common.domain.errors import Unauthenticated
+from pagantic_common.settings import Auth
+
+PATH = "/mcp"
+RefuseUnknown = Callable[[Request], Awaitable[None]]
+GRACE_S = 5.0
+logger = logging.getLogger(__name__)
+
+
+class McpApp:
+    """An ASGI application. Use `running` around its requests.
+
+    Args:
+        server: Answers the messages.
+        settings: Say who may call, and the limits.
+        refuse_unknown: Raises Unauthenticated for a request whose key nobody knows; asked where a session is opened
+            with a key, so that nobody fills the sessions with keys that are none.
+    """
+
+    def __init__(self, server: Server[Any], settings: McpSettings, refuse_unknown: RefuseUnknown | None = None) -> None:
+        self._settings = settings
+        self._refuse_unknown = refuse_unknown
+        self.sessions = Sessions(
+            server,
+            max_sessions=settings.max_sessions,
+            idle_s=settings.session_idle_s,
+            max_body_bytes=settings.max_message_bytes,
+        )
+        self._alone = StreamableHTTPSessionManager(
+            server, stateless=True, max_request_body_size=settings.max_message_bytes
+        )
+        self._hosts = LOCAL_NAMES | {host_name_of(settings.host)} | {name.lower() for name in settings.allowed_hosts}
+        self._requests_of_sessions: set[tuple[str, str]] = set()
+        self.stream_count = 0
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Serve requests within the block; sessions end with it."""
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self.sessions.run())
+            await stack.enter_async_context(self._alone.run())
+            yield
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+        if scope["type"] != "http":
+            return
+        response = Response(send)
+        try:
+            with self._streaming():
+                await self._serve(Request(scope), scope, receive, response)
+        except Refusal as refusal:
+            await response.end(refusal, scope, receive)
+        except ClientDisconnect:
+            return
+        except Exception:
+            logger.exception("a request failed")
+            await response.end(Refusal(500, "the server failed: its log says why"), scope, receive)
+
+    @contextmanager
+    def _streaming(self) -> Iterator[None]:
+        if self.stream_count >= self._settings.max_streams:
+            raise Refusal(503, f"{self.stream_count} requests run, at most {self._settings.max_streams} may: try later")
+        self.stream_count += 1
+        try:
+            yield
+        finally:
+            self.stream_count -= 1
+
+    async def _serve(self, request: Request, scope: Scope, receive: Receive, response: Response) -> None:
+        self._check(request)
+        user = user_of(api_key_of(request))
+        if user is not None:
+            scope["user"] = user
+        envelope = Envelope("", "")
+        if request.method == "POST":
+            body = await read_body(receive, max_bytes=self._settings.max_message_bytes, read_s=self._settings.read_s)
+            envelope = Envelope.read(body)
+            receive = replaying(body, receive)
+        session_id = request.headers.get(MCP_SESSION_ID_HEADER, "")
+        app = self._app_for(request, envelope, session_id)
+        if app == self.sessions.open:
+            await self._check_opening(request)
+        visit = Visit()
+        visit.enter(scope)
+        with self._once_in_session(session_id, envelope):
+            try:
+                with anyio.move_on_after(self._settings.call_s + GRACE_S) as limit:
+                    await app(scope, receive, response.send)
+            finally:
+                visit.leave()
+        if limit.cancelled_caught:
+            await response.end(Refusal(504, "the time for the request is up: send it again"), scope, receive)
+
+    def _check(self, request: Request) -> None:
+        """Raise Refusal for a request that may not come in."""
+        if request.url.path.rstrip("/") != PATH:
+            raise Refusal(404, f"there is only {PATH}")
+        if not is_known_host(request.headers.get("host", ""), self._hosts):
+            raise Refusal(421, "the header Host names another server: PAGANTIC_MCP_ALLOWED_HOSTS lists more names")
+        if not is_known_origin(request.headers.get("origin", ""), self._hosts, self._settings.allowed_origins):
+            raise Refusal(403, "pages of this origin may not call: PAGANTIC_MCP_ALLOWED_ORIGINS lists more origins")
+        if request.method not in ("GET", "POST", "DELETE"):
+            raise Refusal(405, "the method must be GET, POST or DELETE")
+        if self._settings.auth is Auth.KEYS and not api_key_of(request):
+            raise Refusal(401, "send an API key as `Authorization: Bearer KEY`")
+
+    def _app_for(self, request: Request, envelope: Envelope, session_id: str) -> ASGIApp:
+        """Return what serves a request; raises Refusal for one that nothing can serve."""
+        version = request.headers.get(MCP_PROTOCOL_VERSION_HEADER)
+        if version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS:
+            return self._alone.asgi_app
+        if session_id:
+            return self.sessions.asgi_app
+        if request.method != "POST":
+            raise Refusal(400, f"the header {MCP_SESSION_ID_HEADER} is missing: open a session with initialize")
+        if envelope.method != "initialize":
+            return self._alone.asgi_app
+        return self.sessions.open
+
+    async def _check_opening(self, request: Request) -> None:
+        """Raise Refusal for a caller that may open no session."""
+        if self._refuse_unknown is not None and api_key_of(request):
+            try:
+                await self._refuse_unknown(request)
+            except Unauthenticated as error:
+                raise Refusal(401, str(error)) from None
+        share = self._settings.sessions_per_caller
+        if self.sessions.count_of(user_of(api_key_of(request))) >= share:
+            raise Refusal(503, f"this caller has {share} open sessions, which is the most: end one with DELETE")
+
+    @contextmanager
+    def _once_in_session(self, session_id: str, envelope: Envelope) -> Iterator[None]:
+        """Refuse a second running request of one id, whose answer the first would never get."""
+        if not session_id or not envelope.method or not envelope.request_id:
+            yield
+            return
+        key = (session_id, envelope.request_id)
+        if key in self._requests_of_sessions:
+            raise Refusal(400, f"request {envelope.request_id[:64]!r} runs already: take another id")
+        self._requests_of_sessions.add(key)
+        try:
+            yield
+        finally:
+            self._requests_of_sessions.discard(key)

@@ -1,0 +1,70 @@
+"""Reads the body of a request within its limits, and what of it decides where the request goes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+from starlette.requests import ClientDisconnect
+from starlette.types import Message, Receive
+
+from gateway.mcp.http.answers import Refusal, not_json
+from pagantic_common.domain.text.json_text import JsonTextError, parse_json
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """The parts of a message that tell where it goes: its method, and the id of a request, empty without one."""
+
+    method: str
+    request_id: str
+
+    @classmethod
+    def read(cls, body: bytes) -> Envelope:
+        """Read the envelope of a body; raises Refusal for one that is not JSON. Anything but a message has no parts."""
+        try:
+            message = parse_json(body.decode())
+        except UnicodeDecodeError:
+            raise not_json("it is not UTF-8") from None
+        except JsonTextError as error:
+            raise not_json(str(error)) from None
+        if not isinstance(message, dict):
+            return cls("", "")
+        return cls(_text_of(message.get("method")), _text_of(message.get("id")))
+
+
+def _text_of(value: Any) -> str:
+    if isinstance(value, str | int) and not isinstance(value, bool):
+        return str(value)
+    return ""
+
+
+async def read_body(receive: Receive, *, max_bytes: int, read_s: float) -> bytes:
+    """Return the body. Raises Refusal for one that is too large or too slow, ClientDisconnect when the client left."""
+    body = bytearray()
+    with anyio.move_on_after(read_s):
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnect
+            body += message.get("body", b"")
+            if len(body) > max_bytes:
+                raise Refusal(413, f"the body has more than {max_bytes} bytes: send less")
+            if not message.get("more_body", False):
+                return bytes(body)
+    raise Refusal(408, f"the body did not arrive within {read_s:g} s: send it again")
+
+
+def replaying(body: bytes, receive: Receive) -> Receive:
+    """Return a source of messages that gives the body once more, and then what else arrives."""
+    is_sent = False
+
+    async def replay() -> Message:
+        nonlocal is_sent
+        if is_sent:
+            return await receive()
+        is_sent = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replay

@@ -1,0 +1,93 @@
+"""Sessions of the handshake era over the SDK's manager, and what that lacks.
+
+The manager counts all sessions, but not those of one caller. It keeps a session whose first request it answered with an
+error or not at all, until the session has been idle for long enough.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
+from mcp.server.lowlevel import Server
+from mcp.server.streamable_http import MCP_SESSION_ID_HEADER
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from starlette.datastructures import Headers
+from starlette.types import Message, Receive, Scope, Send
+
+MAX_HANDSHAKE_BYTES = 64 * 1024
+
+
+def user_of(api_key: str) -> AuthenticatedUser | None:
+    """Return who sent a key, by its hash, so that a session can belong to it; None without a key."""
+    if not api_key:
+        return None
+    name = hashlib.sha256(api_key.encode()).hexdigest()
+    return AuthenticatedUser(AccessToken(token="", client_id=name, scopes=[]))
+
+
+class Sessions(StreamableHTTPSessionManager):
+    """The open sessions. Each belongs to the key that opened it; without a key, to all that send none.
+
+    Requests of an unknown session, and of another key, are answered alike: 404.
+    """
+
+    def __init__(self, server: Server[Any], *, max_sessions: int, idle_s: float, max_body_bytes: int) -> None:
+        super().__init__(
+            server, max_sessions=max_sessions, session_idle_timeout=idle_s, max_request_body_size=max_body_bytes
+        )
+
+    @property
+    def count(self) -> int:
+        """The number of open sessions."""
+        return len(self._server_instances)
+
+    def count_of(self, user: AuthenticatedUser | None) -> int:
+        """Return the number of a caller's open sessions."""
+        if user is None:
+            return self.count - len(self._session_owners)
+        return sum(owner["client_id"] == user.access_token.client_id for owner in self._session_owners.values())
+
+    async def open(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve the request that opens a session, and forget the session if the client got no result."""
+        handshake = Handshake(send)
+        try:
+            await self.asgi_app(scope, receive, handshake.send)
+        finally:
+            transport = self._server_instances.get(handshake.session_id)
+            if transport is not None and not handshake.has_result:
+                await self._discard_session(handshake.session_id, transport)
+
+
+class Handshake:
+    """Passes on the response to a request that opens a session, and reads how that ended."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._body = b""
+        self.session_id = ""
+
+    async def send(self, message: Message) -> None:
+        """Pass on a part."""
+        await self._send(message)
+        if message["type"] == "http.response.start":
+            self.session_id = Headers(raw=message["headers"]).get(MCP_SESSION_ID_HEADER, "")
+        elif len(self._body) < MAX_HANDSHAKE_BYTES:
+            self._body += message.get("body", b"")
+
+    @property
+    def has_result(self) -> bool:
+        """Whether the server agreed."""
+        lines = self._body.splitlines()
+        return any(_is_result(line.removeprefix(b"data:")) for line in lines if line.startswith((b"data:", b"{")))
+
+
+def _is_result(text: bytes) -> bool:
+    try:
+        message = json.loads(text)
+    except ValueError:
+        return False
+    return isinstance(message, dict) and "result" in message

@@ -1,0 +1,79 @@
+"""Events of an execution as reports of progress, which the protocol wants to grow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pagantic.common.v1 import message_pb2
+from pagantic.orchestrator.v1 import event_pb2
+from pagantic_common.client.descriptions import count_of
+from pagantic_common.client.event_descriptions import describe_event
+from pagantic_common.domain.text.terminal import plain_text
+
+REPORT_EVERY_CHARACTERS = 80
+MAX_MESSAGE_CHARACTERS = 300
+_STAGES = frozenset(
+    {
+        *("tool_start", "tool_end", "step_start", "step_end", "vote_cast", "context_retrieved", "attempt_discarded"),
+        *("approval_requested", "approval_resolved"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Work that is done, all the work where that is known, and the present activity in words."""
+
+    progress: float
+    total: float | None
+    message: str
+
+
+class ExecutionProgress:
+    """Counts what an execution has done: the pieces of its answer, steps, tool calls and votes."""
+
+    def __init__(self) -> None:
+        self._reports = 0
+        self._characters = 0
+        self._reported_characters = 0
+
+    def report_of(self, event: event_pb2.ExecutionEvent) -> Report | None:
+        """Return what an event has to report; None for nothing."""
+        kind = event.WhichOneof("event")
+        if kind in ("content_delta", "reasoning_delta"):
+            return self._answering(len(getattr(event, kind).text))
+        if kind == "tool_progress":
+            return self._next(f"{event.tool_call_id}: {describe_event(event)}")
+        if kind in _STAGES:
+            return self._next(f"{event.action}: {describe_event(event)}")
+        return None
+
+    def _answering(self, characters: int) -> Report | None:
+        is_first = self._characters == 0
+        self._characters += characters
+        if not is_first and self._characters - self._reported_characters < REPORT_EVERY_CHARACTERS:
+            return None
+        self._reported_characters = self._characters
+        return self._next(f"answering: {count_of(self._characters, 'character')}")
+
+    def _next(self, message: str) -> Report:
+        self._reports += 1
+        return Report(self._reports, None, plain_text(message)[:MAX_MESSAGE_CHARACTERS])
+
+
+class ToolProgress:
+    """Passes on what a tool reports of itself."""
+
+    def __init__(self) -> None:
+        self._progress = float("-inf")
+
+    def report_of(self, event: event_pb2.ExecutionEvent) -> Report | None:
+        """Return what an event has to report; None for nothing, and for progress that does not grow."""
+        if event.WhichOneof("event") != "tool_progress":
+            return None
+        progress: message_pb2.ToolProgress = event.tool_progress
+        if not progress.progress > self._progress:
+            return None
+        self._progress = progress.progress
+        total = progress.total if progress.HasField("total") else None
+        return Report(progress.progress, total, plain_text(progress.message)[:MAX_MESSAGE_CHARACTERS])

@@ -1,0 +1,106 @@
+"""Runs the server over one of its transports."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import uvicorn
+
+from gateway.mcp.http.app import PATH, McpApp
+from gateway.mcp.server import open_server
+from gateway.mcp.settings import McpSettings
+from gateway.mcp.stdio import serve_stdio
+from pagantic_common.domain.defaults import local_address
+from pagantic_common.rpc.process.memory import return_freed_memory
+from pagantic_common.settings import load_settings
+
+MAX_HEADER_BYTES = 32 * 1024
+BACKLOG = 128
+_TOOLS_ADDRESS = "PAGANTIC_TOOLS_ADDRESS"
+
+
+def run_stdio(address: str) -> None:
+    """Serve the client that started this program."""
+    _log_to_stderr()
+    settings = load_settings(McpSettings)
+    asyncio.run(_serve_stdio(settings, address))
+
+
+def run_http(address: str, port: int | None, announce: Callable[[str], None]) -> None:
+    """Serve clients over HTTP until SIGINT or SIGTERM; `announce` is told the URL. Raises OSError without the port."""
+    _log_to_stderr()
+    settings = load_settings(McpSettings)
+    if port is not None:
+        settings = settings.model_copy(update={"port": port})
+    asyncio.run(serve_http(settings, address, announce))
+
+
+async def _serve_stdio(settings: McpSettings, address: str) -> None:
+    async with open_server(settings, address, _tools_address()) as (server, _callers):
+        await serve_stdio(server, max_bytes=settings.max_message_bytes)
+
+
+async def serve_http(settings: McpSettings, address: str, announce: Callable[[str], None]) -> None:
+    """Serve over HTTP until a signal."""
+    async with open_server(settings, address, _tools_address()) as (server, callers):
+        app = McpApp(server, settings, callers.refuse_unknown)
+        async with app.running(), returning_freed_memory():
+            await serve_app(app, settings, announce)
+
+
+@asynccontextmanager
+async def returning_freed_memory() -> AsyncIterator[None]:
+    """Give freed memory back to the system from time to time within the block."""
+    returning = asyncio.create_task(return_freed_memory())
+    try:
+        yield
+    finally:
+        returning.cancel()
+
+
+async def serve_app(app: McpApp, settings: McpSettings, announce: Callable[[str], None]) -> None:
+    """Serve an application that runs; raises OSError for a port that is taken."""
+    with _listen(settings.host, settings.port) as listener:
+        host, port = listener.getsockname()[:2]
+        if ":" in host:
+            host = f"[{host}]"
+        announce(f"http://{host}:{port}{PATH}")
+        await http_server(app, settings).serve(sockets=[listener])
+
+
+def http_server(app: McpApp, settings: McpSettings) -> uvicorn.Server:
+    """Return the server of an application, with limits on what it takes."""
+    config = uvicorn.Config(
+        app,
+        http="h11",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        limit_concurrency=settings.max_connections,
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+        timeout_graceful_shutdown=round(settings.drain_s),
+    )
+    return uvicorn.Server(config)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET
+    if ":" in host:
+        family = socket.AF_INET6
+    return socket.create_server((host.strip("[]"), port), family=family, backlog=BACKLOG)
+
+
+def _tools_address() -> str:
+    return os.environ.get(_TOOLS_ADDRESS) or local_address("tools")
+
+
+def _log_to_stderr() -> None:
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")

@@ -1,0 +1,113 @@
+"""The stdio transport: one client, a line of JSON for each message, logs on stderr alone.
+
+The SDK reads lines of any length and drops those that are no message. Here a line has a limit, and a line that is too
+long or not JSON is answered with an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, cast
+
+import anyio
+from mcp.server.lowlevel import Server
+from mcp.server.stdio import stdio_server
+from mcp.shared._stream_protocols import WriteStream
+from mcp.shared.message import SessionMessage
+from mcp_types import PARSE_ERROR, ErrorData, JSONRPCError
+
+from pagantic_common.domain.text.json_text import JsonTextError, parse_json
+
+CHUNK_BYTES = 64 * 1024
+Refuse = Callable[[str], Awaitable[None]]
+
+
+class Lines:
+    """The lines of a file descriptor that are JSON, each with at most `max_bytes`; other lines are refused."""
+
+    def __init__(self, descriptor: int, max_bytes: int) -> None:
+        self._descriptor = descriptor
+        self._max_bytes = max_bytes
+        self.refuse: Refuse | None = None
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        """Yield the lines."""
+        async for line in self._lines():
+            problem = _objection_to(line, self._max_bytes)
+            if not problem:
+                yield line.decode()
+            elif self.refuse is not None:
+                await self.refuse(problem)
+
+    async def _lines(self) -> AsyncIterator[bytes]:
+        """Yield every line that is not blank; of one that is too long a little more than its limit."""
+        line = bytearray()
+        async for chunk in _chunks_of(self._descriptor):
+            *ended, rest = chunk.split(b"\n")
+            for part in ended:
+                self._extend(line, part)
+                if line.strip():
+                    yield bytes(line)
+                line.clear()
+            self._extend(line, rest)
+        if line.strip():
+            yield bytes(line)
+
+    def _extend(self, line: bytearray, part: bytes) -> None:
+        line += part[: self._max_bytes + 1 - len(line)]
+
+
+async def _chunks_of(descriptor: int) -> AsyncIterator[bytes]:
+    """Yield what can be read. A thread that no exit waits for reads, as nothing can interrupt its read."""
+    loop = asyncio.get_running_loop()
+    chunks: asyncio.Queue[bytes] = asyncio.Queue(1)
+
+    def read() -> None:
+        chunk = b"-"
+        while chunk:
+            chunk = _read(descriptor)
+            asyncio.run_coroutine_threadsafe(chunks.put(chunk), loop).result()
+
+    threading.Thread(target=read, name="stdin", daemon=True).start()
+    while chunk := await chunks.get():
+        yield chunk
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, CHUNK_BYTES)
+    except OSError:  # the client has gone
+        return b""
+
+
+def _objection_to(line: bytes, max_bytes: int) -> str:
+    """Return why a line cannot be taken; empty for one that can."""
+    if len(line) > max_bytes:
+        return f"the message has more than {max_bytes} bytes: send less"
+    try:
+        parse_json(line.decode())
+    except UnicodeDecodeError:
+        return "the message is not UTF-8"
+    except JsonTextError as error:
+        return f"the message is not JSON: {error}"
+    return ""
+
+
+async def serve_stdio(server: Server[Any], *, max_bytes: int) -> None:
+    """Serve the client at the standard streams until it closes them."""
+    lines = Lines(sys.stdin.fileno(), max_bytes)
+    async with stdio_server(stdin=cast("anyio.AsyncFile[str]", lines)) as (read, write):
+        lines.refuse = _refusing(write)
+        await server.run(read, write, server.create_initialization_options())
+
+
+def _refusing(write: WriteStream[SessionMessage]) -> Refuse:
+    async def refuse(problem: str) -> None:
+        error = JSONRPCError(jsonrpc="2.0", id=None, error=ErrorData(code=PARSE_ERROR, message=problem))
+        await write.send(SessionMessage(error))
+
+    return refuse

@@ -1,0 +1,102 @@
+"""The tools of the server: its own, and those of the deployment."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Self
+
+import grpc
+from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_PARAMS, CallToolRequestParams, CallToolResult, Tool
+
+from gateway.mcp.executions import Context, Executions
+from gateway.mcp.mapping.deployment_tools import offered_tools, registered_name, tool_call_request
+from gateway.mcp.mapping.own_tools import NAMES, own_tools, read_own_call
+from gateway.mcp.mapping.progress import ExecutionProgress, ToolProgress
+from gateway.mcp.mapping.results import failed, result_of, tool_result_of
+from pagantic.common.v1 import message_pb2
+from pagantic.tools.v1 import tools_service_pb2, tools_service_pb2_grpc
+from pagantic_common.codec.errors import error_code_to_proto
+from pagantic_common.domain.defaults import MAX_MESSAGE_BYTES
+from pagantic_common.domain.errors import ErrorCode, InvalidRequest, PaganticError
+from pagantic_common.rpc.access.tls.calling import find_target
+from pagantic_common.rpc.call import call_unary
+
+LIST_S = 5.0
+logger = logging.getLogger(__name__)
+
+
+class Registry:
+    """The tools service, which lists the tools of the deployment."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._stub: tools_service_pb2_grpc.ToolServiceAsyncStub = tools_service_pb2_grpc.ToolServiceStub(channel)
+
+    @classmethod
+    @asynccontextmanager
+    async def opened(cls, address: str) -> AsyncIterator[Self]:
+        """Yield the registry at an address."""
+        async with find_target(address, os.environ).open(MAX_MESSAGE_BYTES) as channel:
+            yield cls(channel)
+
+    async def definitions(self) -> Sequence[message_pb2.ToolDefinition]:
+        """Return the tools that can be called now by name; none, with a line in the log, if they cannot be listed."""
+        request = tools_service_pb2.ListToolsRequest()
+        try:
+            listed = await call_unary("tools", self._stub.ListTools, request, LIST_S)
+        except PaganticError as error:
+            logger.warning("the tools of the deployment are left out: %s", error)
+            return []
+        return [tool.definition for tool in listed.tools if tool.available]
+
+
+class Tools:
+    """Lists and calls tools."""
+
+    def __init__(self, executions: Executions, registry: Registry) -> None:
+        self._executions = executions
+        self._registry = registry
+        self._schemas: dict[str, dict[str, Any]] = {}
+
+    async def list(self) -> list[Tool]:
+        """Return the server's own tools, then those of the deployment."""
+        tools = [*own_tools(), *offered_tools(await self._registry.definitions(), NAMES)]
+        self._schemas = {tool.name: tool.input_schema for tool in tools}
+        return tools
+
+    def schema_of(self, name: str) -> dict[str, Any] | None:
+        """Return the schema of a tool's arguments as it was listed last; None for a tool that nobody has listed yet.
+
+        A schema may name headers that must repeat arguments. Only clients that have listed the tool know of them.
+        """
+        return self._schemas.get(name)
+
+    async def call(self, context: Context, params: CallToolRequestParams) -> CallToolResult:
+        """Call a tool. A failure is a result; an unknown tool is an error of the protocol."""
+        request_id = self._executions.new_request_id()
+        try:
+            if params.name in NAMES:
+                return await self._call_own(context, params, request_id)
+            return await self._call_registered(context, params, request_id)
+        except PaganticError as error:
+            return failed(error, request_id)
+
+    async def _call_own(self, context: Context, params: CallToolRequestParams, request_id: str) -> CallToolResult:
+        try:
+            request = read_own_call(params.name, params.arguments or {}, request_id)
+        except (TypeError, ValueError) as error:  # of the client's builders of requests
+            raise InvalidRequest(str(error)) from None
+        return result_of(await self._executions.run(context, request, ExecutionProgress()))
+
+    async def _call_registered(
+        self, context: Context, params: CallToolRequestParams, request_id: str
+    ) -> CallToolResult:
+        name = registered_name(params.name)
+        request = tool_call_request(name, params.arguments or {}, request_id)
+        response = await self._executions.run(context, request, ToolProgress())
+        if not response.step_results and response.error.code == error_code_to_proto(ErrorCode.TOOL_NOT_FOUND):
+            raise MCPError(INVALID_PARAMS, f"no tool is named {params.name!r}: see tools/list")
+        return tool_result_of(response)

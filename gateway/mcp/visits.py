@@ -1,0 +1,54 @@
+"""A visit is one HTTP request while it is served. Its work ends when the visitor leaves.
+
+Through 2025-11-25 the protocol lets work go on after its stream broke, for a client that comes back for the rest. This
+server keeps no rest, so nobody would get it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
+from typing import Any
+
+import anyio
+from starlette.requests import Request
+
+_KEY = "pagantic.visit"
+
+
+class Visit:
+    """The work of one request."""
+
+    def __init__(self) -> None:
+        self._scopes: set[anyio.CancelScope] = set()
+        self._is_over = False
+
+    def enter(self, scope: MutableMapping[str, Any]) -> None:
+        """Attach the visit to the scope of its request."""
+        scope[_KEY] = self
+
+    def leave(self) -> None:
+        """End the visit, and cancel the work that still runs for it."""
+        self._is_over = True
+        for scope in self._scopes:
+            scope.cancel()
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """Run a block that is cancelled when the visitor leaves; nothing after it in the block runs then."""
+        with anyio.CancelScope() as scope:
+            self._scopes.add(scope)
+            if self._is_over:
+                scope.cancel()
+            try:
+                yield
+            finally:
+                self._scopes.discard(scope)
+
+
+def visit_of(request: Request | None) -> Visit:
+    """Return the visit of a request; a new one, which never ends, without a request, as over stdio."""
+    if request is None:
+        return Visit()
+    visit: Visit = request.scope.get(_KEY) or Visit()
+    return visit

@@ -1,0 +1,26 @@
+"""Hooks: what a deployment does before and after each call of a tool."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class ToolDenied(Exception):
+    """A hook denies a call; the model is told the words."""
+
+
+class ToolHook:
+    """Changes or denies calls, and redacts results. Subclasses define the methods that they need, async or not.
+
+    A hook that raises anything but ToolDenied fails the call, and its result stays unseen.
+    """
+
+    def before(self, tool: str, arguments: Mapping[str, Any]) -> Any:
+        """Return the arguments to call a tool with, which are checked again, or None for those given.
+
+        Raises ToolDenied for a call that must not be made.
+        """
+
+    def after(self, tool: str, arguments: Mapping[str, Any], result: str) -> Any:
+        """Return the text that the caller gets instead of a result, or of a failure's words; None for the same."""

@@ -1,0 +1,1 @@
+"""Model Context Protocol servers, by the official SDK behind limits of our own."""

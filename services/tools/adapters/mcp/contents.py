@@ -1,0 +1,79 @@
+"""What servers send, as text for a model. The same content always gives the same text."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterable
+from typing import Any
+
+from mcp import types
+
+from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.domain.text.json_text import dump_json
+from services.tools.core.servers import ResourceContents
+
+
+def text_of_result(result: types.CallToolResult) -> str:
+    """Return the blocks of a result, one per paragraph; structured content where no block is text."""
+    parts = [text_of_block(block) for block in result.content]
+    has_text = any(isinstance(block, types.TextContent) for block in result.content)
+    if result.structured_content is not None and not has_text:
+        parts.append(dump_json(result.structured_content))
+    return "\n\n".join(parts)
+
+
+def text_of_block(block: types.ContentBlock) -> str:
+    """Return text as it is, a link as JSON, and a description of other content."""
+    match block:
+        case types.TextContent():
+            return block.text
+        case types.ImageContent() | types.AudioContent():
+            return f"[{block.type}: {block.mime_type}, {_size_of(block.data)} bytes]"
+        case types.ResourceLink():
+            return dump_json(_link_of(block))
+        case types.EmbeddedResource():
+            return _text_of_resource(block.resource)
+
+
+def _link_of(link: types.ResourceLink) -> dict[str, Any]:
+    fields = {
+        "type": "resource_link",
+        "uri": str(link.uri),
+        "name": link.name,
+        "title": link.title,
+        "description": link.description,
+        "mime_type": link.mime_type,
+        "size": link.size,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _text_of_resource(resource: types.TextResourceContents | types.BlobResourceContents) -> str:
+    kind = resource.mime_type or "unknown type"
+    if isinstance(resource, types.TextResourceContents):
+        return f"[resource: {resource.uri}, {kind}]\n{resource.text}"
+    return f"[resource: {resource.uri}, {kind}, {_size_of(resource.blob)} bytes]"
+
+
+def _size_of(base64_text: str) -> int:
+    return len(base64_text) * 3 // 4 - base64_text[-2:].count("=")
+
+
+def contents_of(
+    resources: Iterable[types.TextResourceContents | types.BlobResourceContents],
+) -> tuple[ResourceContents, ...]:
+    """Return the data of resources; raises InvalidRequest for a blob that is not base64."""
+    return tuple(
+        ResourceContents(uri=str(resource.uri), mime_type=resource.mime_type or "", data=_data_of(resource))
+        for resource in resources
+    )
+
+
+def _data_of(resource: types.TextResourceContents | types.BlobResourceContents) -> str | bytes:
+    if isinstance(resource, types.TextResourceContents):
+        return resource.text
+    try:
+        return base64.b64decode(resource.blob, validate=True)
+    except (binascii.Error, ValueError):
+        raise InvalidRequest(f"resource {str(resource.uri)[:200]!r} has data that is not base64") from None

@@ -1,0 +1,160 @@
+"""Opens sessions: a server's transport, the SDK's client on it, and the reason if either fails."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import logging
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+from mcp import Client, MCPError, types
+from mcp.client import Transport
+from mcp.client.auth import OAuthFlowError
+from mcp.client.session import ElicitationFnT, IncomingMessage
+from mcp.client.streamable_http import streamable_http_client
+from mcp.types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
+
+from pagantic_common.telemetry.logging import get_logger, report_bug
+from services.tools.adapters.mcp.http_guard import guarded_client
+from services.tools.adapters.mcp.oauth import credentials_auth
+from services.tools.adapters.mcp.session import SdkSession, words_of
+from services.tools.adapters.mcp.stdio import StdioTransport
+from services.tools.core.servers import ProgramTransport, ServerSpec
+from services.tools.ports import McpSession, ServerLost
+
+log = get_logger(__name__)
+
+# Calls, and what else goes on beside them: the streams for changes, and requests for lists.
+_MORE_CONNECTIONS = 16
+_EXPECTED = (MCPError, OAuthFlowError, httpx2.HTTPError, httpx2.StreamError, OSError, ValidationError, RuntimeError)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLimits:
+    """Limits of one session; `request_timeout_s` bounds connecting and every request but calls of tools."""
+
+    max_message_bytes: int = 1024 * 1024
+    max_tools: int = 128
+    max_calls: int = 64
+    request_timeout_s: float = 30.0
+
+
+class SessionOpener:
+    """Opens sessions within limits.
+
+    Servers may ask their client to sample a model, to ask the user, or for folders. The service says that it cannot,
+    and refuses: who would answer is not there. `auth` and `elicit` replace that, and credentials, in tests.
+    """
+
+    def __init__(
+        self, limits: SessionLimits, *, auth: httpx2.Auth | None = None, elicit: ElicitationFnT | None = None
+    ) -> None:
+        self._limits = limits
+        self._auth = auth
+        self._elicit = elicit
+
+    @asynccontextmanager
+    async def open(self, spec: ServerSpec) -> AsyncIterator[McpSession]:
+        """Connect a server until the context ends. Raises ServerLost, also in place of what the connection raises."""
+        try:
+            async with AsyncExitStack() as stack:
+                yield await self._enter(stack, spec)
+        except Exception as error:
+            raise ServerLost(_reason_of(error, spec.name)) from error
+
+    async def _enter(self, stack: AsyncExitStack, spec: ServerSpec) -> SdkSession:
+        has_news = asyncio.Event()
+        limit_s = self._limits.request_timeout_s
+        timer = asyncio.timeout(limit_s)
+        transport, stdio = await self._transport_of(stack, spec)
+        try:
+            async with timer:
+                client = await stack.enter_async_context(self._client_on(transport, has_news))
+        except Exception as error:
+            if stdio is not None and stdio.end_reason:
+                raise ServerLost(stdio.end_reason) from error
+            if isinstance(error, TimeoutError) and timer.expired():
+                raise ServerLost(f"it did not answer within {limit_s:g} s") from error
+            raise
+        session = SdkSession(client, has_news, self._limits.max_tools)
+        stack.callback(session.end, "its session was closed")
+        if stdio is not None:
+            _keep(stack, _note_end(stdio, session))
+        if _can_listen(client):
+            _keep(stack, session.follow_changes())
+        return session
+
+    async def _transport_of(self, stack: AsyncExitStack, spec: ServerSpec) -> tuple[Transport, StdioTransport | None]:
+        limits = self._limits
+        if isinstance(spec.transport, ProgramTransport):
+            stdio = StdioTransport(spec.transport, spec.name, limits.max_message_bytes)
+            return stdio.open(), stdio
+        http = spec.transport
+        client = guarded_client(
+            http.hosts,
+            max_message_bytes=limits.max_message_bytes,
+            max_connections=limits.max_calls + _MORE_CONNECTIONS,
+            headers=http.headers,
+            auth=self._auth or credentials_auth(http),
+        )
+        await stack.enter_async_context(client)
+        opened = streamable_http_client(http.url, http_client=client, max_sse_event_size=limits.max_message_bytes)
+        return opened, None
+
+    def _client_on(self, transport: Transport, has_news: asyncio.Event) -> Client:
+        async def on_message(message: IncomingMessage) -> None:
+            if isinstance(message, types.ToolListChangedNotification):
+                has_news.set()
+
+        return Client(
+            transport,
+            read_timeout_seconds=self._limits.request_timeout_s,
+            elicitation_callback=self._elicit,
+            message_handler=on_message,
+            client_info=types.Implementation(name="pagantic", version=importlib.metadata.version("pagantic")),
+            cache=None,
+        )
+
+
+async def _note_end(stdio: StdioTransport, session: SdkSession) -> None:
+    session.end(await stdio.wait_until_ended())
+
+
+def _can_listen(client: Client) -> bool:
+    tools = client.server_capabilities.tools
+    return client.protocol_version in MODERN_PROTOCOL_VERSIONS and tools is not None and bool(tools.list_changed)
+
+
+def _keep(stack: AsyncExitStack, work: Coroutine[Any, Any, None]) -> None:
+    """Do work beside others until the stack closes."""
+    task = asyncio.create_task(work)
+
+    async def end() -> None:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    stack.push_async_callback(end)
+
+
+def _reason_of(error: Exception, server: str) -> str:
+    """Return why a connection failed; the SDK's tasks raise groups, of which the first error is the cause."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, ServerLost):
+        return str(error)
+    if isinstance(error, _EXPECTED):
+        return words_of(error) or type(error).__name__
+    return report_bug(log, error, server=server)
+
+
+def quiet_sdk() -> None:
+    """Keep the SDK from logging what servers send, and whole addresses: what matters is in our own log."""
+    for name in ("mcp", "client"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    for name in ("httpx2", "httpcore2"):
+        logging.getLogger(name).setLevel(logging.WARNING)

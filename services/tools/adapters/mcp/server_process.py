@@ -1,0 +1,119 @@
+"""A server's process: a group of its own with a minimal environment, which ends for certain."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process, SubprocessStreamProtocol
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+from pagantic_common.telemetry.logging import get_logger
+from services.tools.core.servers import ProgramTransport
+from services.tools.ports import ServerLost
+
+log = get_logger(__name__)
+
+# What programs need to find their files and to write text. Other variables of the service may hold secrets.
+ENVIRONMENT = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
+_CHILD = Path(__file__).with_name("child.py")
+_GRACE_S = 2.0
+_LOGGED_CHARS = 1000
+_LOG_INTERVAL_S = 0.1
+
+
+@asynccontextmanager
+async def running_process(transport: ProgramTransport, name: str, line_limit_bytes: int) -> AsyncIterator[Process]:
+    """Start a program; at the end close its input, then end its whole group. Raises ServerLost if it cannot start.
+
+    Its errors go to the log at level debug.
+    """
+    environment = _environment_of(transport)
+    _check_program(transport, environment)
+    loop = asyncio.get_running_loop()
+    try:
+        owner, protocol = await loop.subprocess_exec(
+            lambda: SubprocessStreamProtocol(limit=line_limit_bytes, loop=loop),
+            *(sys.executable, "-I", "-S", str(_CHILD), str(os.getpid()), *transport.argv),
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=PIPE,
+            env=environment,
+            cwd=transport.folder,
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        raise ServerLost(f"its program cannot be started: {error}") from None
+    process = Process(owner, protocol, loop)
+    logging = asyncio.create_task(_log_errors(process, name))
+    try:
+        yield process
+    finally:
+        try:
+            await _end(process)
+        finally:
+            logging.cancel()
+            owner.close()  # a program that left the group may hold the pipes open
+            await asyncio.gather(logging, return_exceptions=True)
+
+
+def _environment_of(transport: ProgramTransport) -> Mapping[str, str]:
+    inherited = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
+    return inherited | dict(transport.environment)
+
+
+def _check_program(transport: ProgramTransport, environment: Mapping[str, str]) -> None:
+    program = transport.argv[0]
+    path = environment.get("PATH", os.defpath)
+    if shutil.which(program, path=path) is None and not (transport.folder and os.sep in program):
+        raise ServerLost(f"program {program!r} is not found, or may not be run: install it, or give its path")
+
+
+async def _end(process: Process) -> None:
+    """Close the input, as the protocol asks; a program that stays gets SIGTERM, and its whole group SIGKILL."""
+    if process.stdin is not None:
+        process.stdin.close()
+    try:
+        for sent in (signal.SIGTERM, signal.SIGKILL):
+            if await _has_exited_in_time(process):
+                return
+            _signal_group(process, sent)
+    finally:  # also when this wait is cancelled
+        _signal_group(process, signal.SIGKILL)  # the processes that it started and left behind, too
+        if not await _has_exited_in_time(process):
+            log.warning("mcp server's program cannot be ended", process_id=process.pid)
+
+
+async def _has_exited_in_time(process: Process) -> bool:
+    try:
+        async with asyncio.timeout(_GRACE_S):
+            await wait_until_exited(process)
+    except TimeoutError:
+        return False
+    return True
+
+
+async def wait_until_exited(process: Process) -> None:
+    """Wait for the process alone: `wait` also waits for pipes, which other processes may hold."""
+    while process.returncode is None:  # noqa: ASYNC110 - there is no event for it
+        await asyncio.sleep(0.01)
+
+
+def _signal_group(process: Process, sent: signal.Signals) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, sent)
+
+
+async def _log_errors(process: Process, name: str) -> None:
+    """Read the errors, so that the program can go on; log some of them."""
+    reader = process.stderr
+    loop = asyncio.get_running_loop()
+    logged_s = -_LOG_INTERVAL_S
+    while reader is not None and (chunk := await reader.read(65_536)):
+        if loop.time() - logged_s >= _LOG_INTERVAL_S:
+            logged_s = loop.time()
+            log.debug("mcp server's errors", server=name, text=chunk[:_LOGGED_CHARS].decode(errors="replace"))

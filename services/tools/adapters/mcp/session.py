@@ -1,0 +1,191 @@
+"""An open connection to a server, by the official SDK."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from mcp import Client, MCPError, types
+from mcp.client.subscriptions import SubscriptionLost
+from mcp.types import CONNECTION_CLOSED, INVALID_REQUEST
+from pydantic import ValidationError
+
+from pagantic_common.domain.errors import InvalidRequest, Unavailable
+from pagantic_common.domain.messages import ToolFailed
+from pagantic_common.tools.call import ToolContext
+from pagantic_common.tools.function import MAX_TIMEOUT_S
+from services.tools.adapters.mcp.contents import contents_of, text_of_block, text_of_result
+from services.tools.adapters.mcp.listings import prompt_of, resource_of, tool_of
+from services.tools.adapters.mcp.output_check import OutputCheck
+from services.tools.core.servers import (
+    FilledPrompt,
+    OfferedTool,
+    Page,
+    Prompt,
+    PromptMessage,
+    Resource,
+    ResourceContents,
+)
+from services.tools.ports import Report, ServerLost
+
+ResultT = TypeVar("ResultT")
+
+MAX_PAGES = 100
+MAX_REASON_CHARS = 500
+_LISTEN_AGAIN_S = 5.0
+# How the SDK words that the server did not answer, and cannot any more. A server's own errors may have the same codes.
+_LOST = frozenset(
+    {
+        "Connection closed",
+        "Session terminated",
+        "SSE stream ended without a response",
+        "SSE stream ended and reconnection attempts were exhausted",
+    }
+)
+
+
+class SdkSession:
+    """Speaks with one server. Closed by whoever opened it."""
+
+    def __init__(self, client: Client, has_news: asyncio.Event, max_tools: int) -> None:
+        self._client = client
+        self._has_news = has_news
+        self._max_tools = max_tools
+        self._end_reason = ""
+        self._outputs = OutputCheck()
+        client.session.validate_tool_result = self._outputs.check  # type: ignore[method-assign]
+
+    @property
+    def protocol_version(self) -> str:
+        """The version that both ends speak."""
+        return self._client.protocol_version
+
+    def end(self, reason: str) -> None:
+        """Note that the connection ended."""
+        self._end_reason = self._end_reason or reason
+        self._has_news.set()
+
+    async def wait_for_change(self) -> None:
+        """Wait for a change of the tools, or for doubt about the connection; raises ServerLost."""
+        await self._has_news.wait()
+        self._has_news.clear()
+        self._check_open()
+
+    async def follow_changes(self) -> None:
+        """Listen to the changes of tools, where the protocol's version has them listened to, until cancelled."""
+        while True:
+            try:
+                async with self._client.listen(tools_list_changed=True) as changes:
+                    async for _ in changes:
+                        self._has_news.set()
+            except (MCPError, TimeoutError):  # it does not want to be listened to
+                self._has_news.set()
+                return
+            except SubscriptionLost:
+                self._has_news.set()
+            await asyncio.sleep(_LISTEN_AGAIN_S)
+
+    async def list_tools(self) -> Sequence[OfferedTool]:
+        """Return the tools, in the server's order, and hardly more than the limit."""
+        self._check_open()
+        if self._client.server_capabilities.tools is None:
+            return ()
+        tools: list[types.Tool] = []
+        cursor: str | None = None
+        for _ in range(MAX_PAGES):
+            try:
+                page = await self._client.list_tools(cursor=cursor)
+            except (MCPError, ValidationError) as error:
+                raise ServerLost(f"its tools cannot be listed: {words_of(error)}") from None
+            tools += page.tools
+            cursor = page.next_cursor
+            if cursor is None or len(tools) > self._max_tools:
+                break
+        self._outputs.learn(tools)
+        return [tool_of(tool) for tool in tools]
+
+    async def call_tool(self, name: str, arguments: Mapping[str, Any], report: Report) -> str:
+        """Call a tool; the caller bounds the time."""
+        self._check_open()
+        context = ToolContext(report)
+
+        async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+            with suppress(ValueError):  # it is not finite
+                context.report(progress, total, message or "")
+
+        try:
+            result = await self._client.call_tool(
+                name, dict(arguments), read_timeout_seconds=MAX_TIMEOUT_S, progress_callback=on_progress
+            )
+        except MCPError as error:
+            self._check_answered(error)
+            raise ToolFailed(f"its server refuses the call: {words_of(error)}") from None
+        except (ValidationError, RuntimeError) as error:
+            self._check_open()
+            raise ToolFailed(f"its server's answer breaks the protocol: {words_of(error)}") from None
+        finally:
+            context.cancel()
+        text = text_of_result(result)
+        if result.is_error:
+            raise ToolFailed(text or "it gives no reason")
+        return text
+
+    async def list_resources(self, page_token: str) -> Page[Resource]:
+        """Return a page of resources."""
+        page = await self._ask(lambda: self._client.list_resources(cursor=page_token or None))
+        return Page(tuple(map(resource_of, page.resources)), page.next_cursor or "")
+
+    async def read_resource(self, uri: str) -> Sequence[ResourceContents]:
+        """Return the contents of a resource."""
+        return contents_of((await self._ask(lambda: self._client.read_resource(uri))).contents)
+
+    async def list_prompts(self, page_token: str) -> Page[Prompt]:
+        """Return a page of prompts."""
+        page = await self._ask(lambda: self._client.list_prompts(cursor=page_token or None))
+        return Page(tuple(map(prompt_of, page.prompts)), page.next_cursor or "")
+
+    async def get_prompt(self, name: str, arguments: Mapping[str, str]) -> FilledPrompt:
+        """Return a prompt filled in."""
+        prompt = await self._ask(lambda: self._client.get_prompt(name, dict(arguments)))
+        messages = tuple(PromptMessage(message.role, text_of_block(message.content)) for message in prompt.messages)
+        return FilledPrompt(prompt.description or "", messages)
+
+    async def _ask(self, send: Callable[[], Awaitable[ResultT]]) -> ResultT:
+        """Send a request that is not a call; raises InvalidRequest and Unavailable."""
+        try:
+            self._check_open()
+            return await send()
+        except MCPError as error:
+            reason = words_of(error)
+            if self._is_lost(error):
+                raise Unavailable(f"the server was lost: {reason}") from None
+            raise InvalidRequest(f"the server refuses the request: {reason}") from None
+        except ServerLost as lost:
+            raise Unavailable(f"the server was lost: {lost}") from None
+        except (ValidationError, RuntimeError) as error:
+            raise InvalidRequest(f"the server's answer breaks the protocol: {words_of(error)}") from None
+
+    def _check_open(self) -> None:
+        if self._end_reason:
+            raise ServerLost(self._end_reason)
+
+    def _check_answered(self, error: MCPError) -> None:
+        """Raise ServerLost if the error is that there is no answer."""
+        if self._is_lost(error):
+            self._check_open()
+            raise ServerLost(words_of(error))
+
+    def _is_lost(self, error: MCPError) -> bool:
+        if error.code in (CONNECTION_CLOSED, INVALID_REQUEST):
+            self._has_news.set()  # the owner asks for the tools again, and learns whether the server is there
+        return error.message in _LOST
+
+
+def words_of(error: Exception) -> str:
+    """Return what a server or the SDK says, cut, on one line, without what callers sent."""
+    if isinstance(error, ValidationError):
+        places = ", ".join(sorted({".".join(map(str, one["loc"][:3])) for one in error.errors(include_input=False)}))
+        return f"wrong fields: {places}"[:MAX_REASON_CHARS]
+    return " ".join(str(error).split())[:MAX_REASON_CHARS].encode(errors="replace").decode()

@@ -1,0 +1,235 @@
+"""Keeps one Model Context Protocol server connected, and its tools registered.
+
+A server that is lost keeps its tools, which say why they cannot be called, and is connected again after a wait that
+grows with each failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+from pagantic_common.domain.clock import Clock
+from pagantic_common.domain.errors import Unavailable
+from pagantic_common.domain.messages import ToolDefinition, ToolSafety
+from pagantic_common.telemetry.logging import get_logger
+from services.tools.app.registry import ToolRegistry
+from services.tools.core.backoff import wait_s
+from services.tools.core.remote_names import prefixed_name
+from services.tools.core.servers import OfferedTool, ServerSpec, ServerState, ServerStatus
+from services.tools.ports import McpSession, OpenSession, Report, ServerLost, Tool, ToolUnavailable
+
+log = get_logger(__name__)
+
+_numbers = count(1)  # a server that is removed and registered again does not own the tools that it had before
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """How a server is kept connected.
+
+    The list of tools is read again after each change and every `refresh_s`, but not sooner than `settle_s` after a
+    change. Lost servers are connected again after `reconnect_s`, which doubles up to `max_reconnect_s`.
+    """
+
+    max_calls: int = 64
+    max_tools: int = 128
+    max_tool_bytes: int = 32_768
+    refresh_s: float = 60.0
+    settle_s: float = 0.2
+    reconnect_s: float = 0.5
+    max_reconnect_s: float = 60.0
+
+
+class ServerConnection:
+    """Owns the session of one server. `run` connects it; other methods may be called at any time."""
+
+    def __init__(
+        self,
+        spec: ServerSpec,
+        registry: ToolRegistry,
+        open_session: OpenSession,
+        limits: ConnectionLimits,
+        *,
+        clock: Clock,
+        chance: Callable[[], float],
+    ) -> None:
+        self._spec = spec
+        self._registry = registry
+        self._open_session = open_session
+        self._limits = limits
+        self._clock = clock
+        self._chance = chance
+        self._source = f"mcp server {spec.name} {next(_numbers)}"
+        self._places = asyncio.Semaphore(limits.max_calls)
+        self._session: McpSession | None = None
+        self._state = ServerState.CONNECTING
+        self._reason = "it is being connected"
+        self._protocol_version = ""
+        self._offered: Sequence[OfferedTool] | None = None
+        self._left_out: Mapping[str, str] = {}
+        self.is_tried = asyncio.Event()
+
+    @property
+    def unavailable_reason(self) -> str:
+        """Why the server cannot be called now; empty when it can."""
+        if self._session is not None and self._state is ServerState.CONNECTED:
+            return ""
+        return f"server {self._spec.name!r} is not connected: {self._reason}"
+
+    @property
+    def status(self) -> ServerStatus:
+        """The server as it is listed."""
+        return ServerStatus(
+            name=self._spec.name,
+            transport=self._spec.transport.describe(),
+            state=self._state,
+            reason=self._reason,
+            protocol_version=self._protocol_version,
+            tool_count=len(self.tools),
+            left_out=self._left_out,
+        )
+
+    @property
+    def session(self) -> McpSession:
+        """The open session; raises Unavailable while there is none."""
+        if self._session is None or self.unavailable_reason:
+            raise Unavailable(self.unavailable_reason, retry_after_s=self._limits.reconnect_s)
+        return self._session
+
+    @property
+    def tools(self) -> Sequence[Tool]:
+        """The server's registered tools, by name."""
+        return self._registry.list_of(self._source)
+
+    async def run(self) -> None:
+        """Connect the server again and again, until cancelled."""
+        limits = self._limits
+        failures = 0
+        while True:
+            started_s = self._clock.monotonic_s()
+            try:
+                async with self._open_session(self._spec) as session:
+                    await self._take_up(session)
+                    await self._follow(session)
+            except ServerLost as lost:
+                _raise_if_cancelled()  # what failed may be the end of the session, and it is over
+                self._lose(str(lost))
+            finally:
+                self._session = None
+            if self._clock.monotonic_s() - started_s > limits.max_reconnect_s:
+                failures = 0
+            failures += 1
+            await self._clock.sleep(
+                wait_s(failures, first_s=limits.reconnect_s, max_s=limits.max_reconnect_s, chance=self._chance())
+            )
+
+    def forget(self) -> None:
+        """Take the server's tools out of the registry."""
+        self._registry.replace(self._source, [])
+
+    async def call_tool(self, name: str, arguments: Mapping[str, Any], report: Report) -> str:
+        """Call a tool by the server's own name for it; calls beyond the limit wait. Raises ToolUnavailable."""
+        async with self._places:
+            session = self._session
+            if session is None:
+                raise ToolUnavailable(self.unavailable_reason)
+            try:
+                return await session.call_tool(name, arguments, report)
+            except ServerLost as lost:
+                raise ToolUnavailable(
+                    f"server {self._spec.name!r} was lost during the call, which may have had effects: {lost}"
+                ) from None
+
+    async def _take_up(self, session: McpSession) -> None:
+        self._protocol_version = session.protocol_version
+        self._session = session
+        await self._refresh(session)
+        self._state = ServerState.CONNECTED
+        self._reason = ""
+        self.is_tried.set()
+        log.info("mcp server connected", server=self._spec.name, protocol_version=session.protocol_version)
+
+    async def _follow(self, session: McpSession) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(self._limits.refresh_s):
+                    await session.wait_for_change()
+                await self._clock.sleep(self._limits.settle_s)
+            except TimeoutError:
+                log.debug("mcp server is asked for its tools again", server=self._spec.name)
+            await self._refresh(session)
+
+    async def _refresh(self, session: McpSession) -> None:
+        offered = await session.list_tools()
+        if offered == self._offered:
+            return
+        self._offered = offered
+        fitting, left_out = self._select(offered)
+        left_out.update(self._registry.replace(self._source, fitting))
+        self._left_out = left_out
+        for name, reason in self._left_out.items():
+            log.warning("a tool of an mcp server is left out", server=self._spec.name, tool=name[:80], reason=reason)
+
+    def _select(self, offered: Sequence[OfferedTool]) -> tuple[list[RemoteTool], dict[str, str]]:
+        """Return the tools within the limits, and by name why others are left out."""
+        fitting: list[RemoteTool] = []
+        left_out: dict[str, str] = {}
+        for number, tool in enumerate(offered):
+            name = prefixed_name(self._spec.name, tool.name)
+            if number >= self._limits.max_tools:
+                left_out[name] = f"the server has more than {self._limits.max_tools} tools: raise MCP_MAX_TOOLS"
+            elif tool.size_bytes > self._limits.max_tool_bytes:
+                limit = self._limits.max_tool_bytes
+                left_out[name] = f"it has {tool.size_bytes} bytes, at most {limit} are taken: raise MCP_MAX_TOOL_BYTES"
+            else:
+                fitting.append(self._tool_of(name, tool))
+        return fitting, left_out
+
+    def _tool_of(self, name: str, offered: OfferedTool) -> RemoteTool:
+        hints, safety, is_idempotent = offered.hints, ToolSafety.EXTERNAL, False
+        if self._spec.trusts_annotations:
+            safety = hints.safety
+            is_idempotent = hints.is_read_only or hints.is_idempotent
+        definition = ToolDefinition(
+            name=name,
+            description=offered.description,
+            parameters_json=offered.parameters_json,
+            safety=safety,
+            idempotent=is_idempotent,
+            timeout_s=self._spec.call_timeout_s,
+        )
+        return RemoteTool(definition, offered.name, self)
+
+    def _lose(self, reason: str) -> None:
+        self._state = ServerState.LOST
+        self._reason = reason
+        self.is_tried.set()
+        log.warning("mcp server lost", server=self._spec.name, reason=reason)
+
+
+def _raise_if_cancelled() -> None:
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+
+
+class RemoteTool:
+    """A tool that a server runs."""
+
+    def __init__(self, definition: ToolDefinition, remote_name: str, connection: ServerConnection) -> None:
+        self.definition = definition
+        self._remote_name = remote_name
+        self._connection = connection
+
+    @property
+    def unavailable_reason(self) -> str:
+        """Why its server cannot be called; empty when it can."""
+        return self._connection.unavailable_reason
+
+    async def run(self, arguments: Mapping[str, Any], report: Report) -> str:
+        """Return what the server answers."""
+        return await self._connection.call_tool(self._remote_name, arguments, report)

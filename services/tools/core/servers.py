@@ -1,0 +1,207 @@
+"""Servers of the Model Context Protocol: how each is reached, and what it offers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Generic, TypeVar
+from urllib.parse import urlsplit
+
+from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.domain.messages import ToolSafety
+from services.tools.core.allowlists import HostAllowlist
+
+ItemT = TypeVar("ItemT")
+
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+_SERVER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
+
+
+def check_server_name(name: str) -> None:
+    """Raise InvalidRequest for a name that cannot be the prefix of tool names."""
+    if _SERVER_NAME.fullmatch(name) is None:
+        raise InvalidRequest(
+            f"server name {name[:80]!r} must have 1 to 32 letters, digits, '_' or '-' and begin with a letter or digit"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramTransport:
+    """A program that speaks the protocol on its standard streams; `environment` is added to a minimal one."""
+
+    argv: tuple[str, ...] = field(repr=False)
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    folder: str | None = None
+
+    def describe(self) -> str:
+        """Return what may be listed: arguments may hold secrets."""
+        return self.argv[0]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientCredentials:
+    """The credentials that an authorization server knows; tokens are only asked of `issuer`."""
+
+    client_id: str
+    client_secret: str = field(repr=False)
+    issuer: str
+    scope: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HttpTransport:
+    """A streamable HTTP server; requests go to no other hosts than `hosts`."""
+
+    url: str = field(repr=False)
+    host: str
+    port: int
+    hosts: HostAllowlist = field(default_factory=HostAllowlist)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    credentials: ClientCredentials | None = None
+
+    @classmethod
+    def parse(cls, url: str) -> HttpTransport:
+        """Return the transport to a URL, which may not call any host yet. Raises InvalidRequest."""
+        try:
+            parts = urlsplit(url)
+            port = parts.port or _DEFAULT_PORTS.get(parts.scheme, 0)
+        except ValueError:
+            raise InvalidRequest("the url cannot be read: write http://HOST:PORT/PATH or https://HOST/PATH") from None
+        if not port or not parts.hostname or parts.username is not None or not url.isprintable() or " " in url:
+            raise InvalidRequest("the url must begin with http:// or https:// and a host, and have no user or password")
+        return cls(url, parts.hostname, port)
+
+    def describe(self) -> str:
+        """Return what may be listed: the path and the query may hold secrets."""
+        return f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSpec:
+    """A server to keep connected. Only a trusted server's annotations say how safe its tools are."""
+
+    name: str
+    transport: ProgramTransport | HttpTransport
+    trusts_annotations: bool = False
+    call_timeout_s: float | None = None
+
+
+class ServerState(StrEnum):
+    """Whether a server can be called."""
+
+    CONNECTING = "connecting"
+    CONNECTED = "connected"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStatus:
+    """A server as it is listed; `left_out` holds the reason for each tool that is not registered."""
+
+    name: str
+    transport: str
+    state: ServerState
+    reason: str
+    protocol_version: str
+    tool_count: int
+    left_out: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolHints:
+    """What a server says about a tool. The defaults are the protocol's."""
+
+    is_read_only: bool = False
+    is_destructive: bool = True
+    is_idempotent: bool = False
+    is_open_world: bool = True
+
+    @property
+    def safety(self) -> ToolSafety:
+        """The side effects, if the hints are true."""
+        if self.is_read_only:
+            return ToolSafety.READ
+        if self.is_destructive or self.is_open_world:
+            return ToolSafety.EXTERNAL
+        return ToolSafety.WRITE
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedTool:
+    """A tool under the name that its server gave it."""
+
+    name: str
+    description: str
+    parameters_json: str
+    hints: ToolHints = ToolHints()
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes of a list of tools."""
+        return sum(len(text.encode(errors="replace")) for text in (self.name, self.description, self.parameters_json))
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """Data that a server can be asked for; `size_bytes` is None when the server does not say."""
+
+    uri: str
+    name: str
+    title: str
+    description: str
+    mime_type: str
+    size_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceContents:
+    """The data of a resource: text or bytes."""
+
+    uri: str
+    mime_type: str
+    data: str | bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PromptArgument:
+    """An argument of a prompt."""
+
+    name: str
+    description: str
+    is_required: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A template of messages that a server fills in."""
+
+    name: str
+    title: str
+    description: str
+    arguments: tuple[PromptArgument, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PromptMessage:
+    """A message of a prompt; content that is not text is described."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class FilledPrompt:
+    """A prompt with its arguments filled in."""
+
+    description: str
+    messages: tuple[PromptMessage, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[ItemT]):
+    """A part of a list; `next_token` is empty on the last page."""
+
+    items: tuple[ItemT, ...]
+    next_token: str = ""

@@ -1,0 +1,60 @@
+"""Puts the parts of the service together that keep Model Context Protocol servers connected."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from pagantic_common.domain.clock import Clock
+from pagantic_common.domain.errors import InvalidRequest
+from services.tools.adapters.mcp.configuration import read_servers
+from services.tools.adapters.mcp.opening import SessionLimits, SessionOpener, quiet_sdk
+from services.tools.app.connection import ConnectionLimits
+from services.tools.app.registry import ToolRegistry
+from services.tools.app.servers import Admission, McpServers
+from services.tools.core.allowlists import HostAllowlist, ProgramAllowlist
+from services.tools.settings import ToolsSettings
+
+
+@asynccontextmanager
+async def open_mcp_servers(settings: ToolsSettings, registry: ToolRegistry, clock: Clock) -> AsyncIterator[McpServers]:
+    """Connect the servers of the settings until the context ends. Raises InvalidRequest for a wrong setting."""
+    quiet_sdk()
+    admission = _admission_of(settings)
+    specs = []
+    if settings.mcp_servers is not None:
+        specs = read_servers(settings.mcp_servers, os.environ, admission.hosts)
+    session_limits = SessionLimits(
+        max_message_bytes=settings.mcp_max_message_bytes,
+        max_tools=settings.mcp_max_tools,
+        max_calls=settings.mcp_max_calls,
+        request_timeout_s=settings.mcp_request_timeout_s,
+    )
+    connection_limits = ConnectionLimits(
+        max_calls=settings.mcp_max_calls,
+        max_tools=settings.mcp_max_tools,
+        max_tool_bytes=settings.mcp_max_tool_bytes,
+        refresh_s=settings.mcp_refresh_s,
+        reconnect_s=settings.mcp_reconnect_s,
+        max_reconnect_s=settings.mcp_max_reconnect_s,
+    )
+    servers = McpServers(registry, SessionOpener(session_limits).open, admission, connection_limits, clock=clock)
+    try:
+        await servers.start(specs)
+        yield servers
+    finally:
+        await servers.close()
+
+
+def _admission_of(settings: ToolsSettings) -> Admission:
+    try:
+        beginnings = tuple(tuple(shlex.split(line)) for line in settings.mcp_programs)
+    except ValueError as error:
+        raise InvalidRequest(f"MCP_PROGRAMS cannot be read: {error}") from None
+    try:
+        hosts = HostAllowlist.parse(settings.mcp_hosts)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"MCP_HOSTS: {error}") from None
+    return Admission(ProgramAllowlist(beginnings), hosts, settings.mcp_max_servers)

@@ -1,0 +1,19 @@
+"""The server of these tests."""
+
+from contextlib import asynccontextmanager
+
+import pytest
+
+from tests.support.mcp_app import deployment, serving_mcp
+
+
+@pytest.fixture
+def served(tmp_path):
+    """Return what serves with these services and settings."""
+
+    @asynccontextmanager
+    async def serve(services=None, **settings):
+        async with deployment(tmp_path, services) as world, serving_mcp(world, **settings) as server:
+            yield server
+
+    return serve

@@ -1,0 +1,94 @@
+"""A server that speaks the protocol and misbehaves: `python -m tests.support.hostile_mcp_server HABIT`."""
+
+import json
+import os
+import signal
+import sys
+import time
+
+SCHEMA = {"type": "object", "properties": {}}
+
+
+def write(line):
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def say(message):
+    write(json.dumps(message))
+
+
+def answer(request, result):
+    say({"jsonrpc": "2.0", "id": request["id"], "result": result})
+
+
+def tools_of(habit):
+    if habit == "wrong-tools":
+        return [
+            {"name": "fine", "description": "Works.", "inputSchema": SCHEMA},
+            {"name": "a.b", "inputSchema": SCHEMA},
+            {"name": "a/b", "inputSchema": SCHEMA},
+            {"name": "unreadable", "inputSchema": {"type": "object", "properties": {"a": {"type": "nothing"}}}},
+            {"name": "remote", "inputSchema": {"type": "object", "$ref": "http://127.0.0.1:1/schema.json"}},
+            {"name": "fat", "description": "x" * 40_000, "inputSchema": SCHEMA},
+            {"name": "n" * 100, "inputSchema": SCHEMA},
+        ]
+    if habit == "no-schema":
+        return [{"name": "fine", "inputSchema": SCHEMA}, {"name": "wrong", "inputSchema": {"type": "array"}}]
+    if habit == "many-tools":
+        return [{"name": f"tool{number}", "inputSchema": SCHEMA} for number in range(300)]
+    return [{"name": "call", "inputSchema": SCHEMA}, {"name": "start", "inputSchema": SCHEMA}]
+
+
+def call(habit, request):
+    if habit == "endless-line":
+        while True:
+            sys.stdout.write("x" * 65_536)
+    if habit == "hangs":
+        return
+    if habit == "mute":
+        os.close(1)
+        time.sleep(60)
+    if habit == "garbage":
+        for number in range(1000):
+            write(f"line {number}")
+    if habit == "floods":
+        while True:
+            say({"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "x" * 500}})
+    if habit == "deaf":
+        answer(request, {"content": []})
+        time.sleep(60)
+    answer(request, {"content": [{"type": "text", "text": "called"}]})
+
+
+def main():
+    habit = sys.argv[1]
+    if habit == "stays":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for line in sys.stdin:
+        request = json.loads(line)
+        match request.get("method"):
+            case "initialize":
+                answer(
+                    request,
+                    {
+                        "protocolVersion": "2025-06-18",
+                        "capabilities": {"tools": {}},
+                        "serverInfo": {"name": habit, "version": "1"},
+                    },
+                )
+            case "tools/list" if habit == "pages":
+                answer(request, {"tools": tools_of(habit), "nextCursor": "again"})
+            case "tools/list":
+                answer(request, {"tools": tools_of(habit)})
+            case "tools/call":
+                call(habit, request)
+            case _ if "id" in request and "method" in request:
+                error = {"code": -32601, "message": "no such method"}
+                say({"jsonrpc": "2.0", "id": request["id"], "error": error})
+    if habit == "stays":
+        time.sleep(60)
+
+
+if __name__ == "__main__":
+    main()
