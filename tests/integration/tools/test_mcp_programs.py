@@ -42,7 +42,7 @@ async def test_the_tools_of_a_program_are_listed_and_called(tmp_path):
         server = await status(stub, "t")
         assert server.state == mcp_pb2.MCP_SERVER_STATE_CONNECTED
         assert server.protocol_version == "2026-07-28"
-        assert server.tool_count == len(listed) - 3
+        assert server.tool_count == len(listed) - 4
         assert "tests" not in server.transport
 
 
