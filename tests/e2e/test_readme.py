@@ -8,14 +8,18 @@ import re
 import shlex
 import sys
 
+import pytest
+
 from gateway.cli import failures
 from pagantic_common.domain.errors import ErrorCode
-from services.tools.adapters.loading import load_tools
+from pagantic_common.tools import ToolDenied
+from services.tools.adapters.loading import load_hooks, load_tools
 from tests.e2e.conftest import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 COMMAND_LINE = (ROOT / "deploy" / "docs" / "command-line.md").read_text(encoding="utf-8")
 TOOLS = (ROOT / "deploy" / "docs" / "tools.md").read_text(encoding="utf-8")
+APPROVALS = (ROOT / "deploy" / "docs" / "approvals.md").read_text(encoding="utf-8")
 ERRORS = (ROOT / "deploy" / "docs" / "errors.md").read_text(encoding="utf-8")
 
 
@@ -49,8 +53,23 @@ def test_the_tool_of_the_readme_is_one(tmp_path):
 
 
 def test_the_example_of_a_callers_tool_runs(system):
-    _, code = re.findall(r"```python\n(.*?)```", TOOLS, flags=re.DOTALL)
+    _, code, _ = re.findall(r"```python\n(.*?)```", TOOLS, flags=re.DOTALL)
     assert system.run(sys.executable, "-c", code).stdout.strip()
+
+
+def test_the_example_of_a_hook_is_one(tmp_path):
+    *_, code = re.findall(r"```python\n(.*?)```", TOOLS, flags=re.DOTALL)
+    (tmp_path / "guards.py").write_text(code)
+    (hook,) = load_hooks([f"{tmp_path / 'guards.py'}:Guards"])
+    assert hook.before("search", {"q": 1}) == {"q": 1, "user": "bot"}
+    assert hook.after("search", {}, "it is hunter2") == "it is [secret]"
+    with pytest.raises(ToolDenied):
+        hook.before("read_file", {"path": "a.pem"})
+
+
+def test_the_example_of_approvals_runs(system):
+    (code,) = re.findall(r"```python\n(.*?)```", APPROVALS, flags=re.DOTALL)
+    assert system.run(sys.executable, "-c", code).stdout == "", "no call waits"
 
 
 def test_the_request_of_the_readme_gets_an_answer(system):
