@@ -18,7 +18,7 @@ from services.tools.app.execution import ExecutionLimits, ToolExecutor
 from services.tools.app.registry import ToolRegistry
 from services.tools.servicer import SCOPES, ToolServicer
 from services.tools.settings import ToolsSettings
-from services.tools.wiring import open_mcp_servers
+from services.tools.wiring import open_apis, open_mcp_servers
 
 
 @asynccontextmanager
@@ -34,7 +34,7 @@ async def open_app(settings: ToolsSettings) -> AsyncIterator[Sequence[Registrati
         max_result_bytes=settings.max_result_bytes,
     )
     executor = ToolExecutor(registry, clock, limits, ToolRates(settings.rates), load_hooks(settings.hooks))
-    async with open_mcp_servers(settings, registry, clock) as servers:
+    async with open_apis(settings, registry), open_mcp_servers(settings, registry, clock) as servers:
         servicer = ToolServicer(registry, executor, servers, clock)
         yield [
             Registration(
