@@ -9,7 +9,7 @@ import httpx2
 
 from pagantic_common.domain.messages import ToolDefinition, ToolFailed
 from pagantic_common.domain.text.json_text import JsonTextError, dump_json, parse_json
-from services.tools.adapters.http_guard import ResponseTooLarge
+from services.tools.adapters.http_guard import RequestRefused, ResponseTooLarge
 from services.tools.adapters.openapi.configuration import ApiSpec
 from services.tools.core.openapi.operations import Operation
 from services.tools.core.openapi.parameters import is_json
@@ -52,6 +52,8 @@ class OperationTool:
             response = await self._client.send(self._request_of(request))
         except ResponseTooLarge as error:
             raise ToolFailed(f"its answer is too large: {error}") from None
+        except RequestRefused as error:
+            raise ToolFailed(f"the call is refused: {error}") from None
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
             raise ToolUnavailable(f"api {self._spec.name!r} cannot be reached: {_words_of(error)}") from None
         except (httpx2.HTTPError, httpx2.StreamError) as error:
