@@ -147,6 +147,10 @@ def test_parameters_of_one_name_are_distinguished_by_their_place():
     assert build_request(operation, {"id": "a", "id_query": "b"}, {}).target == "/things/a?id=b"
 
 
+def test_a_body_of_any_type_is_sent_as_json():
+    assert only(document({"requestBody": {"content": {"*/*": {"schema": TEXT}}}})).body_type == "*/*"
+
+
 def test_operations_without_a_name_are_called_by_method_and_path():
     found = document(method="get", path="/a/b.c")
     del found["paths"]["/a/b.c"]["get"]["operationId"]

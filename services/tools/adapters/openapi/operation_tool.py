@@ -13,7 +13,7 @@ from services.tools.adapters.http_guard import RequestRefused, ResponseTooLarge
 from services.tools.adapters.openapi.configuration import ApiSpec
 from services.tools.core.openapi.operations import Operation
 from services.tools.core.openapi.parameters import is_json
-from services.tools.core.openapi.requests import ApiRequest, build_request
+from services.tools.core.openapi.requests import ApiRequest, build_request, is_header_text
 from services.tools.core.remote_names import prefixed_name
 from services.tools.ports import Report, ToolUnavailable
 
@@ -67,13 +67,20 @@ class OperationTool:
         headers = {**request.headers, "accept": "application/json, text/*;q=0.5"}
         body = None
         if request.body is not None:
-            headers["content-type"] = self._operation.body_type or "application/json"
+            headers["content-type"] = _type_of(self._operation)
             body = request.body.encode(errors="replace")
         # The deployment's own headers count.
         headers.update(self._spec.headers)
         return self._client.build_request(
             request.method, self._spec.url + request.target, headers=headers, content=body
         )
+
+
+def _type_of(operation: Operation) -> str:
+    """Return the type of a body; a document may name a range, which has no type of its own."""
+    if operation.body_type is None or "*" in operation.body_type or not is_header_text(operation.body_type):
+        return "application/json"
+    return operation.body_type
 
 
 def _words_of(error: Exception) -> str:

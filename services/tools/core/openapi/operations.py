@@ -136,7 +136,7 @@ class OperationReader:
         if entry.method in _BODY_IS_OPTIONAL and not is_required:
             return None, None, False
         kinds = ", ".join(content) if isinstance(content, dict) else "unknown"
-        raise Unusable(f"{entry.method.upper()} has a body of {shorten(kinds)!r}: bodies of JSON alone are sent")
+        raise Unusable(f"{entry.method.upper()} has a body of {shorten(kinds)!r}: only bodies of JSON are sent")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 from services.tools.core.openapi.references import References, Unusable, shorten
 
+_RANGES = ("application/*", "*/*")
 # The standard leaves these to media types and to security. The connection's own are not for callers.
 _IGNORED_HEADERS = frozenset({"accept", "content-type", "authorization"})
 _FORBIDDEN_HEADERS = frozenset(
@@ -153,17 +154,17 @@ def _schema_of_content(content: Any, owner: str) -> Any:
 
 
 def json_type_of(content: Any) -> str | None:
-    """Return the media type of a `content` object that is JSON, if there is one; its value is an object."""
+    """Return the key of a `content` object that is JSON, or a range with JSON in it; its value is an object."""
     if not isinstance(content, dict):
         return None
-    for media_type, value in content.items():
-        if is_json(media_type) and isinstance(value, dict):
-            return str(media_type)
-    return None
+    usable = [str(media_type) for media_type, value in content.items() if isinstance(value, dict)]
+    json_types = [media_type for media_type in usable if is_json(media_type)]
+    ranges = [media_type for media_type in usable if media_type in _RANGES]
+    return next(iter(json_types + ranges), None)
 
 
 def is_json(media_type: str) -> bool:
-    """Tell whether a media type, with or without parameters, is JSON; a range such as `*/*` allows it."""
+    """Tell whether a media type, with or without parameters, is JSON."""
     essence = media_type.partition(";")[0].strip().lower()
     return essence in {"application/json", "text/json"} or (
         essence.startswith("application/") and essence.endswith("+json")

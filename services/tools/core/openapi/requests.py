@@ -14,7 +14,7 @@ from services.tools.core.openapi.parameters import Location, Parameter, Style
 
 MAX_TARGET_CHARS = 8192
 _SAFE_IN_PATH = "/%:@!$&'()*+,;=~"
-_SEPARATORS = {Style.FORM: ",", Style.SPACE_DELIMITED: "%20", Style.PIPE_DELIMITED: "%7C"}
+_SEPARATORS = {Style.FORM: ",", Style.DEEP_OBJECT: ",", Style.SPACE_DELIMITED: "%20", Style.PIPE_DELIMITED: "%7C"}
 
 Pair = tuple[str, str]
 
@@ -81,33 +81,39 @@ class _Query:
 def _pairs_of(parameter: Parameter, value: Any) -> Iterator[Pair]:
     """Yield the names and values of a query parameter, encoded."""
     name = _encode(parameter.name)
-    separator = _SEPARATORS.get(parameter.style, ",")
-    match value:
-        case _ if parameter.style is Style.JSON:
-            yield name, _encode(dump_json(value))
-        case dict() if parameter.style is Style.DEEP_OBJECT:
-            for key, item in value.items():
-                yield f"{name}%5B{_encode(key)}%5D", _encode(_text(parameter, item))
-        case dict() if parameter.explode:
-            for key, item in value.items():
-                yield _encode(key), _encode(_text(parameter, item))
-        case dict():
-            parts = [part for key, item in value.items() for part in (key, _text(parameter, item))]
-            yield name, separator.join(map(_encode, parts))
-        case list() if parameter.explode:
-            for item in value:
-                yield name, _encode(_text(parameter, item))
-        case list():
-            yield name, separator.join(_encode(_text(parameter, item)) for item in value)
-        case _:
-            yield name, _encode(_text(parameter, value))
+    if parameter.style is Style.JSON:
+        yield name, _encode(dump_json(value))
+    elif isinstance(value, dict):
+        yield from _pairs_of_object(parameter, name, value)
+    elif isinstance(value, list):
+        items = [_encode(_text(parameter, item)) for item in value]
+        if not parameter.explode:
+            items = [_SEPARATORS[parameter.style].join(items)]
+        yield from ((name, item) for item in items)
+    else:
+        yield name, _encode(_text(parameter, value))
+
+
+def _pairs_of_object(parameter: Parameter, name: str, value: Mapping[str, Any]) -> Iterator[Pair]:
+    items = [(_encode(key), _encode(_text(parameter, item))) for key, item in value.items()]
+    if parameter.style is Style.DEEP_OBJECT:
+        yield from ((f"{name}%5B{key}%5D", text) for key, text in items)
+    elif parameter.explode:
+        yield from items
+    else:
+        yield name, _SEPARATORS[parameter.style].join(part for item in items for part in item)
 
 
 def _header(parameter: Parameter, value: Any) -> str:
     text = _simple(parameter, value, str)
-    if not (text.isascii() and text.isprintable()):
+    if not is_header_text(text):
         raise ToolFailed(f"argument {parameter.name!r} goes into a header: only printable ASCII characters fit")
     return text
+
+
+def is_header_text(text: str) -> bool:
+    """Tell whether a text can be the value of a header."""
+    return text.isascii() and text.isprintable()
 
 
 def _simple(parameter: Parameter, value: Any, encode: Callable[[str], str]) -> str:
