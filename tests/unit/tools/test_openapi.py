@@ -116,6 +116,7 @@ def test_properties_that_only_answers_have_are_left_out():
     [
         (document({"servers": [{"url": "https://evil.example"}]}), "servers of its own"),
         (document(path="things"), "must begin with '/'"),
+        (document(path="/things?id={id}"), "query of parameters"),
         (document(path="/things/{id}"), "do not agree about 'id'"),
         (document(method="head"), "HEAD has no answer"),
         (document({"requestBody": {"content": {"text/csv": {}}}}), "a body of 'text/csv'"),
@@ -149,6 +150,11 @@ def test_parameters_of_one_name_are_distinguished_by_their_place():
 
 def test_a_body_of_any_type_is_sent_as_json():
     assert only(document({"requestBody": {"content": {"*/*": {"schema": TEXT}}}})).body_type == "*/*"
+
+
+def test_a_query_in_a_path_is_sent_with_each_request():
+    operation = only(document(path="/things?beta=true&x", method="get"))
+    assert build_request(operation, {}, {"key": "k"}).target == "/things?beta=true&x=&key=k"
 
 
 def test_operations_without_a_name_are_called_by_method_and_path():

@@ -35,11 +35,15 @@ Problem = tuple[tuple[str | int, ...], str]
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An operation that can be a tool. `arguments` are its parameters by the names that the tool has for them."""
+    """An operation that can be a tool. `arguments` are its parameters by the names that the tool has for them.
+
+    `fixed_query` is what stands after a '?' in the document's path; the standard forbids it, and large APIs do it.
+    """
 
     name: str
     method: str
     path: str
+    fixed_query: str
     description: str
     arguments: Mapping[str, Parameter]
     body_type: str | None
@@ -87,7 +91,8 @@ class OperationReader:
         self._check_standard(entry)
         lists = [entry.path_item.get("parameters", []), entry.value.get("parameters", [])]
         parameters = read_parameters(lists, self.references, self.supplied)
-        _check_placeholders(entry.path, parameters)
+        path, _, fixed_query = entry.path.partition("?")
+        _check_placeholders(path, parameters)
         body_type, body_schema, is_body_required = self._read_body(entry)
         taken = [BODY] if body_type is not None else []
         arguments = dict(zip(argument_names(parameters, taken), parameters, strict=True))
@@ -101,7 +106,8 @@ class OperationReader:
         return Operation(
             name=entry.name,
             method=entry.method,
-            path=entry.path,
+            path=path,
+            fixed_query=fixed_query,
             description=_description_of(entry),
             arguments=arguments,
             body_type=body_type,
@@ -182,8 +188,11 @@ def _check_place(entry: OperationEntry) -> None:
     """Raise Unusable for an operation that is not below the configured URL."""
     if "servers" in entry.value or "servers" in entry.path_item:
         raise Unusable("it has servers of its own, and only the configured url is called")
-    if not entry.path.startswith("/") or "?" in entry.path or "#" in entry.path or not entry.path.isprintable():
-        raise Unusable(f"its path {shorten(entry.path)!r} must begin with '/', and have no query and no fragment")
+    path, _, query = entry.path.partition("?")
+    if not path.startswith("/") or "{" in query or "#" in entry.path or not entry.path.isprintable():
+        raise Unusable(
+            f"its path {shorten(entry.path)!r} must begin with '/', without a fragment or a query of parameters"
+        )
 
 
 def _check_placeholders(path: str, parameters: Collection[Parameter]) -> None:

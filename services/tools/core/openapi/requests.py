@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import parse_qsl, quote, unquote
 
 from pagantic_common.domain.messages import ToolFailed
 from pagantic_common.domain.text.json_text import dump_json
@@ -33,7 +33,7 @@ def build_request(operation: Operation, arguments: Mapping[str, Any], supplied_q
     """Return the request of a call whose arguments satisfy the schema. Raises ToolFailed for what cannot be written."""
     headers: dict[str, str] = {}
     filled: dict[str, str] = {}
-    query = _Query(supplied_query)
+    query = _Query([*parse_qsl(operation.fixed_query, keep_blank_values=True), *supplied_query.items()])
     for name, parameter in operation.arguments.items():
         value = arguments.get(name)
         if value is None:
@@ -55,10 +55,10 @@ def build_request(operation: Operation, arguments: Mapping[str, Any], supplied_q
 
 
 class _Query:
-    """A query in the making. No argument can write a name that the deployment or another argument has written."""
+    """A query in the making. No argument can write a name that the document, the deployment or another argument has written."""
 
-    def __init__(self, supplied: Mapping[str, str]) -> None:
-        self._pairs = [(_encode(name), _encode(value)) for name, value in supplied.items()]
+    def __init__(self, fixed: Iterable[Pair]) -> None:
+        self._pairs = [(_encode(name), _encode(value)) for name, value in fixed]
         self._names = {name for name, _ in self._pairs}
 
     @property
