@@ -55,7 +55,7 @@ def build_request(operation: Operation, arguments: Mapping[str, Any], supplied_q
 
 
 class _Query:
-    """A query in the making. No argument can write a name that the document, the deployment or another argument has written."""
+    """A query in the making. No argument can write a name that is fixed, or that another argument has written."""
 
     def __init__(self, fixed: Iterable[Pair]) -> None:
         self._pairs = [(_encode(name), _encode(value)) for name, value in fixed]
