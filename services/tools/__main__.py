@@ -19,7 +19,7 @@ from services.tools.app.providers import Providers
 from services.tools.app.registry import ToolRegistry
 from services.tools.servicer import PROVIDER_SCOPES, SCOPES, ToolProviderServicer, ToolServicer
 from services.tools.settings import ToolsSettings
-from services.tools.wiring import open_mcp_servers
+from services.tools.wiring import open_apis, open_mcp_servers
 
 
 @asynccontextmanager
@@ -37,7 +37,7 @@ async def open_app(settings: ToolsSettings) -> AsyncIterator[Sequence[Registrati
         )
         executor = ToolExecutor(registry, clock, limits, ToolRates(settings.rates), load_hooks(settings.hooks))
         guard, providers = guard_of("tools", settings), Providers(registry, clock)
-        async with open_mcp_servers(settings, registry, clock) as servers:
+        async with open_apis(settings, registry), open_mcp_servers(settings, registry, clock) as servers:
             servicer = ToolServicer(registry, executor, servers, clock)
             yield [
                 Registration(

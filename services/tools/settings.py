@@ -12,8 +12,8 @@ from pydantic_settings import NoDecode, SettingsConfigDict
 
 from pagantic_common.domain.defaults import PORTS
 from pagantic_common.settings import InnerSettings
+from services.tools.core.builtin.file_paths import is_folder_name
 from services.tools.core.destinations import AllowedHost, parse_allowed_host
-from services.tools.core.file_paths import is_folder_name
 
 
 def _is_rate(text: str) -> bool:
@@ -102,7 +102,16 @@ class ToolsSettings(InnerSettings):
     )
     mcp_max_reconnect_s: float = Field(60.0, ge=0.01, le=86_400, description="longest such wait")
 
-    @field_validator("mcp_servers", mode="before")
+    openapi: Path | None = Field(None, description="JSON file of APIs, each with an OpenAPI document, as tools")
+    openapi_max_tools: int = Field(128, ge=1, le=1024, description="most tools of an API; more are left out")
+    openapi_max_tool_bytes: int = Field(
+        32_768, ge=1024, le=1_048_576, description="largest name, description and schema of an API's tool together"
+    )
+    openapi_max_message_bytes: int = Field(
+        1_048_576, ge=4096, le=67_108_864, description="largest answer of an API, in bytes"
+    )
+
+    @field_validator("mcp_servers", "openapi", mode="before")
     @classmethod
     def _empty_is_no_file(cls, value: Any) -> Any:
         return value or None

@@ -1,16 +1,19 @@
-"""Puts the parts of the service together that keep Model Context Protocol servers connected."""
+"""Puts the parts of the service together that reach Model Context Protocol servers and HTTP APIs."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shlex
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import InvalidRequest
 from services.tools.adapters.mcp.configuration import read_servers
 from services.tools.adapters.mcp.opening import SessionLimits, SessionOpener, quiet_sdk
+from services.tools.adapters.openapi.configuration import read_apis
+from services.tools.adapters.openapi.opening import ApiLimits, open_client, read_api, register_api
 from services.tools.app.connection import ConnectionLimits
 from services.tools.app.registry import ToolRegistry
 from services.tools.app.servers import Admission, McpServers
@@ -46,6 +49,25 @@ async def open_mcp_servers(settings: ToolsSettings, registry: ToolRegistry, cloc
         yield servers
     finally:
         await servers.close()
+
+
+@asynccontextmanager
+async def open_apis(settings: ToolsSettings, registry: ToolRegistry) -> AsyncIterator[None]:
+    """Make tools of the documents of the settings until the context ends. Raises InvalidRequest for a wrong one."""
+    specs = []
+    if settings.openapi is not None:
+        specs = read_apis(settings.openapi, os.environ)
+    limits = ApiLimits(
+        max_tools=settings.openapi_max_tools,
+        max_tool_bytes=settings.openapi_max_tool_bytes,
+        max_message_bytes=settings.openapi_max_message_bytes,
+    )
+    async with AsyncExitStack() as stack:
+        for spec in specs:
+            translation = await asyncio.to_thread(read_api, spec)
+            client = await stack.enter_async_context(open_client(spec, limits))
+            register_api(spec, translation, registry, client, limits)
+        yield
 
 
 def _admission_of(settings: ToolsSettings) -> Admission:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pagantic_common.domain.messages import ToolFailed
-from services.tools.core.arithmetic import MAX_INTEGER_BITS, evaluate, format_number
+from services.tools.core.builtin.arithmetic import MAX_INTEGER_BITS, evaluate, format_number
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pagantic_common.domain.messages import ToolFailed
-from services.tools.core.file_paths import is_folder_name, split_path
+from services.tools.core.builtin.file_paths import is_folder_name, split_path
 
 
 def test_a_path_is_split_into_names():

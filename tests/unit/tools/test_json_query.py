@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pagantic_common.domain.messages import ToolFailed
-from services.tools.core.json_query import MAX_DOCUMENT_CHARS, query_json
+from services.tools.core.builtin.json_query import MAX_DOCUMENT_CHARS, query_json
 
 PEOPLE = '{"people": [{"name": "Ann", "age": 31}, {"name": "Bo", "age": 12}]}'
 

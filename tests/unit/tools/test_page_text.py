@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pagantic_common.domain.messages import ToolFailed
 from pagantic_common.domain.text.json_text import dump_json
-from services.tools.core.page_text import BodyReader, check_text_type, cut_to_json_bytes
+from services.tools.core.builtin.page_text import BodyReader, check_text_type, cut_to_json_bytes
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from services.tools.core.program_filter import ARCHITECTURES, build_filter
+from services.tools.core.builtin.program_filter import ARCHITECTURES, build_filter
 
 ALLOW, EPERM, ENOSYS = 0x7FFF0000, 0x00050001, 0x00050026
 AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}

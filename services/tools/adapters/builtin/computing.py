@@ -12,8 +12,8 @@ from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.messages import ToolDefinition, ToolFailed, ToolSafety
 from pagantic_common.domain.text.json_text import dump_json
 from services.tools.adapters.builtin.parameters import object_schema
-from services.tools.core.arithmetic import EXPRESSION_PATTERN, MAX_EXPRESSION_CHARS, evaluate, format_number
-from services.tools.core.json_query import MAX_DOCUMENT_CHARS, MAX_QUERY_CHARS, query_json
+from services.tools.core.builtin.arithmetic import EXPRESSION_PATTERN, MAX_EXPRESSION_CHARS, evaluate, format_number
+from services.tools.core.builtin.json_query import MAX_DOCUMENT_CHARS, MAX_QUERY_CHARS, query_json
 from services.tools.ports import Report, Tool
 
 

@@ -18,8 +18,8 @@ import httpx
 from pagantic_common.domain.messages import ToolDefinition, ToolFailed, ToolSafety
 from pagantic_common.domain.text.json_text import dump_json
 from services.tools.adapters.builtin.parameters import object_schema
+from services.tools.core.builtin.page_text import BodyReader, check_text_type, cut_to_json_bytes
 from services.tools.core.destinations import DEFAULT_PORTS, Address, Allowlist, Destination, read_address
-from services.tools.core.page_text import BodyReader, check_text_type, cut_to_json_bytes
 from services.tools.ports import Report
 
 MAX_URL_CHARS = 2048

@@ -10,7 +10,7 @@ from pagantic_common.domain.messages import ToolDefinition, ToolFailed, ToolSafe
 from pagantic_common.domain.text.json_text import dump_json
 from services.tools.adapters.builtin.parameters import object_schema
 from services.tools.adapters.builtin.rooted_files import RootedFiles
-from services.tools.core.file_paths import MAX_PATH_CHARS
+from services.tools.core.builtin.file_paths import MAX_PATH_CHARS
 from services.tools.ports import Report, Tool
 
 MAX_FILE_BYTES = 4 * 1024 * 1024

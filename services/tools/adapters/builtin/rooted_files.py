@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pagantic_common.domain.messages import ToolFailed
-from services.tools.core.file_paths import split_path
+from services.tools.core.builtin.file_paths import split_path
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Without O_NONBLOCK, opening a FIFO would wait for its other end.

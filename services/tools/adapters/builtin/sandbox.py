@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.tools.core.program_filter import ARCHITECTURES, build_filter
+from services.tools.core.builtin.program_filter import ARCHITECTURES, build_filter
 
 MAX_CPU_S = 8
 MAX_MEMORY_BYTES = 512 * 1024 * 1024

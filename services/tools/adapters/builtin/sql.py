@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from pagantic_common.domain.messages import ToolDefinition, ToolFailed, ToolSafety
 from services.tools.adapters.builtin.parameters import object_schema
-from services.tools.core.row_text import rows_to_json
+from services.tools.core.builtin.row_text import rows_to_json
 from services.tools.ports import Report
 
 MAX_QUERY_CHARS = 8192

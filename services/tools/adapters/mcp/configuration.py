@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
-from pydantic.alias_generators import to_camel
+from pydantic import Field, SecretStr
 
 from pagantic_common.domain.errors import InvalidRequest
-from pagantic_common.domain.text.json_text import JsonTextError, parse_json
+from services.tools.adapters.settings_file import FileEntry, read_file
 from services.tools.core.allowlists import HostAllowlist
 from services.tools.core.servers import (
     ClientCredentials,
@@ -22,38 +20,29 @@ from services.tools.core.servers import (
     check_server_name,
 )
 
-MAX_FILE_BYTES = 1024 * 1024
-_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
-
-class _Entry(BaseModel):
-    """A part of the file; keys that other clients know are left alone."""
-
-    model_config = ConfigDict(alias_generator=to_camel, extra="ignore", frozen=True)
-
-
-class _OAuth(_Entry):
+class _OAuth(FileEntry):
     client_id: str
     client_secret: SecretStr
     issuer: str
     scope: str | None = None
 
 
-class _Server(_Entry):
+class _Server(FileEntry):
     type: Literal["stdio", "http", "streamable-http", "streamableHttp"] | None = None
     command: Annotated[str, Field(min_length=1)] | None = None
     args: tuple[str, ...] = ()
-    env: dict[str, SecretStr] = {}
+    env: dict[str, SecretStr] = Field(default_factory=dict)
     cwd: str | None = None
     url: str | None = None
-    headers: dict[str, SecretStr] = {}
+    headers: dict[str, SecretStr] = Field(default_factory=dict)
     oauth: _OAuth | None = None
     disabled: bool = False
     trust_annotations: bool = False
     timeout_seconds: Annotated[float, Field(gt=0, le=86_400)] | None = None
 
 
-class _File(_Entry):
+class _File(FileEntry):
     mcp_servers: dict[str, _Server]
 
 
@@ -63,19 +52,8 @@ def read_servers(path: Path, variables: Mapping[str, str], hosts: HostAllowlist)
     `${NAME}` and `${NAME:-default}` in a value stand for an environment variable. A server with a URL may call the host
     of the URL, that of its authorization server, and `hosts`. Raises InvalidRequest, naming what is wrong.
     """
-    try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise InvalidRequest(f"MCP_SERVERS: {str(path)!r} has more than {MAX_FILE_BYTES} bytes")
-        content = _File.model_validate(_expand(parse_json(path.read_text("utf-8")), variables))
-        return [_spec_of(name, server, hosts) for name, server in content.mcp_servers.items() if not server.disabled]
-    except OSError as error:
-        raise InvalidRequest(f"MCP_SERVERS: {str(path)!r} cannot be read: {error.strerror}") from None
-    except (JsonTextError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"MCP_SERVERS: {str(path)!r} is not JSON: {error}") from None
-    except ValidationError as error:
-        problem = error.errors(include_input=False, include_url=False)[0]
-        where = ".".join(map(str, problem["loc"]))
-        raise InvalidRequest(f"MCP_SERVERS: {where!r} in {str(path)!r}: {problem['msg'].lower()}") from None
+    content = read_file(path, _File, "MCP_SERVERS", variables)
+    return [_spec_of(name, server, hosts) for name, server in content.mcp_servers.items() if not server.disabled]
 
 
 def _spec_of(name: str, server: _Server, hosts: HostAllowlist) -> ServerSpec:
@@ -117,22 +95,3 @@ def _http_of(name: str, server: _Server, hosts: HostAllowlist) -> HttpTransport:
         headers={name: value.get_secret_value() for name, value in server.headers.items()},
         credentials=credentials,
     )
-
-
-def _expand(value: Any, variables: Mapping[str, str]) -> Any:
-    """Put variables in place of their names, in every text of a JSON value."""
-    if isinstance(value, dict):
-        return {key: _expand(item, variables) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_expand(item, variables) for item in value]
-    if isinstance(value, str):
-        return _VARIABLE.sub(lambda found: _value_of(found, variables), value)
-    return value
-
-
-def _value_of(found: re.Match[str], variables: Mapping[str, str]) -> str:
-    name, default = found[1], found[2]
-    value = variables.get(name, default)
-    if value is None:
-        raise InvalidRequest(f"MCP_SERVERS names the environment variable {name!r}, which is not set")
-    return value

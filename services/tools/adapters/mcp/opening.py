@@ -20,7 +20,8 @@ from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from pagantic_common.telemetry.logging import get_logger, report_bug
-from services.tools.adapters.mcp.http_guard import guarded_client
+from services.tools.adapters.http_guard import Bounds, guarded_client
+from services.tools.adapters.mcp.http_transport import SessionTransport
 from services.tools.adapters.mcp.oauth import credentials_auth
 from services.tools.adapters.mcp.session import SdkSession, words_of
 from services.tools.adapters.mcp.stdio import StdioTransport
@@ -95,13 +96,9 @@ class SessionOpener:
             stdio = StdioTransport(spec.transport, spec.name, limits.max_message_bytes)
             return stdio.open(), stdio
         http = spec.transport
-        client = guarded_client(
-            http.hosts,
-            max_message_bytes=limits.max_message_bytes,
-            max_connections=limits.max_calls + _MORE_CONNECTIONS,
-            headers=http.headers,
-            auth=self._auth or credentials_auth(http),
-        )
+        bounds = Bounds(http.hosts, "MCP_HOSTS", limits.max_message_bytes, "MCP_MAX_MESSAGE_BYTES")
+        transport = SessionTransport(bounds, max_connections=limits.max_calls + _MORE_CONNECTIONS)
+        client = guarded_client(transport, http.headers, self._auth or credentials_auth(http))
         await stack.enter_async_context(client)
         opened = streamable_http_client(http.url, http_client=client, max_sse_event_size=limits.max_message_bytes)
         return opened, None

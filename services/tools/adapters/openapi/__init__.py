@@ -1,0 +1,1 @@
+"""Tools that are operations of HTTP APIs, which OpenAPI documents describe."""

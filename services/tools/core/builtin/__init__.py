@@ -1,0 +1,1 @@
+"""Computations and rules of the built-in tools."""

@@ -1,0 +1,71 @@
+"""Translates an OpenAPI document: which of its operations can be tools, and why others cannot.
+
+No JSON value raises an error here, as long as it is nested at most as deep as `parse_json` allows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from services.tools.core.openapi.operations import LeftOut, Operation, OperationReader, Problem, list_operations
+from services.tools.core.openapi.parameters import Supplied
+from services.tools.core.openapi.references import References, shorten
+
+_VERSION = re.compile(r"3\.[01](\.\d{1,4})?")
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """The operations of a document, without those that were not asked for; `unmatched` patterns match none."""
+
+    operations: tuple[Operation, ...]
+    left_out: tuple[LeftOut, ...]
+    unmatched: tuple[str, ...] = ()
+
+
+def refusal_of(document: Any) -> str:
+    """Return why a document cannot be used at all; empty when it can."""
+    if not isinstance(document, dict):
+        return "it is not an object"
+    if "swagger" in document:
+        return f"it is Swagger {shorten(str(document['swagger']))}: convert it to OpenAPI 3.0 or 3.1"
+    version = document.get("openapi")
+    if not isinstance(version, str) or _VERSION.fullmatch(version) is None:
+        return f"'openapi' is {shorten(str(version))!r}: versions 3.0 and 3.1 are read"
+    if not isinstance(document.get("paths"), dict):
+        return "it has no paths"
+    return ""
+
+
+def translate(
+    document: Any,
+    *,
+    problems: Collection[Problem] = (),
+    supplied: Supplied | None = None,
+    patterns: Collection[str] = ("*",),
+) -> Translation:
+    """Return the operations whose names match a pattern, such as `list*`; none of a document that is refused."""
+    if refusal_of(document):
+        return Translation((), ())
+    references = References(document)
+    reader = OperationReader(
+        references, document["openapi"].startswith("3.0"), problems, Supplied() if supplied is None else supplied
+    )
+    operations: list[Operation] = []
+    left_out: list[LeftOut] = []
+    unmatched = set(patterns)
+    for entry in list_operations(document, references):
+        matching = {pattern for pattern in patterns if fnmatchcase(entry.name, pattern)}
+        unmatched -= matching
+        if not matching:
+            continue
+        found = entry if isinstance(entry, LeftOut) else reader.read(entry)
+        if isinstance(found, LeftOut):
+            left_out.append(found)
+        else:
+            operations.append(found)
+    return Translation(tuple(operations), tuple(left_out), tuple(sorted(unmatched)))

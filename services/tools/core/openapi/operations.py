@@ -1,0 +1,225 @@
+"""Reads the operations of an OpenAPI document."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pagantic_common.domain.messages import ToolSafety
+from pagantic_common.domain.text.json_text import dump_json
+from services.tools.core.openapi.parameters import (
+    Location,
+    Parameter,
+    Supplied,
+    argument_names,
+    json_type_of,
+    read_parameters,
+)
+from services.tools.core.openapi.references import References, Unusable, shorten
+from services.tools.core.openapi.schemas import MAX_DESCRIPTION_CHARS, SchemaTranslator, cut
+
+BODY = "body"
+MAX_TOOL_DESCRIPTION_CHARS = 1024
+_METHODS = ("get", "put", "post", "delete", "patch", "head", "options", "trace")
+_WITHOUT_ANSWER = frozenset({"head", "options", "trace"})
+_BODY_IS_OPTIONAL = frozenset({"get", "delete"})
+_IDEMPOTENT = frozenset({"get", "put", "delete"})
+PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
+_OTHER = re.compile(r"[^A-Za-z0-9]+")
+
+Problem = tuple[tuple[str | int, ...], str]
+"""A place in a document that breaks the standard, and how."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An operation that can be a tool. `arguments` are its parameters by the names that the tool has for them.
+
+    `fixed_query` is what stands after a '?' in the document's path; the standard forbids it, and large APIs do it.
+    """
+
+    name: str
+    method: str
+    path: str
+    fixed_query: str
+    description: str
+    arguments: Mapping[str, Parameter]
+    body_type: str | None
+    parameters_json: str
+
+    @property
+    def safety(self) -> ToolSafety:
+        """READ for GET, which changes nothing (RFC 9110, section 9.2.1); EXTERNAL for all others."""
+        return ToolSafety.READ if self.method == "get" else ToolSafety.EXTERNAL
+
+    @property
+    def is_idempotent(self) -> bool:
+        """Whether a second call has no further effects (RFC 9110, section 9.2.2)."""
+        return self.method in _IDEMPOTENT
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """An operation that cannot be a tool."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class OperationReader:
+    """Reads operations of one document; `problems` are where it breaks the standard."""
+
+    references: References
+    is_version_3_0: bool
+    problems: Collection[Problem] = ()
+    supplied: Supplied = field(default_factory=Supplied)
+
+    def read(self, entry: OperationEntry) -> Operation | LeftOut:
+        """Return an operation, or why it cannot be a tool."""
+        try:
+            return self._read(entry)
+        except Unusable as reason:
+            return LeftOut(entry.name, str(reason))
+
+    def _read(self, entry: OperationEntry) -> Operation:
+        if entry.method in _WITHOUT_ANSWER:
+            raise Unusable(f"{entry.method.upper()} has no answer for a model")
+        _check_place(entry)
+        self._check_standard(entry)
+        lists = [entry.path_item.get("parameters", []), entry.value.get("parameters", [])]
+        parameters = read_parameters(lists, self.references, self.supplied)
+        path, _, fixed_query = entry.path.partition("?")
+        _check_placeholders(path, parameters)
+        body_type, body_schema, is_body_required = self._read_body(entry)
+        taken = [BODY] if body_type is not None else []
+        arguments = dict(zip(argument_names(parameters, taken), parameters, strict=True))
+        translator = SchemaTranslator(self.references, is_version_3_0=self.is_version_3_0)
+        properties = {name: _schema_of(translator, parameter) for name, parameter in arguments.items()}
+        required = [name for name, parameter in arguments.items() if parameter.is_required]
+        if body_type is not None:
+            properties[BODY] = translator.translate(body_schema)
+        if is_body_required:
+            required.append(BODY)
+        return Operation(
+            name=entry.name,
+            method=entry.method,
+            path=path,
+            fixed_query=fixed_query,
+            description=_description_of(entry),
+            arguments=arguments,
+            body_type=body_type,
+            parameters_json=_object_schema(properties, required, translator.definitions),
+        )
+
+    def _check_standard(self, entry: OperationEntry) -> None:
+        """Raise Unusable where what a call needs breaks the standard; the rest of an operation is not used."""
+        start = ("paths", entry.path)
+        for place, words in self.problems:
+            if place[:2] != start:
+                continue
+            rest = place[2:]
+            if rest[:1] == (entry.method,):
+                rest = rest[1:]
+            elif rest[:1] != ("parameters",):
+                continue
+            if not rest or rest[0] in {"parameters", "requestBody"}:
+                where = ".".join(map(str, place[2:]))
+                raise Unusable(f"it breaks the standard at {shorten(where)!r}: {words}")
+
+    def _read_body(self, entry: OperationEntry) -> tuple[str | None, Any, bool]:
+        """Return the body's media type, its schema and whether it is required; None for no body."""
+        if "requestBody" not in entry.value:
+            return None, None, False
+        body = self.references.resolve(entry.value["requestBody"], "request body")
+        is_required = body.get("required") is True
+        content = body.get("content")
+        media_type = json_type_of(content)
+        if media_type is not None and isinstance(content, dict) and entry.method != "get":
+            return media_type, content[media_type].get("schema", {}), is_required
+        if entry.method in _BODY_IS_OPTIONAL and not is_required:
+            return None, None, False
+        kinds = ", ".join(content) if isinstance(content, dict) else "unknown"
+        raise Unusable(f"{entry.method.upper()} has a body of {shorten(kinds)!r}: only bodies of JSON are sent")
+
+
+@dataclass(frozen=True, slots=True)
+class OperationEntry:
+    """An operation where the document has it."""
+
+    name: str
+    method: str
+    path: str
+    path_item: Mapping[str, Any]
+    value: Mapping[str, Any]
+
+
+def list_operations(document: Mapping[str, Any], references: References) -> Iterator[OperationEntry | LeftOut]:
+    """Yield the operations, in the document's order; a path that cannot be read is left out as a whole."""
+    paths = document.get("paths")
+    if not isinstance(paths, dict):
+        return
+    for path, item in paths.items():
+        if path.startswith("x-"):
+            continue
+        try:
+            path_item = references.resolve(item, "path")
+        except Unusable as reason:
+            yield LeftOut(shorten(path), str(reason))
+            continue
+        for method in _METHODS:
+            value = path_item.get(method)
+            if isinstance(value, dict):
+                yield OperationEntry(_name_of(method, path, value), method, path, path_item, value)
+            elif value is not None:
+                yield LeftOut(_name_of(method, path, {}), "it is not an object")
+
+
+def _name_of(method: str, path: str, operation: Mapping[str, Any]) -> str:
+    name = operation.get("operationId")
+    if isinstance(name, str) and name:
+        return name
+    return f"{method}_{_OTHER.sub('_', path).strip('_')}"
+
+
+def _check_place(entry: OperationEntry) -> None:
+    """Raise Unusable for an operation that is not below the configured URL."""
+    if "servers" in entry.value or "servers" in entry.path_item:
+        raise Unusable("it has servers of its own, and only the configured url is called")
+    path, _, query = entry.path.partition("?")
+    if not path.startswith("/") or "{" in query or "#" in entry.path or not entry.path.isprintable():
+        raise Unusable(
+            f"its path {shorten(entry.path)!r} must begin with '/', without a fragment or a query of parameters"
+        )
+
+
+def _check_placeholders(path: str, parameters: Collection[Parameter]) -> None:
+    wanted = PLACEHOLDER.findall(path)
+    names = [parameter.name for parameter in parameters if parameter.location is Location.PATH]
+    for name in {*wanted} ^ {*names}:
+        raise Unusable(f"its path {shorten(path)!r} and its parameters do not agree about {shorten(name)!r}")
+
+
+def _schema_of(translator: SchemaTranslator, parameter: Parameter) -> Any:
+    schema = translator.translate(parameter.schema)
+    description = cut(parameter.description, MAX_DESCRIPTION_CHARS)
+    if not description or not isinstance(schema, dict):
+        return schema
+    return {**schema, "description": description}
+
+
+def _object_schema(properties: Mapping[str, Any], required: list[str], definitions: Mapping[str, Any]) -> str:
+    schema: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": False}
+    if required:
+        schema["required"] = required
+    if definitions:
+        schema["$defs"] = definitions
+    return dump_json(schema)
+
+
+def _description_of(entry: OperationEntry) -> str:
+    texts = [entry.value.get(key) for key in ("summary", "description")]
+    words = "\n".join(text.strip() for text in texts if isinstance(text, str) and text.strip())
+    return cut(words or f"{entry.method.upper()} {entry.path}", MAX_TOOL_DESCRIPTION_CHARS)

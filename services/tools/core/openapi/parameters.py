@@ -1,0 +1,186 @@
+"""The parameters of operations: where each goes, and how it is written there."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from services.tools.core.openapi.references import References, Unusable, shorten
+
+_RANGES = ("application/*", "*/*")
+# The standard leaves these to media types and to security. The connection's own are not for callers.
+_IGNORED_HEADERS = frozenset({"accept", "content-type", "authorization"})
+_FORBIDDEN_HEADERS = frozenset(
+    {
+        *("host", "cookie", "content-length", "transfer-encoding", "connection", "upgrade", "te", "trailer"),
+        *("keep-alive", "expect", "proxy-authorization", "proxy-connection", "accept-encoding", "content-encoding"),
+        *("forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"),
+    }
+)
+
+
+class Location(StrEnum):
+    """The part of a request that holds a parameter."""
+
+    PATH = "path"
+    QUERY = "query"
+    HEADER = "header"
+
+
+class Style(StrEnum):
+    """The way in which a parameter is written; JSON is not a style of the standard, but a media type."""
+
+    SIMPLE = "simple"
+    FORM = "form"
+    SPACE_DELIMITED = "spaceDelimited"
+    PIPE_DELIMITED = "pipeDelimited"
+    DEEP_OBJECT = "deepObject"
+    JSON = "json"
+
+
+# The first is the default.
+_STYLES: Mapping[Location, tuple[Style, ...]] = {
+    Location.PATH: (Style.SIMPLE,),
+    Location.QUERY: (Style.FORM, Style.SPACE_DELIMITED, Style.PIPE_DELIMITED, Style.DEEP_OBJECT),
+    Location.HEADER: (Style.SIMPLE,),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Supplied:
+    """The headers, in lower case, and query parameters that the deployment sends with each request."""
+
+    headers: frozenset[str] = frozenset()
+    query: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter; `schema` is the document's own."""
+
+    name: str
+    location: Location
+    style: Style
+    explode: bool
+    is_required: bool
+    description: str
+    schema: Any
+
+
+def read_parameters(lists: Iterable[Any], references: References, supplied: Supplied) -> list[Parameter]:
+    """Return the parameters of a path's and its operation's lists; the later ones replace those of the same name.
+
+    Leaves out what the deployment supplies, and what callers may not set unless it is required. Raises Unusable.
+    """
+    entries: dict[tuple[str, str], Mapping[str, Any]] = {}
+    for parameters in lists:
+        if not isinstance(parameters, list):
+            raise Unusable("its parameters are not a list")
+        for item in parameters:
+            entry = references.resolve(item, "parameter")
+            name, location = entry.get("name"), entry.get("in")
+            if not isinstance(name, str) or not isinstance(location, str) or not name:
+                raise Unusable("a parameter has no name or no location")
+            if name == "$ref":
+                raise Unusable("a parameter has the name '$ref', which is not distinguished from a reference")
+            entries[name, location] = entry
+    return [
+        _read(entry) for (name, location), entry in entries.items() if _is_settable(name, location, entry, supplied)
+    ]
+
+
+def _is_settable(name: str, location: str, entry: Mapping[str, Any], supplied: Supplied) -> bool:
+    is_required = entry.get("required") is True
+    if location == "cookie":
+        if is_required:
+            raise Unusable(f"it needs the cookie {shorten(name)!r}, and no cookies are sent")
+        return False
+    if location == "query":
+        return name not in supplied.query
+    if location != "header":
+        return True
+    name = name.lower()
+    if name in _FORBIDDEN_HEADERS and is_required and name not in supplied.headers:
+        raise Unusable(f"it needs the header {name!r}, which callers may not set")
+    return name not in _FORBIDDEN_HEADERS | _IGNORED_HEADERS | supplied.headers
+
+
+def _read(entry: Mapping[str, Any]) -> Parameter:
+    shown = shorten(entry["name"])
+    try:
+        location = Location(entry["in"])
+    except ValueError:
+        raise Unusable(f"parameter {shown!r} is in {shorten(entry['in'])!r}, which is not supported") from None
+    style, schema = _style_of(entry, location, shown)
+    explode = entry.get("explode")
+    if not isinstance(explode, bool):
+        explode = style is Style.FORM
+    if style is Style.DEEP_OBJECT:
+        explode = True
+    if explode and style in {Style.SPACE_DELIMITED, Style.PIPE_DELIMITED}:
+        style = Style.FORM  # the standard: a name for each value, as in form
+    description = entry.get("description")
+    return Parameter(
+        name=entry["name"],
+        location=location,
+        style=style,
+        explode=explode,
+        is_required=entry.get("required") is True or location is Location.PATH,
+        description=description if isinstance(description, str) else "",
+        schema=schema,
+    )
+
+
+def _style_of(entry: Mapping[str, Any], location: Location, shown: str) -> tuple[Style, Any]:
+    if "content" in entry:
+        return Style.JSON, _schema_of_content(entry["content"], f"parameter {shown!r}")
+    known = _STYLES[location]
+    style = entry.get("style", known[0])
+    if style not in list(known):
+        supported = ", ".join(known)
+        raise Unusable(
+            f"parameter {shown!r} has style {shorten(str(style))!r}: in a {location}, {supported} are supported"
+        )
+    return Style(style), entry.get("schema", {})
+
+
+def _schema_of_content(content: Any, owner: str) -> Any:
+    media_type = json_type_of(content)
+    if media_type is None:
+        raise Unusable(f"{owner} is not JSON, which is not supported")
+    return content[media_type].get("schema", {})
+
+
+def json_type_of(content: Any) -> str | None:
+    """Return the key of a `content` object that is JSON, or a range with JSON in it; its value is an object."""
+    if not isinstance(content, dict):
+        return None
+    usable = [str(media_type) for media_type, value in content.items() if isinstance(value, dict)]
+    json_types = [media_type for media_type in usable if is_json(media_type)]
+    ranges = [media_type for media_type in usable if media_type in _RANGES]
+    return next(iter(json_types + ranges), None)
+
+
+def is_json(media_type: str) -> bool:
+    """Tell whether a media type, with or without parameters, is JSON."""
+    essence = media_type.partition(";")[0].strip().lower()
+    return essence in {"application/json", "text/json"} or (
+        essence.startswith("application/") and essence.endswith("+json")
+    )
+
+
+def argument_names(parameters: Collection[Parameter], taken: Iterable[str]) -> list[str]:
+    """Return a name for each parameter: its own, with its location after it if another has that name."""
+    used = set(taken)
+    names: list[str] = []
+    for parameter in parameters:
+        name = parameter.name
+        if name in used:
+            name = f"{name}_{parameter.location}"
+        if name in used:
+            raise Unusable(f"two parameters would be called {shorten(name)!r}")
+        used.add(name)
+        names.append(name)
+    return names
