@@ -145,7 +145,7 @@ def _tool_rule(subject: str, action: str) -> approval_pb2.ToolRule:
     if safety == subject:
         rule.tool = subject
     else:
-        rule.safety = SAFETIES.to_proto(ToolSafety(one_of("the safety class", safety, ToolSafety)))
+        rule.safety = SAFETIES.to_proto(ToolSafety(one_of("the safety class", safety, map(str, ToolSafety))))
     return rule
 
 

@@ -18,7 +18,7 @@ approvals = typer.Typer(help="List tool calls that wait, approve and reject them
 
 RequestId = Annotated[str, typer.Argument(metavar="REQUEST", help="Request whose call waits.")]
 CallId = Annotated[str, typer.Argument(metavar="CALL", help="The call that waits.")]
-Reason = Annotated[str, typer.Option(metavar="TEXT", help="Why; the model and the timeline get it.")]
+Reason = Annotated[str, typer.Option(metavar="TEXT", help="Reason, shown to the model and in the timeline.")]
 
 
 @approvals.command("list", cls=options.PlainCommand)

@@ -22,9 +22,12 @@ PROBE_S: Final = 0.5
 class Breaker:
     """The breaker of one service, or of one tool; it opens for `first_open_s` at first, for `max_open_s` at most."""
 
-    def __init__(self, first_open_s: float = FIRST_OPEN_S, max_open_s: float = MAX_OPEN_S) -> None:
+    def __init__(
+        self, first_open_s: float = FIRST_OPEN_S, max_open_s: float = MAX_OPEN_S, probe_s: float = PROBE_S
+    ) -> None:
         self._first_open_s = first_open_s
         self._max_open_s = max_open_s
+        self._probe_s = probe_s
         self._failures = 0  # in a row
         self._open_s = 0.0  # length of the interval; 0 is closed
         self._until_s = 0.0  # end of the interval or, while a probe runs, of PROBE_S
@@ -44,7 +47,7 @@ class Breaker:
         if now_s < self._until_s:
             return self._until_s - now_s
         self._is_probing = True
-        self._until_s = now_s + PROBE_S
+        self._until_s = now_s + self._probe_s
         return 0.0
 
     def note_answer(self) -> None:

@@ -17,7 +17,7 @@ from services.orchestrator.core.tools.taint import TaintedSpan
 from services.orchestrator.ports.approvals import ApprovalStore
 from services.orchestrator.ports.page import Page, page_limit
 
-LOOK_S = 2.0  # between looks into the journal for a decision that another orchestrator took
+POLL_S = 2.0  # interval between polls of the journal, for decisions that another orchestrator took
 MAX_ARGUMENTS_BYTES = 256 * 1024
 
 
@@ -61,7 +61,7 @@ class Approvals:
                     expired = Resolution(Decision.EXPIRED, approval.expires_at)
                     return await self._store.resolve_approval(key, approval.tool_call_id, expired)
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(decided.wait(), min(left_s, LOOK_S))
+                    await asyncio.wait_for(decided.wait(), min(left_s, POLL_S))
                 decided.clear()
         finally:
             self._decided.pop(place, None)
@@ -79,7 +79,7 @@ class Approvals:
     ) -> Approval:
         """Decide about a call.
 
-        Raises NotFound for a call that does not wait, PreconditionFailed for one about which another decision was made
+        Raises NotFound for a call that is not pending, PreconditionFailed for one about which another decision was made
         or whose time is up, and InvalidRequest for arguments that are not a JSON object.
         """
         require_id("request_id", key.request_id)
@@ -88,11 +88,11 @@ class Approvals:
         now = self._clock.now()
         found = await self._store.get_approval(key, tool_call_id)
         if found.has_expired(now):
-            raise PreconditionFailed(f"call {tool_call_id!r} waits no longer: the time for a decision is over")
+            raise PreconditionFailed(f"call {tool_call_id!r} is no longer pending: the time for a decision is over")
         wanted = Resolution(decision, now, subject, arguments_json, reason)
         approval = await self._store.resolve_approval(key, tool_call_id, wanted)
         if approval.resolution is None or not approval.resolution.agrees_with(wanted):
-            raise PreconditionFailed(f"call {tool_call_id!r} waits no longer: {_decision_of(approval)}")
+            raise PreconditionFailed(f"call {tool_call_id!r} is no longer pending: {_decision_of(approval)}")
         if event := self._decided.get((key, tool_call_id)):
             event.set()
         return approval
@@ -124,5 +124,5 @@ def _check_resolution(decision: Decision, arguments_json: str, reason: str) -> N
 
 def _decision_of(approval: Approval) -> str:
     if approval.resolution is None:
-        return "its execution waits for nothing"
+        return "it is not pending"
     return f"it is {approval.resolution.decision.lower()}"

@@ -47,13 +47,15 @@ def load_hooks(names: Iterable[str]) -> list[ToolHook]:
 def _hook_of(name: str, number: int) -> ToolHook:
     where = f"HOOKS names {name!r}"
     module_name, _, attribute = name.rpartition(":")
+    if not module_name:
+        raise InvalidRequest(f"{where}: write package.module:object, or the path of a .py file before the colon")
     try:
         found = getattr(_import(module_name, f"hooks_{number}"), attribute)
         hook = found() if isinstance(found, type) else found
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a module may raise anything
         raise InvalidRequest(f"{where}, which cannot be imported: {_reason_of(error)}") from None
     if not isinstance(hook, ToolHook):
-        raise InvalidRequest(f"{where}, which is no ToolHook: derive it from pagantic_common.tools.ToolHook")
+        raise InvalidRequest(f"{where}, which is not a ToolHook: derive it from pagantic_common.tools.ToolHook")
     return hook
 
 

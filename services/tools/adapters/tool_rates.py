@@ -29,4 +29,4 @@ class ToolRates:
         if rate is None or await self._limiter.hit(rate, tool):
             return ""
         window = await self._limiter.get_window_stats(rate, tool)
-        return f"it is called more than {rate}: try again in {max(0.0, window.reset_time - time.time()):.1f} s"
+        return f"it exceeds its rate of {rate}: try again in {max(0.0, window.reset_time - time.time()):.1f} s"

@@ -119,13 +119,14 @@ class ToolExecutor:
             return failure_of(ErrorCode.TOOL_NOT_FOUND, self._registry.describe_unknown(call.name)), 0
         if reason := tool.unavailable_reason:
             return _unavailable(tool.definition, reason), 0
+        checker = self._registry.checker_of(call.name)
         try:
-            arguments = self._registry.checker_of(call.name).parse(call.arguments_json)
+            arguments = checker.parse(call.arguments_json)
         except InvalidArguments as error:
             return _refuse_arguments(call.name, error), 0
         if refusal := await self._guard.refusal_of(call.name):
             return _unavailable(tool.definition, refusal), 0
-        run = partial(run_with_hooks, tool, arguments, self._registry.checker_of(call.name), self._hooks, report)
+        run = partial(run_with_hooks, tool, arguments, checker, self._hooks, report)
         return await self._attempt_all(run, tool.definition, deadline)
 
     async def _attempt_all(
@@ -134,7 +135,6 @@ class ToolExecutor:
         attempts = 0
         while True:
             outcome = await self._attempt(run, tool, deadline)
-            self._guard.note(tool.name, outcome if isinstance(outcome, Failure) else None)
             attempts += 1
             if isinstance(outcome, str) or not outcome.retryable or attempts > self._limits.max_retries:
                 return outcome, attempts
@@ -152,15 +152,23 @@ class ToolExecutor:
         timer = asyncio.timeout(limit_s)
         try:
             async with timer:
-                return self._bound(name, await run())
-        except (InvalidArguments, ToolDenied, ToolUnavailable) as error:
+                result = await run()
+            self._guard.note_answer(name)
+            return self._bound(name, result)
+        except (InvalidArguments, ToolDenied) as error:
             return _refusal_of(tool, error)
+        except ToolUnavailable as error:
+            self._guard.note_silence(name)
+            return _unavailable(tool, _words_of(error))
         except ToolFailed as error:
+            self._guard.note_answer(name)
             retryable = idempotent and not error.is_final
             message = f"tool {name!r} failed: {_words_of(error)}"
             return failure_of(ErrorCode.TOOL_EXECUTION_FAILED, message, tool_is_idempotent=retryable)
         except Exception as error:  # noqa: BLE001 - a tool may raise anything
             if isinstance(error, TimeoutError) and timer.expired():
+                if limit_s >= timeout_s:  # not the caller's own limit
+                    self._guard.note_silence(name)
                 message = f"tool {name!r} did not finish within {limit_s:.3g} s"
                 return failure_of(ErrorCode.TOOL_TIMEOUT, message, tool_is_idempotent=idempotent)
             message = f"tool {name!r} failed: {report_bug(log, error, tool=name)}"
@@ -175,15 +183,11 @@ class ToolExecutor:
         return encoded.decode()
 
 
-def _refusal_of(tool: ToolDefinition, error: InvalidArguments | ToolDenied | ToolUnavailable) -> Failure:
+def _refusal_of(tool: ToolDefinition, error: InvalidArguments | ToolDenied) -> Failure:
     """Return the failure of a call that did nothing."""
-    match error:
-        case InvalidArguments():
-            return _refuse_arguments(tool.name, error)
-        case ToolDenied():
-            return failure_of(ErrorCode.TOOL_DENIED, f"tool {tool.name!r} was not run: {_words_of(error)}")
-        case ToolUnavailable():
-            return _unavailable(tool, _words_of(error))
+    if isinstance(error, InvalidArguments):
+        return _refuse_arguments(tool.name, error)
+    return failure_of(ErrorCode.TOOL_DENIED, f"tool {tool.name!r} was not run: {_words_of(error)}")
 
 
 def _unavailable(tool: ToolDefinition, reason: str) -> Failure:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pagantic_common.domain.messages import ToolFailed
 from pagantic_common.domain.text.json_text import dump_json
-from pagantic_common.tools import ToolHook
+from pagantic_common.tools import ToolDenied, ToolHook
 from services.tools.core.arguments import ArgumentChecker
 from services.tools.ports import Report, Tool
 
@@ -35,7 +35,10 @@ async def run_with_hooks(
 
 async def _after(hooks: Sequence[ToolHook], name: str, arguments: Mapping[str, Any], text: str) -> str:
     for hook in hooks:
-        changed = await _waited_for(hook.after(name, dict(arguments), text))
+        try:
+            changed = await _waited_for(hook.after(name, dict(arguments), text))
+        except ToolDenied as error:  # the tool has run
+            raise ToolFailed(f"its result is withheld: {error}") from None
         if changed is not None:
             text = str(changed)
     return text

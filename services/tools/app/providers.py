@@ -25,6 +25,7 @@ from services.tools.core.servers import check_server_name
 from services.tools.ports import Report, Tool, ToolUnavailable
 
 MAX_REASON_CHARS = 200
+UNREAD_PER_CALL = 4  # messages that a program has not read, for each call that it may run; more are dropped
 
 log = get_logger(__name__)
 
@@ -91,7 +92,7 @@ class _Offer:
         self.unavailable_reason = ""
         self.heard_at_s = clock.monotonic_s()
         self._limits = limits
-        self._events: asyncio.Queue[ProviderEvent | None] = asyncio.Queue()
+        self._events: asyncio.Queue[ProviderEvent | None] = asyncio.Queue()  # bounded by `_send`
         self._calls: dict[str, _RunningCall] = {}
         self._count = 0
 
@@ -100,23 +101,29 @@ class _Offer:
         return await self._events.get()
 
     def ask_health(self) -> None:
-        self._events.put_nowait(HealthAsked())
+        """Ask the program for its health, unless it has not read so much that it will be silent."""
+        self._send(HealthAsked())
+
+    def _send(self, event: ProviderEvent) -> None:
+        if self._events.qsize() < UNREAD_PER_CALL * self._limits.max_calls:
+            self._events.put_nowait(event)
 
     async def call(self, name: str, arguments: Mapping[str, Any], report: Report) -> str:
         """Have the program run a call. Raises ToolFailed with its words, and ToolUnavailable once it has left."""
         if self.unavailable_reason:
             raise ToolUnavailable(self.unavailable_reason)
         if len(self._calls) >= self._limits.max_calls:
-            raise ToolUnavailable(f"its program runs {self._limits.max_calls} calls already")
+            reason = f"its program is at its limit of {self._limits.max_calls} concurrent calls"
+            raise ToolFailed(reason, is_final=False)
         self._count += 1
         call_id = f"call-{self._count}"
         running = _RunningCall(asyncio.get_running_loop().create_future(), report)
         self._calls[call_id] = running
-        self._events.put_nowait(CallAsked(ToolCall(call_id, name, dump_json(dict(arguments)))))
+        self._send(CallAsked(ToolCall(call_id, name, dump_json(dict(arguments)))))
         try:
             return await running.result
         except asyncio.CancelledError:
-            self._events.put_nowait(CallWithdrawn(call_id))
+            self._send(CallWithdrawn(call_id))
             raise
         finally:
             del self._calls[call_id]
@@ -216,7 +223,7 @@ class Providers:
         if any(other.source == offer.source for other in self._offers.values()):
             raise Conflict(f"tools are offered under the name {name!r} already: choose another, or end that stream")
         if len(self._offers) >= self._limits.max_offers:
-            raise Overloaded(f"{len(self._offers)} programs offer tools already", retry_after_s=10.0)
+            raise Overloaded(f"the limit of {self._limits.max_offers} tool providers is reached", retry_after_s=10.0)
         self._offers[offer.id] = offer
         return offer
 

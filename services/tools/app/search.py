@@ -1,4 +1,4 @@
-"""Finds tools by words. The index is made again after the registry has changed, when it is asked for."""
+"""Finds tools by words. The index is rebuilt on the first search after the registry changes."""
 
 from __future__ import annotations
 

@@ -6,12 +6,12 @@ import json
 import pytest
 
 from pagantic.common.v1 import error_pb2, message_pb2
-from pagantic.orchestrator.v1 import approval_pb2
+from pagantic.orchestrator.v1 import approval_pb2, plan_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, NotFound, PreconditionFailed, Unavailable
 from pagantic_common.domain.messages import ToolCall, ToolSafety
 from pagantic_common.rpc.call import call_unary
-from tests.integration.orchestrator.test_plans import TOOL, plan
+from tests.integration.orchestrator.test_plans import TOOL, plan, step
 from tests.support.orchestrator_app import ended, execute, leave, orchestrator, stored, system_request, timeline
 from tests.support.scripted_services import ScriptedInference, ScriptedTools, answer, scripted_services
 
@@ -96,7 +96,7 @@ async def test_a_call_that_nobody_decides_about_is_denied(tmp_path):
     services = asking()
     async with orchestrator(tmp_path, services, approval_wait_s=0.05) as stub:
         response = await execute(stub, request_that_asks())
-        with pytest.raises(PreconditionFailed, match="waits no longer"):
+        with pytest.raises(PreconditionFailed, match="no longer pending"):
             await resolve(stub)
     assert response.tool_calls_made[0].error_code == DENIED
     assert response.content == "done"
@@ -181,7 +181,7 @@ async def test_an_approval_outlives_the_orchestrator_and_keeps_its_time(tmp_path
 
 
 async def test_another_orchestrator_of_the_journal_takes_the_decision(tmp_path, monkeypatch, postgres_url):
-    monkeypatch.setattr("services.orchestrator.app.approvals.LOOK_S", 0.05)
+    monkeypatch.setattr("services.orchestrator.app.approvals.POLL_S", 0.05)
     async with (
         orchestrator(tmp_path, asking(), url=postgres_url, owner="one") as one,
         orchestrator(tmp_path, asking(), url=postgres_url, owner="two") as two,
@@ -278,3 +278,24 @@ async def test_a_journal_that_is_away_fails_the_execution_and_is_no_fault_of_our
         monkeypatch.setattr(stub.journal, "ask_approval", away)
         response = await execute(stub, request_that_asks())
     assert response.error.code == error_pb2.ERROR_CODE_ORCHESTRATION_DEPENDENCY_UNAVAILABLE
+
+
+async def test_a_decision_about_one_step_holds_whatever_the_others_did(tmp_path):
+    left, services = tmp_path / "left", asking()
+    services.inference.outputs = [answer("done")]
+    other = step("other", "tool", parameters={"tool": "clock"}, input=plan_pb2.StepInput(raw_json="{}"))
+    request = plan(TOOL, other, step("end", depends_on=["time", "other"], parameters={"prompt": "End."}))
+    request.tool_rules.append(ASK)
+    async with orchestrator(tmp_path, services) as stub:
+        running = asyncio.create_task(execute(stub, request))
+        await waiting(stub, 2)
+        await resolve(stub, call="other-1", request_id="p")
+        await stored(stub, "p", lambda events: "tool.end" in {event.action for event in events})
+        leave(tmp_path, left)
+        await resolve(stub, REJECTED, call="time-1", request_id="p")
+        await running
+    async with orchestrator(left, services) as stub:
+        await resolve(stub, call="time-1", request_id="p")
+        response = await execute(stub, request)
+    assert not response.HasField("error")
+    assert [record.id for record in response.tool_calls_made] == ["other-1", "time-1"]

@@ -41,13 +41,20 @@ async def test_the_tools_that_fit_are_offered_and_the_response_says_so(tmp_path)
     assert (warning.code, "of 900 tools" in warning.message) == ("tools_selected", True)
 
 
+async def test_words_that_fit_no_tool_leave_some_of_them(tmp_path):
+    services = many()
+    async with orchestrator(tmp_path, services) as stub:
+        await execute(stub, system_request("Hello."))
+    assert 0 < len(offered(services)) <= 10
+
+
 async def test_a_chosen_tool_is_offered_whatever_the_words_are(tmp_path):
     services = many()
     request = system_request("Hello.")
     request.hints.tool_choice.CopyFrom(message_pb2.ToolChoice(tool_name="tool5"))
     async with orchestrator(tmp_path, services) as stub:
         await execute(stub, request)
-    assert offered(services) == ["tool5"]
+    assert "tool5" in offered(services)
 
 
 async def test_tools_that_a_request_names_are_all_offered(tmp_path):

@@ -1,10 +1,13 @@
 """Hooks change, deny and redact calls; rates and breakers refuse them."""
 
+import asyncio
+
 import pytest
 
 from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.domain.messages import ToolCall, ToolDefinition, ToolFailed
+from pagantic_common.telemetry.clock import SystemClock
 from pagantic_common.testing.clock import FakeClock
 from pagantic_common.tools import ToolDenied, ToolHook
 from services.tools.adapters.loading import load_hooks
@@ -99,6 +102,30 @@ async def test_a_hook_that_fails_shows_no_result(hook, code):
     assert "said" not in outcome.result.content
 
 
+async def test_a_result_that_a_hook_withholds_is_not_told_as_a_call_that_was_not_made():
+    class Withholding(ToolHook):
+        def after(self, tool, arguments, result):
+            raise ToolDenied("it names people")
+
+    outcome = await call(executor(EchoTool(), Withholding()))
+    assert outcome.failure.code is ErrorCode.TOOL_EXECUTION_FAILED
+    assert "withheld: it names people" in outcome.result.content
+
+
+async def test_a_caller_in_a_hurry_does_not_close_a_tool_to_others():
+    class Slow(EchoTool):
+        async def run(self, arguments, report):
+            await asyncio.sleep(0.05)
+            return await super().run(arguments, report)
+
+    running = executor(Slow(), clock=SystemClock())
+    for _ in range(6):
+        hurry = Deadline.after(SystemClock().monotonic_s(), 0.001)
+        outcome = await running.execute(ToolCall("c", "echo", "{}"), hurry)
+        assert outcome.failure.code is ErrorCode.TOOL_TIMEOUT
+    assert (await call(running)).failure is None
+
+
 async def test_a_tool_that_is_called_too_often_is_unavailable_and_others_are_not():
     rates = ToolRates({"ech*": "2/hour"})
     running = executor(EchoTool(), rates=rates)
@@ -117,7 +144,7 @@ async def test_a_tool_that_gives_no_answer_rests_until_a_probe_succeeds():
         assert "gone" in (await call(running)).result.content
     refused = await call(running)
     assert (refused.failure.code, refused.attempts) == (ErrorCode.TOOL_UNAVAILABLE, 0)
-    assert "5.0 s" in refused.result.content
+    assert "in 5.0 s" in refused.result.content
     clock.advance(5)
     tool.error = ToolFailed("it answers again")
     for _ in range(2):

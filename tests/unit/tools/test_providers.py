@@ -140,7 +140,7 @@ async def test_offers_are_bounded_and_their_names_unique():
                 await anext(world.providers.offer("c", [DOUBLE]))
             first = world.call("b_x")
             assert isinstance(await anext(events), CallAsked)
-            assert "1 calls already" in (await world.call("b_x")).result.content
+            assert "limit of 1 concurrent calls" in (await world.call("b_x")).result.content
             first.cancel()
             await asyncio.wait([first])
 

@@ -82,7 +82,7 @@ def reason_to_ask(spans: Sequence[TaintedSpan]) -> str:
     if not spans:
         return "the policy asks before each call of this tool"
     named = ", ".join(sorted({f"{span.argument!r} from {span.source}" for span in spans}))
-    return f"arguments contain text that a tool or a document brought: {named}"[:MAX_REASON_CHARS]
+    return f"arguments contain text from a tool result or a document: {named}"[:MAX_REASON_CHARS]
 
 
 def refusal_of(approval: Approval) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -13,7 +14,9 @@ from pagantic_common.domain.messages import ToolDefinition, ToolSafety
 MAX_RULES = 128
 MAX_PATTERN_CHARS = 64
 _CLASS_PREFIX = "safety:"
-# CHAT offers these only where the request or the deployment names them.
+_PATTERN = re.compile(rf"[A-Za-z0-9_*-]{{1,{MAX_PATTERN_CHARS}}}")
+_PATTERN_HELP = f"a tool has 1 to {MAX_PATTERN_CHARS} letters, digits, '_' or '-', and * stands for any text"
+# NAMED_ONLY: classes that CHAT offers only where the request or the deployment names the tool.
 NAMED_ONLY = frozenset({ToolSafety.WRITE, ToolSafety.EXTERNAL})
 
 
@@ -52,7 +55,7 @@ class ToolRule:
 
 @dataclass(frozen=True, slots=True)
 class ToolPolicy:
-    """Rules; the closest to a tool counts, and of equally close ones the last."""
+    """Rules; the most specific one wins, and of equally specific ones the last."""
 
     rules: tuple[ToolRule, ...] = ()
 
@@ -91,11 +94,8 @@ def check_rules(rules: Sequence[ToolRule]) -> None:
     for rule in rules:
         if bool(rule.pattern) == (rule.safety is not None):
             raise InvalidRequest("a rule of tool_rules must have either a tool or a safety class")
-        if len(rule.pattern) > MAX_PATTERN_CHARS:
-            raise InvalidRequest(
-                f"a rule of tool_rules names a tool with {len(rule.pattern)} characters: names have at most "
-                f"{MAX_PATTERN_CHARS}"
-            )
+        if rule.pattern and not _PATTERN.fullmatch(rule.pattern):
+            raise InvalidRequest(f"a rule of tool_rules names {rule.pattern[:80]!r}: {_PATTERN_HELP}")
 
 
 def parse_policy(text: str) -> ToolPolicy:
@@ -108,6 +108,8 @@ def _parse_rule(text: str) -> ToolRule:
     if not subject or action not in list(ToolAction):
         raise ValueError(f"{text!r} must be a tool, or {_CLASS_PREFIX}CLASS, then = and one of {', '.join(ToolAction)}")
     name = subject.removeprefix(_CLASS_PREFIX)
+    if name == subject and not _PATTERN.fullmatch(name):
+        raise ValueError(f"{name!r}: {_PATTERN_HELP}")
     if name == subject:
         return ToolRule(ToolAction(action), pattern=name)
     if name not in list(ToolSafety):

@@ -1,16 +1,19 @@
 r"""Finds arguments of a call that contain text which neither the caller nor the deployment wrote.
 
 Theory of operation. Results of tools and retrieved documents are untrusted: whoever wrote them may want a call to be
-made. The caller's messages and the system prompt are trusted. Texts are compared word by word, in NFKC and without
-case; numbers by value. A value of the arguments is tainted by an untrusted text that
+made. The caller's messages and the system prompt are trusted. Texts are compared word by word: in NFKC, without case
+and invisible characters; numbers by value. A value of the arguments is tainted by an untrusted text that
 
     1. contains the value between other words. A tool of class WRITE may take several plain words from anywhere: they
        are content, not a target; or
-    2. shares an identifier with the value: a word with a digit, @, /, \, _ or an inner dot, such as an address.
+    2. shares an identifier with the value: a word with a digit, @, /, \, _ or an inner dot, such as an address, or the
+       host in a URL; or
+    3. contains its eight or more letters and digits in another grouping, such as an account number.
 
 It is not tainted if the caller wrote it too, if the tool's schema spells it out, or by a whole field of a structured
 result: the model looked that up. Results of calls whose own arguments were tainted have no such fields. A number below
-1000 that is such a field may stand in other texts by chance.
+1000 that is such a field may stand in other texts by chance. More text than MAX_TEXT_CHARS is not compared: every call
+counts as tainted then.
 
 Source: spans instead of whole contexts, after CaMeL (Debenedetti et al., 2025), whose values carry their origin.
 """
@@ -28,14 +31,24 @@ from pagantic_common.domain.text.normalization import normalize_nfkc
 
 MAX_SPANS = 20
 MAX_SPAN_CHARS = 200
-MAX_CHANCE_NUMBER = 1000
+MAX_CHANCE_DIGITS = 3
 MAX_FIELD_WORDS = 12
+MAX_TEXT_CHARS = 2 * 1024 * 1024
+MIN_GROUPED_CHARS, MAX_GROUPED_CHARS = 8, 64
 CONTEXT = "the retrieved context"
 
-_WORD = re.compile(r"[^\s,;!?()\[\]{}<>\"'`|*=]+")
+_WORD = re.compile(r"[\w@./\\:+-]+")
+_EDGES = "./\\:+-"  # of words, where they end sentences and URLs
 _IDENTIFIER = re.compile(r"[\d@/\\_]|\w[.:]\w")
-_NUMBER = re.compile(r"[$€£]?(-?\d{1,30}(?:\.\d{1,30})?)")
-_INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]")
+_PART = re.compile(r"[^/\\:]+")
+_HOST = re.compile(r"[^@]*\w\.[a-z]\w+")
+_NUMBER = re.compile(r"(-?\d{1,30}(?:\.\d{1,30})?)")
+_SEPARATOR = re.compile(r"[\W_]+")
+# Unicode's format characters and variation selectors, and the combining grapheme joiner.
+_INVISIBLE = re.compile(
+    "[\u00ad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180b-\u180f\u200b-\u200f\u202a-\u202e"
+    "\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff]"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +62,16 @@ class TaintedSpan:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """The texts that one source brought, each between line breaks; those of `is_data` may be fields."""
+    """The texts that one source brought.
+
+    `texts` has them as words, each text between line breaks; those of `is_data` may be fields. `identifiers` has the
+    identifiers and their parts, `grouped` the letters and digits of each text.
+    """
 
     name: str
     texts: str
+    identifiers: frozenset[str]
+    grouped: str
     is_data: bool
 
     def taint_of(self, value: _Value) -> Sequence[str]:
@@ -61,7 +80,9 @@ class _Source:
             return (value.text,)
         if self.is_data and _between_breaks(value.joined) in self.texts:
             return ()
-        return [word for word in value.identifiers if _joined([word]) in self.texts]
+        if value.grouped and value.grouped in self.grouped:
+            return (value.text,)
+        return [word for word in value.identifiers if word in self.identifiers]
 
     def _mentions(self, joined: str) -> bool:
         """Tell whether a run of words stands in it, and is more than a field that was looked up."""
@@ -72,11 +93,16 @@ class _Source:
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """A value of an argument; `is_content` for plain words that any text may share, `identifiers` that none may."""
+    """A value of an argument.
+
+    `is_content` is for plain words that any text may share, `identifiers` and `grouped` have what none may, `grouped`
+    its letters and digits if they are an identifier in groups.
+    """
 
     text: str
     joined: str
     identifiers: Sequence[str]
+    grouped: str
     is_content: bool
 
 
@@ -85,19 +111,44 @@ class Provenance:
     """Who wrote the texts of a run. Results are added in the order in which they came."""
 
     _trusted: list[str] = field(default_factory=list)
+    _trusted_words: set[str] = field(default_factory=set)
+    _trusted_grouped: list[str] = field(default_factory=list)
     _untrusted: list[_Source] = field(default_factory=list)
     _fields: set[str] = field(default_factory=set)
+    _calls: set[str] = field(default_factory=set)
+    _chars: int = 0
 
     def trust(self, text: str) -> None:
         """Add a text of the caller or of the deployment."""
-        self._trusted.append(_joined(_words(text)))
+        if not self._take(text):
+            return
+        words = _words(text)
+        self._trusted.append(_joined(words))
+        self._trusted_words.update(_identifiers_of(words))
+        self._trusted_grouped.append(_grouped(text))
+
+    def trust_values(self, document: str) -> None:
+        """Add the names and values of a JSON document of the caller."""
+        for _, value, _ in _parts(_parsed(document)):
+            self.trust(value)
 
     def distrust(self, text: str, source: str, *, is_data: bool = False) -> None:
         """Add a text of somebody else; the fields of one that is JSON are data if its call was not tainted."""
-        texts = [_joined(_words(value)) for _, value, _ in _parts(_parsed(text))]
+        if not self._take(text):
+            return
+        values = [value for _, value, _ in _parts(_parsed(text))]
+        lists = [_words(value) for value in values]
+        texts = [_joined(words) for words in lists]
         if is_data:
             self._fields.update(texts)
-        self._untrusted.append(_Source(source, "".join(map(_between_breaks, texts)), is_data))
+        identifiers = [word for words in lists for word in _identifiers_of(words)]
+        searched = frozenset([*identifiers, *_hosts_of(identifiers)])
+        grouped = "\n".join(map(_grouped, values))
+        self._untrusted.append(_Source(source, "".join(map(_between_breaks, texts)), searched, grouped, is_data))
+
+    def _take(self, text: str) -> bool:
+        self._chars += len(text)
+        return self._chars <= MAX_TEXT_CHARS
 
     def add_messages(self, messages: Iterable[Message]) -> None:
         """Add messages of a conversation: what users said is trusted, and results of tools are not."""
@@ -111,12 +162,17 @@ class Provenance:
                 self.trust(message.content)
 
     def add_result(self, tool: str, call_id: str, arguments_json: str, result: str) -> None:
-        """Add the result of a call, which is data unless the call itself was tainted."""
+        """Add the result of a call, once; it is data unless the call itself was tainted."""
+        if call_id in self._calls:
+            return
+        self._calls.add(call_id)
         is_data = not self.find_spans(arguments_json, ToolDefinition(tool, "", "", safety=ToolSafety.WRITE))
         self.distrust(result, f"{tool} ({call_id})", is_data=is_data)
 
     def find_spans(self, arguments_json: str, tool: ToolDefinition) -> tuple[TaintedSpan, ...]:
         """Return the tainted spans of a call's arguments, at most 20; none where the arguments are not JSON."""
+        if self._chars > MAX_TEXT_CHARS:
+            return (TaintedSpan("", "a conversation that is too long to be compared", ""),)
         if not self._untrusted:
             return ()
         known = {_joined(_words(word)) for word in _words_of_schema(_parsed(tool.parameters_json))}
@@ -132,8 +188,10 @@ class Provenance:
     def _spans_of_value(self, path: str, text: str, words: Sequence[str], tool: ToolDefinition) -> list[TaintedSpan]:
         if not words or self._is_known(words):
             return []
-        identifiers = [word for word in self._without_fields(words) if self._is_foreign(word)]
-        value = _Value(text, _joined(words), identifiers, tool.safety is ToolSafety.WRITE and _is_plain(words))
+        own = _identifiers_of(self._without_fields(words))
+        identifiers = [word for word in own if word not in self._trusted_words]
+        is_content = tool.safety is ToolSafety.WRITE and _is_plain(words)
+        value = _Value(text, _joined(words), identifiers, self._foreign_group(text), is_content)
         return [
             TaintedSpan(path, source.name, part[:MAX_SPAN_CHARS])
             for source in self._untrusted
@@ -161,16 +219,45 @@ class Provenance:
         lengths = range(len(words), 1, -1)
         return next((length for length in lengths if _joined(words[:length]) in self._fields), 0)
 
-    def _is_foreign(self, word: str) -> bool:
-        """Tell whether a word is an identifier that nobody trusted has written."""
-        return bool(_IDENTIFIER.search(word)) and not any(_joined([word]) in text for text in self._trusted)
+    def _foreign_group(self, text: str) -> str:
+        """Return the letters and digits of a value that may be an identifier in groups; empty for others."""
+        grouped = _grouped(text)
+        is_identifier = MIN_GROUPED_CHARS <= len(grouped) <= MAX_GROUPED_CHARS and any(map(str.isdigit, grouped))
+        if not is_identifier or any(grouped in text for text in self._trusted_grouped):
+            return ""
+        return grouped
+
+
+def _plain(text: str) -> str:
+    """Return a text in a form that can be compared."""
+    return _INVISIBLE.sub("", normalize_nfkc(_INVISIBLE.sub("", text))).casefold()
 
 
 def _words(text: str) -> list[str]:
     """Return the words of a text in a form that can be compared."""
-    plain = _INVISIBLE.sub("", normalize_nfkc(text)).casefold()
-    stripped = (word.strip(".:-") for word in _WORD.findall(plain))
+    stripped = (word.strip(_EDGES) for word in _WORD.findall(_plain(text)))
     return [_number_or_word(word) for word in stripped if word]
+
+
+def _grouped(text: str) -> str:
+    return _SEPARATOR.sub("", _plain(text))
+
+
+def _identifiers_of(words: Iterable[str]) -> list[str]:
+    """Return the identifiers among words, and the hosts and other identifiers inside paths and URLs."""
+    found = [word for word in words if _IDENTIFIER.search(word)]
+    parts = [part for word in found for part in _PART.findall(word) if part != word and _is_telling(part)]
+    return [*found, *parts]
+
+
+def _hosts_of(identifiers: Iterable[str]) -> list[str]:
+    """Return the hosts of addresses: an address is looked for as a whole, but its host may be asked for alone."""
+    return [host for _, at, host in (word.rpartition("@") for word in identifiers) if at]
+
+
+def _is_telling(part: str) -> bool:
+    """Tell whether a part of a URL or a path says where it leads."""
+    return bool(_HOST.fullmatch(part)) or "@" in part
 
 
 def _number_or_word(word: str) -> str:
@@ -196,7 +283,7 @@ def _is_plain(words: Sequence[str]) -> bool:
 
 
 def _is_small_number(words: Sequence[str]) -> bool:
-    return len(words) == 1 and words[0].isdecimal() and int(words[0]) < MAX_CHANCE_NUMBER
+    return len(words) == 1 and len(words[0]) <= MAX_CHANCE_DIGITS and words[0].isdecimal()
 
 
 def _parsed(text: str) -> Any:

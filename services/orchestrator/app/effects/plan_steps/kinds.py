@@ -80,7 +80,8 @@ async def _call(attempt: StepAttempt, tool: str, arguments: str) -> ToolCallReco
     ended = before.records[-1:]
     if ended and not (ended[0].is_error and is_idempotent):
         return ended[0]
-    call = ToolCall(f"{attempt.step.name}-{len(plan.progress.began) + 1}", tool, arguments)
+    number = sum(1 for one in plan.progress.began if one.step == attempt.step.name) + 1
+    call = ToolCall(f"{attempt.step.name}-{number}", tool, arguments)
     cleared = await cleared_call(plan.request, call, plan.tools, plan.surroundings, scope)
     return await run_call(cleared, plan.tools, scope)
 

@@ -15,7 +15,7 @@ def provenance_of_plan(run: Run, plan: Plan, progress: Progress) -> Provenance:
     known = provenance_of(run.request, run.prepared)
     if run.request.plan is not None:  # not one that a model made
         for step in plan.steps:
-            known.trust(dump_json(step.parameters))
+            known.trust_values(dump_json(step.parameters))
     for ended in progress.steps:
         if ended.result.output is not None:
             for chunk in ended.result.output.chunks:

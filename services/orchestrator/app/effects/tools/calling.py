@@ -7,7 +7,7 @@ import hashlib
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 import rfc8785
 
@@ -48,10 +48,13 @@ Tools = Mapping[str, ToolDefinition]
 async def call_tools(run: Run, command: RunTools, scope: RunScope) -> ToolsRan:
     """Run the calls of one turn, as many at the same time as may, but for those that had ended; in call order."""
     tools = {tool.name: tool for tool in run.prepared.tools}
-    before = scope.calls
+    before, provenance = scope.calls, cache(partial(_provenance_of, run, scope))
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(_run_or_recall(run, call, tools, before, scope)) for call in command.calls]
+            tasks = [
+                group.create_task(_run_or_recall(run, call, tools, before, scope, make_provenance=provenance))
+                for call in command.calls
+            ]
     except ExceptionGroup as errors:  # the journal is away; failures of calls are in their records
         raise errors.exceptions[0] from None
     scope.cause = command.calls[-1].id
@@ -59,14 +62,20 @@ async def call_tools(run: Run, command: RunTools, scope: RunScope) -> ToolsRan:
 
 
 async def _run_or_recall(
-    run: Run, call: ToolCall, tools: Tools, before: CallProgress, scope: RunScope
+    run: Run,
+    call: ToolCall,
+    tools: Tools,
+    before: CallProgress,
+    scope: RunScope,
+    *,
+    make_provenance: MakeProvenance,
 ) -> ToolCallRecord:
     record = before.record_of(call.id)
     if record is not None:
         return record
     if before.is_lost(call.id, tools):
         return await run_call(Clearance(call), tools, scope, is_lost=True)
-    cleared = await cleared_call(run.request, call, tools, partial(_provenance_of, run, scope), scope)
+    cleared = await cleared_call(run.request, call, tools, make_provenance, scope)
     return await run_call(cleared, tools, scope)
 
 
@@ -98,7 +107,7 @@ async def run_call(cleared: Clearance, tools: Tools, scope: RunScope, *, is_lost
             _check_runnable(call, tools, is_lost=is_lost)
             cleared.check()
             with work_scope(correlation=replace(scope.correlation(), caused_by=call.id)):
-                record = cleared.noted(await scope.services.tools.execute(call, told.report))
+                record = await scope.services.tools.execute(call, told.report)
         except PaganticError as error:
             record = _failed(call, error, tools)
         except asyncio.CancelledError:

@@ -11,7 +11,6 @@ from pagantic_common.domain.messages import ToolCall, ToolDefinition
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.core.execution import events
 from services.orchestrator.core.model.request import Request
-from services.orchestrator.core.model.response import ToolCallRecord
 from services.orchestrator.core.tools.approval import Approval, refusal_of
 from services.orchestrator.core.tools.policy import NAMED_ONLY, ToolAction, ToolPolicies
 from services.orchestrator.core.tools.taint import Provenance, TaintedSpan
@@ -25,19 +24,11 @@ class Clearance:
 
     call: ToolCall
     refusal: str = ""
-    is_changed: bool = False
 
     def check(self) -> None:
         """Raise PermissionDenied for a call that may not run."""
         if self.refusal:
             raise PermissionDenied(self.refusal, code=ErrorCode.TOOL_DENIED)
-
-    def noted(self, record: ToolCallRecord) -> ToolCallRecord:
-        """Return the record of the call; the model is told of arguments that are not its own."""
-        if not self.is_changed:
-            return record
-        note = f"The call was approved with other arguments: {self.call.arguments_json}"
-        return replace(record, result=f"{note}\n\n{record.result}")
 
 
 async def clear_call(
@@ -49,7 +40,7 @@ async def clear_call(
         return Clearance(call, f"tool {tool.name!r} was not run: the policy denies its calls")
     spans: tuple[TaintedSpan, ...] = ()
     if tool.safety in NAMED_ONLY:
-        # Long conversations take their time, in which other executions go on.
+        # The comparison runs in a thread: a long conversation would hold up the event loop.
         spans = await asyncio.to_thread(_find_spans, make_provenance, call, tool)
     if action is ToolAction.ALLOW and not spans:
         return Clearance(call)
@@ -82,4 +73,4 @@ def _clearance_of(call: ToolCall, approval: Approval) -> Clearance:
     changed = approval.resolution.arguments_json if approval.resolution is not None else ""
     if not changed:
         return Clearance(call)
-    return Clearance(replace(call, arguments_json=changed), is_changed=True)
+    return Clearance(replace(call, arguments_json=changed))

@@ -28,8 +28,21 @@ async def plan_tools(request: Request, names: frozenset[str], scope: RunScope) -
         return ()
     listed = await scope.services.tools.list_tools(sorted(names))
     tools = tuple(tool.definition for tool in listed)
-    _check_allowed(tools, ToolPolicies(scope.services.tool_policy, request.tool_policy))
+    policies = ToolPolicies(scope.services.tool_policy, request.tool_policy)
+    _check_allowed(tools, policies)
+    if request.plan is None and not request.tools:
+        _check_offered(tools, policies)
     return tools
+
+
+def _check_offered(tools: Iterable[ToolDefinition], policies: ToolPolicies) -> None:
+    """Raise PermissionDenied for a tool that a planner was not offered."""
+    for tool in tools:
+        if not policies.is_offered_unnamed(tool):
+            raise PermissionDenied(
+                f"the planner uses tool {tool.name!r} of class {tool.safety.upper()}: name it in tools, or allow it",
+                code=ErrorCode.TOOL_DENIED,
+            )
 
 
 def _check_allowed(tools: Iterable[ToolDefinition], policies: ToolPolicies) -> None:
@@ -86,15 +99,20 @@ async def _select(
     """Return the tools that tool_choice names, that the conversation has called, and that fit the request's words."""
     said = (*history, *request.messages)
     names = [tool.name for tool in tools]
-    found = await scope.services.tools.search_tools(query_of(said), names, MAX_SEARCHED)
-    preferred = dict.fromkeys([request.hints.tool_choice.tool_name, *called_names(said), *found])
+    try:
+        found = await scope.services.tools.search_tools(query_of(said), names, MAX_SEARCHED)
+    except PaganticError as error:
+        if not is_outage(error):
+            raise
+        found = []
+    preferred = dict.fromkeys([request.hints.tool_choice.tool_name, *called_names(said), *(found or names)])
     return select(tools, preferred, scope.services.max_offered_tool_bytes)
 
 
 def _selection_warning(offered: int, count: int, max_bytes: int) -> ResponseWarning:
     text = (
-        f"{offered} of {count} tools were offered to the model: those that fit the words of the request, in "
-        f"{max_bytes} bytes (MAX_OFFERED_TOOL_BYTES); name the tools that matter in `tools`"
+        f"{offered} of {count} tools were offered to the model: the best matches for the request within {max_bytes} "
+        "bytes (MAX_OFFERED_TOOL_BYTES); name the tools that matter in `tools`"
     )
     return ResponseWarning("tools_selected", text)
 

@@ -25,10 +25,17 @@ def result_messages(calls: Sequence[ToolCall], records: Sequence[ToolCallRecord]
     by_key = {_key(record.name, record.arguments_json): record for record in records}
     found = [(call, by_id.get(call.id) or by_key.get(_key(call.name, call.arguments_json))) for call in calls]
     return tuple(
-        Message(Role.TOOL, content=record.result, tool_call_id=call.id, name=call.name)
+        Message(Role.TOOL, content=_content_of(call, record), tool_call_id=call.id, name=call.name)
         for call, record in found
         if record is not None
     )
+
+
+def _content_of(call: ToolCall, record: ToolCallRecord) -> str:
+    """Return what the model learns of a call: also the arguments, where an approval changed them."""
+    if record.id != call.id or record.arguments_json == call.arguments_json:
+        return record.result
+    return f"The call was approved with other arguments: {record.arguments_json}\n\n{record.result}"
 
 
 def _key(name: str, arguments_json: str) -> tuple[str, str]:
