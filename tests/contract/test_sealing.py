@@ -106,7 +106,7 @@ def test_every_column_of_content_is_sealed():
     assert all(place == kind.place for place, kind in sealed.items())
     assert set(sealed) == {
         *("executions.last_error", "executions.response", "events.event", "entries.entry", "messages.message"),
-        *("session_state.value_json", "summaries.text"),
+        *("session_state.value_json", "summaries.text", "approvals.approval"),
     }
 
 

@@ -121,8 +121,7 @@ class RootedFiles:
         try:
             for name in names[1:]:
                 if is_made:
-                    with contextlib.suppress(FileExistsError):
-                        os.mkdir(name, dir_fd=folder)
+                    _make_folder(name, folder)
                 below = os.open(name, _FOLDER, dir_fd=folder)
                 os.close(folder)
                 folder = below
@@ -138,6 +137,11 @@ class RootedFiles:
         except OSError as error:
             reason = _REASONS.get(error.errno or 0, f"the system refused it ({errno.errorcode.get(error.errno or 0)})")
             raise ToolFailed(f"file {path!r} cannot be used: {reason}") from None
+
+
+def _make_folder(name: str, parent: int) -> None:
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(name, dir_fd=parent)
 
 
 @contextmanager

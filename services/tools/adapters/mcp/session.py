@@ -77,15 +77,18 @@ class SdkSession:
         """Listen to the changes of tools, where the protocol's version has them listened to, until cancelled."""
         while True:
             try:
-                async with self._client.listen(tools_list_changed=True) as changes:
-                    async for _ in changes:
-                        self._has_news.set()
+                await self._follow_subscription()
             except (MCPError, TimeoutError):  # it does not want to be listened to
                 self._has_news.set()
                 return
             except SubscriptionLost:
                 self._has_news.set()
             await asyncio.sleep(_LISTEN_AGAIN_S)
+
+    async def _follow_subscription(self) -> None:
+        async with self._client.listen(tools_list_changed=True) as changes:
+            async for _ in changes:
+                self._has_news.set()
 
     async def list_tools(self) -> Sequence[OfferedTool]:
         """Return the tools, in the server's order, and hardly more than the limit."""
