@@ -26,6 +26,7 @@ CALL_S = 5.0
 HEALTH_S = 5.0
 START_S = 120
 MAX_STREAMED = 500
+ENDLESS = frozenset({"ToolProviderService/OfferTools"})  # they last until the caller leaves
 OK, DEADLINE, UNAVAILABLE = grpc.StatusCode.OK, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE
 BARE = frozenset({DEADLINE, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNIMPLEMENTED})
 
@@ -76,7 +77,7 @@ class Target:
         try:
             if method.server_streaming:
                 stream = self.channel.unary_stream(path, serialize, reply_type.FromString)(request, timeout=timeout_s)
-                *_, reply = (None, *islice(stream, MAX_STREAMED))
+                *_, reply = (None, *islice(stream, 1 if name in ENDLESS else MAX_STREAMED))
                 stream.cancel()
             else:
                 reply = self.channel.unary_unary(path, serialize, reply_type.FromString)(request, timeout=timeout_s)
