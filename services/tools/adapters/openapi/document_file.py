@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from openapi_spec_validator.schemas import openapi_v30_schema_validator, openapi_v31_schema_validator
 
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.text.json_text import MAX_DEPTH, JsonTextError, parse_json
@@ -148,9 +147,11 @@ def _checked(text: str) -> str:
 
 def find_problems(document: dict[str, Any]) -> list[Problem]:
     """Return where a document of version 3.0 or 3.1 breaks the standard, and how; at most the first thousand."""
-    validator = openapi_v31_schema_validator
+    from openapi_spec_validator import schemas  # noqa: PLC0415 - it takes a second, and most deployments have no documents
+
+    validator = schemas.openapi_v31_schema_validator
     if document["openapi"].startswith("3.0"):
-        validator = openapi_v30_schema_validator
+        validator = schemas.openapi_v30_schema_validator
     return [
         (tuple(error.absolute_path), str(error.message)[:_MAX_WORDS_CHARS])
         for error in islice(validator.iter_errors(document), MAX_PROBLEMS)
