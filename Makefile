@@ -79,8 +79,8 @@ test: setup-dev lint proto-check ## Lint, types, import rules, proto check and a
 	@PAGANTIC_TEST_LIMIT_S="$${PAGANTIC_TEST_LIMIT_S:-$(TEST_LIMIT_S)}" $(BIN)/python -m pytest tests --durations=10
 
 .PHONY: test-whole
-test-whole: setup-dev ## The tests that make test takes samples of, whole: every schema of the public suites, decoded
-	@PAGANTIC_CORPUS=all $(BIN)/python -m pytest tests/e2e/test_schema_corpus.py
+test-whole: setup-dev ## The tests that make test takes samples of, whole: every schema of the suites, every kill of a service
+	@PAGANTIC_CORPUS=all $(BIN)/python -m pytest tests/e2e/test_schema_corpus.py tests/e2e/test_kill_services.py
 
 # ---- parts ------------------------------------------------------------------------------------------------------
 
