@@ -87,7 +87,7 @@ class Tools:
     async def _call_own(self, context: Context, params: CallToolRequestParams, request_id: str) -> CallToolResult:
         try:
             request = read_own_call(params.name, params.arguments or {}, request_id)
-        except (TypeError, ValueError) as error:  # of the client's builders of requests
+        except (TypeError, ValueError) as error:  # the client's request builders raise these
             raise InvalidRequest(str(error)) from None
         return result_of(await self._executions.run(context, request, ExecutionProgress()))
 

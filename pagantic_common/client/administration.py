@@ -16,7 +16,24 @@ ResponseT = TypeVar("ResponseT")
 AUDIT_PAGE = 500
 
 
-class Administration(ABC):
+class OrchestratorCalls(ABC):
+    """What the client's methods are made of."""
+
+    @abstractmethod
+    async def _call(
+        self,
+        method: grpc.aio.UnaryUnaryMultiCallable[Any, ResponseT],
+        request: Any,
+        timeout_s: float | None = None,
+    ) -> ResponseT:
+        """Make a unary call."""
+
+    @abstractmethod
+    def _stub(self) -> pb_grpc.OrchestratorServiceAsyncStub:
+        """Return the stub of the orchestrator."""
+
+
+class Administration(OrchestratorCalls):
     """Needs a key with the scope ADMIN, but for `budgets`."""
 
     async def create_key(
@@ -86,16 +103,3 @@ class Administration(ABC):
         """Return a page of the audit, by orchestrator and position: of one tenant's callers, or of all."""
         request = pb.ListAuditRecordsRequest(tenant=tenant, page_size=AUDIT_PAGE, page_token=page_token)
         return await self._call(self._stub().ListAuditRecords, request)
-
-    @abstractmethod
-    async def _call(
-        self,
-        method: grpc.aio.UnaryUnaryMultiCallable[Any, ResponseT],
-        request: Any,
-        timeout_s: float | None = None,
-    ) -> ResponseT:
-        """Make a unary call."""
-
-    @abstractmethod
-    def _stub(self) -> pb_grpc.OrchestratorServiceAsyncStub:
-        """Return the stub of the orchestrator."""

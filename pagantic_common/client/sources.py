@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
-
-import grpc
 
 from pagantic.common.v1 import chunk_pb2
 from pagantic.context.v1 import collection_pb2, context_service_pb2, context_service_pb2_grpc, policy_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
-from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as pb_grpc
+from pagantic_common.client.administration import OrchestratorCalls
 
-ResponseT = TypeVar("ResponseT")
 RETRIEVED_CHUNKS = 10
 
 
-class Sources(ABC):
+class Sources(OrchestratorCalls):
     """Needs a key with the scope READ. The orchestrator's port serves both."""
 
     async def list_collections(self) -> list[collection_pb2.Collection]:
@@ -47,19 +43,6 @@ class Sources(ABC):
         template = execution_pb2.PromptTemplate(name=name, variables=variables)
         request = pb.RenderPromptTemplateRequest(template=template, session_id=session_id)
         return (await self._call(self._stub().RenderPromptTemplate, request)).text
-
-    @abstractmethod
-    async def _call(
-        self,
-        method: grpc.aio.UnaryUnaryMultiCallable[Any, ResponseT],
-        request: Any,
-        timeout_s: float | None = None,
-    ) -> ResponseT:
-        """Make a unary call."""
-
-    @abstractmethod
-    def _stub(self) -> pb_grpc.OrchestratorServiceAsyncStub:
-        """Return the stub of the orchestrator."""
 
     @abstractmethod
     def _context_stub(self) -> context_service_pb2_grpc.ContextServiceAsyncStub:

@@ -25,7 +25,7 @@ from tests.bench.leaderboard import Task, read_tasks
 TOOL_COUNT = 1000
 FIRST = (1, 3, 5, 10)
 TURNS = 3
-COUNTED = 20  # of so many tasks, one has its tokens counted
+COUNTED = 20  # tokens are counted for one task in this many
 
 
 def main() -> None:

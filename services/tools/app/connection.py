@@ -116,7 +116,7 @@ class ServerConnection:
                     await self._take_up(session)
                     await self._follow(session)
             except ServerLost as lost:
-                _raise_if_cancelled()  # what failed may be the end of the session, and it is over
+                _raise_if_cancelled()  # a cancellation may have ended the session
                 self._lose(str(lost))
             finally:
                 self._session = None

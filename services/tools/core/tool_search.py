@@ -12,7 +12,7 @@ from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from pagantic_common.domain.text.scoring import TextIndex
 
 NAME_WEIGHT = 2  # a word of the name counts like two of the description
-MAX_TEXT_CHARS = 8192  # of one tool
+MAX_TEXT_CHARS = 8192  # a tool's further text is not searched
 
 _WORD_BREAK = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[_.\-/]")
 
@@ -34,7 +34,7 @@ class ToolIndex:
 
 def _text_of(tool: ToolDefinition) -> str:
     parts = [tool.name] * NAME_WEIGHT + [tool.description]
-    with contextlib.suppress(JsonTextError):  # its name and description can be found
+    with contextlib.suppress(JsonTextError):  # the tool is still found by its name and description
         parts += _words_of_parameters(parse_json(tool.parameters_json or "{}"))
     return _split_words(" ".join(parts)[:MAX_TEXT_CHARS])
 

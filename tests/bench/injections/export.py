@@ -42,7 +42,7 @@ def _lines_of(name: str, suite: Any) -> Iterator[dict[str, Any]]:
             vectors = dict.fromkeys(suite.get_injection_vector_defaults(), text)
             environment = task.init_environment(suite.load_and_inject_default_environment(vectors))
             calls = _replay(runtime, environment, task.ground_truth(environment))
-            if any(injection.GOAL in result_text(call) for call in calls):  # else the task never meets the injection
+            if any(injection.GOAL in result_text(call) for call in calls):  # other tasks never meet the injection
                 injected = _replay(runtime, environment, injection.ground_truth(environment))
                 yield {
                     "suite": name,

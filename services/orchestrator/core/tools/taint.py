@@ -38,7 +38,7 @@ MIN_GROUPED_CHARS, MAX_GROUPED_CHARS = 8, 64
 CONTEXT = "the retrieved context"
 
 _WORD = re.compile(r"[\w@./\\:+-]+")
-_EDGES = "./\\:+-"  # of words, where they end sentences and URLs
+_EDGES = "./\\:+-"  # characters that end sentences and URLs are no part of a word
 _IDENTIFIER = re.compile(r"[\d@/\\_]|\w[.:]\w")
 _PART = re.compile(r"[^/\\:]+")
 _HOST = re.compile(r"[^@]*\w\.[a-z]\w+")

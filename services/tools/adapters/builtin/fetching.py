@@ -24,9 +24,9 @@ from services.tools.ports import Report
 
 MAX_URL_CHARS = 2048
 MAX_REDIRECTS = 5
-MAX_ADDRESSES = 4  # of one host that are tried
+MAX_ADDRESSES = 4  # a host's further addresses are not tried
 TIMEOUT_S = 20.0
-_OTHER_FIELDS_BYTES = 2 * MAX_URL_CHARS + 512  # of the result
+_OTHER_FIELDS_BYTES = 2 * MAX_URL_CHARS + 512  # the result's fields beside its text take at most this
 
 Resolve = Callable[[str, int], Awaitable[Sequence[Address]]]
 

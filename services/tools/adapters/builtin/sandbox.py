@@ -91,7 +91,7 @@ class Sandbox:
             return Ending(None, b"")
         finally:
             with contextlib.suppress(ProcessLookupError):
-                process.kill()  # and with it, as the first process of its namespace ends, all in the sandbox
+                process.kill()  # the kernel ends a namespace with its first process
             await process.communicate()
 
     def _command(self, source: int, rules: int) -> list[str]:

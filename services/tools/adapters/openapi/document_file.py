@@ -19,7 +19,7 @@ from pagantic_common.domain.text.json_text import MAX_DEPTH, JsonTextError, pars
 from services.tools.core.openapi.operations import Problem
 
 MAX_DOCUMENT_BYTES = 32 * 1024 * 1024
-MAX_YAML_BYTES = 8 * 1024 * 1024  # which takes as long to read as four times as much JSON
+MAX_YAML_BYTES = 8 * 1024 * 1024  # YAML takes four times as long to read as JSON
 MAX_VALUES = 1_000_000
 MAX_PROBLEMS = 1000
 _MAX_WORDS_CHARS = 200

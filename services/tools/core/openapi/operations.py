@@ -92,7 +92,7 @@ class OperationReader:
         lists = [entry.path_item.get("parameters", []), entry.value.get("parameters", [])]
         parameters = read_parameters(lists, self.references, self.supplied)
         path, _, fixed_query = entry.path.partition("?")
-        _check_placeholders(path, parameters)
+        _check_path_parameters(path, parameters)
         body_type, body_schema, is_body_required = self._read_body(entry)
         taken = [BODY] if body_type is not None else []
         arguments = dict(zip(argument_names(parameters, taken), parameters, strict=True))
@@ -195,7 +195,7 @@ def _check_place(entry: OperationEntry) -> None:
         )
 
 
-def _check_placeholders(path: str, parameters: Collection[Parameter]) -> None:
+def _check_path_parameters(path: str, parameters: Collection[Parameter]) -> None:
     wanted = PLACEHOLDER.findall(path)
     names = [parameter.name for parameter in parameters if parameter.location is Location.PATH]
     for name in {*wanted} ^ {*names}:

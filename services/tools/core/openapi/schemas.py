@@ -60,7 +60,7 @@ class SchemaTranslator:
         if "$ref" not in schema:
             return self._translate_keywords(schema, depth)
         reference = {"$ref": f"#/$defs/{self._definition_of(schema['$ref'], depth)}"}
-        if self._is_version_3_0:  # which ignores what stands beside a reference
+        if self._is_version_3_0:  # version 3.0 ignores keywords beside a reference
             return reference
         return {**reference, **self._translate_keywords(schema, depth)}
 
