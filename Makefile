@@ -15,6 +15,9 @@ COMPILE := $(BIN)/python -m uv pip compile -q --universal --python-version 3.11 
 CUDA ?=
 # Longest time for the tests of `make test`, on two cores; what is slower belongs into test-whole, a sample into test.
 TEST_LIMIT_S ?= 1500
+# Two processes run the tests: most of them wait. The files keep their order, in which the slow ones come first.
+TEST_WORKERS ?= 2
+TEST_IN_PARALLEL := -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 ENGINE := $(STAMPS)/engine$(if $(CUDA),-cuda)
 PROTOS := $(shell find proto/pagantic -name '*.proto' | sort)
 # $(call generate,FOLDER): everything that the protos generate; the descriptor set keeps their comments for reflection.
@@ -76,7 +79,8 @@ run: setup ## Start every service and answer five requests; ONCE=1 stops afterwa
 
 .PHONY: test
 test: setup-dev lint proto-check ## Lint, types, import rules, proto check and all tests, with the real model
-	@PAGANTIC_TEST_LIMIT_S="$${PAGANTIC_TEST_LIMIT_S:-$(TEST_LIMIT_S)}" $(BIN)/python -m pytest tests --durations=10
+	@PAGANTIC_TEST_LIMIT_S="$${PAGANTIC_TEST_LIMIT_S:-$(TEST_LIMIT_S)}" $(BIN)/python -m pytest tests \
+		$(TEST_IN_PARALLEL) --durations=10
 
 .PHONY: test-whole
 test-whole: setup-dev ## The tests that make test takes samples of, whole: every schema of the suites, every kill of a service
