@@ -15,7 +15,7 @@ from pagantic_common.client import Client
 from pagantic_common.client.descriptions import describe_outcome, describe_step, describe_tool_call, describe_votes
 from pagantic_common.client.event_descriptions import describe_event
 from pagantic_common.domain.errors import PaganticError
-from pagantic_common.domain.text.terminal import WordWrap, plain_text
+from pagantic_common.domain.text.terminal import WordWrap, plain_json, plain_text
 
 
 def note_request_id(request: execution_pb2.SystemRequest) -> None:
@@ -102,9 +102,10 @@ def _decide_on_terminal(client: Client, approval: approval_pb2.Approval) -> None
 
 
 def _describe_waiting(approval: approval_pb2.Approval) -> None:
-    note(f"{approval.tool_name} {approval.arguments_json} waits for an approval: {approval.reason}")
+    arguments = plain_json(approval.arguments_json)
+    note(f"{approval.tool_name} {arguments} waits for an approval: {approval.reason}")
     for span in approval.spans:
-        note(f"  {span.argument}: {span.text!r} came from {span.source}")
+        note(f"  {span.argument}: {span.text!r} came from {plain_json(span.source)}")
 
 
 def _note_waiting(approval: approval_pb2.Approval) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gateway.cli import chat, doctor, documents, inner, requests, tuning
+from gateway.cli import catalog, chat, doctor, documents, requests, tuning
 from gateway.cli.failures import EXIT_CODES_HELP, EXIT_FAILED
 from gateway.cli.options import PlainCommand
 from gateway.cli.serving import local, mcp
@@ -40,8 +40,8 @@ for _command in (
     executions.resume,
     executions.usage,
     documents.ingest,
-    inner.tools,
-    inner.models,
+    catalog.tools,
+    catalog.models,
     mcp.mcp,
 ):
     app.command(cls=PlainCommand)(_command)

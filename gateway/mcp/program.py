@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -16,13 +15,11 @@ from gateway.mcp.http.app import PATH, McpApp
 from gateway.mcp.server import open_server
 from gateway.mcp.settings import McpSettings
 from gateway.mcp.stdio import serve_stdio
-from pagantic_common.domain.defaults import local_address
 from pagantic_common.rpc.process.memory import return_freed_memory
 from pagantic_common.settings import load_settings
 
 MAX_HEADER_BYTES = 32 * 1024
 BACKLOG = 128
-_TOOLS_ADDRESS = "PAGANTIC_TOOLS_ADDRESS"
 
 
 def run_stdio(address: str) -> None:
@@ -42,13 +39,13 @@ def run_http(address: str, port: int | None, announce: Callable[[str], None]) ->
 
 
 async def _serve_stdio(settings: McpSettings, address: str) -> None:
-    async with open_server(settings, address, _tools_address()) as (server, _callers):
+    async with open_server(settings, address) as (server, _callers):
         await serve_stdio(server, max_bytes=settings.max_message_bytes)
 
 
 async def serve_http(settings: McpSettings, address: str, announce: Callable[[str], None]) -> None:
     """Serve over HTTP until a signal."""
-    async with open_server(settings, address, _tools_address()) as (server, callers):
+    async with open_server(settings, address) as (server, callers):
         app = McpApp(server, settings, callers.refuse_unknown)
         async with app.running(), returning_freed_memory():
             await serve_app(app, settings, announce)
@@ -96,10 +93,6 @@ def _listen(host: str, port: int) -> socket.socket:
     if ":" in host:
         family = socket.AF_INET6
     return socket.create_server((host.strip("[]"), port), family=family, backlog=BACKLOG)
-
-
-def _tools_address() -> str:
-    return os.environ.get(_TOOLS_ADDRESS) or local_address("tools")
 
 
 def _log_to_stderr() -> None:

@@ -34,7 +34,7 @@ from gateway.mcp.callers import Callers
 from gateway.mcp.executions import Context, Executions
 from gateway.mcp.mapping.failures import describe_failure
 from gateway.mcp.settings import McpSettings
-from gateway.mcp.tools import Registry, Tools
+from gateway.mcp.tools import Tools
 from pagantic_common.client import AsyncClient
 from pagantic_common.domain import errors
 from pagantic_common.domain.errors import PaganticError
@@ -52,22 +52,20 @@ ResultT = TypeVar("ResultT")
 
 
 @asynccontextmanager
-async def open_server(
-    settings: McpSettings, address: str, tools_address: str
-) -> AsyncIterator[tuple[Server[Any], Callers]]:
-    """Yield a server of the deployment whose orchestrator and tools service have these addresses, and its callers."""
-    async with AsyncClient(address, timeout_s=settings.call_s) as client, Registry.opened(tools_address) as registry:
+async def open_server(settings: McpSettings, address: str) -> AsyncIterator[tuple[Server[Any], Callers]]:
+    """Yield a server of the deployment whose orchestrator has this address, and its callers."""
+    async with AsyncClient(address, timeout_s=settings.call_s) as client:
         callers = Callers(client)
         executions = Executions(callers, max_calls=settings.max_calls, call_s=settings.call_s)
-        yield make_server(callers, Tools(executions, registry)), callers
+        yield make_server(callers, Tools(executions, callers)), callers
 
 
 def make_server(callers: Callers, tools: Tools) -> Server[Any]:
     """Return a server over the deployment's tools, collections and prompt templates."""
 
     @_in_words
-    async def list_tools(_context: Context, _params: PaginatedRequestParams | None) -> ListToolsResult:
-        return ListToolsResult(tools=await tools.list())
+    async def list_tools(context: Context, _params: PaginatedRequestParams | None) -> ListToolsResult:
+        return ListToolsResult(tools=await tools.list(context))
 
     @_in_words
     async def call_tool(context: Context, params: CallToolRequestParams) -> CallToolResult:

@@ -3,69 +3,49 @@
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from typing import Any, Self
+from collections.abc import Sequence
+from typing import Any
 
-import grpc
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, CallToolRequestParams, CallToolResult, Tool
 
+from gateway.mcp.callers import Callers
 from gateway.mcp.executions import Context, Executions
 from gateway.mcp.mapping.deployment_tools import offered_tools, registered_name, tool_call_request
 from gateway.mcp.mapping.own_tools import NAMES, own_tools, read_own_call
 from gateway.mcp.mapping.progress import ExecutionProgress, ToolProgress
 from gateway.mcp.mapping.results import failed, result_of, tool_result_of
 from pagantic.common.v1 import message_pb2
-from pagantic.tools.v1 import tools_service_pb2, tools_service_pb2_grpc
 from pagantic_common.codec.errors import error_code_to_proto
-from pagantic_common.domain.defaults import MAX_MESSAGE_BYTES
-from pagantic_common.domain.errors import ErrorCode, InvalidRequest, PaganticError
-from pagantic_common.rpc.access.tls.calling import find_target
-from pagantic_common.rpc.call import call_unary
+from pagantic_common.domain.errors import ErrorCode, InvalidRequest, PaganticError, Unauthenticated
 
-LIST_S = 5.0
 logger = logging.getLogger(__name__)
-
-
-class Registry:
-    """The tools service, which lists the tools of the deployment."""
-
-    def __init__(self, channel: grpc.aio.Channel) -> None:
-        self._stub: tools_service_pb2_grpc.ToolServiceAsyncStub = tools_service_pb2_grpc.ToolServiceStub(channel)
-
-    @classmethod
-    @asynccontextmanager
-    async def opened(cls, address: str) -> AsyncIterator[Self]:
-        """Yield the registry at an address."""
-        async with find_target(address, os.environ).open(MAX_MESSAGE_BYTES) as channel:
-            yield cls(channel)
-
-    async def definitions(self) -> Sequence[message_pb2.ToolDefinition]:
-        """Return the tools that can be called now by name; none, with a line in the log, if they cannot be listed."""
-        request = tools_service_pb2.ListToolsRequest()
-        try:
-            listed = await call_unary("tools", self._stub.ListTools, request, LIST_S)
-        except PaganticError as error:
-            logger.warning("the tools of the deployment are left out: %s", error)
-            return []
-        return [tool.definition for tool in listed.tools if tool.available]
 
 
 class Tools:
     """Lists and calls tools."""
 
-    def __init__(self, executions: Executions, registry: Registry) -> None:
+    def __init__(self, executions: Executions, callers: Callers) -> None:
         self._executions = executions
-        self._registry = registry
+        self._callers = callers
         self._schemas: dict[str, dict[str, Any]] = {}
 
-    async def list(self) -> list[Tool]:
-        """Return the server's own tools, then those of the deployment."""
-        tools = [*own_tools(), *offered_tools(await self._registry.definitions(), NAMES)]
+    async def list(self, context: Context) -> list[Tool]:
+        """Return the server's own tools, then those of the deployment that the caller may use."""
+        tools = [*own_tools(), *offered_tools(await self._definitions(context), NAMES)]
         self._schemas = {tool.name: tool.input_schema for tool in tools}
         return tools
+
+    async def _definitions(self, context: Context) -> Sequence[message_pb2.ToolDefinition]:
+        """Return the tools that can be called now by name; none, with a line in the log, if they cannot be listed."""
+        try:
+            listed = await self._callers.client_for(context.request).list_tools()
+        except Unauthenticated:
+            raise
+        except PaganticError as error:
+            logger.warning("the tools of the deployment are left out: %s", error)
+            return []
+        return [tool.definition for tool in listed if tool.available]
 
     def schema_of(self, name: str) -> dict[str, Any] | None:
         """Return the schema of a tool's arguments as it was listed last; None for a tool that nobody has listed yet.

@@ -1,4 +1,4 @@
-"""The client's methods that read what a deployment has to answer from: collections of documents, prompt templates."""
+"""The client's methods that read what a deployment has to answer from: collections, tools, prompt templates."""
 
 from __future__ import annotations
 
@@ -29,6 +29,10 @@ class Sources(OrchestratorCalls):
         policy = policy_pb2.ContextPolicy(collection=collection, max_chunks=max_chunks)
         request = context_service_pb2.RetrieveRequest(query=query, policy=policy)
         return (await self._call(self._context_stub().Retrieve, request)).chunks
+
+    async def list_tools(self) -> list[pb.CallableTool]:
+        """Return the tools that the caller's requests may name, by name, without those that are denied."""
+        return list((await self._call(self._stub().ListTools, pb.ListToolsRequest())).tools)
 
     async def list_prompt_templates(self) -> list[pb.ConfiguredTemplate]:
         """Return the prompt templates of the deployment by name."""

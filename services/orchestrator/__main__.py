@@ -24,11 +24,11 @@ from services.orchestrator.adapters.custom_steps import load_custom_steps
 from services.orchestrator.adapters.journal.sql_journal import SqlJournal
 from services.orchestrator.adapters.prompt_folder import PromptFolder
 from services.orchestrator.adapters.readiness import Readiness
+from services.orchestrator.app.catalog import Templates, ToolCatalog
 from services.orchestrator.app.executions import Executions
 from services.orchestrator.app.history import PAGE_BYTES, History
 from services.orchestrator.app.presence import Presence
 from services.orchestrator.app.running.environment import make_environment
-from services.orchestrator.app.templates import Templates
 from services.orchestrator.servicer import SCOPES, SERVICE_NAME, OrchestratorServicer
 from services.orchestrator.settings import OrchestratorSettings
 from services.orchestrator.wiring.access import read_access
@@ -57,14 +57,15 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
         budgets = await stack.enter_async_context(open_budgets(journal))
         services = services_of(settings, channels, journal, journal, prompts=prompts, custom_steps=custom_steps)
         access = read_access(settings, journal)
-        services = access.restrict(within_budgets(services, budgets, settings.prices))
+        services = access.add_document_search(within_budgets(services, budgets, settings.prices))
+        services = access.restrict(services)
         executions = Executions(make_environment(services, journal, SystemClock(), limits_of(settings, custom_steps)))
         stack.push_async_callback(executions.close)
         add_gauge(ORCHESTRATOR_RUNNING_EXECUTIONS, "executions that run", lambda: executions.registry.count)
         add_gauge(ORCHESTRATOR_MAX_EXECUTIONS, "most executions that may run", lambda: settings.max_running)
         keys, authenticator = await stack.enter_async_context(open_identity(settings, journal))
         history = History(journal, min(PAGE_BYTES, settings.max_message_bytes // 2))
-        templates = Templates(prompts, journal)
+        tools, templates = ToolCatalog(services.tools, settings.tool_policy), Templates(prompts, journal)
         presence = Presence(
             executions,
             journal,
@@ -87,7 +88,9 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
             access.context(channels[2], guard),
             Registration(
                 SERVICE_NAME,
-                OrchestratorServicer(executions, history, keys, budgets, access.audit, templates=templates).add_to,
+                OrchestratorServicer(
+                    executions, history, keys, budgets, access.audit, tools=tools, templates=templates
+                ).add_to,
                 SCOPES,
                 guard,
                 begin_drain=presence.begin_drain,

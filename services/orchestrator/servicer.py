@@ -21,10 +21,10 @@ from pagantic_common.telemetry.scope import current_principal
 from services.orchestrator.app.access.audit import Audit
 from services.orchestrator.app.access.keys import Keys
 from services.orchestrator.app.budgeting.budgets import Budgets
+from services.orchestrator.app.catalog import Templates, ToolCatalog
 from services.orchestrator.app.executions import Executions
 from services.orchestrator.app.history import History
 from services.orchestrator.app.running.submission import Submission
-from services.orchestrator.app.templates import Templates
 from services.orchestrator.convert.access import audit_record_to_proto, key_to_proto, scopes_from_proto
 from services.orchestrator.convert.approval import approval_to_proto, decision_from_proto
 from services.orchestrator.convert.budget import budget_to_proto, period_from_proto
@@ -32,6 +32,7 @@ from services.orchestrator.convert.event import event_to_proto
 from services.orchestrator.convert.lifecycle import state_from_proto, state_to_proto
 from services.orchestrator.convert.plan import plan_to_proto
 from services.orchestrator.convert.record import (
+    callable_tool_to_proto,
     record_to_proto,
     session_to_proto,
     template_to_proto,
@@ -61,6 +62,7 @@ SCOPES: Mapping[str, Scope] = MappingProxyType(
         "GetTimeline": Scope.READ,
         "GetSession": Scope.READ,
         "ListSessions": Scope.READ,
+        "ListTools": Scope.READ,
         "ListPromptTemplates": Scope.READ,
         "RenderPromptTemplate": Scope.READ,
         "UpdateSession": Scope.WRITE,
@@ -88,6 +90,7 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         budgets: Budgets,
         audit: Audit,
         *,
+        tools: ToolCatalog,
         templates: Templates,
     ) -> None:
         self._executions = executions
@@ -96,6 +99,7 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         self._keys = keys
         self._budgets = budgets
         self._history = history
+        self._tools = tools
         self._templates = templates
 
     def add_to(self, server: grpc.aio.Server) -> None:
@@ -222,6 +226,10 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         await self._record("DeleteSession", _session_named(key.session_id))
         await self._history.delete_session(key)
         return pb.DeleteSessionResponse()
+
+    async def ListTools(self, request: pb.ListToolsRequest, context: Context) -> pb.ListToolsResponse:
+        encoded = [callable_tool_to_proto(tool) for tool in await self._tools.list()]
+        return pb.ListToolsResponse(tools=encoded)
 
     async def ListPromptTemplates(
         self, request: pb.ListPromptTemplatesRequest, context: Context

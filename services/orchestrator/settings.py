@@ -33,6 +33,9 @@ def _check_rate(text: str) -> str:
     return text
 
 
+CollectionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
+
+
 class OrchestratorSettings(CallerSettings):
     """The settings."""
 
@@ -140,6 +143,11 @@ class OrchestratorSettings(CallerSettings):
         ge=0,
         description="bytes of the registered tools that a model is offered when a request names none; of more, those "
         "that fit the words of the request; 0 is any number",
+    )
+    searched_collections: Annotated[tuple[CollectionName, ...], NoDecode] = Field(
+        (),
+        description="collections of the caller's tenant that the tool search_documents may search, with commas "
+        "between; empty offers no such tool",
     )
     approval_wait_s: float = Field(
         300.0, gt=0, le=30 * 86_400, description="how long a tool call waits for an approval; then it is denied"
@@ -251,12 +259,12 @@ class OrchestratorSettings(CallerSettings):
             return value
         return parse_policy(value)
 
-    @field_validator("allowed_step_kinds", mode="before")
+    @field_validator("allowed_step_kinds", "searched_collections", mode="before")
     @classmethod
     def _parse_list(cls, value: Any) -> Any:
         if not isinstance(value, str):
             return value
-        return frozenset(part.strip() for part in value.split(",") if part.strip())
+        return tuple(dict.fromkeys(part.strip() for part in value.split(",") if part.strip()))
 
     @field_validator("step_kinds", mode="before")
     @classmethod

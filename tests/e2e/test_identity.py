@@ -143,6 +143,27 @@ def test_each_tenant_has_its_own_collections(guarded, tmp_path):
     guarded.run("collections", "delete", "docs", key=acme)
 
 
+def test_a_model_searches_the_documents_of_its_callers_tenant(system, tmp_path):
+    searching = Guarded(system, tmp_path, searched_collections="docs")
+    with searching.process:
+        scopes = ("--scopes", "execute,read,write")
+        acme, beta = (searching.create(name, "--tenant", name, *scopes)[1] for name in ("acme", "beta"))
+        for key, text in ((acme, "The harbour of Lindau opens at nine."), (beta, "The harbour of Bregenz is closed.")):
+            (tmp_path / "sea.txt").write_text(text)
+            searching.run("ingest", "docs", tmp_path / "sea.txt", key=key)
+        assert "search_documents" in searching.run("tools", key=beta).stdout
+        steps = tmp_path / "steps.json"
+        arguments = json.dumps({"tool": "search_documents", "arguments": {"query": "When does the harbour open?"}})
+        steps.write_text(json.dumps({"steps": [{"name": "find", "kind": "tool", "parameters_json": arguments}]}))
+        for key, seen, hidden in ((acme, "Lindau", "Bregenz"), (beta, "Bregenz", "Lindau")):
+            found = searching.run("plan", "Find it.", "--steps", steps, key=key).stdout
+            assert seen in found
+            assert hidden not in found
+        forced = ("--tool", "search_documents", "--tool-choice", "search_documents", "--max-tokens", "64")
+        searching.run("chat", "When does the harbour open?", *forced, "--request-id", "a", key=acme, check=False)
+        assert "search_documents" in searching.run("timeline", "a", key=acme).stdout
+
+
 def test_the_audit_is_listed_and_whoever_changes_it_is_found_out(guarded, tmp_path):
     key = guarded.create("billing", "--tenant", "acme")[1]
     guarded.run("chat", "The secret of the sea.", "--max-tokens", "4", "--request-id", "r", key=key)

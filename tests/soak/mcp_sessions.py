@@ -27,6 +27,7 @@ from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as rpc
 from pagantic_common.rpc.access.registration import Registration
+from pagantic_common.rpc.process.memory import trim_heap
 from pagantic_common.testing.server import serving
 from tests.support.doors import open_to_all
 from tests.support.mcp_app import LEGACY, MODERN, call, initialize, serving_app
@@ -68,12 +69,13 @@ class Orchestrator(rpc.OrchestratorServiceServicer):
 async def serve(address):
     """Serve, and answer each line on stdin with what is open."""
     settings = McpSettings(drain_s=0, max_sessions=100_000, max_calls=10_000, max_streams=10_000, session_idle_s=86_400)
-    async with open_server(settings, address, address) as (server, callers):
+    async with open_server(settings, address) as (server, callers):
         app = McpApp(server, settings, callers.refuse_unknown)
         async with app.running(), returning_freed_memory(), serving_app(app, settings) as url:
             say(url)
             while await asyncio.to_thread(sys.stdin.readline):
                 gc.collect()
+                trim_heap()  # the server does so twice a minute: what is free is not held
                 counts = {
                     "blocks": sys.getallocatedblocks(),  # Python's memory, in any kind of object
                     "sessions": app.sessions.count,
@@ -262,9 +264,10 @@ async def measure(calls, clients):
         for part in range(1, SAMPLES + 1):
             begun_s = time.monotonic()
             await load.run(calls // SAMPLES)
-            samples.append((part * calls // SAMPLES, server.memory_mib()))
             rate = calls / SAMPLES / (time.monotonic() - begun_s)
-            say(f"{samples[-1][0]:8} calls: {samples[-1][1]:.1f} MiB, {rate:.0f} calls/s, {await server.counts()}")
+            counts = await server.counts()
+            samples.append((part * calls // SAMPLES, server.memory_mib()))
+            say(f"{samples[-1][0]:8} calls: {samples[-1][1]:.1f} MiB, {rate:.0f} calls/s, {counts}")
         for caller in load.callers:
             await caller.close()
         await asyncio.sleep(1)

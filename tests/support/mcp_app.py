@@ -13,37 +13,18 @@ from gateway.mcp.http.app import PATH, McpApp
 from gateway.mcp.program import http_server
 from gateway.mcp.server import open_server
 from gateway.mcp.settings import McpSettings
-from pagantic.common.v1 import chunk_pb2, message_pb2
+from pagantic.common.v1 import chunk_pb2
 from pagantic.context.v1 import collection_pb2
 from pagantic.context.v1 import context_service_pb2 as context_pb
 from pagantic.context.v1 import context_service_pb2_grpc as context_rpc
-from pagantic.tools.v1 import tools_service_pb2 as tools_pb
-from pagantic.tools.v1 import tools_service_pb2_grpc as tools_rpc
 from pagantic_common.domain.calls.principal import Scope
 from pagantic_common.domain.errors import NotFound
 from pagantic_common.rpc.access.registration import Registration
-from pagantic_common.testing.server import serving
 from tests.support.orchestrator_app import orchestrator
+from tests.support.scripted_services import ScriptedTools, scripted_services
 
 LEGACY, MODERN = "2025-11-25", "2026-07-28"
-TOOLS = "pagantic.tools.v1.ToolService"
 CONTEXT = "pagantic.context.v1.ContextService"
-
-
-class ListedTools(tools_rpc.ToolServiceServicer):
-    """Lists these definitions."""
-
-    def __init__(self, *definitions):
-        self.definitions = list(definitions)
-
-    async def ListTools(self, request, context):
-        listed = [tools_pb.RegisteredTool(definition=one, available=True) for one in self.definitions]
-        return tools_pb.ListToolsResponse(tools=listed)
-
-    def registration(self):
-        return Registration(
-            TOOLS, lambda server: tools_rpc.add_ToolServiceServicer_to_server(self, server), _scopes(tools_pb, TOOLS)
-        )
 
 
 class Collections(context_rpc.ContextServiceServicer):
@@ -76,33 +57,23 @@ def _scopes(module, name):
     return dict.fromkeys([method.name for method in service.methods], Scope.READ)
 
 
-def definition(name="clock", **fields):
-    fields.setdefault("safety", message_pb2.TOOL_SAFETY_READ)
-    return message_pb2.ToolDefinition(
-        name=name, description="Tells the time.", parameters_json='{"type":"object","properties":{}}', **fields
-    )
-
-
 @dataclass
 class Deployment:
     """What runs behind the server."""
 
     stub: Any
     address: str
-    tools_address: str
-    tools: ListedTools
+    tools: ScriptedTools
     collections: Collections
 
 
 @asynccontextmanager
 async def deployment(path, services=None, **orchestrator_fields):
-    """Serve an orchestrator with collections, and a tools service that lists a clock."""
-    tools, collections = ListedTools(definition()), Collections()
-    async with (
-        orchestrator(path, services, beside=[collections.registration()], **orchestrator_fields) as stub,
-        serving([tools.registration()]) as (_, tools_address),
-    ):
-        yield Deployment(stub, stub.address, tools_address, tools, collections)
+    """Serve an orchestrator whose port has collections, too."""
+    collections = Collections()
+    services = services or scripted_services()
+    async with orchestrator(path, services, beside=[collections.registration()], **orchestrator_fields) as stub:
+        yield Deployment(stub, stub.address, services.tools, collections)
 
 
 @dataclass
@@ -178,7 +149,7 @@ async def serving_app(app, settings):
 async def serving_mcp(world, **fields):
     """Serve a deployment to clients of the protocol."""
     settings = McpSettings(drain_s=0, **fields)
-    async with open_server(settings, world.address, world.tools_address) as (server, callers):
+    async with open_server(settings, world.address) as (server, callers):
         app = McpApp(server, settings, callers.refuse_unknown)
         async with app.running(), serving_app(app, settings) as url, httpx.AsyncClient() as http:
             yield Served(url, app, world, http)

@@ -21,11 +21,11 @@ from services.orchestrator.app.access.keys import Keys
 from services.orchestrator.app.approvals import Approvals
 from services.orchestrator.app.budgeting.budgets import Budgets
 from services.orchestrator.app.budgeting.services import within_budgets
+from services.orchestrator.app.catalog import Templates, ToolCatalog
 from services.orchestrator.app.executions import Executions
 from services.orchestrator.app.history import History
 from services.orchestrator.app.presence import Presence
 from services.orchestrator.app.running.environment import Limits, make_environment
-from services.orchestrator.app.templates import Templates
 from services.orchestrator.servicer import SCOPES, SERVICE_NAME, OrchestratorServicer
 from tests.support.scripted_services import scripted_services
 
@@ -68,7 +68,13 @@ async def orchestrator(
         keys = Keys(journal, admin_keys or dict, SystemClock())
         audit = Audit(journal, SystemClock())
         servicer = OrchestratorServicer(
-            executions, History(journal), keys, budgets, audit, templates=Templates(services.prompts, journal)
+            executions,
+            History(journal),
+            keys,
+            budgets,
+            audit,
+            tools=ToolCatalog(services.tools, services.tool_policy),
+            templates=Templates(services.prompts, journal),
         )
         authenticator = keys if admin_keys is not None else None
         registration = Registration(

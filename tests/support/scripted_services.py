@@ -107,7 +107,10 @@ class ScriptedConstraint:
 
 
 class ScriptedTools:
-    """Has one tool, `clock`; with `is_stuck` its calls never end, and each of `ends` is raised by one call."""
+    """Has one tool, `clock` unless `definition` is changed.
+
+    With `is_stuck` its calls never end; each of `ends` is raised by one call.
+    """
 
     def __init__(self, *, is_idempotent=False, is_stuck=False, safety=ToolSafety.NONE, result="noon"):
         self.definition = ToolDefinition("clock", "Tells the time.", "{}", safety=safety, idempotent=is_idempotent)
@@ -124,7 +127,7 @@ class ScriptedTools:
         self.correlations.append(current_correlation())
         if self.failure is not None:
             raise self.failure
-        if unknown := set(names) - {"clock"}:
+        if unknown := set(names) - {self.definition.name}:
             raise NotFound(f"no tool is named {unknown}", code=ErrorCode.TOOL_NOT_FOUND)
         return [OfferedTool(self.definition, is_available=True)]
 

@@ -13,6 +13,7 @@ from pagantic.orchestrator.v1 import approval_pb2, orchestrator_service_pb2
 from pagantic_common.client import Client
 from pagantic_common.client.tables import cell, list_table
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
+from pagantic_common.domain.text.terminal import plain_json
 
 approvals = typer.Typer(help="List tool calls that wait, approve and reject them.", no_args_is_help=True)
 
@@ -38,7 +39,7 @@ def list_approvals(
     table = list_table(("request", "call", "tool", "arguments", "why", "waits until"))
     for one in waiting:
         until = f"{one.expires_at.ToDatetime(UTC).astimezone():%H:%M:%S}"
-        names = (one.request_id, one.tool_call_id, one.tool_name, one.arguments_json, one.reason, until)
+        names = (one.request_id, one.tool_call_id, one.tool_name, plain_json(one.arguments_json), one.reason, until)
         table.add_row(*map(cell, names))
     show(table)
 

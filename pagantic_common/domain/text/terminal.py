@@ -12,6 +12,7 @@ _SEQUENCE = re.compile(
     r"|\x1b[ -/]*[0-~]"
 )
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_UNSEEN = re.compile(r"[^\n\t\x20-\x7e]")
 _PIECE = re.compile(r"\n|[^\S\n]+|\S+")
 _WIDE = ("W", "F")
 
@@ -22,8 +23,18 @@ def plain_text(text: str) -> str:
 
 
 def plain_json(text: str) -> str:
-    """Return the same JSON with the control characters of its strings as escapes."""
-    return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text.replace("\r", ""))
+    """Return the same JSON with the characters of its strings that nobody can see as escapes.
+
+    These are control characters, and those that change the direction or the look of the text around them.
+    """
+    return _UNSEEN.sub(_escape_unseen, text.replace("\r", ""))
+
+
+def _escape_unseen(match: re.Match[str]) -> str:
+    if match[0].isprintable():
+        return match[0]
+    units = match[0].encode("utf-16-be", errors="surrogatepass")
+    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
 
 
 class WordWrap:

@@ -15,12 +15,18 @@ def collect_rarely() -> None:
     gc.set_threshold(20_000, 20, 20)
 
 
-async def return_freed_memory() -> None:
-    """Give memory that was freed back to the system, again and again; without glibc, nothing is done.
+def trim_heap() -> None:
+    """Give memory that was freed back to the system; without glibc, nothing is done.
 
     glibc keeps what its arenas have free: a few hundred requests of megabytes left 300 MiB that nothing used.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    while trim is not None:
+    if trim is not None:
+        trim(0)
+
+
+async def return_freed_memory() -> None:
+    """Trim the heap again and again."""
+    while True:
         await asyncio.sleep(RETURN_INTERVAL_S)
-        await asyncio.to_thread(trim, 0)
+        await asyncio.to_thread(trim_heap)

@@ -33,7 +33,10 @@ class GrpcTools:
         """List the named tools, or all."""
         request = tools_service_pb2.ListToolsRequest(names=names)
         reply = await self._peer.call_unary(self._stub.ListTools, request)
-        return [OfferedTool(tool_definition_from_proto(tool.definition), tool.available) for tool in reply.tools]
+        return [
+            OfferedTool(tool_definition_from_proto(tool.definition), tool.available, tool.unavailable_reason)
+            for tool in reply.tools
+        ]
 
     async def search_tools(self, query: str, names: Sequence[str], limit: int) -> list[str]:
         """Return which of the named tools fit the words of a query, best first; all where the service cannot search."""

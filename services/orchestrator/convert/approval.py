@@ -27,6 +27,11 @@ def policy_from_proto(rules: Sequence[approval_pb2.ToolRule]) -> ToolPolicy:
     return policy
 
 
+def action_to_proto(action: ToolAction) -> approval_pb2.ToolAction.ValueType:
+    """Encode what happens when a tool is to be called."""
+    return _ACTIONS.to_proto(action)
+
+
 def decision_from_proto(value: int) -> Decision:
     """Decode the decision of a caller; raises InvalidRequest for any but APPROVED and REJECTED."""
     decision = _DECISIONS.from_proto(value)

@@ -1,4 +1,4 @@
-"""Records of the journal (executions, conversations and usage) and configured prompt templates -> proto."""
+"""Records of the journal (executions, conversations, usage), callable tools and prompt templates -> proto."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from pagantic.orchestrator.v1 import execution_pb2, session_pb2, usage_total_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.codec.errors import failure_to_proto
 from pagantic_common.codec.fields import encode_optional
-from pagantic_common.codec.messages import message_to_proto
+from pagantic_common.codec.messages import message_to_proto, tool_definition_to_proto
+from services.orchestrator.app.catalog import CallableTool
+from services.orchestrator.convert.approval import action_to_proto
 from services.orchestrator.convert.lifecycle import state_to_proto, timestamp_to_proto
 from services.orchestrator.convert.request import mode_to_proto
 from services.orchestrator.convert.response import response_to_proto
@@ -60,6 +62,16 @@ def usage_total_to_proto(total: UsageTotal) -> usage_total_pb2.UsageTotal:
         cached_prompt_tokens=total.cached_prompt_tokens,
         output_tokens=total.output_tokens,
         cost_usd=total.cost_usd,
+    )
+
+
+def callable_tool_to_proto(tool: CallableTool) -> pb.CallableTool:
+    """Encode a tool of the deployment."""
+    return pb.CallableTool(
+        definition=tool_definition_to_proto(tool.offered.definition),
+        available=tool.offered.is_available,
+        unavailable_reason=tool.offered.unavailable_reason,
+        action=action_to_proto(tool.action),
     )
 
 

@@ -51,10 +51,11 @@ class Ranking:
 
 @dataclass(frozen=True, slots=True)
 class OfferedTool:
-    """A registered tool and whether it can be called now."""
+    """A registered tool, whether it can be called now, and why not."""
 
     definition: ToolDefinition
     is_available: bool
+    unavailable_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

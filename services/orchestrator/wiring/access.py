@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import grpc
 
@@ -16,6 +16,7 @@ from services.orchestrator.adapters.access.key_files import tenant_credentials
 from services.orchestrator.adapters.context_proxy import SCOPES, SERVICE_NAME, ContextProxy
 from services.orchestrator.app.access.audit import Audit
 from services.orchestrator.app.access.permitting.services import within_policy
+from services.orchestrator.app.effects.tools.document_search import ToolsWithSearch
 from services.orchestrator.app.services import Services
 from services.orchestrator.ports.audit import AuditStore
 from services.orchestrator.ports.policy import Policy
@@ -33,6 +34,14 @@ class Access:
     def restrict(self, services: Services) -> Services:
         """Return services that let each tenant use what the policy permits."""
         return within_policy(services, self.policy)
+
+    def add_document_search(self, services: Services) -> Services:
+        """Return services with the tool that searches documents, where the settings name collections for it."""
+        collections = self.settings.searched_collections
+        if not collections:
+            return services
+        permitted = self.restrict(services).context
+        return replace(services, tools=ToolsWithSearch(services.tools, permitted, collections))
 
     def guard(self, authenticator: Authenticator | None) -> Guard:
         """Return the guard of the orchestrator's port. Nobody is asked for a certificate where no caller is named."""

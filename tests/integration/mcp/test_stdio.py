@@ -24,7 +24,6 @@ def world(tmp_path):
         async with deployment(tmp_path, scripted_services(inference=inference)) as running:
             environment = dict(os.environ) | {
                 "PAGANTIC_ADDRESS": running.address,
-                "PAGANTIC_TOOLS_ADDRESS": running.tools_address,
                 "PAGANTIC_MCP_MAX_MESSAGE_BYTES": "4096",
                 "PAGANTIC_STATE": str(tmp_path),
             }

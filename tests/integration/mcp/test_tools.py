@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 from mcp import Client
@@ -10,7 +11,8 @@ from mcp.shared.exceptions import MCPError
 from pagantic_common.domain.errors import ErrorCode, Unavailable
 from pagantic_common.domain.messages import ToolProgress
 from services.orchestrator.core.model.keys import ExecutionKey
-from tests.support.mcp_app import LEGACY, MODERN, call, definition, serving_mcp
+from services.orchestrator.core.tools.policy import parse_policy
+from tests.support.mcp_app import LEGACY, MODERN, call, serving_mcp
 from tests.support.ports import free_ports
 from tests.support.scripted_services import ScriptedInference, ScriptedTools, answer, scripted_services
 
@@ -35,12 +37,20 @@ async def test_own_tools_and_those_of_the_deployment_are_listed_with_what_they_m
 
 async def test_a_tool_of_the_deployment_whose_name_is_taken_gets_a_prefix_and_can_be_called(served):
     async with served() as server:
-        server.world.tools.definitions.append(definition("ask"))
+        tools = server.world.tools
+        tools.definition = replace(tools.definition, name="ask")
         async with Client(server.url) as client:
             names = [tool.name for tool in (await client.list_tools()).tools]
-            called = await client.call_tool("deployment.clock", {})
-    assert names[-2:] == ["clock", "deployment.ask"]
+            called = await client.call_tool("deployment.ask", {})
+    assert names[-2:] == ["plan", "deployment.ask"]
     assert called.content[0].text == "noon"
+
+
+async def test_a_tool_that_the_deployment_denies_is_not_listed(served):
+    denied = replace(scripted_services(), tool_policy=parse_policy("clock=deny"))
+    async with served(denied) as server, Client(server.url) as client:
+        names = [tool.name for tool in (await client.list_tools()).tools]
+    assert names == ["ask", "extract", "vote", "plan"]
 
 
 @WIRES
@@ -165,11 +175,10 @@ async def test_an_orchestrator_that_is_away_is_a_result_in_words(served, unused_
     assert "pagantic up" in result.content[0].text
 
 
-async def test_tools_that_cannot_be_listed_are_left_out(served, unused_address):
-    async with served() as server:
-        server.world.tools_address = unused_address
-        async with serving_mcp(server.world) as lonely, Client(lonely.url) as client:
-            names = [tool.name for tool in (await client.list_tools()).tools]
+async def test_tools_that_cannot_be_listed_are_left_out(served):
+    async with served() as server, Client(server.url) as client:
+        server.world.tools.failure = Unavailable("the tools service cannot be reached", code=ErrorCode.TOOL_UNAVAILABLE)
+        names = [tool.name for tool in (await client.list_tools()).tools]
     assert names == ["ask", "extract", "vote", "plan"]
 
 

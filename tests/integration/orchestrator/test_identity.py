@@ -166,12 +166,14 @@ REQUESTS = {
     "GetBudget": pb.GetBudgetRequest,
     "ListBudgets": pb.ListBudgetsRequest,
     "ListAuditRecords": pb.ListAuditRecordsRequest,
+    "ListTools": pb.ListToolsRequest,
     "ListPromptTemplates": pb.ListPromptTemplatesRequest,
     "RenderPromptTemplate": lambda: pb.RenderPromptTemplateRequest(session_id="talk"),
 }
 NAMES_NOTHING = {
     *("Execute", "ExecuteStream", "CreatePlan", "CreateKey", "ListKeys", "RevokeKey"),
     *("SetBudget", "GetBudget", "ListBudgets", "ListAuditRecords", "ListApprovals", "ListPromptTemplates"),
+    "ListTools",
     "RenderPromptTemplate",  # has a test of its own: it tells of a session by its values alone
 }
 LISTS = {"ListExecutions": "executions", "ListSessions": "sessions", "GetUsage": "totals"}

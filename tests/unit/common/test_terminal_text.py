@@ -47,7 +47,13 @@ def test_a_control_sequence_goes_and_its_text_stays(text, shown):
 def test_json_keeps_its_value_when_its_control_characters_are_escaped(value):
     text = plain_json(json.dumps(value, ensure_ascii=False, indent=1))
     assert json.loads(text) == value
-    assert not CONTROL.search(text)
+    assert all(character.isprintable() or character in "\n\t" for character in text)
+
+
+def test_json_shows_what_hides_in_a_text():
+    hidden = json.dumps({"to": "a\u202eb\u200b@x.org\u00a0\U000e0041"}, ensure_ascii=False)
+    assert plain_json(hidden) == r'{"to": "a\u202eb\u200b@x.org\u00a0\udb40\udc41"}'
+    assert plain_json('{"to": "Zoë 語 🙂"}') == '{"to": "Zoë 語 🙂"}'
 
 
 @given(st.lists(st.text("ab \n語", max_size=12), max_size=20), st.integers(1, 30))

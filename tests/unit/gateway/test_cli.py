@@ -88,7 +88,7 @@ def test_a_response_with_an_error_is_one_line_and_a_next_step(invoke, orchestrat
     [
         (["chat", "hi", "--address", NOBODY], "orchestrator"),
         (["timeline", "r1", "--address", NOBODY], "orchestrator"),
-        (["tools", "--address", NOBODY], "tools"),
+        (["tools", "--address", NOBODY], "orchestrator"),
         (["ingest", "kb", __file__, "--address", NOBODY], "context"),
     ],
 )

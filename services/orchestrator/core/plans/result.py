@@ -52,12 +52,17 @@ def _objection_to_retries(plan: Plan, request: Request) -> str:
 
 
 def content_of(plan: Plan | None, results: Sequence[StepResult]) -> str:
-    """Return the text of the final step; of the last step that ended, if the final one did not."""
+    """Return the text of the final step; of the last step that ended, if the final one did not.
+
+    Candidates and chunks are not text: they are in the step's output alone.
+    """
     ended = final_result(plan, results)
     if ended is None and results:
         ended = results[-1]
-    if ended is None or ended.output is None or ended.output.kind not in (ValueKind.TEXT, ValueKind.RAW_JSON):
+    if ended is None or ended.output is None:
         return ""
+    if ended.output.kind is ValueKind.TOOL_RESULTS:
+        return "\n".join(result.content for result in ended.output.results)
     return ended.output.text
 
 

@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from pagantic.common.v1 import message_pb2 as _message_pb2
 from pagantic.orchestrator.v1 import approval_pb2 as _approval_pb2
 from pagantic.orchestrator.v1 import audit_pb2 as _audit_pb2
 from pagantic.orchestrator.v1 import budget_pb2 as _budget_pb2
@@ -1144,6 +1145,85 @@ class ListAuditRecordsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListAuditRecordsResponse: _TypeAlias = ListAuditRecordsResponse  # noqa: Y015
+
+@_typing.final
+class ListToolsRequest(_message.Message):
+    """Has no fields yet."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListToolsRequest: _TypeAlias = ListToolsRequest  # noqa: Y015
+
+@_typing.final
+class CallableTool(_message.Message):
+    """A tool that the caller's requests may name."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEFINITION_FIELD_NUMBER: _builtins.int
+    AVAILABLE_FIELD_NUMBER: _builtins.int
+    UNAVAILABLE_REASON_FIELD_NUMBER: _builtins.int
+    ACTION_FIELD_NUMBER: _builtins.int
+    available: _builtins.bool
+    """Whether it can be called now."""
+    unavailable_reason: _builtins.str
+    """Reason why the tool is not available."""
+    action: _approval_pb2.ToolAction.ValueType
+    """Action of the deployment's policy for a call: ALLOW or ASK. An argument with untrusted text may need an approval
+    all the same.
+    """
+    @_builtins.property
+    def definition(self) -> _message_pb2.ToolDefinition:
+        """The tool as models see it."""
+
+    def __init__(
+        self,
+        *,
+        definition: _message_pb2.ToolDefinition | None = ...,
+        available: _builtins.bool = ...,
+        unavailable_reason: _builtins.str = ...,
+        action: _approval_pb2.ToolAction.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["definition", b"definition"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "available", b"available", "definition", b"definition", "unavailable_reason", b"unavailable_reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CallableTool: _TypeAlias = CallableTool  # noqa: Y015
+
+@_typing.final
+class ListToolsResponse(_message.Message):
+    """The tools of the deployment."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOOLS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def tools(self) -> _containers.RepeatedCompositeFieldContainer[Global___CallableTool]:
+        """The tools, ordered by name, without those that are denied."""
+
+    def __init__(
+        self,
+        *,
+        tools: _abc.Iterable[Global___CallableTool] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["tools", b"tools"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListToolsResponse: _TypeAlias = ListToolsResponse  # noqa: Y015
 
 @_typing.final
 class ListPromptTemplatesRequest(_message.Message):

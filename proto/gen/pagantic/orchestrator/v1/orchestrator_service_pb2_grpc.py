@@ -148,6 +148,11 @@ class OrchestratorServiceStub:
                 request_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListAuditRecordsRequest.SerializeToString,
                 response_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListAuditRecordsResponse.FromString,
                 _registered_method=True)
+        self.ListTools = channel.unary_unary(
+                '/pagantic.orchestrator.v1.OrchestratorService/ListTools',
+                request_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListToolsRequest.SerializeToString,
+                response_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListToolsResponse.FromString,
+                _registered_method=True)
         self.ListPromptTemplates = channel.unary_unary(
                 '/pagantic.orchestrator.v1.OrchestratorService/ListPromptTemplates',
                 request_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListPromptTemplatesRequest.SerializeToString,
@@ -298,8 +303,8 @@ class OrchestratorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SetBudget(self, request, context):
-        """Sets the budget of a tenant, or of one of its callers; one without limits is deleted. What was used in this period stays used, unless the
-        period is another.
+        """Sets the budget of a tenant, or of one of its callers; one without limits is deleted. What was used in this period
+        stays used, unless the period is another.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -321,6 +326,13 @@ class OrchestratorServiceServicer:
 
     def ListAuditRecords(self, request, context):
         """Lists the records of the audit, by orchestrator and position. Empty where the audit is off.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListTools(self, request, context):
+        """Lists the tools that the caller's requests may name.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -453,6 +465,11 @@ def add_OrchestratorServiceServicer_to_server(servicer, server):
                     servicer.ListAuditRecords,
                     request_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListAuditRecordsRequest.FromString,
                     response_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListAuditRecordsResponse.SerializeToString,
+            ),
+            'ListTools': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTools,
+                    request_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListToolsRequest.FromString,
+                    response_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListToolsResponse.SerializeToString,
             ),
             'ListPromptTemplates': grpc.unary_unary_rpc_method_handler(
                     servicer.ListPromptTemplates,
@@ -1061,6 +1078,33 @@ class OrchestratorService:
             '/pagantic.orchestrator.v1.OrchestratorService/ListAuditRecords',
             pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListAuditRecordsRequest.SerializeToString,
             pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListAuditRecordsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTools(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagantic.orchestrator.v1.OrchestratorService/ListTools',
+            pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListToolsRequest.SerializeToString,
+            pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListToolsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -86,8 +86,8 @@ class OrchestratorServiceStub:
     NOT_FOUND for an unknown id; no error for one that is revoked already.
     """
     SetBudget: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.SetBudgetRequest, _orchestrator_service_pb2.SetBudgetResponse]
-    """Sets the budget of a tenant, or of one of its callers; one without limits is deleted. What was used in this period stays used, unless the
-    period is another.
+    """Sets the budget of a tenant, or of one of its callers; one without limits is deleted. What was used in this period
+    stays used, unless the period is another.
     """
     GetBudget: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.GetBudgetRequest, _orchestrator_service_pb2.GetBudgetResponse]
     """Returns the budgets to which the caller's work is charged. NOT_FOUND for none."""
@@ -95,6 +95,8 @@ class OrchestratorServiceStub:
     """Lists the budgets of all tenants and callers, by tenant, then subject."""
     ListAuditRecords: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListAuditRecordsRequest, _orchestrator_service_pb2.ListAuditRecordsResponse]
     """Lists the records of the audit, by orchestrator and position. Empty where the audit is off."""
+    ListTools: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListToolsRequest, _orchestrator_service_pb2.ListToolsResponse]
+    """Lists the tools that the caller's requests may name."""
     ListPromptTemplates: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListPromptTemplatesRequest, _orchestrator_service_pb2.ListPromptTemplatesResponse]
     """Lists the prompt templates of the deployment by name."""
     RenderPromptTemplate: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.RenderPromptTemplateRequest, _orchestrator_service_pb2.RenderPromptTemplateResponse]
@@ -158,8 +160,8 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     NOT_FOUND for an unknown id; no error for one that is revoked already.
     """
     SetBudget: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.SetBudgetRequest, _orchestrator_service_pb2.SetBudgetResponse]  # type: ignore[assignment]
-    """Sets the budget of a tenant, or of one of its callers; one without limits is deleted. What was used in this period stays used, unless the
-    period is another.
+    """Sets the budget of a tenant, or of one of its callers; one without limits is deleted. What was used in this period
+    stays used, unless the period is another.
     """
     GetBudget: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.GetBudgetRequest, _orchestrator_service_pb2.GetBudgetResponse]  # type: ignore[assignment]
     """Returns the budgets to which the caller's work is charged. NOT_FOUND for none."""
@@ -167,6 +169,8 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     """Lists the budgets of all tenants and callers, by tenant, then subject."""
     ListAuditRecords: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListAuditRecordsRequest, _orchestrator_service_pb2.ListAuditRecordsResponse]  # type: ignore[assignment]
     """Lists the records of the audit, by orchestrator and position. Empty where the audit is off."""
+    ListTools: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListToolsRequest, _orchestrator_service_pb2.ListToolsResponse]  # type: ignore[assignment]
+    """Lists the tools that the caller's requests may name."""
     ListPromptTemplates: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListPromptTemplatesRequest, _orchestrator_service_pb2.ListPromptTemplatesResponse]  # type: ignore[assignment]
     """Lists the prompt templates of the deployment by name."""
     RenderPromptTemplate: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.RenderPromptTemplateRequest, _orchestrator_service_pb2.RenderPromptTemplateResponse]  # type: ignore[assignment]
@@ -341,8 +345,8 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_service_pb2.SetBudgetRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_service_pb2.SetBudgetResponse, _abc.Awaitable[_orchestrator_service_pb2.SetBudgetResponse]]:
-        """Sets the budget of a tenant, or of one of its callers; one without limits is deleted. What was used in this period stays used, unless the
-        period is another.
+        """Sets the budget of a tenant, or of one of its callers; one without limits is deleted. What was used in this period
+        stays used, unless the period is another.
         """
 
     @_abc_1.abstractmethod
@@ -368,6 +372,14 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_service_pb2.ListAuditRecordsResponse, _abc.Awaitable[_orchestrator_service_pb2.ListAuditRecordsResponse]]:
         """Lists the records of the audit, by orchestrator and position. Empty where the audit is off."""
+
+    @_abc_1.abstractmethod
+    def ListTools(
+        self,
+        request: _orchestrator_service_pb2.ListToolsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_orchestrator_service_pb2.ListToolsResponse, _abc.Awaitable[_orchestrator_service_pb2.ListToolsResponse]]:
+        """Lists the tools that the caller's requests may name."""
 
     @_abc_1.abstractmethod
     def ListPromptTemplates(

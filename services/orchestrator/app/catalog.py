@@ -1,14 +1,40 @@
-"""Lists and renders the prompt templates of the deployment, outside of executions."""
+"""What the deployment offers to its callers: tools and prompt templates."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from pagantic_common.domain.ids import require_id
 from services.orchestrator.core.model.keys import SessionKey
 from services.orchestrator.core.model.request import TemplateCall
+from services.orchestrator.core.tools.policy import ToolAction, ToolPolicies, ToolPolicy
 from services.orchestrator.ports.journal import Conversations
-from services.orchestrator.ports.services import ConfiguredTemplate, TemplateCatalog
+from services.orchestrator.ports.services import ConfiguredTemplate, OfferedTool, TemplateCatalog, ToolsPort
+
+
+@dataclass(frozen=True, slots=True)
+class CallableTool:
+    """A tool that a caller's requests may name, and what happens when it is to be called."""
+
+    offered: OfferedTool
+    action: ToolAction
+
+
+class ToolCatalog:
+    """The tools of the deployment under its policy."""
+
+    def __init__(self, tools: ToolsPort, policy: ToolPolicy) -> None:
+        self._tools = tools
+        self._policies = ToolPolicies(policy)
+
+    async def list(self) -> list[CallableTool]:
+        """Return the tools by name, without those that are denied."""
+        listed = [
+            CallableTool(offered, self._policies.action_for(offered.definition))
+            for offered in await self._tools.list_tools([])
+        ]
+        return [one for one in listed if one.action is not ToolAction.DENY]
 
 
 class Templates:

@@ -1,4 +1,4 @@
-"""Commands that list the tools and models of inner services, for which the orchestrator's contract has no rpc."""
+"""Commands that list what a deployment offers: tools and models."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from gateway.cli import options
 from gateway.cli.output import print_json, reporting_errors, show
 from pagantic.common.v1 import message_pb2
 from pagantic.inference.v1 import inference_service_pb2, inference_service_pb2_grpc
-from pagantic.tools.v1 import tools_service_pb2, tools_service_pb2_grpc
+from pagantic.orchestrator.v1 import approval_pb2, orchestrator_service_pb2
+from pagantic_common.client import Client
 from pagantic_common.client.tables import cell, list_table
 from pagantic_common.codec.enums import name_of
 from pagantic_common.domain.defaults import MAX_MESSAGE_BYTES
@@ -24,24 +25,23 @@ def tools(
     *,
     timeout: options.Timeout = 10.0,
     as_json: options.AsJson = False,
-    address: Annotated[
-        str, typer.Option(metavar="HOST:PORT", envvar="PAGANTIC_TOOLS_ADDRESS", help="Address of the tools service.")
-    ] = options.TOOLS,
+    address: options.Address = options.ORCHESTRATOR,
 ) -> None:
-    """List the tools that a model may call."""
-    with reporting_errors():
-        listed = asyncio.run(_list_tools(address, timeout))
+    """List the tools that a request may name with --tool."""
+    with reporting_errors(), Client(address, timeout_s=timeout) as client:
+        listed = client.list_tools()
     if as_json:
-        print_json(listed)
+        print_json(orchestrator_service_pb2.ListToolsResponse(tools=listed))
         return
-    table = list_table(("name", "safety", "available", "description"))
-    for tool in listed.tools:
+    table = list_table(("name", "safety", "calls", "available", "description"))
+    for tool in listed:
         definition = tool.definition
         safety = name_of(message_pb2.ToolSafety, definition.safety, "TOOL_SAFETY_").lower()
+        action = name_of(approval_pb2.ToolAction, tool.action, "TOOL_ACTION_").lower()
         available = "yes"
         if not tool.available:
             available = f"no: {tool.unavailable_reason}"
-        table.add_row(*map(cell, (definition.name, safety, available, definition.description)))
+        table.add_row(*map(cell, (definition.name, safety, action, available, definition.description)))
     show(table)
 
 
@@ -69,12 +69,6 @@ def models(
             window = f"{model.context_window} tokens"
         table.add_row(cell(model.name), window, cell(", ".join(model.capabilities)))
     show(table)
-
-
-async def _list_tools(address: str, timeout_s: float) -> tools_service_pb2.ListToolsResponse:
-    async with find_target(address, os.environ).open(MAX_MESSAGE_BYTES) as channel:
-        stub: tools_service_pb2_grpc.ToolServiceAsyncStub = tools_service_pb2_grpc.ToolServiceStub(channel)
-        return await call_unary("tools", stub.ListTools, tools_service_pb2.ListToolsRequest(), timeout_s)
 
 
 async def _list_models(address: str, timeout_s: float) -> inference_service_pb2.ListModelsResponse:

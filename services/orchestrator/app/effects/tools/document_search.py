@@ -1,0 +1,61 @@
+"""Adds the tool that searches documents to those of the tools service, which does not know collections."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pagantic_common.domain.errors import ErrorCode, InvalidRequest, NotFound, PermissionDenied
+from pagantic_common.domain.messages import ToolCall
+from services.orchestrator.core.model.response import ToolCallRecord
+from services.orchestrator.core.model.retrieval import ContextPolicy, Retriever
+from services.orchestrator.core.tools.document_search import NAME, define_search, read_query, write_result
+from services.orchestrator.ports.services import ContextPort, OfferedTool, Report, ToolsPort
+
+
+class ToolsWithSearch(ToolsPort):
+    """The tools service and `search_documents`, which stands for itself where the service has a tool of that name."""
+
+    def __init__(self, tools: ToolsPort, context: ContextPort, collections: Sequence[str]) -> None:
+        self._tools = tools
+        self._context = context
+        self._collections = collections
+        self._offered = OfferedTool(define_search(collections), is_available=True)
+
+    async def list_tools(self, names: Sequence[str]) -> list[OfferedTool]:
+        """List the named tools, or all, by name."""
+        others = [name for name in names if name != NAME]
+        listed: list[OfferedTool] = []
+        if others or not names:
+            listed = [one for one in await self._tools.list_tools(others) if one.definition.name != NAME]
+        if not names or NAME in names:
+            listed.append(self._offered)
+        return sorted(listed, key=lambda one: one.definition.name)
+
+    async def search_tools(self, query: str, names: Sequence[str], limit: int) -> list[str]:
+        """Return the tools that fit, this one first: documents may be about anything."""
+        others = [name for name in names if name != NAME]
+        found = await self._tools.search_tools(query, others, limit) if others else []
+        if len(others) < len(names):
+            found = [NAME, *found]
+        return found[:limit]
+
+    async def execute(self, call: ToolCall, report: Report) -> ToolCallRecord:
+        """Run a call; the record has the failure of a search."""
+        if call.name != NAME:
+            return await self._tools.execute(call, report)
+        try:
+            asked = read_query(call.arguments_json, self._collections)
+        except InvalidRequest as error:
+            return _record_of(call, str(error), ErrorCode.TOOL_INVALID_ARGUMENTS)
+        policy = ContextPolicy(Retriever.UNSPECIFIED, asked.collection, max_chunks=asked.max_chunks)
+        try:
+            chunks = await self._context.retrieve(asked.query, policy)
+        except (InvalidRequest, NotFound) as error:
+            return _record_of(call, str(error), ErrorCode.TOOL_EXECUTION_FAILED)
+        except PermissionDenied as error:
+            return _record_of(call, str(error), ErrorCode.TOOL_DENIED)
+        return _record_of(call, write_result(chunks))
+
+
+def _record_of(call: ToolCall, result: str, code: ErrorCode | None = None) -> ToolCallRecord:
+    return ToolCallRecord(call.id, call.name, call.arguments_json, result, code is not None, code, duration_s=0.0)

@@ -1,0 +1,139 @@
+"""The tool search_documents: its definition, arguments and result, and where it stands among the other tools."""
+
+import json
+from dataclasses import replace
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pagantic_common.domain.chunks import Chunk
+from pagantic_common.domain.errors import ErrorCode, InvalidRequest, NotFound, PermissionDenied, Unavailable
+from pagantic_common.domain.messages import ToolCall, ToolSafety
+from services.orchestrator.app.effects.tools.document_search import ToolsWithSearch
+from services.orchestrator.core.tools.document_search import (
+    MAX_CHUNKS,
+    NAME,
+    define_search,
+    read_query,
+    write_result,
+)
+from tests.support.scripted_services import ScriptedTools
+
+ONE, TWO = ("notes",), ("notes", "manuals")
+VALUES = st.one_of(
+    st.none(), st.booleans(), st.integers(-2, 25), st.floats(allow_nan=False), st.text(max_size=4), st.sampled_from(TWO)
+)
+ARGUMENTS = st.dictionaries(st.sampled_from(("query", "collection", "max_chunks", "other")), VALUES)
+
+
+@given(ARGUMENTS, st.sampled_from((ONE, TWO)))
+def test_exactly_the_arguments_of_the_schema_are_read(arguments, collections):
+    schema = json.loads(define_search(collections).parameters_json)
+    is_whole_float = isinstance(arguments.get("max_chunks"), float)
+    is_valid = jsonschema.Draft202012Validator(schema).is_valid(arguments) and not is_whole_float
+    try:
+        asked = read_query(json.dumps(arguments), collections)
+    except InvalidRequest as error:
+        assert error.code is ErrorCode.TOOL_INVALID_ARGUMENTS
+        assert not is_valid
+    else:
+        assert is_valid
+        assert asked.query == arguments["query"]
+        assert asked.collection == arguments.get("collection", "notes")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '"x"'])
+def test_arguments_that_are_no_object_are_told(text):
+    with pytest.raises(InvalidRequest, match="arguments of 'search_documents' are invalid"):
+        read_query(text, ONE)
+
+
+@given(st.lists(st.text(max_size=40), max_size=12), st.integers(40, 400))
+def test_a_result_has_the_best_chunks_that_fit_and_counts_the_rest(texts, max_bytes):
+    chunks = [Chunk(str(number), text, source="a.txt") for number, text in enumerate(texts)]
+    written = write_result(chunks, max_bytes)
+    result = json.loads(written)
+    contents = [chunk["content"] for chunk in result["chunks"]]
+    assert len(written.encode()) <= max_bytes
+    assert contents == texts[: len(contents)]
+    assert len(contents) + result.get("left_out", 0) == len(texts)
+
+
+class Documents:
+    """Answers each retrieval with a chunk, or raises."""
+
+    def __init__(self, failure=None):
+        self.failure = failure
+        self.asked = []
+
+    async def retrieve(self, query, policy):
+        self.asked.append((query, policy.collection, policy.max_chunks))
+        if self.failure is not None:
+            raise self.failure
+        return (Chunk("1", "The lamp is green.", "house.txt"),)
+
+
+async def no_report(_progress):
+    """Take no progress."""
+
+
+def search_call(**arguments):
+    return ToolCall("c1", NAME, json.dumps(arguments))
+
+
+async def test_a_call_searches_and_every_other_one_goes_to_the_tools_service():
+    documents, others = Documents(), ScriptedTools()
+    tools = ToolsWithSearch(others, documents, TWO)
+    record = await tools.execute(search_call(query="lamp", collection="notes", max_chunks=3), no_report)
+    clock = await tools.execute(ToolCall("c2", "clock", "{}"), no_report)
+    assert json.loads(record.result) == {"chunks": [{"source": "house.txt", "content": "The lamp is green."}]}
+    assert not record.is_error
+    assert documents.asked == [("lamp", "notes", 3)]
+    assert clock.result == "noon"
+    assert [call.name for call in others.calls] == ["clock"]
+
+
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [
+        (NotFound("no collection is named 'notes'"), ErrorCode.TOOL_EXECUTION_FAILED),
+        (InvalidRequest("wrong"), ErrorCode.TOOL_EXECUTION_FAILED),
+        (PermissionDenied("tenant 'acme' may not retrieve"), ErrorCode.TOOL_DENIED),
+    ],
+)
+async def test_a_search_that_fails_is_a_record_with_the_reason(failure, code):
+    record = await ToolsWithSearch(ScriptedTools(), Documents(failure), ONE).execute(search_call(query="x"), no_report)
+    assert (record.is_error, record.error_code, record.result) == (True, code, str(failure))
+
+
+async def test_wrong_arguments_do_not_reach_the_documents():
+    documents = Documents()
+    record = await ToolsWithSearch(ScriptedTools(), documents, ONE).execute(search_call(max_chunks=5), no_report)
+    assert record.error_code is ErrorCode.TOOL_INVALID_ARGUMENTS
+    assert documents.asked == []
+
+
+async def test_documents_that_are_away_fail_the_call_as_any_service_does():
+    away = Unavailable("the context service cannot be reached", code=ErrorCode.ORCHESTRATION_DEPENDENCY_UNAVAILABLE)
+    with pytest.raises(Unavailable):
+        await ToolsWithSearch(ScriptedTools(), Documents(away), ONE).execute(search_call(query="x"), no_report)
+
+
+async def test_the_tool_is_listed_by_name_and_found_first():
+    others = ScriptedTools()
+    tools = ToolsWithSearch(others, Documents(), TWO)
+    assert [one.definition.name for one in await tools.list_tools([])] == ["clock", NAME]
+    assert [one.definition.name for one in await tools.list_tools([NAME])] == [NAME]
+    assert [one.definition.name for one in await tools.list_tools([NAME, "clock"])] == ["clock", NAME]
+    assert await tools.search_tools("what does the clock say", ["clock", NAME], 5) == [NAME, "clock"]
+    assert await tools.search_tools("clock", ["clock"], 5) == ["clock"]
+    others.definition = replace(others.definition, name=NAME)
+    assert [one.definition.safety for one in await tools.list_tools([])] == [ToolSafety.READ], "its own tool wins"
+
+
+def test_a_model_names_a_collection_only_where_there_are_several():
+    assert "collection" not in json.loads(define_search(ONE).parameters_json)["properties"]
+    assert json.loads(define_search(TWO).parameters_json)["properties"]["collection"]["enum"] == list(TWO)
+    assert json.loads(define_search(ONE).parameters_json)["properties"]["max_chunks"]["maximum"] == MAX_CHUNKS
