@@ -149,7 +149,7 @@ def test_parameters_of_one_name_are_distinguished_by_their_place():
 
 
 def test_a_body_of_any_type_is_sent_as_json():
-    assert only(document({"requestBody": {"content": {"*/*": {"schema": TEXT}}}})).body_type == "*/*"
+    assert only(document({"requestBody": {"content": {"*/*": {"schema": TEXT}}}})).body.media_type == "*/*"
 
 
 def test_a_query_in_a_path_is_sent_with_each_request():
