@@ -9,7 +9,8 @@ from urllib.parse import unquote
 
 from pagantic_common.domain.messages import ToolFailed
 from pagantic_common.domain.text.json_text import dump_json
-from services.tools.core.openapi.bodies import Body, BodyKind, FormField
+from services.tools.core.openapi.bodies import Body, BodyKind
+from services.tools.core.openapi.form_fields import FormField
 from services.tools.core.openapi.media_types import JSON, URLENCODED, is_json
 from services.tools.core.openapi.styles import Pair, Pairs, encode, is_header_text, pairs_of, text_of
 

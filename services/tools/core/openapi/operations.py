@@ -93,12 +93,6 @@ class OperationReader:
         if body is not None and not body.is_argument:
             body = None
         arguments = dict(zip(argument_names(parameters, [BODY] if body else []), parameters, strict=True))
-        translator = SchemaTranslator(self.references, is_version_3_0=self.is_version_3_0)
-        properties = {name: _schema_of(translator, parameter) for name, parameter in arguments.items()}
-        required = [name for name, parameter in arguments.items() if parameter.is_required]
-        if body is not None:
-            properties[BODY] = translator.translate(body.schema)
-            required += [BODY] if body.is_required else []
         return Operation(
             name=entry.name,
             method=entry.method,
@@ -108,8 +102,18 @@ class OperationReader:
             arguments=arguments,
             body=body,
             left_out=left_out,
-            parameters_json=_object_schema(properties, required, translator.definitions),
+            parameters_json=self._schema_of(arguments, body),
         )
+
+    def _schema_of(self, arguments: Mapping[str, Parameter], body: Body | None) -> str:
+        """Return the schema of a tool's arguments, as JSON."""
+        translator = SchemaTranslator(self.references, is_version_3_0=self.is_version_3_0)
+        properties = {name: _schema_of_parameter(translator, parameter) for name, parameter in arguments.items()}
+        required = [name for name, parameter in arguments.items() if parameter.is_required]
+        if body is not None:
+            properties[BODY] = translator.translate(body.schema)
+            required += [BODY] if body.is_required else []
+        return _object_schema(properties, required, translator.definitions)
 
     def _check_standard(self, entry: OperationEntry) -> None:
         """Raise Unusable where what a call needs breaks the standard; the rest of an operation is not used."""
@@ -189,7 +193,7 @@ def _check_path_parameters(path: str, parameters: Collection[Parameter]) -> None
         raise Unusable(f"its path {shorten(path)!r} and its parameters do not agree about {shorten(name)!r}")
 
 
-def _schema_of(translator: SchemaTranslator, parameter: Parameter) -> Any:
+def _schema_of_parameter(translator: SchemaTranslator, parameter: Parameter) -> Any:
     schema = translator.translate(parameter.schema)
     description = cut(parameter.description, MAX_DESCRIPTION_CHARS)
     if not description or not isinstance(schema, dict):
