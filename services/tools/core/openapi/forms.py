@@ -12,7 +12,7 @@ from pagantic_common.domain.text.json_text import dump_json
 from services.tools.core.openapi.bodies import Body, BodyKind
 from services.tools.core.openapi.form_fields import FormField
 from services.tools.core.openapi.media_types import JSON, URLENCODED, is_json
-from services.tools.core.openapi.styles import Pair, Pairs, encode, is_header_text, pairs_of, text_of
+from services.tools.core.openapi.styles import Pair, Pairs, check_names, encode, is_header_text, pairs_of, text_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def content_of(body: Body, value: Any) -> Content | None:
         case BodyKind.JSON:
             return Content(_json_type_of(body), dump_json(value))
         case BodyKind.URLENCODED:
-            form = Pairs()
+            form = Pairs(body.fields)
             for field, item in _filled(body.fields, value):
                 form.add(field.name, _pairs_of_field(field, item))
             return Content(URLENCODED, form.text)
@@ -73,8 +73,7 @@ def _parts_of_form(fields: Mapping[str, FormField], value: Mapping[str, Any]) ->
     for field, item in _filled(fields, value):
         parts = list(_parts_of(field, item))
         names = {part.name for part in parts}
-        if clash := names & taken:
-            raise ToolFailed(f"argument {field.name!r} must not have the name {min(clash)[:80]!r}, which is taken")
+        check_names(field.name, names, taken | fields.keys() - {field.name})
         taken |= names
         yield from parts
 

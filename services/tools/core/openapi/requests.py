@@ -11,7 +11,7 @@ from pagantic_common.domain.messages import ToolFailed
 from services.tools.core.openapi.forms import Content, content_of
 from services.tools.core.openapi.operations import BODY, PLACEHOLDER, Operation
 from services.tools.core.openapi.parameters import Location, Parameter, Style
-from services.tools.core.openapi.styles import Pairs, header_of, pairs_of, path_text_of
+from services.tools.core.openapi.styles import Pairs, check_names, header_of, pairs_of, path_text_of
 
 MAX_TARGET_CHARS = 8192
 _SAFE_IN_PATH = "/%:@!$&'()*+,;=~"
@@ -31,7 +31,8 @@ def build_request(operation: Operation, arguments: Mapping[str, Any], supplied_q
     """Return the request of a call whose arguments satisfy the schema. Raises ToolFailed for what cannot be written."""
     headers: dict[str, str] = {}
     filled: dict[str, str] = {}
-    query = Pairs([*parse_qsl(operation.fixed_query, keep_blank_values=True), *supplied_query.items()])
+    fixed = [*parse_qsl(operation.fixed_query, keep_blank_values=True), *supplied_query.items()]
+    query = Pairs(_names_in(operation, Location.QUERY), fixed)
     for name, parameter in operation.arguments.items():
         value = arguments.get(name)
         if value is None:
@@ -59,13 +60,12 @@ def _check_matrix_names(operation: Operation, parameter: Parameter, value: Any) 
     """Raise ToolFailed if an exploded object would write the name of another parameter of the path."""
     if parameter.style is not Style.MATRIX or not parameter.explode or not isinstance(value, dict):
         return
-    others = {
-        other.name
-        for other in operation.arguments.values()
-        if other.location is Location.PATH and other.style is Style.MATRIX and other is not parameter
-    }
-    if clash := others & value.keys():
-        raise ToolFailed(f"argument {parameter.name!r} must not have the name {min(clash)[:80]!r}, which is taken")
+    others = [name for name in _names_in(operation, Location.PATH) if name != parameter.name]
+    check_names(parameter.name, value, others)
+
+
+def _names_in(operation: Operation, location: Location) -> list[str]:
+    return [parameter.name for parameter in operation.arguments.values() if parameter.location is location]
 
 
 def _fill(path: str, values: Mapping[str, str]) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from pagantic_common.domain.messages import ToolFailed
 from pagantic_common.domain.text.json_text import dump_json
@@ -16,11 +16,12 @@ Pair = tuple[str, str]
 
 
 class Pairs:
-    """The encoded names and values of a query or a form. No argument writes a name that is taken."""
+    """The encoded names and values of a query or a form. No argument writes a name that is fixed or another one's."""
 
-    def __init__(self, fixed: Iterable[Pair] = ()) -> None:
+    def __init__(self, arguments: Iterable[str], fixed: Iterable[Pair] = ()) -> None:
         self._pairs = [(encode(name), encode(value)) for name, value in fixed]
         self._names = {name for name, _ in self._pairs}
+        self._arguments = {encode(name) for name in arguments}
 
     @property
     def text(self) -> str:
@@ -30,11 +31,16 @@ class Pairs:
     def add(self, name: str, pairs: Iterable[Pair]) -> None:
         """Add the encoded pairs of an argument. Raises ToolFailed."""
         added = list(pairs)
-        names = {name for name, _ in added}
-        if clash := names & self._names:
-            raise ToolFailed(f"argument {name!r} must not have the name {min(clash)[:80]!r}, which is taken")
+        names = {encoded for encoded, _ in added}
+        check_names(name, names, self._names | self._arguments - {encode(name)})
         self._names |= names
         self._pairs += added
+
+
+def check_names(argument: str, names: Collection[str], taken: Collection[str]) -> None:
+    """Raise ToolFailed if an argument, such as an object, would write a name that is taken."""
+    if clash := {*names} & {*taken}:
+        raise ToolFailed(f"argument {argument!r} must not have the name {min(clash)[:80]!r}, which is taken")
 
 
 def pairs_of(parameter: Parameter, value: Any) -> Iterator[Pair]:
@@ -47,7 +53,7 @@ def pairs_of(parameter: Parameter, value: Any) -> Iterator[Pair]:
     elif isinstance(value, list):
         items = [encode(_text(parameter, item)) for item in value]
         if not parameter.explode:
-            items = [_SEPARATORS[parameter.style].join(items)]
+            items = [_joined(parameter, items)]
         yield from ((name, item) for item in items)
     else:
         yield name, encode(_text(parameter, value))
@@ -61,7 +67,18 @@ def _pairs_of_object(parameter: Parameter, name: str, value: Mapping[str, Any]) 
     elif parameter.explode:
         yield from items
     else:
-        yield name, _SEPARATORS[parameter.style].join(part for item in items for part in item)
+        yield name, _joined(parameter, [part for item in items for part in item])
+
+
+def _joined(parameter: Parameter, items: Collection[str]) -> str:
+    """Return encoded items with the separators of a style, some of which are encoded, too. Raises ToolFailed."""
+    separator = _SEPARATORS[parameter.style]
+    if any(separator in item for item in items):
+        raise ToolFailed(
+            f"argument {parameter.name!r} has a value with {unquote(separator)!r}, which separates the values in style "
+            f"{parameter.style}: give values without it"
+        )
+    return separator.join(items)
 
 
 def _check_keys(parameter: Parameter, value: Mapping[str, Any]) -> None:
