@@ -110,6 +110,7 @@ def test_properties_of_encoded_forms_are_written_by_their_encoding(schema, encod
         (FILE, None, "x", [("p", "p", "application/octet-stream", b"x")]),
         (FILE, {"contentType": "image/*, text/csv, text/plain"}, "x", [("p", "p", "text/csv", b"x")]),
         (FILE, {"contentType": "text/csv\r\nX-Evil: 1"}, "x", [("p", "p", "application/octet-stream", b"x")]),
+        (FILE, {"contentType": "application/json"}, "[1]", [("p", "p", "application/json", b"[1]")]),
         ({"type": "string", "contentMediaType": "text/csv"}, None, "x", [("p", "p", "text/csv", b"x")]),
         ({"type": "array", "items": FILE}, None, ["x"], [("p", "p", "application/octet-stream", b"x")]),
         (OBJECT, {"style": "deepObject"}, {"ä b": "%41"}, [("p[ä b]", None, None, b"%41")]),

@@ -46,7 +46,7 @@ def content_of(body: Body, value: Any) -> Content | None:
             return Content(URLENCODED, form.text)
         case BodyKind.MULTIPART:
             parts = tuple(_parts_of_form(body.fields, value))
-            # RFC 2046, section 5.1: there is at least one part.
+            # A multipart body has at least one part (RFC 2046, section 5.1).
             return Content(body.media_type, parts=parts) if parts else None
 
 
@@ -96,9 +96,10 @@ def _parts_of(field: FormField, value: Any) -> Iterator[Part]:
 
 def _texts_of(field: FormField, value: Any) -> Iterator[tuple[str, str | None]]:
     """Yield the text and the type of each item of a list, or of a single value."""
+    is_plain = field.is_file or (field.media_type is not None and not is_json(field.media_type))
     for item in value if isinstance(value, list) else [value]:
         is_nested = isinstance(item, dict | list)
-        if field.media_type is not None and not is_json(field.media_type):
+        if is_plain:
             if is_nested:
                 raise ToolFailed(
                     f"argument {field.name!r} has a list or an object, which {field.media_type} cannot write"
