@@ -16,7 +16,7 @@ Pair = tuple[str, str]
 
 
 class Pairs:
-    """The encoded names and values of a query or a form. No argument writes a fixed name, or that of another argument."""
+    """The encoded names and values of a query or a form. No argument writes a fixed name or that of another one."""
 
     def __init__(self, arguments: Iterable[str], fixed: Iterable[Pair] = ()) -> None:
         self._pairs = [(encode(name), encode(value)) for name, value in fixed]
