@@ -104,22 +104,26 @@ async def pet(request: Request) -> Response:
 
 
 @asynccontextmanager
-async def api():
-    """Run the API; yields its URL."""
-    routes = [
-        Route("/v1/pets", echo, methods=["GET", "POST"]),
-        Route("/v1/pets/{id:path}", pet, methods=["GET", "DELETE"]),
-    ]
+async def serving(*routes):
+    """Run an API; yields its URL."""
     config = uvicorn.Config(Starlette(routes=routes), port=0, log_config=None, ws="none", lifespan="off")
     server = uvicorn.Server(config)
-    serving = asyncio.create_task(server.serve())
+    running = asyncio.create_task(server.serve())
     while not server.started:  # noqa: ASYNC110 - it has no event
         await asyncio.sleep(0.01)
     try:
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/v1"
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     finally:
         server.should_exit = True
-        await serving
+        await running
+
+
+@asynccontextmanager
+async def api():
+    """Run the API of the pets; yields its URL."""
+    pets = Route("/v1/pets", echo, methods=["GET", "POST"])
+    async with serving(pets, Route("/v1/pets/{id:path}", pet, methods=["GET", "DELETE"])) as url:
+        yield f"{url}/v1"
 
 
 @asynccontextmanager

@@ -148,8 +148,19 @@ def test_parameters_of_one_name_are_distinguished_by_their_place():
     assert build_request(operation, {"id": "a", "id_query": "b"}, {}).target == "/things/a?id=b"
 
 
+def test_an_object_in_a_query_does_not_write_the_name_of_another_parameter():
+    parameters = [
+        {"name": "where", "in": "query", "schema": {"type": "object"}},
+        {"name": "limit", "in": "query", "schema": {"type": "integer", "maximum": 10}},
+    ]
+    operation = only(document({"parameters": parameters}, method="get"))
+    assert build_request(operation, {"where": {"age": 3}, "limit": 5}, {}).target == "/things?age=3&limit=5"
+    with pytest.raises(ToolFailed, match="'limit', which is taken"):
+        build_request(operation, {"where": {"limit": 99}}, {})
+
+
 def test_a_body_of_any_type_is_sent_as_json():
-    assert only(document({"requestBody": {"content": {"*/*": {"schema": TEXT}}}})).body_type == "*/*"
+    assert only(document({"requestBody": {"content": {"*/*": {"schema": TEXT}}}})).body.media_type == "*/*"
 
 
 def test_a_query_in_a_path_is_sent_with_each_request():

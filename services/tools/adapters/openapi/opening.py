@@ -67,6 +67,7 @@ def register_api(
     tools = [OperationTool(spec, operation, client) for operation in translation.operations]
     fitting = list(_fitting(tools, limits, left_out))
     left_out.update(registry.replace(f"api {spec.name}", fitting))
+    _log_properties(spec, translation)
     for name, reason in islice(left_out.items(), MAX_LOGGED):
         log.warning("an operation of an api is left out", api=spec.name, operation=name[:80], reason=reason)
     count = len(registry.list_of(f"api {spec.name}"))
@@ -75,6 +76,20 @@ def register_api(
         raise InvalidRequest(f"OPENAPI: api {spec.name!r}: no operation can be a tool: {reasons or 'there is none'}")
     log.info("api has become tools", api=spec.name, tools=count, left_out=len(left_out))
     return left_out
+
+
+def _log_properties(spec: ApiSpec, translation: Translation) -> None:
+    """Log which optional properties of forms are no arguments."""
+    incomplete = [operation for operation in translation.operations if operation.left_out]
+    for operation in islice(incomplete, MAX_LOGGED):
+        name, reason = next(iter(operation.left_out.items()))
+        log.warning(
+            "properties of a form are left out",
+            api=spec.name,
+            operation=operation.name[:80],
+            properties=len(operation.left_out),
+            first=f"{name[:80]}: {reason}",
+        )
 
 
 def _fitting(tools: list[OperationTool], limits: ApiLimits, left_out: dict[str, str]) -> Iterator[OperationTool]:

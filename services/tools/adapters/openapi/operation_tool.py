@@ -11,9 +11,10 @@ from pagantic_common.domain.messages import ToolDefinition, ToolFailed
 from pagantic_common.domain.text.json_text import JsonTextError, dump_json, parse_json
 from services.tools.adapters.http_guard import RequestRefused, ResponseTooLarge
 from services.tools.adapters.openapi.configuration import ApiSpec
+from services.tools.core.openapi.forms import Part
+from services.tools.core.openapi.media_types import is_json
 from services.tools.core.openapi.operations import Operation
-from services.tools.core.openapi.parameters import is_json
-from services.tools.core.openapi.requests import ApiRequest, build_request, is_header_text
+from services.tools.core.openapi.requests import ApiRequest, build_request
 from services.tools.core.remote_names import prefixed_name
 from services.tools.ports import Report, ToolUnavailable
 
@@ -65,22 +66,22 @@ class OperationTool:
 
     def _request_of(self, request: ApiRequest) -> httpx2.Request:
         headers = {**request.headers, "accept": "application/json, text/*;q=0.5"}
-        body = None
-        if request.body is not None:
-            headers["content-type"] = _type_of(self._operation)
-            body = request.body.encode(errors="replace")
+        content = request.content
+        body, files = None, None
+        if content is not None and content.parts:
+            files = [_file_of(part) for part in content.parts]
+        elif content is not None:
+            headers["content-type"] = content.media_type
+            body = content.text.encode(errors="replace")
         # The deployment's own headers count.
         headers.update(self._spec.headers)
-        return self._client.build_request(
-            request.method, self._spec.url + request.target, headers=headers, content=body
-        )
+        url = self._spec.url + request.target
+        return self._client.build_request(request.method, url, headers=headers, content=body, files=files)
 
 
-def _type_of(operation: Operation) -> str:
-    """Return the type of a body; a document may name a range, which has no type of its own."""
-    if operation.body_type is None or "*" in operation.body_type or not is_header_text(operation.body_type):
-        return "application/json"
-    return operation.body_type
+def _file_of(part: Part) -> tuple[str, tuple[str | None, bytes, str | None]]:
+    """Return a part as httpx2 takes it; it chooses the boundary at random, so that no text can contain it."""
+    return part.name, (part.file_name, part.text.encode(errors="replace"), part.media_type)
 
 
 def _words_of(error: Exception) -> str:

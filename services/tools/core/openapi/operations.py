@@ -9,14 +9,8 @@ from typing import Any
 
 from pagantic_common.domain.messages import ToolSafety
 from pagantic_common.domain.text.json_text import dump_json
-from services.tools.core.openapi.parameters import (
-    Location,
-    Parameter,
-    Supplied,
-    argument_names,
-    json_type_of,
-    read_parameters,
-)
+from services.tools.core.openapi.bodies import Body, BodyReader
+from services.tools.core.openapi.parameters import Location, Parameter, Supplied, argument_names, read_parameters
 from services.tools.core.openapi.references import References, Unusable, shorten
 from services.tools.core.openapi.schemas import MAX_DESCRIPTION_CHARS, SchemaTranslator, cut
 
@@ -24,7 +18,6 @@ BODY = "body"
 MAX_TOOL_DESCRIPTION_CHARS = 1024
 _METHODS = ("get", "put", "post", "delete", "patch", "head", "options", "trace")
 _WITHOUT_ANSWER = frozenset({"head", "options", "trace"})
-_BODY_IS_OPTIONAL = frozenset({"get", "delete"})
 _IDEMPOTENT = frozenset({"get", "put", "delete"})
 PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 _OTHER = re.compile(r"[^A-Za-z0-9]+")
@@ -38,6 +31,7 @@ class Operation:
     """An operation that can be a tool. `arguments` are its parameters by the names that the tool has for them.
 
     `fixed_query` is what stands after a '?' in the document's path; the standard forbids it, and large APIs do it.
+    `left_out` are the optional properties of a form that cannot be sent, with the reasons.
     """
 
     name: str
@@ -46,7 +40,8 @@ class Operation:
     fixed_query: str
     description: str
     arguments: Mapping[str, Parameter]
-    body_type: str | None
+    body: Body | None
+    left_out: Mapping[str, str]
     parameters_json: str
 
     @property
@@ -93,16 +88,11 @@ class OperationReader:
         parameters = read_parameters(lists, self.references, self.supplied)
         path, _, fixed_query = entry.path.partition("?")
         _check_path_parameters(path, parameters)
-        body_type, body_schema, is_body_required = self._read_body(entry)
-        taken = [BODY] if body_type is not None else []
-        arguments = dict(zip(argument_names(parameters, taken), parameters, strict=True))
-        translator = SchemaTranslator(self.references, is_version_3_0=self.is_version_3_0)
-        properties = {name: _schema_of(translator, parameter) for name, parameter in arguments.items()}
-        required = [name for name, parameter in arguments.items() if parameter.is_required]
-        if body_type is not None:
-            properties[BODY] = translator.translate(body_schema)
-        if is_body_required:
-            required.append(BODY)
+        body = self._read_body(entry)
+        left_out = {} if body is None else body.left_out
+        if body is not None and not body.is_argument:
+            body = None
+        arguments = dict(zip(argument_names(parameters, [BODY] if body else []), parameters, strict=True))
         return Operation(
             name=entry.name,
             method=entry.method,
@@ -110,9 +100,20 @@ class OperationReader:
             fixed_query=fixed_query,
             description=_description_of(entry),
             arguments=arguments,
-            body_type=body_type,
-            parameters_json=_object_schema(properties, required, translator.definitions),
+            body=body,
+            left_out=left_out,
+            parameters_json=self._schema_of(arguments, body),
         )
+
+    def _schema_of(self, arguments: Mapping[str, Parameter], body: Body | None) -> str:
+        """Return the schema of a tool's arguments, as JSON."""
+        translator = SchemaTranslator(self.references, is_version_3_0=self.is_version_3_0)
+        properties = {name: _schema_of_parameter(translator, parameter) for name, parameter in arguments.items()}
+        required = [name for name, parameter in arguments.items() if parameter.is_required]
+        if body is not None:
+            properties[BODY] = translator.translate(body.schema)
+            required += [BODY] if body.is_required else []
+        return _object_schema(properties, required, translator.definitions)
 
     def _check_standard(self, entry: OperationEntry) -> None:
         """Raise Unusable where what a call needs breaks the standard; the rest of an operation is not used."""
@@ -129,20 +130,10 @@ class OperationReader:
                 where = ".".join(map(str, place[2:]))
                 raise Unusable(f"it breaks the standard at {shorten(where)!r}: {words}")
 
-    def _read_body(self, entry: OperationEntry) -> tuple[str | None, Any, bool]:
-        """Return the body's media type, its schema and whether it is required; None for no body."""
+    def _read_body(self, entry: OperationEntry) -> Body | None:
         if "requestBody" not in entry.value:
-            return None, None, False
-        body = self.references.resolve(entry.value["requestBody"], "request body")
-        is_required = body.get("required") is True
-        content = body.get("content")
-        media_type = json_type_of(content)
-        if media_type is not None and isinstance(content, dict) and entry.method != "get":
-            return media_type, content[media_type].get("schema", {}), is_required
-        if entry.method in _BODY_IS_OPTIONAL and not is_required:
-            return None, None, False
-        kinds = ", ".join(content) if isinstance(content, dict) else "unknown"
-        raise Unusable(f"{entry.method.upper()} has a body of {shorten(kinds)!r}: only bodies of JSON are sent")
+            return None
+        return BodyReader(self.references, self.is_version_3_0).read(entry.method, entry.value["requestBody"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +193,7 @@ def _check_path_parameters(path: str, parameters: Collection[Parameter]) -> None
         raise Unusable(f"its path {shorten(path)!r} and its parameters do not agree about {shorten(name)!r}")
 
 
-def _schema_of(translator: SchemaTranslator, parameter: Parameter) -> Any:
+def _schema_of_parameter(translator: SchemaTranslator, parameter: Parameter) -> Any:
     schema = translator.translate(parameter.schema)
     description = cut(parameter.description, MAX_DESCRIPTION_CHARS)
     if not description or not isinstance(schema, dict):

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from services.tools.core.openapi.media_types import json_type_of
 from services.tools.core.openapi.references import References, Unusable, shorten
 
-_RANGES = ("application/*", "*/*")
 # The standard leaves these to media types and to security. The connection's own are not for callers.
 _IGNORED_HEADERS = frozenset({"accept", "content-type", "authorization"})
 _FORBIDDEN_HEADERS = frozenset(
@@ -33,6 +33,8 @@ class Style(StrEnum):
     """The way in which a parameter is written; JSON is not a style of the standard, but a media type."""
 
     SIMPLE = "simple"
+    MATRIX = "matrix"
+    LABEL = "label"
     FORM = "form"
     SPACE_DELIMITED = "spaceDelimited"
     PIPE_DELIMITED = "pipeDelimited"
@@ -42,7 +44,7 @@ class Style(StrEnum):
 
 # The first is the default.
 _STYLES: Mapping[Location, tuple[Style, ...]] = {
-    Location.PATH: (Style.SIMPLE,),
+    Location.PATH: (Style.SIMPLE, Style.MATRIX, Style.LABEL),
     Location.QUERY: (Style.FORM, Style.SPACE_DELIMITED, Style.PIPE_DELIMITED, Style.DEEP_OBJECT),
     Location.HEADER: (Style.SIMPLE,),
 }
@@ -87,7 +89,9 @@ def read_parameters(lists: Iterable[Any], references: References, supplied: Supp
                 raise Unusable("a parameter has the name '$ref', which is not distinguished from a reference")
             entries[name, location] = entry
     return [
-        _read(entry) for (name, location), entry in entries.items() if _is_settable(name, location, entry, supplied)
+        read_parameter(entry)
+        for (name, location), entry in entries.items()
+        if _is_settable(name, location, entry, supplied)
     ]
 
 
@@ -107,7 +111,8 @@ def _is_settable(name: str, location: str, entry: Mapping[str, Any], supplied: S
     return name not in _FORBIDDEN_HEADERS | _IGNORED_HEADERS | supplied.headers
 
 
-def _read(entry: Mapping[str, Any]) -> Parameter:
+def read_parameter(entry: Mapping[str, Any]) -> Parameter:
+    """Return a parameter whose name and location are text. Raises Unusable."""
     shown = shorten(entry["name"])
     try:
         location = Location(entry["in"])
@@ -151,24 +156,6 @@ def _schema_of_content(content: Any, owner: str) -> Any:
     if media_type is None:
         raise Unusable(f"{owner} is not JSON, which is not supported")
     return content[media_type].get("schema", {})
-
-
-def json_type_of(content: Any) -> str | None:
-    """Return the key of a `content` object that is JSON, or a range with JSON in it; its value is an object."""
-    if not isinstance(content, dict):
-        return None
-    usable = [str(media_type) for media_type, value in content.items() if isinstance(value, dict)]
-    json_types = [media_type for media_type in usable if is_json(media_type)]
-    ranges = [media_type for media_type in usable if media_type in _RANGES]
-    return next(iter(json_types + ranges), None)
-
-
-def is_json(media_type: str) -> bool:
-    """Tell whether a media type, with or without parameters, is JSON."""
-    essence = media_type.partition(";")[0].strip().lower()
-    return essence in {"application/json", "text/json"} or (
-        essence.startswith("application/") and essence.endswith("+json")
-    )
 
 
 def argument_names(parameters: Collection[Parameter], taken: Iterable[str]) -> list[str]:

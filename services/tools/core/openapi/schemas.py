@@ -122,14 +122,17 @@ def _name_of(reference: str) -> str:
     return "".join(character for character in end if character.isascii() and character.isalnum())[:40] or "schema"
 
 
+def read_only_names(properties: Mapping[str, Any]) -> set[str]:
+    """Return the names of the properties that only answers have."""
+    return {name for name, value in properties.items() if isinstance(value, dict) and value.get("readOnly") is True}
+
+
 def _leave_out_read_only(schema: Mapping[str, Any], translated: dict[str, Any]) -> None:
     """Remove the properties that only answers have."""
     properties = schema.get("properties")
     if not isinstance(properties, dict):
         return
-    read_only = {
-        name for name, value in properties.items() if isinstance(value, dict) and value.get("readOnly") is True
-    }
+    read_only = read_only_names(properties)
     for name in read_only:
         del translated["properties"][name]
     required = translated.get("required")

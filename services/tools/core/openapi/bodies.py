@@ -1,0 +1,121 @@
+"""Reads the bodies of operations: JSON, or forms of the properties that a form can hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from services.tools.core.openapi.form_fields import FieldReader, FormField
+from services.tools.core.openapi.media_types import JSON, MULTIPART, URLENCODED, form_type_of, json_type_of
+from services.tools.core.openapi.references import References, Unusable, shorten
+from services.tools.core.openapi.schemas import read_only_names
+from services.tools.core.openapi.shapes import COMPOSITIONS, has_type
+
+_BODY_IS_OPTIONAL = frozenset({"get", "delete"})
+_UNSUPPORTED_IN_FORMS = (*COMPOSITIONS, "patternProperties")
+
+
+class BodyKind(StrEnum):
+    """The ways in which a body is written."""
+
+    JSON = JSON
+    URLENCODED = URLENCODED
+    MULTIPART = MULTIPART
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A body. `schema` is the document's own, of a form without the properties in `left_out`, which have reasons."""
+
+    kind: BodyKind
+    media_type: str
+    schema: Any
+    is_required: bool
+    fields: Mapping[str, FormField] = field(default_factory=dict)
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_argument(self) -> bool:
+        """Whether there is anything to send."""
+        return self.kind is BodyKind.JSON or bool(self.fields)
+
+
+@dataclass(frozen=True, slots=True)
+class BodyReader:
+    """Reads the bodies of one document."""
+
+    references: References
+    is_version_3_0: bool
+
+    def read(self, method: str, value: Any) -> Body | None:
+        """Return a body that can be sent; None where it is optional and cannot be sent. Raises Unusable."""
+        body = self.references.resolve(value, "request body")
+        is_required = body.get("required") is True
+        try:
+            return self._read(method, body.get("content"), is_required)
+        except Unusable:
+            if method in _BODY_IS_OPTIONAL and not is_required:
+                return None
+            raise
+
+    def _read(self, method: str, content: Any, is_required: bool) -> Body:
+        if method == "get":
+            raise Unusable("it is a GET with a body, which is not sent")
+        json_type = json_type_of(content)
+        if json_type is not None:
+            return Body(BodyKind.JSON, json_type, content[json_type].get("schema", {}), is_required)
+        for kind in (BodyKind.URLENCODED, BodyKind.MULTIPART):
+            form_type = form_type_of(content, kind)
+            if form_type is not None:
+                return self._read_form(kind, content[form_type], is_required)
+        kinds = ", ".join(content) if isinstance(content, dict) else "unknown"
+        raise Unusable(f"{method.upper()} has a body of {shorten(kinds)!r}: only JSON and forms are sent")
+
+    def _read_form(self, kind: BodyKind, entry: Mapping[str, Any], is_required: bool) -> Body:
+        schema = self.references.resolve(entry.get("schema", {}), "schema of a form")
+        properties = _properties_of(schema)
+        fields: dict[str, FormField] = {}
+        left_out: dict[str, str] = {}
+        reader = FieldReader(self.references, self.is_version_3_0, kind)
+        read_only = read_only_names(properties)
+        for name, value in properties.items():
+            if name in read_only:
+                continue
+            try:
+                fields[name] = reader.read(name, value, _encoding_of(entry, name))
+            except Unusable as reason:
+                left_out[name] = str(reason)
+        _check_required(schema, left_out)
+        kept = {name: value for name, value in properties.items() if name not in left_out}
+        closed = {**schema, "type": "object", "nullable": False, "properties": kept, "additionalProperties": False}
+        body = Body(kind, kind, closed, is_required, fields, left_out)
+        if is_required and not body.is_argument and (left_out or schema.get("additionalProperties") is not False):
+            raise Unusable("its form declares no property that can be sent")
+        return body
+
+
+def _properties_of(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the properties of a form, with those that are only named as required. Raises Unusable."""
+    if "type" in schema and not has_type(schema, "object"):
+        raise Unusable(f"its form has type {shorten(str(schema['type']))!r}, and only objects are sent as forms")
+    if found := [keyword for keyword in _UNSUPPORTED_IN_FORMS if keyword in schema]:
+        raise Unusable(f"its form has {found[0]!r}, which is not supported")
+    properties, required = schema.get("properties", {}), schema.get("required", [])
+    if not isinstance(properties, dict) or not isinstance(required, list):
+        raise Unusable("its form has 'properties' or 'required' of another type")
+    named: dict[str, Any] = {name: {} for name in required if isinstance(name, str)}
+    return {**named, **properties}
+
+
+def _check_required(schema: Mapping[str, Any], left_out: Mapping[str, str]) -> None:
+    for name, reason in left_out.items():
+        if name in schema.get("required", []):
+            raise Unusable(f"its form needs {shorten(name)!r}: {reason}")
+
+
+def _encoding_of(entry: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    encodings = entry.get("encoding")
+    encoding = encodings.get(name) if isinstance(encodings, dict) else None
+    return encoding if isinstance(encoding, dict) else {}

@@ -1,0 +1,89 @@
+"""Reads the properties of forms: how each is written, or why it cannot be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from services.tools.core.openapi.media_types import MULTIPART, URLENCODED, is_json
+from services.tools.core.openapi.parameters import Parameter, Style, read_parameter
+from services.tools.core.openapi.references import References, Unusable
+from services.tools.core.openapi.shapes import (
+    Shape,
+    declares_nested_values,
+    is_container,
+    is_file,
+    is_list,
+    shapes_of,
+    single_shapes_of,
+)
+
+_STYLE_KEYWORDS = ("style", "explode", "allowReserved")
+_FILE_TYPE = "application/octet-stream"
+_MEDIA_TYPE = re.compile(r"[\w!#$&^.+-]+/[\w!#$&^.+-]+(;[ -~]*)?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class FormField:
+    """A property of a form, which is written as `parameter` is in a query, or else by its media type.
+
+    Without both, text is plain, and lists and objects are JSON. A file is a text that is sent with a file name.
+    """
+
+    name: str
+    parameter: Parameter | None = None
+    media_type: str | None = None
+    is_file: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FieldReader:
+    """Reads the properties of forms of one media type. Version 3.0 has styles in encoded forms alone."""
+
+    references: References
+    is_version_3_0: bool
+    form_type: str
+
+    def read(self, name: str, schema: Any, encoding: Mapping[str, Any]) -> FormField:
+        """Return how a property is written. Raises Unusable."""
+        has_styles = self.form_type == URLENCODED or not self.is_version_3_0
+        if has_styles and any(keyword in encoding for keyword in _STYLE_KEYWORDS):
+            return self._read_styled(name, schema, encoding)
+        values = list(single_shapes_of(schema, self.references))
+        media_type = _first_type_of(encoding.get("contentType"))
+        has_file = any(map(is_file, values))
+        if has_file and media_type is None:
+            media_type = _file_type_of(values)
+        if media_type is not None and not is_json(media_type) and any(map(is_container, values)):
+            raise Unusable(f"it has lists or objects of type {media_type!r}, and only JSON is written")
+        return FormField(name, None, media_type, has_file)
+
+    def _read_styled(self, name: str, schema: Any, encoding: Mapping[str, Any]) -> FormField:
+        """Return a property that is written as a query parameter. Raises Unusable for what no standard defines."""
+        styles = {keyword: encoding[keyword] for keyword in ("style", "explode") if keyword in encoding}
+        parameter = read_parameter({"name": name, "in": "query", "schema": schema, **styles})
+        style = str(parameter.style)
+        if self.form_type == MULTIPART and not parameter.explode:
+            raise Unusable(f"style {style!r} without 'explode' is not supported in {MULTIPART}")
+        shapes = list(shapes_of(schema, self.references))
+        if parameter.style is Style.DEEP_OBJECT and any(map(is_list, shapes)):
+            raise Unusable(f"style {style!r} is not defined for lists")
+        if declares_nested_values(shapes, self.references):
+            raise Unusable(f"style {style!r} cannot write a list or an object inside another")
+        return FormField(name, parameter)
+
+
+def _file_type_of(values: Collection[Shape]) -> str:
+    """Return the type that the schema of a file names, or the one for any bytes."""
+    declared = (_first_type_of(shape.get("contentMediaType")) for shape in values)
+    return next(filter(None, declared), _FILE_TYPE)
+
+
+def _first_type_of(declared: Any) -> str | None:
+    """Return the first type of a list with commas that is no range; None where there is none."""
+    if not isinstance(declared, str):
+        return None
+    types = [part.strip() for part in declared.split(",")]
+    return next((part for part in types if "*" not in part and _MEDIA_TYPE.fullmatch(part)), None)

@@ -1,0 +1,82 @@
+"""Tells which values a schema describes. A shape is a schema, or a part that it is composed of."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from services.tools.core.openapi.references import References, Unusable
+
+COMPOSITIONS = ("allOf", "anyOf", "oneOf")
+MAX_SHAPES = 256
+_FILE_FORMATS = ("binary", "byte")
+
+Shape = Mapping[str, Any]
+
+
+def shapes_of(schema: Any, references: References) -> Iterator[Shape]:
+    """Yield a schema, those it is composed of, and those they refer to, each of these once. Raises Unusable."""
+    followed: set[str] = set()
+    waiting = [schema]
+    for _ in range(MAX_SHAPES):
+        if not waiting:
+            return
+        shape = waiting.pop()
+        if not isinstance(shape, dict):
+            continue
+        yield shape
+        reference = shape.get("$ref")
+        if reference is not None and str(reference) not in followed:
+            followed.add(str(reference))
+            waiting.append(references.find(reference))
+        for keyword in COMPOSITIONS:
+            composed = shape.get(keyword)
+            waiting += composed if isinstance(composed, list) else []
+    raise Unusable(f"its schema is composed of more than {MAX_SHAPES} parts")
+
+
+def single_shapes_of(schema: Any, references: References) -> Iterator[Shape]:
+    """Yield the shapes of a schema, with those of its items in place of lists. Raises Unusable."""
+    for shape in shapes_of(schema, references):
+        if is_list(shape):
+            yield from shapes_of(shape.get("items"), references)
+        else:
+            yield shape
+
+
+def declares_nested_values(shapes: Collection[Shape], references: References) -> bool:
+    """Tell whether shapes describe a list or an object inside another. Raises Unusable."""
+    inner_schemas = (schema for shape in shapes for schema in _inner_schemas_of(shape))
+    return any(is_container(inner) for schema in inner_schemas for inner in shapes_of(schema, references))
+
+
+def _inner_schemas_of(shape: Shape) -> list[Any]:
+    """Return the schemas of a list's items and of an object's values."""
+    named, listed = shape.get("properties"), shape.get("prefixItems")
+    return [
+        shape.get("items"),
+        shape.get("additionalProperties"),
+        *(named.values() if isinstance(named, dict) else ()),
+        *(listed if isinstance(listed, list) else ()),
+    ]
+
+
+def is_file(shape: Shape) -> bool:
+    """Tell whether a shape describes the content of a file."""
+    return shape.get("format") in _FILE_FORMATS or "contentMediaType" in shape or "contentEncoding" in shape
+
+
+def is_container(shape: Shape) -> bool:
+    """Tell whether a shape describes lists or objects."""
+    return is_list(shape) or has_type(shape, "object") or isinstance(shape.get("properties"), dict)
+
+
+def is_list(shape: Shape) -> bool:
+    """Tell whether a shape describes lists."""
+    return has_type(shape, "array") or "items" in shape or "prefixItems" in shape
+
+
+def has_type(shape: Shape, name: str) -> bool:
+    """Tell whether a shape names a type, alone or with others."""
+    kind = shape.get("type")
+    return kind == name or (isinstance(kind, list) and name in kind)
