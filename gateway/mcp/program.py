@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 import uvicorn
 
 from gateway.mcp.http.app import PATH, McpApp
+from gateway.mcp.http.probes import answering_probes
 from gateway.mcp.server import open_server
 from gateway.mcp.settings import McpSettings
 from gateway.mcp.stdio import serve_stdio
@@ -68,7 +69,8 @@ async def serve_app(app: McpApp, settings: McpSettings, announce: Callable[[str]
         if ":" in host:
             host = f"[{host}]"
         announce(f"http://{host}:{port}{PATH}")
-        await http_server(app, settings).serve(sockets=[listener])
+        async with answering_probes(settings):
+            await http_server(app, settings).serve(sockets=[listener])
 
 
 def http_server(app: McpApp, settings: McpSettings) -> uvicorn.Server:

@@ -22,6 +22,7 @@ class McpSettings(BaseSettings):
 
     host: str = Field(HOST, description="address to listen on")
     port: int = Field(8090, ge=0, le=65535, description="port to listen on; 0 takes a free one")
+    admin_port: int = Field(0, ge=0, le=65535, description="port for probes: health over gRPC; 0 is none")
     auth: Auth = Field(
         Auth.LOCAL,
         description="who may call: local (this machine, everybody on it), none (everybody), or keys (API keys)",

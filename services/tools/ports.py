@@ -49,7 +49,7 @@ class McpSession(Protocol):
         """Return when the tools may have changed, or the connection may have ended; raises ServerLost."""
 
     async def list_tools(self) -> Sequence[OfferedTool]:
-        """Return all tools, in the server's order."""
+        """Return all tools in the server's order, also those with a defect."""
 
     async def call_tool(self, name: str, arguments: Mapping[str, Any], report: Report) -> str:
         """Return the result as text; raises ToolFailed. Cancelling it cancels the call at the server."""

@@ -7,6 +7,7 @@ import sys
 import time
 
 SCHEMA = {"type": "object", "properties": {}}
+CACHE = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}  # what results of 2026-07-28 need
 
 
 def write(line):
@@ -33,8 +34,17 @@ def tools_of(habit):
             {"name": "fat", "description": "x" * 40_000, "inputSchema": SCHEMA},
             {"name": "n" * 100, "inputSchema": SCHEMA},
         ]
-    if habit == "no-schema":
-        return [{"name": "fine", "inputSchema": SCHEMA}, {"name": "wrong", "inputSchema": {"type": "array"}}]
+    if habit in ("malformed-tools", "malformed-tools-2026"):
+        return [
+            {"name": "text", "inputSchema": {"type": "string"}},
+            {"name": "fine", "inputSchema": SCHEMA},
+            {"description": "Has no name.", "inputSchema": SCHEMA},
+            {"name": "annotated", "inputSchema": SCHEMA, "annotations": ["read"]},
+        ]
+    if habit == "only-malformed-tools":
+        return [{"name": f"tool{number}"} for number in range(300)]
+    if habit == "no-list":
+        return {"fine": SCHEMA}
     if habit == "many-tools":
         return [{"name": f"tool{number}", "inputSchema": SCHEMA} for number in range(300)]
     return [{"name": "call", "inputSchema": SCHEMA}, {"name": "start", "inputSchema": SCHEMA}]
@@ -58,7 +68,7 @@ def call(habit, request):
     if habit == "deaf":
         answer(request, {"content": []})
         time.sleep(60)
-    answer(request, {"content": [{"type": "text", "text": "called"}]})
+    answer(request, {"content": [{"type": "text", "text": "called"}], "resultType": "complete"})
 
 
 def main():
@@ -68,6 +78,16 @@ def main():
     for line in sys.stdin:
         request = json.loads(line)
         match request.get("method"):
+            case "server/discover" if habit.endswith("-2026"):
+                answer(
+                    request,
+                    {
+                        "supportedVersions": ["2026-07-28"],
+                        "capabilities": {"tools": {}},
+                        "serverInfo": {"name": habit, "version": "1"},
+                        **CACHE,
+                    },
+                )
             case "initialize":
                 answer(
                     request,
@@ -80,7 +100,7 @@ def main():
             case "tools/list" if habit == "pages":
                 answer(request, {"tools": tools_of(habit), "nextCursor": "again"})
             case "tools/list":
-                answer(request, {"tools": tools_of(habit)})
+                answer(request, {"tools": tools_of(habit), **CACHE})
             case "tools/call":
                 call(habit, request)
             case _ if "id" in request and "method" in request:

@@ -180,7 +180,9 @@ class ServerConnection:
         left_out: dict[str, str] = {}
         for number, tool in enumerate(offered):
             name = prefixed_name(self._spec.name, tool.name)
-            if number >= self._limits.max_tools:
+            if tool.defect:
+                left_out[name] = tool.defect
+            elif number >= self._limits.max_tools:
                 left_out[name] = f"the server has more than {self._limits.max_tools} tools: raise MCP_MAX_TOOLS"
             elif tool.size_bytes > self._limits.max_tool_bytes:
                 limit = self._limits.max_tool_bytes

@@ -130,12 +130,13 @@ class ToolHints:
 
 @dataclass(frozen=True, slots=True)
 class OfferedTool:
-    """A tool under the name that its server gave it."""
+    """A tool under the name that its server gave it. `defect` says why it cannot be used; empty for one that can."""
 
     name: str
     description: str
     parameters_json: str
     hints: ToolHints = ToolHints()
+    defect: str = ""
 
     @property
     def size_bytes(self) -> int:

@@ -221,9 +221,34 @@ async def test_tools_that_cannot_be_registered_are_left_out_with_the_reason(tmp_
         assert "at most 32768" in reasons["t_fat"]
 
 
+@pytest.mark.parametrize(
+    ("habit", "version"), [("malformed-tools", "2025-06-18"), ("malformed-tools-2026", "2026-07-28")]
+)
+async def test_tools_that_break_the_protocol_are_left_out_and_the_others_called(tmp_path, habit, version):
+    async with mcp_service(tmp_path, {"t": hostile(habit)}) as stub:
+        server = await status(stub, "t")
+        assert (server.state, server.protocol_version) == (mcp_pb2.MCP_SERVER_STATE_CONNECTED, version)
+        reasons = dict(server.left_out_tools)
+        assert reasons.keys() == {"t_text", "t_unnamed_3", "t_annotated"}
+        assert reasons["t_text"].endswith("inputSchema.type")
+        assert reasons["t_unnamed_3"].endswith("name")
+        assert reasons["t_annotated"].endswith("annotations")
+        assert {name for name in await tools(stub) if name.startswith("t_")} == {"t_fine"}
+        assert await said(stub, "t_fine") == "called"
+
+
+async def test_a_server_with_only_malformed_tools_is_connected_and_its_reasons_are_bounded(tmp_path):
+    async with mcp_service(tmp_path, {"t": hostile("only-malformed-tools")}, mcp_max_tools=5) as stub:
+        server = await status(stub, "t")
+        assert (server.state, server.tool_count) == (mcp_pb2.MCP_SERVER_STATE_CONNECTED, 0)
+        assert len(server.left_out_tools) == 10
+
+
 async def test_a_server_whose_list_breaks_the_protocol_is_lost_and_the_reason_names_the_field(tmp_path):
-    async with mcp_service(tmp_path, {"t": hostile("no-schema")}) as stub:
-        assert "tools.1.inputSchema" in (await status(stub, "t")).reason
+    async with mcp_service(tmp_path, {"t": hostile("no-list")}) as stub:
+        server = await status(stub, "t")
+        assert server.state == mcp_pb2.MCP_SERVER_STATE_LOST
+        assert "wrong fields: tools" in server.reason
 
 
 async def test_a_server_has_no_more_tools_than_the_limit(tmp_path):

@@ -8,31 +8,12 @@ import yaml
 from pagantic_common.domain.defaults import PORTS
 from pagantic_common.settings import InnerSettings, ServiceSettings
 from pagantic_common.telemetry.names import INFERENCE_QUEUED_REQUESTS, LIVENESS, READINESS
+from tests.support.manifests import BASE, FOLDER, container_of, documents, environment_of, of_kind, pod_of
 
-FOLDER = Path(__file__).parents[3] / "deploy" / "kubernetes"
-BASE = FOLDER / "base"
 KUBERNETES = "1.34"
 MANIFESTS = sorted(path for path in FOLDER.rglob("*.yaml") if path.name != "kustomization.yaml")
 KUSTOMIZATIONS = sorted(FOLDER.rglob("kustomization.yaml"))
 AREAS = sorted(PORTS)
-
-
-def documents(path):
-    return list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
-
-
-def of_kind(kind):
-    found = [document for path in sorted(BASE.glob("*.yaml")) for document in documents(path)]
-    return {document["metadata"]["name"]: document for document in found if document["kind"] == kind}
-
-
-def pod_of(area):
-    return of_kind("Deployment")[area]["spec"]["template"]["spec"]
-
-
-def container_of(area):
-    (container,) = pod_of(area)["containers"]
-    return container
 
 
 def settings_of(area):
@@ -51,10 +32,6 @@ def settings_from(area, environment, monkeypatch):
         assert name.removeprefix(prefix).lower() in settings_of(area).model_fields, f"{name} is no setting"
         monkeypatch.setenv(name, value)
     return settings_of(area)()
-
-
-def environment_of(area):
-    return {entry["name"]: entry.get("value", "2") for entry in container_of(area)["env"]}
 
 
 @pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
@@ -81,10 +58,12 @@ def test_kustomization_lists_every_file_beside_it(path):
 
 
 def test_image_tag_is_the_version_of_the_project():
-    (content,) = documents(BASE / "kustomization.yaml")
-    (image,) = content["images"]
-    assert {container_of(area)["image"] for area in AREAS} == {image["name"]}
-    assert f'version = "{image["newTag"]}"' in (FOLDER.parents[1] / "pyproject.toml").read_text(encoding="utf-8")
+    project = (FOLDER.parents[1] / "pyproject.toml").read_text(encoding="utf-8")
+    for folder, names in ((BASE, AREAS), (FOLDER / "mcp", ["mcp"])):
+        (content,) = documents(folder / "kustomization.yaml")
+        (image,) = content["images"]
+        assert {container_of(name, folder)["image"] for name in names} == {image["name"]}
+        assert f'version = "{image["newTag"]}"' in project
 
 
 def test_every_area_and_nothing_else_has_a_deployment_and_a_service():

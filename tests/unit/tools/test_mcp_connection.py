@@ -16,7 +16,7 @@ from services.tools.app.execution import ExecutionLimits, ToolExecutor
 from services.tools.app.registry import ToolRegistry
 from services.tools.app.servers import Admission, McpServers
 from services.tools.core.allowlists import ProgramAllowlist
-from services.tools.core.servers import ProgramTransport, ServerSpec, ServerState
+from services.tools.core.servers import OfferedTool, ProgramTransport, ServerSpec, ServerState
 from services.tools.ports import ServerLost
 from tests.support.scripted_mcp import OBJECT, ScriptedServer, offered
 
@@ -88,6 +88,13 @@ async def test_a_change_replaces_the_tools_as_one():
     async with world(server) as w:
         server.change(offered("b"), offered("c"))
         await until(lambda: w.names() == ["s_b", "s_c"])
+
+
+async def test_a_tool_with_a_defect_is_left_out_with_the_reason():
+    broken = OfferedTool("broken", "", "{}", defect="it has no schema")
+    async with world(ScriptedServer(broken, offered("a"), offered("b"))) as w:
+        assert w.names() == ["s_a", "s_b"]
+        assert w.status().left_out == {"s_broken": "it has no schema"}
 
 
 async def test_safety_is_external_unless_the_server_is_trusted():

@@ -19,6 +19,7 @@ from pagantic_common.tools.function import MAX_TIMEOUT_S
 from services.tools.adapters.mcp.contents import contents_of, text_of_block, text_of_result
 from services.tools.adapters.mcp.listings import prompt_of, resource_of, tool_of
 from services.tools.adapters.mcp.output_check import OutputCheck
+from services.tools.adapters.mcp.tool_list_filter import ToolListFilter
 from services.tools.core.servers import (
     FilledPrompt,
     OfferedTool,
@@ -35,6 +36,8 @@ ResultT = TypeVar("ResultT")
 MAX_PAGES = 100
 MAX_REASON_CHARS = 500
 _LISTEN_AGAIN_S = 5.0
+# Tools of a page that are looked at, for each that the limit lets in: as many again are left out with a reason.
+_LISTED_PER_TOOL = 2
 # How the SDK words that the server did not answer, and cannot any more. A server's own errors may have the same codes.
 _LOST = frozenset(
     {
@@ -56,6 +59,7 @@ class SdkSession:
         self._end_reason = ""
         self._outputs = OutputCheck()
         client.session.validate_tool_result = self._outputs.check  # type: ignore[method-assign]
+        self._filter = ToolListFilter(client.session, client.protocol_version, _LISTED_PER_TOOL * max_tools)
 
     @property
     def protocol_version(self) -> str:
@@ -91,11 +95,15 @@ class SdkSession:
                 self._has_news.set()
 
     async def list_tools(self) -> Sequence[OfferedTool]:
-        """Return the tools, in the server's order, and hardly more than the limit."""
+        """Return the tools, page by page in the server's order, and those with a defect after the others of their page.
+
+        They are hardly more than the limit.
+        """
         self._check_open()
         if self._client.server_capabilities.tools is None:
             return ()
         tools: list[types.Tool] = []
+        offered: list[OfferedTool] = []
         cursor: str | None = None
         for _ in range(MAX_PAGES):
             try:
@@ -103,11 +111,12 @@ class SdkSession:
             except (MCPError, ValidationError) as error:
                 raise ServerLost(f"its tools cannot be listed: {words_of(error)}") from None
             tools += page.tools
+            offered += [*map(tool_of, page.tools), *self._filter.left_out]
             cursor = page.next_cursor
-            if cursor is None or len(tools) > self._max_tools:
+            if cursor is None or len(offered) > self._max_tools:
                 break
         self._outputs.learn(tools)
-        return [tool_of(tool) for tool in tools]
+        return offered
 
     async def call_tool(self, name: str, arguments: Mapping[str, Any], report: Report) -> str:
         """Call a tool; the caller bounds the time."""

@@ -1,0 +1,31 @@
+"""The Kubernetes manifests, read."""
+
+from pathlib import Path
+
+import yaml
+
+FOLDER = Path(__file__).parents[2] / "deploy" / "kubernetes"
+BASE = FOLDER / "base"
+
+
+def documents(path):
+    return list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
+
+
+def of_kind(kind, folder=BASE):
+    """Return a folder's manifests of a kind by their names."""
+    found = [document for path in sorted(folder.glob("*.yaml")) for document in documents(path)]
+    return {document["metadata"]["name"]: document for document in found if document["kind"] == kind}
+
+
+def pod_of(name, folder=BASE):
+    return of_kind("Deployment", folder)[name]["spec"]["template"]["spec"]
+
+
+def container_of(name, folder=BASE):
+    (container,) = pod_of(name, folder)["containers"]
+    return container
+
+
+def environment_of(name, folder=BASE):
+    return {entry["name"]: entry.get("value", "2") for entry in container_of(name, folder)["env"]}
