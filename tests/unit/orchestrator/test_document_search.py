@@ -33,15 +33,14 @@ def test_exactly_the_arguments_of_the_schema_are_read(arguments, collections):
     schema = json.loads(define_search(collections).parameters_json)
     is_whole_float = isinstance(arguments.get("max_chunks"), float)
     is_valid = jsonschema.Draft202012Validator(schema).is_valid(arguments) and not is_whole_float
-    try:
-        asked = read_query(json.dumps(arguments), collections)
-    except InvalidRequest as error:
-        assert error.code is ErrorCode.TOOL_INVALID_ARGUMENTS
-        assert not is_valid
-    else:
-        assert is_valid
-        assert asked.query == arguments["query"]
-        assert asked.collection == arguments.get("collection", "notes")
+    if not is_valid:
+        with pytest.raises(InvalidRequest) as refused:
+            read_query(json.dumps(arguments), collections)
+        assert refused.value.code is ErrorCode.TOOL_INVALID_ARGUMENTS
+        return
+    asked = read_query(json.dumps(arguments), collections)
+    assert asked.query == arguments["query"]
+    assert asked.collection == arguments.get("collection", "notes")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '"x"'])

@@ -37,7 +37,7 @@ def define_search(collections: Sequence[str]) -> ToolDefinition:
     }
     return ToolDefinition(
         name=NAME,
-        description="Finds chunks of stored documents and returns them with their sources. Use it for what they may say.",
+        description="Finds chunks of stored documents, with their sources. Use it for whatever documents may say.",
         parameters_json=dump_json(schema),
         safety=ToolSafety.READ,
         idempotent=True,
