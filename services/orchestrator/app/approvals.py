@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import replace
 from datetime import timedelta
 
 from pagantic_common.domain.clock import Clock
@@ -34,9 +35,15 @@ class Approvals:
         self._wait_s = wait_s
         self._decided: dict[tuple[ExecutionKey, str], asyncio.Event] = {}
 
-    async def ask(self, key: ExecutionKey, call: ToolCall, spans: tuple[TaintedSpan, ...]) -> tuple[Approval, bool]:
-        """Return the approval of a call, and whether it is new; a call that waited before goes on with its time."""
+    async def ask(
+        self, key: ExecutionKey, call: ToolCall, spans: tuple[TaintedSpan, ...], left_s: float | None
+    ) -> tuple[Approval, bool]:
+        """Return the approval of a call, and whether it is new; a call that waited before goes on with its time.
+
+        `left_s` is the time that its execution or step has left, None for any: nobody can decide after it.
+        """
         now = self._clock.now()
+        wait_s = self._wait_s if left_s is None else min(self._wait_s, left_s)
         asked = Approval(
             key.request_id,
             call.id,
@@ -44,7 +51,7 @@ class Approvals:
             call.arguments_json,
             reason_to_ask(spans),
             requested_at=now,
-            expires_at=now + timedelta(seconds=self._wait_s),
+            expires_at=now + timedelta(seconds=wait_s),
             spans=spans,
         )
         stored = await self._store.ask_approval(key, asked)
@@ -98,11 +105,13 @@ class Approvals:
         return approval
 
     async def list_open(self, tenant: str, request_id: str, page_size: int, page_token: str) -> Page[Approval]:
-        """Return the approvals of a tenant that nobody has decided, the oldest first."""
+        """Return the approvals of a tenant about which somebody can decide, the oldest first."""
         if request_id:
             require_id("request_id", request_id)
         limit = page_limit(page_size)
-        return await self._store.list_approvals(tenant=tenant, limit=limit, after=page_token, request_id=request_id)
+        page = await self._store.list_approvals(tenant=tenant, limit=limit, after=page_token, request_id=request_id)
+        now = self._clock.now()
+        return replace(page, items=[approval for approval in page.items if not approval.has_expired(now)])
 
 
 def _check_resolution(decision: Decision, arguments_json: str, reason: str) -> None:

@@ -221,6 +221,26 @@ async def test_a_step_of_a_plan_waits_too(tmp_path):
     assert not services.tools.calls
 
 
+async def test_nobody_decides_about_a_step_whose_time_is_up(tmp_path):
+    services = scripted_services(tools=ScriptedTools())
+    late = step("late", "tool", parameters={"tool": "clock"}, input=plan_pb2.StepInput(raw_json="{}"))
+    late.timeout.FromMilliseconds(300)
+    beside = step("beside", "tool", parameters={"tool": "clock"}, input=plan_pb2.StepInput(raw_json="{}"))
+    request = plan(late, beside, step("end", depends_on=["late", "beside"], parameters={"prompt": "End."}))
+    request.request_id = "r"
+    request.tool_rules.append(ASK)
+    async with orchestrator(tmp_path, services) as stub:
+        running = asyncio.create_task(execute(stub, request))
+        asked = {one.tool_call_id: one for one in await waiting(stub, 2)}
+        assert asked["late-1"].expires_at.ToDatetime() < asked["beside-1"].expires_at.ToDatetime()
+        assert [one.tool_call_id for one in await waiting(stub, 1)] == ["beside-1"]
+        with pytest.raises(PreconditionFailed, match="no longer pending"):
+            await resolve(stub, call="late-1")
+        await resolve(stub, call="beside-1")
+        response = await running
+    assert response.error.code in (DENIED, error_pb2.ERROR_CODE_TOOL_TIMEOUT)
+
+
 async def test_a_cancelled_execution_waits_no_longer(tmp_path):
     async with orchestrator(tmp_path, asking()) as stub:
         running = asyncio.create_task(execute(stub, request_that_asks()))

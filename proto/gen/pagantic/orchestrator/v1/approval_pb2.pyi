@@ -174,7 +174,7 @@ class Approval(_message.Message):
 
     @_builtins.property
     def expires_at(self) -> _timestamp_pb2.Timestamp:
-        """Time at which the call is denied unless somebody decides."""
+        """Time at which the call is denied unless somebody decides; never after its execution or step must end."""
 
     @_builtins.property
     def resolution(self) -> Global___ApprovalResolution:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from pagantic_common.domain.errors import ErrorCode, PermissionDenied
 from pagantic_common.domain.messages import ToolCall, ToolDefinition
+from pagantic_common.telemetry.scope import current_deadline
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.core.execution import events
 from services.orchestrator.core.model.request import Request
@@ -53,7 +55,8 @@ def _find_spans(make_provenance: MakeProvenance, call: ToolCall, tool: ToolDefin
 
 async def _approval_of(request: Request, call: ToolCall, spans: tuple[TaintedSpan, ...], scope: RunScope) -> Approval:
     approvals = scope.services.approvals
-    asked, is_new = await approvals.ask(request.key, call, spans)
+    left_s = current_deadline().remaining_s(time.monotonic())
+    asked, is_new = await approvals.ask(request.key, call, spans, left_s)
     if is_new:
         requested = events.ApprovalRequested(asked)
         await scope.recorder.emit(requested, is_durable=True, tool_call_id=call.id, caused_by=scope.cause)
