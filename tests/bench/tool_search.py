@@ -2,7 +2,8 @@
 
 Tools and tasks are those of the Berkeley Function Calling Leaderboard. A task with several tools counts when all are
 found. `--inference ADDRESS` also counts the tokens that the tools take in a prompt of that service's default model,
-which a model is offered under the default settings.
+which a model is offered under the default settings. Compiling the schemas of what is offered is compared with compiling
+that of the first tool alone.
 """
 
 from __future__ import annotations
@@ -11,12 +12,16 @@ import asyncio
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 
 import grpc
 
 from pagantic.inference.v1 import generation_pb2, inference_service_pb2, inference_service_pb2_grpc
 from pagantic_common.codec.messages import message_to_proto, tool_choice_to_proto, tool_definition_to_proto
 from pagantic_common.domain.messages import Message, Role, ToolChoice, ToolChoiceMode, ToolDefinition
+from pagantic_common.grammar.engine_text import byte_tokenizer, engine_text_of_schema, start_matcher
+from pagantic_common.grammar.problems import GrammarError
+from services.inference.core.prompts.tool_calls import call_schema
 from services.orchestrator.core.tools.selection import MAX_SEARCHED, select
 from services.orchestrator.settings import OrchestratorSettings
 from services.tools.core.tool_search import ToolIndex
@@ -43,6 +48,10 @@ def main() -> None:
     shares = ", ".join(f"{count / len(tasks):.1%} among the first {first}" for first, count in found.items())
     p99 = statistics.quantiles(took_ms, n=100)[-1]
     sys.stdout.write(f"{len(kept)} tools, {len(tasks)} tasks: the tools of {shares}\n")
+    together, alone = _compile(index, list(kept.values()), [task.words for task in tasks[::COUNTED]])
+    sys.stdout.write(
+        f"compiling what is offered takes {_median_and_most(together)}, one tool {_median_and_most(alone)}\n"
+    )
     sys.stdout.write(f"a search takes {statistics.median(took_ms):.2f} ms, p99 {p99:.2f}; the index {built_s:.2f} s\n")
 
 
@@ -62,6 +71,32 @@ def _measure(index: ToolIndex, tasks: list[Task]) -> tuple[dict[int, int], list[
         for first in FIRST:
             found[first] += task.solution <= set(names[:first])
     return found, took_ms
+
+
+def _compile(index: ToolIndex, tools: list[ToolDefinition], queries: list[str]) -> tuple[list[float], list[float]]:
+    """Return how long constraints take up to their first mask, ms: of the tools that are offered, and of the best."""
+    together, alone = [], []
+    max_bytes = OrchestratorSettings.model_fields["max_offered_tool_bytes"].default
+    for query in queries:
+        names = [name for name, _ in index.search(query, lambda _: True, MAX_SEARCHED)]
+        chosen = select(tools, names, max_bytes)
+        try:
+            both = [_compile_ms(chosen), _compile_ms(chosen[:1])]
+        except GrammarError:  # the leaderboard has types that JSON Schema has not
+            continue
+        together.append(both[0])
+        alone.append(both[1])
+    return together, alone
+
+
+def _compile_ms(tools: Sequence[ToolDefinition]) -> float:
+    started_s = time.perf_counter()
+    start_matcher(engine_text_of_schema(call_schema(tools)), byte_tokenizer()).compute_bitmask()
+    return (time.perf_counter() - started_s) * 1000
+
+
+def _median_and_most(took_ms: list[float]) -> str:
+    return f"{statistics.median(took_ms):.1f} ms, at most {max(took_ms):.1f}"
 
 
 async def _count_tokens(address: str, index: ToolIndex, tools: list[ToolDefinition], queries: list[str]) -> None:
