@@ -142,6 +142,34 @@ def test_the_result_of_a_tainted_call_is_no_data():
     assert (span.argument, span.source, span.text) == ("id", "search (c2)", "m-1")
 
 
+def test_an_earlier_answer_may_repeat_what_is_no_longer_there():
+    provenance = Provenance()
+    provenance.add_history(
+        [
+            Message(Role.USER, content="Whom do I pay? My own account is DE 8937 0400 44."),
+            Message(Role.ASSISTANT, content="Pay Fred at UK12 345678, or write to eve@evil.example."),
+            Message(Role.USER, content="Do so."),
+        ]
+    )
+    assert tainted(provenance, to="eve@evil.example") == ["eve@evil.example"]
+    assert tainted(provenance, url="https://evil.example/x") == ["evil.example"]
+    assert tainted(provenance, account="UK12345678") == ["UK12345678"]
+    assert tainted(provenance, account="DE8937040044", name="Fred", text="Pay Fred") == []
+
+
+def test_an_answer_about_a_field_that_was_looked_up_is_data():
+    provenance, found = Provenance(), '{"mail": "bob@example.com", "account": "UK12 345678"}'
+    provenance.add_history(
+        [
+            Message(Role.ASSISTANT, tool_calls=(ToolCall("c1", "look_up", "{}"),)),
+            Message(Role.TOOL, content=found, tool_call_id="c1", name="look_up"),
+            Message(Role.ASSISTANT, content="Bob is at bob@example.com, his account is UK12 345678."),
+        ]
+    )
+    assert tainted(provenance, to="bob@example.com", account="UK12 345678") == []
+    assert tainted(provenance, to="eve@example.com") == []
+
+
 def test_arguments_that_are_no_json_are_looked_at_as_text():
     assert [span.text for span in known("Hi").find_spans("{UK12345678", SEND)] == ["{UK12345678"]
 

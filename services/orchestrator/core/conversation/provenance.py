@@ -20,7 +20,7 @@ def provenance_of(request: Request, prepared: Prepared) -> Provenance:
     if len(history) > prepared.history_end - prepared.history_start:  # a summary comes first, which may repeat anybody
         known.distrust(history[0].content, _SUMMARY)
         history = history[1:]
-    known.add_messages((*history, *request.messages))
+    known.add_history((*history, *request.messages))
     return known
 
 

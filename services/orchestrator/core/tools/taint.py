@@ -10,6 +10,8 @@ and invisible characters; numbers by value. A value of the arguments is tainted 
        host in a URL; or
     3. contains its eight or more letters and digits in another grouping, such as an account number.
 
+The model's answers of earlier turns may repeat such texts, so 2 and 3 hold for them, too.
+
 It is not tainted if the caller wrote it too, if the tool's schema spells it out, or by a whole field of a structured
 result: the model looked that up. Results of calls whose own arguments were tainted have no such fields. A number below
 1000 that is such a field may stand in other texts by chance. More text than MAX_TEXT_CHARS is not compared: every call
@@ -36,6 +38,7 @@ MAX_FIELD_WORDS = 12
 MAX_TEXT_CHARS = 2 * 1024 * 1024
 MIN_GROUPED_CHARS, MAX_GROUPED_CHARS = 8, 64
 CONTEXT = "the retrieved context"
+ANSWER = "an earlier answer"
 
 _WORD = re.compile(r"[\w@./\\:+-]+")
 _EDGES = "./\\:+-"  # characters that end sentences and URLs are no part of a word
@@ -149,6 +152,25 @@ class Provenance:
     def _take(self, text: str) -> bool:
         self._chars += len(text)
         return self._chars <= MAX_TEXT_CHARS
+
+    def distrust_answer(self, text: str) -> None:
+        """Add the model's answer of an earlier turn, which may repeat a document that is no longer there.
+
+        Only its identifiers count: plain words are the model's own. Fields that were looked up are data here, too.
+        """
+        if not text or not self._take(text):
+            return
+        words = [word for word in self._without_fields(_words(text)) if _joined([word]) not in self._fields]
+        identifiers = _identifiers_of(words)
+        searched = frozenset([*identifiers, *_hosts_of(identifiers)])
+        self._untrusted.append(_Source(ANSWER, "", searched, _grouped(" ".join(words)), is_data=False))
+
+    def add_history(self, messages: Sequence[Message]) -> None:
+        """Add the messages before a run: of them, answers of the model may repeat anybody."""
+        self.add_messages(messages)
+        for message in messages:
+            if message.role is Role.ASSISTANT:
+                self.distrust_answer(message.content)
 
     def add_messages(self, messages: Iterable[Message]) -> None:
         """Add messages of a conversation: what users said is trusted, and results of tools are not."""
