@@ -22,14 +22,21 @@ Source: spans instead of whole contexts, after CaMeL (Debenedetti et al., 2025),
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pagantic_common.domain.messages import Message, Role, ToolDefinition, ToolSafety
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
-from pagantic_common.domain.text.normalization import normalize_nfkc
+from services.orchestrator.core.tools.compared_text import (
+    between_breaks,
+    grouped_of,
+    hosts_of,
+    identifiers_of,
+    is_plain,
+    join_words,
+    words_of,
+)
 
 MAX_SPANS = 20
 MAX_SPAN_CHARS = 200
@@ -39,19 +46,6 @@ MAX_TEXT_CHARS = 2 * 1024 * 1024
 MIN_GROUPED_CHARS, MAX_GROUPED_CHARS = 8, 64
 CONTEXT = "the retrieved context"
 ANSWER = "an earlier answer"
-
-_WORD = re.compile(r"[\w@./\\:+-]+")
-_EDGES = "./\\:+-"  # characters that end sentences and URLs are no part of a word
-_IDENTIFIER = re.compile(r"[\d@/\\_]|\w[.:]\w")
-_PART = re.compile(r"[^/\\:]+")
-_HOST = re.compile(r"[^@]*\w\.[a-z]\w+")
-_NUMBER = re.compile(r"(-?\d{1,30}(?:\.\d{1,30})?)")
-_SEPARATOR = re.compile(r"[\W_]+")
-# Unicode's format characters and variation selectors, and the combining grapheme joiner.
-_INVISIBLE = re.compile(
-    "[\u00ad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180b-\u180f\u200b-\u200f\u202a-\u202e"
-    "\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff]"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +75,7 @@ class _Source:
         """Return what a value has from it: all of it, or identifiers."""
         if self._mentions(value.joined) and not value.is_content:
             return (value.text,)
-        if self.is_data and _between_breaks(value.joined) in self.texts:
+        if self.is_data and between_breaks(value.joined) in self.texts:
             return ()
         if value.grouped and value.grouped in self.grouped:
             return (value.text,)
@@ -91,7 +85,7 @@ class _Source:
         """Tell whether a run of words stands in it, and is more than a field that was looked up."""
         if not self.is_data:
             return joined in self.texts
-        return self.texts.count(joined) > self.texts.count(_between_breaks(joined))
+        return self.texts.count(joined) > self.texts.count(between_breaks(joined))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +119,10 @@ class Provenance:
         """Add a text of the caller or of the deployment."""
         if not self._take(text):
             return
-        words = _words(text)
-        self._trusted.append(_joined(words))
-        self._trusted_words.update(_identifiers_of(words))
-        self._trusted_grouped.append(_grouped(text))
+        words = words_of(text)
+        self._trusted.append(join_words(words))
+        self._trusted_words.update(identifiers_of(words))
+        self._trusted_grouped.append(grouped_of(text))
 
     def trust_values(self, document: str) -> None:
         """Add the names and values of a JSON document of the caller."""
@@ -140,14 +134,14 @@ class Provenance:
         if not self._take(text):
             return
         values = [value for _, value, _ in _parts(_parsed(text))]
-        lists = [_words(value) for value in values]
-        texts = [_joined(words) for words in lists]
+        lists = [words_of(value) for value in values]
+        texts = [join_words(words) for words in lists]
         if is_data:
             self._fields.update(texts)
-        identifiers = [word for words in lists for word in _identifiers_of(words)]
-        searched = frozenset([*identifiers, *_hosts_of(identifiers)])
-        grouped = "\n".join(map(_grouped, values))
-        self._untrusted.append(_Source(source, "".join(map(_between_breaks, texts)), searched, grouped, is_data))
+        identifiers = [word for words in lists for word in identifiers_of(words)]
+        searched = frozenset([*identifiers, *hosts_of(identifiers)])
+        grouped = "\n".join(map(grouped_of, values))
+        self._untrusted.append(_Source(source, "".join(map(between_breaks, texts)), searched, grouped, is_data))
 
     def _take(self, text: str) -> bool:
         self._chars += len(text)
@@ -160,10 +154,10 @@ class Provenance:
         """
         if not text or not self._take(text):
             return
-        words = [word for word in self._without_fields(_words(text)) if _joined([word]) not in self._fields]
-        identifiers = _identifiers_of(words)
-        searched = frozenset([*identifiers, *_hosts_of(identifiers)])
-        self._untrusted.append(_Source(ANSWER, "", searched, _grouped(" ".join(words)), is_data=False))
+        words = [word for word in self._without_fields(words_of(text)) if join_words([word]) not in self._fields]
+        identifiers = identifiers_of(words)
+        searched = frozenset([*identifiers, *hosts_of(identifiers)])
+        self._untrusted.append(_Source(ANSWER, "", searched, grouped_of(" ".join(words)), is_data=False))
 
     def add_history(self, messages: Sequence[Message]) -> None:
         """Add the messages before a run: of them, answers of the model may repeat anybody."""
@@ -197,11 +191,11 @@ class Provenance:
             return (TaintedSpan("", "a conversation that is too long to be compared", ""),)
         if not self._untrusted:
             return ()
-        known = {_joined(_words(word)) for word in _words_of_schema(_parsed(tool.parameters_json))}
+        known = {join_words(words_of(word)) for word in _words_of_schema(_parsed(tool.parameters_json))}
         found: dict[TaintedSpan, None] = {}
         for path, text, is_name in _parts(_parsed(arguments_json)):
-            words = _words(text)
-            if _joined(words) not in known and not (is_name and text.isidentifier()):
+            words = words_of(text)
+            if join_words(words) not in known and not (is_name and text.isidentifier()):
                 found |= dict.fromkeys(self._spans_of_value(path, text, words, tool))
             if len(found) >= MAX_SPANS:
                 break
@@ -210,10 +204,10 @@ class Provenance:
     def _spans_of_value(self, path: str, text: str, words: Sequence[str], tool: ToolDefinition) -> list[TaintedSpan]:
         if not words or self._is_known(words):
             return []
-        own = _identifiers_of(self._without_fields(words))
+        own = identifiers_of(self._without_fields(words))
         identifiers = [word for word in own if word not in self._trusted_words]
-        is_content = tool.safety is ToolSafety.WRITE and _is_plain(words)
-        value = _Value(text, _joined(words), identifiers, self._foreign_group(text), is_content)
+        is_content = tool.safety is ToolSafety.WRITE and is_plain(words)
+        value = _Value(text, join_words(words), identifiers, self._foreign_group(text), is_content)
         return [
             TaintedSpan(path, source.name, part[:MAX_SPAN_CHARS])
             for source in self._untrusted
@@ -222,7 +216,7 @@ class Provenance:
 
     def _is_known(self, words: Sequence[str]) -> bool:
         """Tell whether the caller wrote a value, or whether it is a number that was looked up."""
-        joined = _joined(words)
+        joined = join_words(words)
         if any(joined in text for text in self._trusted):
             return True
         return _is_small_number(words) and joined in self._fields
@@ -239,69 +233,15 @@ class Provenance:
     def _field_length(self, words: Sequence[str]) -> int:
         """Return how many words the longest field has with which some words begin; 0 for none of several words."""
         lengths = range(len(words), 1, -1)
-        return next((length for length in lengths if _joined(words[:length]) in self._fields), 0)
+        return next((length for length in lengths if join_words(words[:length]) in self._fields), 0)
 
     def _foreign_group(self, text: str) -> str:
         """Return the letters and digits of a value that may be an identifier in groups; empty for others."""
-        grouped = _grouped(text)
+        grouped = grouped_of(text)
         is_identifier = MIN_GROUPED_CHARS <= len(grouped) <= MAX_GROUPED_CHARS and any(map(str.isdigit, grouped))
         if not is_identifier or any(grouped in text for text in self._trusted_grouped):
             return ""
         return grouped
-
-
-def _plain(text: str) -> str:
-    """Return a text in a form that can be compared."""
-    return _INVISIBLE.sub("", normalize_nfkc(_INVISIBLE.sub("", text))).casefold()
-
-
-def _words(text: str) -> list[str]:
-    """Return the words of a text in a form that can be compared."""
-    stripped = (word.strip(_EDGES) for word in _WORD.findall(_plain(text)))
-    return [_number_or_word(word) for word in stripped if word]
-
-
-def _grouped(text: str) -> str:
-    return _SEPARATOR.sub("", _plain(text))
-
-
-def _identifiers_of(words: Iterable[str]) -> list[str]:
-    """Return the identifiers among words, and the hosts and other identifiers inside paths and URLs."""
-    found = [word for word in words if _IDENTIFIER.search(word)]
-    parts = [part for word in found for part in _PART.findall(word) if part != word and _is_telling(part)]
-    return [*found, *parts]
-
-
-def _hosts_of(identifiers: Iterable[str]) -> list[str]:
-    """Return the hosts of addresses: an address is looked for as a whole, but its host may be asked for alone."""
-    return [host for _, at, host in (word.rpartition("@") for word in identifiers) if at]
-
-
-def _is_telling(part: str) -> bool:
-    """Tell whether a part of a URL or a path says where it leads."""
-    return bool(_HOST.fullmatch(part)) or "@" in part
-
-
-def _number_or_word(word: str) -> str:
-    match = _NUMBER.fullmatch(word)
-    if match is None:
-        return word
-    return f"{float(match[1]):.12g}" if "." in match[1] else match[1].lstrip("0") or "0"
-
-
-def _joined(words: Sequence[str]) -> str:
-    """Join words by blanks with one at each end, so that a run of words can be searched."""
-    return f" {' '.join(words)} "
-
-
-def _between_breaks(joined: str) -> str:
-    """Return a text with line breaks of its own, so that it can be counted where it stands alone."""
-    return f"\n{joined}\n"
-
-
-def _is_plain(words: Sequence[str]) -> bool:
-    """Tell whether a value is several words without an identifier among them."""
-    return len(words) > 1 and not any(map(_IDENTIFIER.search, words))
 
 
 def _is_small_number(words: Sequence[str]) -> bool:

@@ -1,0 +1,76 @@
+"""Texts in a form in which what several people wrote can be compared: words, identifiers, groups of characters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from pagantic_common.domain.text.normalization import normalize_nfkc
+
+_WORD = re.compile(r"[\w@./\\:+-]+")
+_EDGES = "./\\:+-"  # characters that end sentences and URLs are no part of a word
+_IDENTIFIER = re.compile(r"[\d@/\\_]|\w[.:]\w")
+_PART = re.compile(r"[^/\\:]+")
+_HOST = re.compile(r"[^@]*\w\.[a-z]\w+")
+_NUMBER = re.compile(r"(-?\d{1,30}(?:\.\d{1,30})?)")
+_SEPARATOR = re.compile(r"[\W_]+")
+# Unicode's format characters and variation selectors, and the combining grapheme joiner.
+_INVISIBLE = re.compile(
+    "[\u00ad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180b-\u180f\u200b-\u200f\u202a-\u202e"
+    "\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff]"
+)
+
+
+def _comparable(text: str) -> str:
+    """Return a text in a form that can be compared."""
+    return _INVISIBLE.sub("", normalize_nfkc(_INVISIBLE.sub("", text))).casefold()
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words of a text in a form that can be compared."""
+    stripped = (word.strip(_EDGES) for word in _WORD.findall(_comparable(text)))
+    return [_number_or_word(word) for word in stripped if word]
+
+
+def grouped_of(text: str) -> str:
+    """Return the letters and digits of a text, without what groups them."""
+    return _SEPARATOR.sub("", _comparable(text))
+
+
+def identifiers_of(words: Iterable[str]) -> list[str]:
+    """Return the identifiers among words, and the hosts and other identifiers inside paths and URLs."""
+    found = [word for word in words if _IDENTIFIER.search(word)]
+    parts = [part for word in found for part in _PART.findall(word) if part != word and _is_telling(part)]
+    return [*found, *parts]
+
+
+def hosts_of(identifiers: Iterable[str]) -> list[str]:
+    """Return the hosts of addresses: an address is looked for as a whole, but its host may be asked for alone."""
+    return [host for _, at, host in (word.rpartition("@") for word in identifiers) if at]
+
+
+def _is_telling(part: str) -> bool:
+    """Tell whether a part of a URL or a path says where it leads."""
+    return bool(_HOST.fullmatch(part)) or "@" in part
+
+
+def _number_or_word(word: str) -> str:
+    match = _NUMBER.fullmatch(word)
+    if match is None:
+        return word
+    return f"{float(match[1]):.12g}" if "." in match[1] else match[1].lstrip("0") or "0"
+
+
+def join_words(words: Sequence[str]) -> str:
+    """Join words by blanks with one at each end, so that a run of words can be searched."""
+    return f" {' '.join(words)} "
+
+
+def between_breaks(joined: str) -> str:
+    """Return a text with line breaks of its own, so that it can be counted where it stands alone."""
+    return f"\n{joined}\n"
+
+
+def is_plain(words: Sequence[str]) -> bool:
+    """Tell whether a value is several words without an identifier among them."""
+    return len(words) > 1 and not any(map(_IDENTIFIER.search, words))
