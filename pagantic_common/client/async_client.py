@@ -230,6 +230,7 @@ class AsyncClient(Approvals, Sources):
             request,
             self._time_for(request),
             credentials=self._credentials,
+            finishes_reads=True,
         )
 
     async def timeline(self, request_id: str) -> list[event_pb2.ExecutionEvent]:
