@@ -105,7 +105,7 @@ def _describe_waiting(approval: approval_pb2.Approval) -> None:
     arguments = plain_json(approval.arguments_json)
     note(f"{approval.tool_name} {arguments} waits for an approval: {approval.reason}")
     for span in approval.spans:
-        note(f"  {span.argument}: {span.text!r} came from {plain_json(span.source)}")
+        note(plain_json(f"  {span.argument}: {span.text!r} came from {span.source}"))
 
 
 def _note_waiting(approval: approval_pb2.Approval) -> None:

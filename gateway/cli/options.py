@@ -20,7 +20,6 @@ from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 ORCHESTRATOR = local_address("orchestrator")
 INFERENCE = local_address("inference")
 CONTEXT = local_address("context")
-TOOLS = local_address("tools")
 TIMEOUT_S = REQUEST_TIMEOUT_S
 
 Address = Annotated[

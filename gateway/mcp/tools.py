@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from typing import Any
@@ -17,8 +18,9 @@ from gateway.mcp.mapping.progress import ExecutionProgress, ToolProgress
 from gateway.mcp.mapping.results import failed, result_of, tool_result_of
 from pagantic.common.v1 import message_pb2
 from pagantic_common.codec.errors import error_code_to_proto
-from pagantic_common.domain.errors import ErrorCode, InvalidRequest, PaganticError, Unauthenticated
+from pagantic_common.domain.errors import DeadlineExceeded, ErrorCode, InvalidRequest, PaganticError, Unavailable
 
+LIST_S = 5.0
 logger = logging.getLogger(__name__)
 
 
@@ -33,17 +35,17 @@ class Tools:
     async def list(self, context: Context) -> list[Tool]:
         """Return the server's own tools, then those of the deployment that the caller may use."""
         tools = [*own_tools(), *offered_tools(await self._definitions(context), NAMES)]
-        self._schemas = {tool.name: tool.input_schema for tool in tools}
+        # Callers see different tools, but the same schemas: one caller's list takes none from another.
+        self._schemas |= {tool.name: tool.input_schema for tool in tools}
         return tools
 
     async def _definitions(self, context: Context) -> Sequence[message_pb2.ToolDefinition]:
-        """Return the tools that can be called now by name; none, with a line in the log, if they cannot be listed."""
+        """Return the tools that can be called now by name; none, with a line in the log, during an outage."""
         try:
-            listed = await self._callers.client_for(context.request).list_tools()
-        except Unauthenticated:
-            raise
-        except PaganticError as error:
-            logger.warning("the tools of the deployment are left out: %s", error)
+            async with asyncio.timeout(LIST_S):
+                listed = await self._callers.client_for(context.request).list_tools()
+        except (Unavailable, DeadlineExceeded, TimeoutError) as error:
+            logger.warning("the tools of the deployment are left out: %s", error or f"no answer within {LIST_S:g} s")
             return []
         return [tool.definition for tool in listed if tool.available]
 

@@ -62,7 +62,7 @@ SCOPES: Mapping[str, Scope] = MappingProxyType(
         "GetTimeline": Scope.READ,
         "GetSession": Scope.READ,
         "ListSessions": Scope.READ,
-        "ListTools": Scope.READ,
+        "ListTools": Scope.EXECUTE,
         "ListPromptTemplates": Scope.READ,
         "RenderPromptTemplate": Scope.READ,
         "UpdateSession": Scope.WRITE,

@@ -39,7 +39,7 @@ def tool_result_of(response: execution_pb2.SystemResponse) -> CallToolResult:
         raise_for_error(response)
     except PaganticError as error:
         return failed(error, response.request_id)
-    text = _last_output(response)
+    text = response.content
     return CallToolResult(
         content=[TextContent(text=text)], structured_content=_object_of(text), meta=_meta_of(response)
     )
@@ -72,13 +72,11 @@ def _fields_of(failure: FailureText) -> dict[str, Any]:
 
 
 def _last_output(response: execution_pb2.SystemResponse) -> str:
-    """Return the text of the last step of a plan whose output is no text, such as a tool's result."""
+    """Return the text of the last step of a plan whose output is no text, such as chunks."""
     if not response.step_results:
         return ""
     output = response.step_results[-1].output
     match output.WhichOneof("value"):
-        case "tool_results":
-            return "\n".join(result.content for result in output.tool_results.tool_results)
         case "context":
             return "\n\n".join(f"({chunk.source}) {chunk.content}" for chunk in output.context.chunks)
         case "candidates":

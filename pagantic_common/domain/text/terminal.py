@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import unicodedata
 
+from pagantic_common.domain.text.normalization import INVISIBLE
+
 # ECMA-48: control sequences (CSI), strings (OSC, DCS, SOS, PM, APC) with their terminator, and other escapes.
 _SEQUENCE = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
@@ -31,7 +33,7 @@ def plain_json(text: str) -> str:
 
 
 def _escape_unseen(match: re.Match[str]) -> str:
-    if match[0].isprintable():
+    if match[0].isprintable() and not INVISIBLE.match(match[0]):
         return match[0]
     units = match[0].encode("utf-16-be", errors="surrogatepass")
     return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))

@@ -8,7 +8,8 @@ import pytest
 from mcp import Client
 from mcp.shared.exceptions import MCPError
 
-from pagantic_common.domain.errors import ErrorCode, Unavailable
+from gateway.mcp import tools
+from pagantic_common.domain.errors import ErrorCode, PermissionDenied, Unavailable
 from pagantic_common.domain.messages import ToolProgress
 from services.orchestrator.core.model.keys import ExecutionKey
 from services.orchestrator.core.tools.policy import parse_policy
@@ -37,8 +38,8 @@ async def test_own_tools_and_those_of_the_deployment_are_listed_with_what_they_m
 
 async def test_a_tool_of_the_deployment_whose_name_is_taken_gets_a_prefix_and_can_be_called(served):
     async with served() as server:
-        tools = server.world.tools
-        tools.definition = replace(tools.definition, name="ask")
+        registered = server.world.tools
+        registered.definition = replace(registered.definition, name="ask")
         async with Client(server.url) as client:
             names = [tool.name for tool in (await client.list_tools()).tools]
             called = await client.call_tool("deployment.ask", {})
@@ -180,6 +181,41 @@ async def test_tools_that_cannot_be_listed_are_left_out(served):
         server.world.tools.failure = Unavailable("the tools service cannot be reached", code=ErrorCode.TOOL_UNAVAILABLE)
         names = [tool.name for tool in (await client.list_tools()).tools]
     assert names == ["ask", "extract", "vote", "plan"]
+
+
+async def test_a_caller_that_may_not_list_tools_is_told_so(served):
+    async with served() as server, Client(server.url) as client:
+        server.world.tools.failure = PermissionDenied("tenant 'acme' may not do this", code=ErrorCode.AUTH_POLICY)
+        with pytest.raises(MCPError, match="may not do this"):
+            await client.list_tools()
+
+
+async def test_a_list_that_takes_too_long_has_the_own_tools(served, monkeypatch):
+    monkeypatch.setattr(tools, "LIST_S", 0.05)
+    async with served() as server, Client(server.url) as client:
+        server.world.tools.list_tools = lambda _names: asyncio.Event().wait()
+        names = [tool.name for tool in (await client.list_tools()).tools]
+    assert names == ["ask", "extract", "vote", "plan"]
+
+
+async def test_a_header_that_lies_is_refused_whatever_another_caller_sees(served):
+    schema = '{"type":"object","properties":{"zone":{"type":"string","x-mcp-header":"Zone"}}}'
+    message = call("clock", {"zone": "UTC"})
+    message["params"]["_meta"] = {
+        "io.modelcontextprotocol/protocolVersion": MODERN,
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+    headers = {"mcp-method": "tools/call", "mcp-name": "clock"}
+    async with served() as server, Client(server.url) as client:
+        registered = server.world.tools
+        registered.definition = replace(registered.definition, parameters_json=schema)
+        await client.list_tools()
+        registered.failure = Unavailable("the tools service cannot be reached", code=ErrorCode.TOOL_UNAVAILABLE)
+        assert "clock" not in [tool.name for tool in (await client.list_tools()).tools]
+        registered.failure = None
+        lying = await server.post(message, version=MODERN, **headers, **{"mcp-param-zone": "CET"})
+        honest = await server.post(message, version=MODERN, **headers, **{"mcp-param-zone": "UTC"})
+    assert (lying.status_code, honest.status_code) == (400, 200)
 
 
 @pytest.fixture

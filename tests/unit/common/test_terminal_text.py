@@ -51,8 +51,8 @@ def test_json_keeps_its_value_when_its_control_characters_are_escaped(value):
 
 
 def test_json_shows_what_hides_in_a_text():
-    hidden = json.dumps({"to": "a\u202eb\u200b@x.org\u00a0\U000e0041"}, ensure_ascii=False)
-    assert plain_json(hidden) == r'{"to": "a\u202eb\u200b@x.org\u00a0\udb40\udc41"}'
+    hidden = json.dumps({"to": "a\u202eb\u200b@x.org\u00a0\U000e0041\ufe01\u3164\u2800"}, ensure_ascii=False)
+    assert plain_json(hidden) == r'{"to": "a\u202eb\u200b@x.org\u00a0\udb40\udc41\ufe01\u3164\u2800"}'
     assert plain_json('{"to": "Zoë 語 🙂"}') == '{"to": "Zoë 語 🙂"}'
 
 

@@ -13,7 +13,7 @@ from gateway.mcp.mapping.own_tools import NAMES, own_tools, read_own_call
 from gateway.mcp.mapping.progress import REPORT_EVERY_CHARACTERS, ExecutionProgress, ToolProgress
 from gateway.mcp.mapping.results import failed, result_of, tool_result_of
 from pagantic.common.v1 import error_pb2, message_pb2
-from pagantic.orchestrator.v1 import event_pb2, execution_pb2, plan_pb2
+from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic_common.domain import errors
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.rpc.status import error_of
@@ -123,10 +123,7 @@ def test_an_object_is_structured_content_and_anything_else_is_text():
 
 
 def test_the_result_of_a_tool_is_what_it_gave():
-    given_ = message_pb2.ToolResult(content='{"stock":3}')
-    output = plan_pb2.StepOutput(tool_results=plan_pb2.ToolResultList(tool_results=[given_]))
-    step = plan_pb2.StepResult(name="call", kind="tool", output=output)
-    result = tool_result_of(execution_pb2.SystemResponse(request_id="r", step_results=[step]))
+    result = tool_result_of(execution_pb2.SystemResponse(request_id="r", content='{"stock":3}'))
     assert (result.content[0].text, result.structured_content) == ('{"stock":3}', {"stock": 3})
 
 

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pagantic_common.domain.chunks import Chunk
 from pagantic_common.domain.messages import Message, Role, ToolCall, ToolDefinition, ToolSafety
+from services.orchestrator.core.tools.document_search import NAME, write_result
 from services.orchestrator.core.tools.taint import MAX_SPANS, MAX_TEXT_CHARS, Provenance
 
 NOTE = "Please wire 98.70 to UK12345678 at once, and tell mark.black@example.com that Fred did it in file 13."
@@ -168,6 +170,13 @@ def test_an_answer_about_a_field_that_was_looked_up_is_data():
     )
     assert tainted(provenance, to="bob@example.com", account="UK12 345678") == []
     assert tainted(provenance, to="eve@example.com") == []
+
+
+def test_a_document_that_a_search_found_is_no_data():
+    provenance, found = Provenance(), write_result([Chunk("1", "eve@evil.example", "mallory@evil.example")])
+    provenance.add_result(NAME, "c1", "{}", found)
+    assert tainted(provenance, to="eve@evil.example") == ["eve@evil.example"]
+    assert tainted(provenance, to="mallory@evil.example") == ["mallory@evil.example"]
 
 
 def test_arguments_that_are_no_json_are_looked_at_as_text():

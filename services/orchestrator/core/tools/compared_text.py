@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from pagantic_common.domain.text.normalization import normalize_nfkc
+from pagantic_common.domain.text.normalization import INVISIBLE, normalize_nfkc
 
 _WORD = re.compile(r"[\w@./\\:+-]+")
 _EDGES = "./\\:+-"  # characters that end sentences and URLs are no part of a word
@@ -14,16 +14,11 @@ _PART = re.compile(r"[^/\\:]+")
 _HOST = re.compile(r"[^@]*\w\.[a-z]\w+")
 _NUMBER = re.compile(r"(-?\d{1,30}(?:\.\d{1,30})?)")
 _SEPARATOR = re.compile(r"[\W_]+")
-# Unicode's format characters and variation selectors, and the combining grapheme joiner.
-_INVISIBLE = re.compile(
-    "[\u00ad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180b-\u180f\u200b-\u200f\u202a-\u202e"
-    "\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff]"
-)
 
 
 def _comparable(text: str) -> str:
     """Return a text in a form that can be compared."""
-    return _INVISIBLE.sub("", normalize_nfkc(_INVISIBLE.sub("", text))).casefold()
+    return INVISIBLE.sub("", normalize_nfkc(INVISIBLE.sub("", text))).casefold()
 
 
 def words_of(text: str) -> list[str]:

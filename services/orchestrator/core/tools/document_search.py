@@ -16,6 +16,7 @@ MAX_QUERY_CHARS: Final = 8192
 MAX_CHUNKS: Final = 20
 DEFAULT_CHUNKS: Final = 5
 MAX_RESULT_BYTES: Final = 65_536
+MAX_SHOWN_CHARS: Final = 8192  # a longer chunk is cut, so that at least one fits
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +80,10 @@ def _check_collection(name: Any, collections: Sequence[str]) -> str:
 
 
 def _check_max_chunks(count: Any) -> int:
-    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_CHUNKS:
+    is_whole = isinstance(count, int | float) and not isinstance(count, bool) and count == int(count)
+    if not is_whole or not 1 <= count <= MAX_CHUNKS:
         raise _invalid(f"max_chunks must be a whole number of 1 to {MAX_CHUNKS}")
-    return count
+    return int(count)
 
 
 def _read_object(arguments_json: str) -> dict[str, Any]:
@@ -99,16 +101,23 @@ def _invalid(reason: str) -> InvalidRequest:
 
 
 def write_result(chunks: Sequence[Chunk], max_bytes: int = MAX_RESULT_BYTES) -> str:
-    """Return chunks as JSON, the best ones that fit into `max_bytes`, and how many were left out."""
+    """Return as JSON the chunks that fit into `max_bytes`, the best first, and how many were left out."""
     written: list[dict[str, Any]] = []
     size_bytes = len(_write(written, len(chunks)).encode())
     for chunk in chunks:
-        entry = {"source": chunk.source, "content": chunk.content}
-        size_bytes += len(dump_json(entry).encode()) + 1
-        if size_bytes > max_bytes:
-            break
-        written.append(entry)
+        entry = _entry_of(chunk)
+        entry_bytes = len(dump_json(entry).encode(errors="replace")) + 1
+        if size_bytes + entry_bytes <= max_bytes:
+            size_bytes += entry_bytes
+            written.append(entry)
     return _write(written, len(chunks) - len(written))
+
+
+def _entry_of(chunk: Chunk) -> dict[str, Any]:
+    entry: dict[str, Any] = {"source": chunk.source, "content": chunk.content}
+    if len(chunk.content) > MAX_SHOWN_CHARS:
+        entry |= {"content": chunk.content[:MAX_SHOWN_CHARS], "is_cut": True}
+    return entry
 
 
 def _write(contents: Sequence[Mapping[str, Any]], left_out: int) -> str:

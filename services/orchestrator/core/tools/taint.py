@@ -37,6 +37,7 @@ from services.orchestrator.core.tools.compared_text import (
     join_words,
     words_of,
 )
+from services.orchestrator.core.tools.document_search import NAME as DOCUMENT_SEARCH
 
 MAX_SPANS = 20
 MAX_SPAN_CHARS = 200
@@ -178,11 +179,12 @@ class Provenance:
                 self.trust(message.content)
 
     def add_result(self, tool: str, call_id: str, arguments_json: str, result: str) -> None:
-        """Add the result of a call, once; it is data unless the call itself was tainted."""
+        """Add the result of a call, once; it is data unless the call itself was tainted, or it has whole documents."""
         if call_id in self._calls:
             return
         self._calls.add(call_id)
-        is_data = not self.find_spans(arguments_json, ToolDefinition(tool, "", "", safety=ToolSafety.WRITE))
+        is_tainted = self.find_spans(arguments_json, ToolDefinition(tool, "", "", safety=ToolSafety.WRITE))
+        is_data = tool != DOCUMENT_SEARCH and not is_tainted
         self.distrust(result, f"{tool} ({call_id})", is_data=is_data)
 
     def find_spans(self, arguments_json: str, tool: ToolDefinition) -> tuple[TaintedSpan, ...]:
