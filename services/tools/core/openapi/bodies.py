@@ -91,6 +91,20 @@ class BodyReader:
     def _read_form(self, kind: BodyKind, entry: Mapping[str, Any], is_required: bool) -> Body:
         schema = self.references.resolve(entry.get("schema", {}), "schema of a form")
         properties = self._properties_of(schema)
+        fields, left_out = self._read_fields(kind, entry, properties)
+        _check_required(schema, left_out)
+        kept = {name: value for name, value in properties.items() if name not in left_out}
+        if len(fields) == len(properties):
+            _check_count(schema, len(fields))
+        body = Body(kind, kind, _schema_of_form(schema, kept), is_required, fields, left_out)
+        if is_required and not body.is_argument and (left_out or schema.get("additionalProperties") is not False):
+            raise Unusable("its form declares no property that can be sent")
+        return body
+
+    def _read_fields(
+        self, kind: BodyKind, entry: Mapping[str, Any], properties: Mapping[str, Any]
+    ) -> tuple[dict[str, FormField], dict[str, str]]:
+        """Return the fields for properties, and why others are left out. Raises TooManyParts."""
         fields: dict[str, FormField] = {}
         left_out: dict[str, str] = {}
         reader = FieldReader(self.references, self.is_version_3_0, kind)
@@ -104,14 +118,7 @@ class BodyReader:
                 raise
             except Unusable as reason:
                 left_out[name] = str(reason)
-        _check_required(schema, left_out)
-        kept = {name: value for name, value in properties.items() if name not in left_out}
-        if len(fields) == len(properties):
-            _check_count(schema, len(fields))
-        body = Body(kind, kind, _schema_of_form(schema, kept), is_required, fields, left_out)
-        if is_required and not body.is_argument and (left_out or schema.get("additionalProperties") is not False):
-            raise Unusable("its form declares no property that can be sent")
-        return body
+        return fields, left_out
 
     def _properties_of(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the properties of a form, with those that are only named as required. Raises Unusable."""

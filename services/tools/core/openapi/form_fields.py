@@ -60,6 +60,10 @@ class FieldReader:
         has_styles = self.form_type == URLENCODED or not self.is_version_3_0
         if has_styles and any(keyword in encoding for keyword in _STYLE_KEYWORDS):
             return self._read_styled(name, schema, encoding)
+        return self._read_typed(name, schema, encoding)
+
+    def _read_typed(self, name: str, schema: Any, encoding: Mapping[str, Any]) -> FormField:
+        """Return a property that is written by its media type. Raises Unusable."""
         values = list(single_shapes_of(schema, self.references))
         media_type = _first_type_of(encoding.get("contentType"))
         has_file = any(map(is_file, values))
