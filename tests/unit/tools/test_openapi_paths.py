@@ -61,6 +61,20 @@ def test_an_object_of_a_matrix_does_not_write_the_name_of_another_parameter():
         build_request(operation, {"a": {"b": 1}, "b": 2}, {})
 
 
+@pytest.mark.parametrize("path", ["/{x};role=user", "/{x};r%6Fle", "/a;role/{x}", "/{x};role={y}"])
+def test_an_object_of_a_matrix_does_not_repeat_a_name_of_the_path(path):
+    names = ("x", "y") if "{y}" in path else ("x",)
+    parameters = [
+        {"name": name, "in": "path", "required": True, "style": "matrix" if name == "x" else "simple", "explode": True}
+        for name in names
+    ]
+    operation = only(document({"parameters": parameters}, path=path, method="get"))
+    filled = build_request(operation, {"x": {"rol": "admin"}, "y": "user"}, {}).target
+    assert filled == path.replace("{x}", ";rol=admin").replace("{y}", "user")
+    with pytest.raises(ToolFailed, match="argument 'x' must not have the name 'role', which is taken"):
+        build_request(operation, {"x": {"role": "admin"}, "y": "user"}, {})
+
+
 WORDS = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 LISTS = st.lists(WORDS, min_size=1, max_size=5)
 OBJECTS = st.dictionaries(WORDS, WORDS, min_size=1, max_size=5)

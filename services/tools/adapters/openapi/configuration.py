@@ -17,6 +17,8 @@ from services.tools.core.openapi.parameters import Supplied
 from services.tools.core.servers import HttpTransport
 
 _Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$")]
+# A value could end a body of another type or length, and begin what the deployment does not send.
+_HEADERS_OF_BODIES = frozenset({"content-type", "content-length", "transfer-encoding"})
 _Secret = Annotated[SecretStr, Field(max_length=8192)]
 
 
@@ -69,6 +71,10 @@ def _spec_of(name: str, api: _Api, folder: Path) -> ApiSpec:
         raise InvalidRequest(f"OPENAPI: api {name!r}: the url must have no query and no fragment: set 'query'")
     headers = {header: value.get_secret_value() for header, value in api.headers.items()}
     for header, value in headers.items():
+        if header.lower() in _HEADERS_OF_BODIES:
+            raise InvalidRequest(
+                f"OPENAPI: api {name!r}: header {header!r} must not be set: it comes from the document and the body"
+            )
         if not (f"{header}{value}".isascii() and f"{header}{value}".isprintable()):
             raise InvalidRequest(f"OPENAPI: api {name!r}: header {header!r} must have printable ASCII characters alone")
     return ApiSpec(

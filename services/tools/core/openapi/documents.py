@@ -13,7 +13,7 @@ from typing import Any
 
 from services.tools.core.openapi.operations import LeftOut, Operation, OperationReader, Problem, list_operations
 from services.tools.core.openapi.parameters import Supplied
-from services.tools.core.openapi.references import References, shorten
+from services.tools.core.openapi.references import MAX_DOCUMENT_PARTS, References, shorten
 
 _VERSION = re.compile(r"3\.[01](\.\d{1,4})?")
 
@@ -47,13 +47,20 @@ def translate(
     problems: Collection[Problem] = (),
     supplied: Supplied | None = None,
     patterns: Collection[str] = ("*",),
+    max_parts: int = MAX_DOCUMENT_PARTS,
 ) -> Translation:
-    """Return the operations whose names match a pattern, such as `list*`; none of a document that is refused."""
+    """Return the operations whose names match a pattern, such as `list*`; none of a document that is refused.
+
+    The operations after the first `max_parts` parts of schemas are left out.
+    """
     if refusal_of(document):
         return Translation((), ())
-    references = References(document)
+    references = References(document, max_parts)
     reader = OperationReader(
-        references, document["openapi"].startswith("3.0"), problems, Supplied() if supplied is None else supplied
+        references,
+        document["openapi"].startswith("3.0"),
+        _problems_by_path(problems),
+        Supplied() if supplied is None else supplied,
     )
     operations: list[Operation] = []
     left_out: list[LeftOut] = []
@@ -69,3 +76,12 @@ def translate(
         else:
             operations.append(found)
     return Translation(tuple(operations), tuple(left_out), tuple(sorted(unmatched)))
+
+
+def _problems_by_path(problems: Collection[Problem]) -> dict[str, list[Problem]]:
+    """Return the problems of each path, so that an operation need not search among all."""
+    by_path: dict[str, list[Problem]] = {}
+    for place, words in problems:
+        if len(place) > 1 and place[0] == "paths":
+            by_path.setdefault(str(place[1]), []).append((place, words))
+    return by_path

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from services.tools.core.openapi.media_types import MULTIPART, URLENCODED, is_json
-from services.tools.core.openapi.parameters import Parameter, Style, read_parameter
+from services.tools.core.openapi.parameters import BODY, Parameter, Style, read_parameter
 from services.tools.core.openapi.references import References, Unusable
 from services.tools.core.openapi.shapes import (
     Shape,
@@ -21,7 +21,9 @@ from services.tools.core.openapi.shapes import (
 )
 
 _STYLE_KEYWORDS = ("style", "explode", "allowReserved")
+PART_NAMES = "the name of a part must be printable, without quotation marks and backslashes"
 _FILE_TYPE = "application/octet-stream"
+_MAX_TYPES_CHARS = 1024
 _MEDIA_TYPE = re.compile(r"[\w!#$&^.+-]+/[\w!#$&^.+-]+(;[ -~]*)?", re.ASCII)
 
 
@@ -37,6 +39,11 @@ class FormField:
     media_type: str | None = None
     is_file: bool = False
 
+    @property
+    def argument(self) -> str:
+        """The name that messages have for it."""
+        return _argument_of(self.name)
+
 
 @dataclass(frozen=True, slots=True)
 class FieldReader:
@@ -48,9 +55,15 @@ class FieldReader:
 
     def read(self, name: str, schema: Any, encoding: Mapping[str, Any]) -> FormField:
         """Return how a property is written. Raises Unusable."""
+        if self.form_type == MULTIPART and not can_name_part(name):
+            raise Unusable(PART_NAMES)
         has_styles = self.form_type == URLENCODED or not self.is_version_3_0
         if has_styles and any(keyword in encoding for keyword in _STYLE_KEYWORDS):
             return self._read_styled(name, schema, encoding)
+        return self._read_typed(name, schema, encoding)
+
+    def _read_typed(self, name: str, schema: Any, encoding: Mapping[str, Any]) -> FormField:
+        """Return a property that is written by its media type. Raises Unusable."""
         values = list(single_shapes_of(schema, self.references))
         media_type = _first_type_of(encoding.get("contentType"))
         has_file = any(map(is_file, values))
@@ -63,7 +76,8 @@ class FieldReader:
     def _read_styled(self, name: str, schema: Any, encoding: Mapping[str, Any]) -> FormField:
         """Return a property that is written as a query parameter. Raises Unusable for what no standard defines."""
         styles = {keyword: encoding[keyword] for keyword in ("style", "explode") if keyword in encoding}
-        parameter = read_parameter({"name": name, "in": "query", "schema": schema, **styles})
+        read = read_parameter({"name": name, "in": "query", "schema": schema, **styles})
+        parameter = replace(read, argument=_argument_of(name))
         style = str(parameter.style)
         if self.form_type == MULTIPART and not parameter.explode:
             raise Unusable(f"style {style!r} without 'explode' is not supported in {MULTIPART}")
@@ -75,6 +89,15 @@ class FieldReader:
         return FormField(name, parameter)
 
 
+def can_name_part(name: str) -> bool:
+    """Tell whether a part of a multipart form can have a name."""
+    return name.isprintable() and '"' not in name and "\\" not in name
+
+
+def _argument_of(name: str) -> str:
+    return f"{BODY}.{name}"
+
+
 def _file_type_of(values: Collection[Shape]) -> str:
     """Return the type that the schema of a file names, or the one for any bytes."""
     declared = (_first_type_of(shape.get("contentMediaType")) for shape in values)
@@ -83,7 +106,7 @@ def _file_type_of(values: Collection[Shape]) -> str:
 
 def _first_type_of(declared: Any) -> str | None:
     """Return the first type of a list with commas that is no range; None where there is none."""
-    if not isinstance(declared, str):
+    if not isinstance(declared, str) or len(declared) > _MAX_TYPES_CHARS:
         return None
     types = [part.strip() for part in declared.split(",")]
     return next((part for part in types if "*" not in part and _MEDIA_TYPE.fullmatch(part)), None)

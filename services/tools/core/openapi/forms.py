@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from pagantic_common.domain.messages import ToolFailed
 from pagantic_common.domain.text.json_text import dump_json
 from services.tools.core.openapi.bodies import Body, BodyKind
-from services.tools.core.openapi.form_fields import FormField
+from services.tools.core.openapi.form_fields import PART_NAMES, FormField, can_name_part
 from services.tools.core.openapi.media_types import JSON, URLENCODED, is_json
 from services.tools.core.openapi.styles import Pair, Pairs, check_names, encode, is_header_text, pairs_of, text_of
 
@@ -42,7 +42,7 @@ def content_of(body: Body, value: Any) -> Content | None:
         case BodyKind.URLENCODED:
             form = Pairs(body.fields)
             for field, item in _filled(body.fields, value):
-                form.add(field.name, _pairs_of_field(field, item))
+                form.add(field.name, field.argument, _pairs_of_field(field, item))
             return Content(URLENCODED, form.text)
         case BodyKind.MULTIPART:
             parts = tuple(_parts_of_form(body.fields, value))
@@ -73,7 +73,7 @@ def _parts_of_form(fields: Mapping[str, FormField], value: Mapping[str, Any]) ->
     for field, item in _filled(fields, value):
         parts = list(_parts_of(field, item))
         names = {part.name for part in parts}
-        check_names(field.name, names, taken | fields.keys() - {field.name})
+        check_names(field.argument, names, taken | fields.keys() - {field.name})
         taken |= names
         yield from parts
 
@@ -86,11 +86,8 @@ def _parts_of(field: FormField, value: Any) -> Iterator[Part]:
         file_name = field.name if field.is_file else None
         parts = [Part(field.name, text, media_type, file_name) for text, media_type in _texts_of(field, value)]
     for part in parts:
-        if not part.name.isprintable() or '"' in part.name or "\\" in part.name:
-            raise ToolFailed(
-                f"argument {field.name!r} has the name {part.name[:80]!r}: the name of a part must be printable, "
-                "without quotation marks and backslashes"
-            )
+        if not can_name_part(part.name):
+            raise ToolFailed(f"argument {field.argument!r} has the name {part.name[:80]!r}: {PART_NAMES}")
     yield from parts
 
 
@@ -102,7 +99,7 @@ def _texts_of(field: FormField, value: Any) -> Iterator[tuple[str, str | None]]:
         if is_plain:
             if is_nested:
                 raise ToolFailed(
-                    f"argument {field.name!r} has a list or an object, which {field.media_type} cannot write"
+                    f"argument {field.argument!r} has a list or an object, which {field.media_type} cannot write"
                 )
             yield text_of(item), field.media_type
         elif is_nested or field.media_type is not None:

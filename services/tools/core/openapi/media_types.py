@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 JSON = "application/json"
 URLENCODED = "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data"
+MAX_MEDIA_TYPES = 64
 _RANGES = ("application/*", "*/*")
 
 
@@ -32,7 +34,8 @@ def is_json(media_type: str) -> bool:
 def _usable_types(content: Any) -> list[str]:
     if not isinstance(content, dict):
         return []
-    return [str(media_type) for media_type, value in content.items() if isinstance(value, dict)]
+    entries = islice(content.items(), MAX_MEDIA_TYPES)
+    return [str(media_type) for media_type, value in entries if isinstance(value, dict)]
 
 
 def _essence_of(media_type: str) -> str:

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+from urllib.parse import parse_qsl, unquote
 
 from pagantic_common.domain.messages import ToolSafety
 from pagantic_common.domain.text.json_text import dump_json
 from services.tools.core.openapi.bodies import Body, BodyReader
-from services.tools.core.openapi.parameters import Location, Parameter, Supplied, argument_names, read_parameters
+from services.tools.core.openapi.parameters import (
+    BODY,
+    Location,
+    Parameter,
+    Supplied,
+    name_arguments,
+    read_parameters,
+)
 from services.tools.core.openapi.references import References, Unusable, shorten
 from services.tools.core.openapi.schemas import MAX_DESCRIPTION_CHARS, SchemaTranslator, cut
 
-BODY = "body"
 MAX_TOOL_DESCRIPTION_CHARS = 1024
+_MAX_NAME_CHARS = 256
 _METHODS = ("get", "put", "post", "delete", "patch", "head", "options", "trace")
 _WITHOUT_ANSWER = frozenset({"head", "options", "trace"})
 _IDEMPOTENT = frozenset({"get", "put", "delete"})
@@ -30,14 +38,14 @@ Problem = tuple[tuple[str | int, ...], str]
 class Operation:
     """An operation that can be a tool. `arguments` are its parameters by the names that the tool has for them.
 
-    `fixed_query` is what stands after a '?' in the document's path; the standard forbids it, and large APIs do it.
+    `fixed_query` are the pairs after a '?' in the document's path; the standard forbids it, and large APIs do it.
     `left_out` are the optional properties of a form that cannot be sent, with the reasons.
     """
 
     name: str
     method: str
     path: str
-    fixed_query: str
+    fixed_query: tuple[tuple[str, str], ...]
     description: str
     arguments: Mapping[str, Parameter]
     body: Body | None
@@ -65,16 +73,17 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class OperationReader:
-    """Reads operations of one document; `problems` are where it breaks the standard."""
+    """Reads operations of one document; `problems` are where each path breaks the standard."""
 
     references: References
     is_version_3_0: bool
-    problems: Collection[Problem] = ()
+    problems: Mapping[str, Collection[Problem]] = field(default_factory=dict)
     supplied: Supplied = field(default_factory=Supplied)
 
     def read(self, entry: OperationEntry) -> Operation | LeftOut:
         """Return an operation, or why it cannot be a tool."""
         try:
+            self.references.budget.start_operation()
             return self._read(entry)
         except Unusable as reason:
             return LeftOut(entry.name, str(reason))
@@ -85,14 +94,16 @@ class OperationReader:
         _check_place(entry)
         self._check_standard(entry)
         lists = [entry.path_item.get("parameters", []), entry.value.get("parameters", [])]
-        parameters = read_parameters(lists, self.references, self.supplied)
-        path, _, fixed_query = entry.path.partition("?")
+        path, _, query = entry.path.partition("?")
+        fixed_query = tuple(parse_qsl(query, keep_blank_values=True))
+        supplied = replace(self.supplied, query=self.supplied.query | dict(fixed_query).keys())
+        parameters = read_parameters(lists, self.references, supplied)
         _check_path_parameters(path, parameters)
         body = self._read_body(entry)
         left_out = {} if body is None else body.left_out
         if body is not None and not body.is_argument:
             body = None
-        arguments = dict(zip(argument_names(parameters, [BODY] if body else []), parameters, strict=True))
+        arguments = name_arguments(parameters, [BODY] if body else [])
         return Operation(
             name=entry.name,
             method=entry.method,
@@ -113,14 +124,13 @@ class OperationReader:
         if body is not None:
             properties[BODY] = translator.translate(body.schema)
             required += [BODY] if body.is_required else []
-        return _object_schema(properties, required, translator.definitions)
+        schema = _object_schema(properties, required, translator.definitions)
+        self.references.budget.spend_text(schema)
+        return schema
 
     def _check_standard(self, entry: OperationEntry) -> None:
         """Raise Unusable where what a call needs breaks the standard; the rest of an operation is not used."""
-        start = ("paths", entry.path)
-        for place, words in self.problems:
-            if place[:2] != start:
-                continue
+        for place, words in self.problems.get(entry.path, ()):
             rest = place[2:]
             if rest[:1] == (entry.method,):
                 rest = rest[1:]
@@ -170,7 +180,7 @@ def list_operations(document: Mapping[str, Any], references: References) -> Iter
 
 def _name_of(method: str, path: str, operation: Mapping[str, Any]) -> str:
     name = operation.get("operationId")
-    if isinstance(name, str) and name:
+    if isinstance(name, str) and 0 < len(name) <= _MAX_NAME_CHARS:
         return name
     return f"{method}_{_OTHER.sub('_', path).strip('_')}"
 
@@ -184,6 +194,13 @@ def _check_place(entry: OperationEntry) -> None:
         raise Unusable(
             f"its path {shorten(entry.path)!r} must begin with '/', without a fragment or a query of parameters"
         )
+    if leads_elsewhere(path):
+        raise Unusable(f"its path {shorten(entry.path)!r} has a segment '.' or '..'")
+
+
+def leads_elsewhere(path: str) -> bool:
+    """Tell whether a path has a segment that a server would resolve."""
+    return any(unquote(segment) in {".", ".."} for segment in path.split("/"))
 
 
 def _check_path_parameters(path: str, parameters: Collection[Parameter]) -> None:
@@ -212,5 +229,6 @@ def _object_schema(properties: Mapping[str, Any], required: list[str], definitio
 
 def _description_of(entry: OperationEntry) -> str:
     texts = [entry.value.get(key) for key in ("summary", "description")]
-    words = "\n".join(text.strip() for text in texts if isinstance(text, str) and text.strip())
+    texts = [cut(text, MAX_TOOL_DESCRIPTION_CHARS) for text in texts if isinstance(text, str)]
+    words = "\n".join(filter(None, texts))
     return cut(words or f"{entry.method.upper()} {entry.path}", MAX_TOOL_DESCRIPTION_CHARS)

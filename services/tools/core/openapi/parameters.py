@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 from services.tools.core.openapi.media_types import json_type_of
 from services.tools.core.openapi.references import References, Unusable, shorten
+
+BODY = "body"
+"""The argument that is the body."""
 
 # The standard leaves these to media types and to security. The connection's own are not for callers.
 _IGNORED_HEADERS = frozenset({"accept", "content-type", "authorization"})
@@ -19,6 +23,7 @@ _FORBIDDEN_HEADERS = frozenset(
         *("forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"),
     }
 )
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,256}")
 
 
 class Location(StrEnum):
@@ -60,9 +65,10 @@ class Supplied:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter; `schema` is the document's own."""
+    """A parameter; `argument` is the name that models have for it, `schema` is the document's own."""
 
     name: str
+    argument: str
     location: Location
     style: Style
     explode: bool
@@ -80,6 +86,7 @@ def read_parameters(lists: Iterable[Any], references: References, supplied: Supp
     for parameters in lists:
         if not isinstance(parameters, list):
             raise Unusable("its parameters are not a list")
+        references.budget.spend(len(parameters))
         for item in parameters:
             entry = references.resolve(item, "parameter")
             name, location = entry.get("name"), entry.get("in")
@@ -105,6 +112,10 @@ def _is_settable(name: str, location: str, entry: Mapping[str, Any], supplied: S
         return name not in supplied.query
     if location != "header":
         return True
+    if _HEADER_NAME.fullmatch(name) is None:
+        if is_required:
+            raise Unusable(f"it needs the header {shorten(name)!r}, which is no name of a header")
+        return False
     name = name.lower()
     if name in _FORBIDDEN_HEADERS and is_required and name not in supplied.headers:
         raise Unusable(f"it needs the header {name!r}, which callers may not set")
@@ -129,6 +140,7 @@ def read_parameter(entry: Mapping[str, Any]) -> Parameter:
     description = entry.get("description")
     return Parameter(
         name=entry["name"],
+        argument=entry["name"],
         location=location,
         style=style,
         explode=explode,
@@ -158,16 +170,14 @@ def _schema_of_content(content: Any, owner: str) -> Any:
     return content[media_type].get("schema", {})
 
 
-def argument_names(parameters: Collection[Parameter], taken: Iterable[str]) -> list[str]:
-    """Return a name for each parameter: its own, with its location after it if another has that name."""
-    used = set(taken)
-    names: list[str] = []
+def name_arguments(parameters: Iterable[Parameter], taken: Collection[str]) -> dict[str, Parameter]:
+    """Return parameters by the names of their arguments: their own, with the location after one that is taken."""
+    arguments: dict[str, Parameter] = {}
     for parameter in parameters:
         name = parameter.name
-        if name in used:
+        if name in taken or name in arguments:
             name = f"{name}_{parameter.location}"
-        if name in used:
+        if name in taken or name in arguments:
             raise Unusable(f"two parameters would be called {shorten(name)!r}")
-        used.add(name)
-        names.append(name)
-    return names
+        arguments[name] = replace(parameter, argument=name)
+    return arguments

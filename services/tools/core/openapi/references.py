@@ -6,6 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
 
+MAX_OPERATION_PARTS = 65_536
+MAX_DOCUMENT_PARTS = 2_000_000
+_CHARS_OF_PART = 32
+_MAX_REFERENCE_CHARS = 1024
 _MAX_HOPS = 16
 _MAX_SHOWN_CHARS = 120
 _MAX_INDEX_DIGITS = 9
@@ -15,11 +19,50 @@ class Unusable(Exception):
     """A part of a document cannot be used; the message is the reason. It never leaves this package."""
 
 
-class References:
-    """The targets of references in one document."""
+class TooManyParts(Unusable):
+    """No further part of an operation is read."""
 
-    def __init__(self, document: Mapping[str, Any]) -> None:
+
+class Budget:
+    """The parts of a document that may be read, for one operation and for all together.
+
+    References let a small document describe any number of parts. A part is what costs about the same each time: a
+    schema, a parameter, a property, or a few characters of a tool's own schema.
+    """
+
+    def __init__(self, max_parts: int) -> None:
+        self._max_parts = max_parts
+        self._left = max_parts
+        self._left_of_operation = MAX_OPERATION_PARTS
+
+    def start_operation(self) -> None:
+        """Count the parts of another operation from now on. Raises TooManyParts if none are left for it."""
+        self._left_of_operation = MAX_OPERATION_PARTS
+        self.spend(1)
+
+    def spend(self, parts: int) -> None:
+        """Count parts before they are read. Raises TooManyParts, and again for each that follows."""
+        self._left -= parts
+        self._left_of_operation -= parts
+        if self._left < 0:
+            raise TooManyParts(
+                f"the operations before it take up the {self._max_parts} parts that are read of a document: "
+                "select fewer in 'operations'"
+            )
+        if self._left_of_operation < 0:
+            raise TooManyParts(f"it has more than {MAX_OPERATION_PARTS} parts: its schemas repeat too many others")
+
+    def spend_text(self, text: str) -> None:
+        """Count the parts of a text. Raises TooManyParts."""
+        self.spend(len(text) // _CHARS_OF_PART)
+
+
+class References:
+    """The targets of references in one document, and the budget of those who read it."""
+
+    def __init__(self, document: Mapping[str, Any], max_parts: int = MAX_DOCUMENT_PARTS) -> None:
         self._document = document
+        self.budget = Budget(max_parts)
 
     def find(self, reference: Any) -> Any:
         """Return what a reference such as `#/components/schemas/Pet` names. Raises Unusable."""
@@ -28,6 +71,8 @@ class References:
         shown = shorten(reference)
         if not reference.startswith("#"):
             raise Unusable(f"it refers to {shown!r}, which is outside the document: bundle the document into one file")
+        if len(reference) > _MAX_REFERENCE_CHARS:
+            raise Unusable(f"it refers to {shown!r}: references have at most {_MAX_REFERENCE_CHARS} characters")
         if not reference.startswith("#/"):
             raise Unusable(f"it refers to {shown!r}: only references that begin with '#/' are followed")
         value: Any = self._document

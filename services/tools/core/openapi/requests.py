@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import parse_qsl, quote, unquote
+from urllib.parse import quote, unquote
 
 from pagantic_common.domain.messages import ToolFailed
 from services.tools.core.openapi.forms import Content, content_of
-from services.tools.core.openapi.operations import BODY, PLACEHOLDER, Operation
-from services.tools.core.openapi.parameters import Location, Parameter, Style
+from services.tools.core.openapi.operations import PLACEHOLDER, Operation, leads_elsewhere
+from services.tools.core.openapi.parameters import BODY, Location, Parameter, Style
 from services.tools.core.openapi.styles import Pairs, check_names, header_of, pairs_of, path_text_of
 
 MAX_TARGET_CHARS = 8192
+_MATRIX_NAME = re.compile(r";([^;/={}]*)")
 _SAFE_IN_PATH = "/%:@!$&'()*+,;=~"
 
 
@@ -31,8 +33,7 @@ def build_request(operation: Operation, arguments: Mapping[str, Any], supplied_q
     """Return the request of a call whose arguments satisfy the schema. Raises ToolFailed for what cannot be written."""
     headers: dict[str, str] = {}
     filled: dict[str, str] = {}
-    fixed = [*parse_qsl(operation.fixed_query, keep_blank_values=True), *supplied_query.items()]
-    query = Pairs(_names_in(operation, Location.QUERY), fixed)
+    query = Pairs(_names_in(operation, Location.QUERY), [*operation.fixed_query, *supplied_query.items()])
     for name, parameter in operation.arguments.items():
         value = arguments.get(name)
         if value is None:
@@ -44,8 +45,8 @@ def build_request(operation: Operation, arguments: Mapping[str, Any], supplied_q
             case Location.HEADER:
                 headers[parameter.name] = header_of(parameter, value)
             case Location.QUERY:
-                query.add(parameter.name, pairs_of(parameter, value))
-    target = _fill(operation.path, filled)
+                query.add(parameter.name, name, pairs_of(parameter, value))
+    target = _fill(operation, filled)
     if query.text:
         target += f"?{query.text}"
     if len(target) > MAX_TARGET_CHARS:
@@ -57,26 +58,28 @@ def build_request(operation: Operation, arguments: Mapping[str, Any], supplied_q
 
 
 def _check_matrix_names(operation: Operation, parameter: Parameter, value: Any) -> None:
-    """Raise ToolFailed if an exploded object would write the name of another parameter of the path."""
+    """Raise ToolFailed if an exploded object would write the name of another parameter, or one that the path has."""
     if parameter.style is not Style.MATRIX or not parameter.explode or not isinstance(value, dict):
         return
-    others = [name for name in _names_in(operation, Location.PATH) if name != parameter.name]
-    check_names(parameter.name, value, others)
+    others = {name for name in _names_in(operation, Location.PATH) if name != parameter.name}
+    literals = {unquote(name) for name in _MATRIX_NAME.findall(operation.path)}
+    check_names(parameter.argument, value, others | literals)
 
 
 def _names_in(operation: Operation, location: Location) -> list[str]:
     return [parameter.name for parameter in operation.arguments.values() if parameter.location is location]
 
 
-def _fill(path: str, values: Mapping[str, str]) -> str:
+def _fill(operation: Operation, values: Mapping[str, str]) -> str:
     """Return a path with its values. None may be empty, and no segment may lead to another path."""
-    parts = PLACEHOLDER.split(path)
+    for name, parameter in operation.arguments.items():
+        if parameter.location is Location.PATH and not values.get(parameter.name):
+            raise ToolFailed(f"argument {name!r} is empty: it is a part of the path")
+    parts = PLACEHOLDER.split(operation.path)
     for number, part in enumerate(parts):
         is_name = number % 2 == 1
-        if is_name and not values.get(part):
-            raise ToolFailed(f"argument {part!r} is empty: it is a part of the path")
         parts[number] = values[part] if is_name else quote(part, safe=_SAFE_IN_PATH)
     filled = "".join(parts)
-    if any(unquote(segment) in {".", ".."} for segment in filled.split("/")):
+    if leads_elsewhere(filled):
         raise ToolFailed("the path of the call would have a segment '.' or '..': give another value")
     return filled

@@ -15,6 +15,7 @@ from services.tools.core.openapi.references import References, Unusable, shorten
 MAX_NODES = 4096
 MAX_DEPTH = 64
 MAX_DESCRIPTION_CHARS = 300
+_MAX_READ_CHARS = 8192
 
 _VALUES = (
     *("type", "enum", "const", "format", "default", "pattern", "required", "dependentRequired"),
@@ -29,6 +30,8 @@ _SCHEMAS = (
 )
 _LISTS_OF_SCHEMAS = ("allOf", "anyOf", "oneOf", "prefixItems")
 _NAMED_SCHEMAS = ("properties", "patternProperties", "dependentSchemas")
+# Nothing might satisfy these where some of the properties are left out.
+BOUND_TO_PROPERTIES = ("minProperties", "dependentRequired", "dependentSchemas", "if", "then", "else")
 _REFUSED = ("$id", "$dynamicRef", "$recursiveRef")
 
 
@@ -45,6 +48,7 @@ class SchemaTranslator:
 
     def translate(self, schema: Any, depth: int = 0) -> Any:
         """Return a schema whose references lead to `definitions`, as `#/$defs/NAME`. Raises Unusable."""
+        self._references.budget.spend(1)
         self._node_count += 1
         if self._node_count > MAX_NODES:
             raise Unusable(f"its schemas have more than {MAX_NODES} parts")
@@ -110,7 +114,7 @@ class SchemaTranslator:
 
 def cut(text: str, max_chars: int) -> str:
     """Return a text of at most so many characters, with `…` in place of what is cut."""
-    text = text.strip()
+    text = text[:_MAX_READ_CHARS].strip()
     if len(text) <= max_chars:
         return text
     return text[: max_chars - 1].rstrip() + "…"
@@ -133,8 +137,12 @@ def _leave_out_read_only(schema: Mapping[str, Any], translated: dict[str, Any]) 
     if not isinstance(properties, dict):
         return
     read_only = read_only_names(properties)
+    if not read_only:
+        return
     for name in read_only:
         del translated["properties"][name]
+    for keyword in BOUND_TO_PROPERTIES:
+        translated.pop(keyword, None)
     required = translated.get("required")
     if isinstance(required, list):
         translated["required"] = [name for name in required if not isinstance(name, str) or name not in read_only]

@@ -9,6 +9,7 @@ from services.tools.core.openapi.references import References, Unusable
 
 COMPOSITIONS = ("allOf", "anyOf", "oneOf")
 MAX_SHAPES = 256
+_MAX_TYPES = 7  # JSON Schema has no more
 _FILE_FORMATS = ("binary", "byte")
 
 Shape = Mapping[str, Any]
@@ -21,6 +22,7 @@ def shapes_of(schema: Any, references: References) -> Iterator[Shape]:
     for _ in range(MAX_SHAPES):
         if not waiting:
             return
+        references.budget.spend(1)
         shape = waiting.pop()
         if not isinstance(shape, dict):
             continue
@@ -31,7 +33,9 @@ def shapes_of(schema: Any, references: References) -> Iterator[Shape]:
             waiting.append(references.find(reference))
         for keyword in COMPOSITIONS:
             composed = shape.get(keyword)
-            waiting += composed if isinstance(composed, list) else []
+            if isinstance(composed, list):
+                references.budget.spend(len(composed))
+                waiting += composed
     raise Unusable(f"its schema is composed of more than {MAX_SHAPES} parts")
 
 
@@ -50,15 +54,13 @@ def declares_nested_values(shapes: Collection[Shape], references: References) ->
     return any(is_container(inner) for schema in inner_schemas for inner in shapes_of(schema, references))
 
 
-def _inner_schemas_of(shape: Shape) -> list[Any]:
-    """Return the schemas of a list's items and of an object's values."""
+def _inner_schemas_of(shape: Shape) -> Iterator[Any]:
+    """Yield the schemas of a list's items and of an object's values."""
     named, listed = shape.get("properties"), shape.get("prefixItems")
-    return [
-        shape.get("items"),
-        shape.get("additionalProperties"),
-        *(named.values() if isinstance(named, dict) else ()),
-        *(listed if isinstance(listed, list) else ()),
-    ]
+    yield shape.get("items")
+    yield shape.get("additionalProperties")
+    yield from named.values() if isinstance(named, dict) else ()
+    yield from listed if isinstance(listed, list) else ()
 
 
 def is_file(shape: Shape) -> bool:
@@ -79,4 +81,4 @@ def is_list(shape: Shape) -> bool:
 def has_type(shape: Shape, name: str) -> bool:
     """Tell whether a shape names a type, alone or with others."""
     kind = shape.get("type")
-    return kind == name or (isinstance(kind, list) and name in kind)
+    return kind == name or (isinstance(kind, list) and name in kind[:_MAX_TYPES])

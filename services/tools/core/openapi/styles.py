@@ -1,4 +1,7 @@
-"""Writes values in the styles of parameters (RFC 6570). Separators within a value are encoded."""
+"""Writes values in the styles of parameters (RFC 6570).
+
+Separators within a value are encoded, or refused where the style or the place has no encoding for them.
+"""
 
 from __future__ import annotations
 
@@ -19,20 +22,23 @@ class Pairs:
     """The encoded names and values of a query or a form. No argument writes a fixed name or that of another one."""
 
     def __init__(self, arguments: Iterable[str], fixed: Iterable[Pair] = ()) -> None:
-        self._pairs = [(encode(name), encode(value)) for name, value in fixed]
-        self._names = {name for name, _ in self._pairs}
-        self._arguments = {encode(name) for name in arguments}
+        self._pairs: list[Pair] = []
+        self._names: set[str] = set()
+        self._arguments = set(arguments)
+        for name, value in fixed:
+            self._names.add(name)
+            self._pairs.append((encode(name), encode(value)))
 
     @property
     def text(self) -> str:
         """The pairs as a query or a form has them."""
         return "&".join(f"{name}={value}" for name, value in self._pairs)
 
-    def add(self, name: str, pairs: Iterable[Pair]) -> None:
-        """Add the encoded pairs of an argument. Raises ToolFailed."""
+    def add(self, name: str, argument: str, pairs: Iterable[Pair]) -> None:
+        """Add the encoded pairs of an argument, which has a name of its own in messages. Raises ToolFailed."""
         added = list(pairs)
-        names = {encoded for encoded, _ in added}
-        check_names(name, names, self._names | self._arguments - {encode(name)})
+        names = {unquote(encoded) for encoded, _ in added}
+        check_names(argument, names, self._names | self._arguments - {name})
         self._names |= names
         self._pairs += added
 
@@ -75,8 +81,8 @@ def _joined(parameter: Parameter, items: Collection[str]) -> str:
     separator = _SEPARATORS[parameter.style]
     if any(separator in item for item in items):
         raise ToolFailed(
-            f"argument {parameter.name!r} has a value with {unquote(separator)!r}, which separates the values in style "
-            f"{parameter.style}: give values without it"
+            f"argument {parameter.argument!r} has a value with {unquote(separator)!r}, which separates the values in "
+            f"style {parameter.style}: give values without it"
         )
     return separator.join(items)
 
@@ -85,15 +91,39 @@ def _check_keys(parameter: Parameter, value: Mapping[str, Any]) -> None:
     """Raise ToolFailed for keys that would make an object or a list of another one's place."""
     for key in value:
         if not key or "[" in key or "]" in key:
-            raise ToolFailed(f"argument {parameter.name!r} has the name {key[:80]!r}: give one without square brackets")
+            raise ToolFailed(
+                f"argument {parameter.argument!r} has the name {key[:80]!r}: give one without square brackets"
+            )
 
 
 def header_of(parameter: Parameter, value: Any) -> str:
     """Return the value of a header. Raises ToolFailed for characters that no header can have."""
     text = _simple(parameter, value, str)
+    if parameter.style is not Style.JSON:
+        _check_header_items(parameter, value)
     if not is_header_text(text):
-        raise ToolFailed(f"argument {parameter.name!r} goes into a header: only printable ASCII characters fit")
+        raise ToolFailed(f"argument {parameter.argument!r} goes into a header: only printable ASCII characters fit")
     return text
+
+
+def _check_header_items(parameter: Parameter, value: Any) -> None:
+    """Raise ToolFailed for items with a separator in them: headers are not encoded."""
+    match value:
+        case dict():
+            keys, items = [*value], [*value.values()]
+        case list():
+            keys, items = [], value
+        case _:
+            return
+    if any("," in text_of(part) for part in (*keys, *items)):
+        raise ToolFailed(
+            f"argument {parameter.argument!r} has a value with ',', which separates the values in a header: "
+            "give values without it"
+        )
+    if parameter.explode and any("=" in key for key in keys):
+        raise ToolFailed(
+            f"argument {parameter.argument!r} has a name with '=', which ends a name in a header: give names without it"
+        )
 
 
 def is_header_text(text: str) -> bool:
@@ -158,7 +188,8 @@ def _items_of(parameter: Parameter, value: Any, sign: str, encode_part: Callable
 def _text(parameter: Parameter, value: Any) -> str:
     if isinstance(value, dict | list):
         raise ToolFailed(
-            f"argument {parameter.name!r} has a list or an object inside another, which {parameter.style} cannot write"
+            f"argument {parameter.argument!r} has a list or an object inside another, "
+            f"which {parameter.style} cannot write"
         )
     return text_of(value)
 
