@@ -21,11 +21,7 @@ MAX_MESSAGE_BYTES = 64 * 1024
 class _CheckedHealth(Health):
     """Answers checks alone: watches that stay open would take the places of checks, and a kubelet sends only checks."""
 
-    async def Watch(  # noqa: N802 - gRPC's name
-        self,
-        request: health_pb2.HealthCheckRequest,
-        context: Context,  # noqa: ARG002
-    ) -> AsyncIterator[Any]:
+    async def Watch(self, _: health_pb2.HealthCheckRequest, context: Context) -> AsyncIterator[Any]:  # noqa: N802
         """Refuse."""
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this port answers checks only: call Check")
         yield  # what makes it a stream
