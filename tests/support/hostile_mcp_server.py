@@ -117,44 +117,47 @@ def call(habit, request):
     answer(request, {"content": [{"type": "text", "text": "called"}], "resultType": "complete"})
 
 
+def handle(habit, paged, request):
+    match request.get("method"):
+        case "server/discover" if habit.endswith("-2026"):
+            answer(
+                request,
+                {
+                    "supportedVersions": ["2026-07-28"],
+                    "capabilities": {"tools": {}},
+                    "serverInfo": {"name": habit, "version": "1"},
+                    **CACHE,
+                },
+            )
+        case "initialize":
+            answer(
+                request,
+                {
+                    "protocolVersion": "2025-06-18",
+                    "capabilities": {"tools": {}},
+                    "serverInfo": {"name": habit, "version": "1"},
+                },
+            )
+        case "tools/list" | "tools/call" if habit.startswith("lists:"):
+            paged.answer(request)
+        case "tools/list" if habit == "pages":
+            answer(request, {"tools": tools_of(habit), "nextCursor": "again"})
+        case "tools/list":
+            answer(request, {"tools": tools_of(habit), **CACHE})
+        case "tools/call":
+            call(habit, request)
+        case _ if "id" in request and "method" in request:
+            error = {"code": -32601, "message": "no such method"}
+            say({"jsonrpc": "2.0", "id": request["id"], "error": error})
+
+
 def main():
     habit = sys.argv[1]
     if habit == "stays":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     paged = PagedList(habit)
     for line in sys.stdin:
-        request = json.loads(line)
-        match request.get("method"):
-            case "server/discover" if habit.endswith("-2026"):
-                answer(
-                    request,
-                    {
-                        "supportedVersions": ["2026-07-28"],
-                        "capabilities": {"tools": {}},
-                        "serverInfo": {"name": habit, "version": "1"},
-                        **CACHE,
-                    },
-                )
-            case "initialize":
-                answer(
-                    request,
-                    {
-                        "protocolVersion": "2025-06-18",
-                        "capabilities": {"tools": {}},
-                        "serverInfo": {"name": habit, "version": "1"},
-                    },
-                )
-            case "tools/list" | "tools/call" if habit.startswith("lists:"):
-                paged.answer(request)
-            case "tools/list" if habit == "pages":
-                answer(request, {"tools": tools_of(habit), "nextCursor": "again"})
-            case "tools/list":
-                answer(request, {"tools": tools_of(habit), **CACHE})
-            case "tools/call":
-                call(habit, request)
-            case _ if "id" in request and "method" in request:
-                error = {"code": -32601, "message": "no such method"}
-                say({"jsonrpc": "2.0", "id": request["id"], "error": error})
+        handle(habit, paged, json.loads(line))
     if habit == "stays":
         time.sleep(60)
 
