@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -12,6 +11,7 @@ from contextlib import asynccontextmanager
 import uvicorn
 
 from gateway.mcp.http.app import PATH, McpApp
+from gateway.mcp.http.listening import address_of, listen
 from gateway.mcp.http.probes import answering_probes
 from gateway.mcp.server import open_server
 from gateway.mcp.settings import McpSettings
@@ -20,7 +20,6 @@ from pagantic_common.rpc.process.memory import return_freed_memory
 from pagantic_common.settings import load_settings
 
 MAX_HEADER_BYTES = 32 * 1024
-BACKLOG = 128
 
 
 def run_stdio(address: str) -> None:
@@ -63,13 +62,10 @@ async def returning_freed_memory() -> AsyncIterator[None]:
 
 
 async def serve_app(app: McpApp, settings: McpSettings, announce: Callable[[str], None]) -> None:
-    """Serve an application that runs; raises OSError for a port that is taken."""
-    with _listen(settings.host, settings.port) as listener:
-        host, port = listener.getsockname()[:2]
-        if ":" in host:
-            host = f"[{host}]"
-        announce(f"http://{host}:{port}{PATH}")
+    """Serve an application that runs, and announce it once every port is open; raises OSError for one that is not."""
+    with listen(settings.host, settings.port) as listener:
         async with answering_probes(settings):
+            announce(f"http://{address_of(*listener.getsockname()[:2])}{PATH}")
             await http_server(app, settings).serve(sockets=[listener])
 
 
@@ -88,13 +84,6 @@ def http_server(app: McpApp, settings: McpSettings) -> uvicorn.Server:
         timeout_graceful_shutdown=round(settings.drain_s),
     )
     return uvicorn.Server(config)
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET
-    if ":" in host:
-        family = socket.AF_INET6
-    return socket.create_server((host.strip("[]"), port), family=family, backlog=BACKLOG)
 
 
 def _log_to_stderr() -> None:

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 from pagantic_common.domain.messages import ToolDefinition, ToolProgress
-from services.tools.core.servers import FilledPrompt, OfferedTool, Page, Prompt, Resource, ResourceContents, ServerSpec
+from services.tools.core.servers import FilledPrompt, Page, Prompt, Resource, ResourceContents, ServerSpec, ToolList
 
 Report = Callable[[ToolProgress], None]
 
@@ -48,8 +48,8 @@ class McpSession(Protocol):
     async def wait_for_change(self) -> None:
         """Return when the tools may have changed, or the connection may have ended; raises ServerLost."""
 
-    async def list_tools(self) -> Sequence[OfferedTool]:
-        """Return all tools in the server's order, also those with a defect."""
+    async def list_tools(self) -> ToolList:
+        """Return the tools in the server's order, also those with a defect, within the session's bounds."""
 
     async def call_tool(self, name: str, arguments: Mapping[str, Any], report: Report) -> str:
         """Return the result as text; raises ToolFailed. Cancelling it cancels the call at the server."""

@@ -82,7 +82,7 @@ class ToolsSettings(InnerSettings):
     mcp_max_servers: int = Field(16, ge=1, le=256, description="most servers at a time")
     mcp_max_tools: int = Field(128, ge=1, le=1024, description="most tools of a server; more are left out")
     mcp_max_tool_bytes: int = Field(
-        32_768, ge=1024, le=1_048_576, description="largest name, description and schema of a server's tool together"
+        32_768, ge=1024, le=1_048_576, description="largest tool of a server, in bytes of its JSON"
     )
     mcp_max_calls: int = Field(64, ge=1, le=1024, description="most calls of a server at a time; more wait")
     mcp_max_message_bytes: int = Field(

@@ -32,6 +32,7 @@ async def open_mcp_servers(settings: ToolsSettings, registry: ToolRegistry, cloc
     session_limits = SessionLimits(
         max_message_bytes=settings.mcp_max_message_bytes,
         max_tools=settings.mcp_max_tools,
+        max_tool_bytes=settings.mcp_max_tool_bytes,
         max_calls=settings.mcp_max_calls,
         request_timeout_s=settings.mcp_request_timeout_s,
     )

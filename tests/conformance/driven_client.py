@@ -106,7 +106,7 @@ async def call(session, name, arguments):
 
 async def use_everything(session):
     """List and use all that the server has."""
-    tools = [tool for tool in await session.list_tools() if not tool.defect]
+    tools = [tool for tool in (await session.list_tools()).tools if not tool.defect]
     for wanted in CONTEXT.get("toolCalls") or [
         {"name": tool.name, "arguments": ARGUMENTS.get(tool.name, {})} for tool in tools
     ]:

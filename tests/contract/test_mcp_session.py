@@ -28,7 +28,7 @@ async def opened(request):
 
 async def test_tools_are_listed_under_the_servers_own_names(opened):
     async with opened() as session:
-        assert {tool.name for tool in await session.list_tools()} >= {"echo", "fail", "wait"}
+        assert {tool.name for tool in (await session.list_tools()).tools} >= {"echo", "fail", "wait"}
         assert session.protocol_version == "2026-07-28"
 
 

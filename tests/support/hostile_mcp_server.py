@@ -1,13 +1,43 @@
-"""A server that speaks the protocol and misbehaves: `python -m tests.support.hostile_mcp_server HABIT`."""
+"""A server that speaks the protocol and misbehaves: `python -m tests.support.hostile_mcp_server HABIT`.
+
+The habit `lists:b129/g10` lists 129 broken tools on a page, and 10 good ones on the next; KINDS has the letters. Its
+tools say how many pages were asked for.
+"""
 
 import json
 import os
+import re
 import signal
 import sys
 import time
 
 SCHEMA = {"type": "object", "properties": {}}
 CACHE = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}  # what results of 2026-07-28 need
+
+
+KINDS = {
+    "g": lambda number: {"name": f"good{number}", "inputSchema": SCHEMA},
+    "b": lambda number: {"name": f"broken{number}"},
+    "n": lambda _: {"inputSchema": SCHEMA},
+    "s": lambda number: {"name": f"schema{number}", "inputSchema": {"type": "object", "minProperties": "one"}},
+    "x": lambda _: {"name": "x", "inputSchema": SCHEMA},
+    "y": lambda _: {"name": "x"},
+    "h": lambda number: {"name": f"heavy{number}", "inputSchema": SCHEMA, "icons": [{}] * 200_000},
+    "p": lambda number: {"name": f"places{number}", "inputSchema": SCHEMA, "icons": [{}] * 1000},
+    "i": lambda number: {"name": f"infinite{number}", "inputSchema": {"type": "object", "default": float("inf")}},
+}
+
+
+def pages_of(habit):
+    pages, number = [], 0
+    for written in habit.removeprefix("lists:").split("/"):
+        page = []
+        for kind, count in re.findall(r"([a-z])(\d+)", written):
+            for _ in range(int(count)):
+                number += 1
+                page.append(KINDS[kind](number))
+        pages.append(page)
+    return pages
 
 
 def write(line):
@@ -21,6 +51,24 @@ def say(message):
 
 def answer(request, result):
     say({"jsonrpc": "2.0", "id": request["id"], "result": result})
+
+
+class PagedList:
+    """Answers with the pages of a habit, and counts how many were asked for."""
+
+    def __init__(self, habit):
+        self._pages = pages_of(habit)
+        self._asked = 0
+
+    def answer(self, request):
+        if request["method"] == "tools/call":
+            answer(request, {"content": [{"type": "text", "text": str(self._asked)}]})
+            return
+        self._asked += 1
+        at = int(request.get("params", {}).get("cursor", 0))
+        further = {"nextCursor": str(at + 1)} if at + 1 < len(self._pages) else {}
+        text = json.dumps({"tools": self._pages[at], **further}).replace("Infinity", "1e999")
+        write(f'{{"jsonrpc": "2.0", "id": {json.dumps(request["id"])}, "result": {text}}}')
 
 
 def tools_of(habit):
@@ -41,8 +89,6 @@ def tools_of(habit):
             {"description": "Has no name.", "inputSchema": SCHEMA},
             {"name": "annotated", "inputSchema": SCHEMA, "annotations": ["read"]},
         ]
-    if habit == "only-malformed-tools":
-        return [{"name": f"tool{number}"} for number in range(300)]
     if habit == "no-list":
         return {"fine": SCHEMA}
     if habit == "many-tools":
@@ -71,41 +117,47 @@ def call(habit, request):
     answer(request, {"content": [{"type": "text", "text": "called"}], "resultType": "complete"})
 
 
+def handle(habit, paged, request):
+    match request.get("method"):
+        case "server/discover" if habit.endswith("-2026"):
+            answer(
+                request,
+                {
+                    "supportedVersions": ["2026-07-28"],
+                    "capabilities": {"tools": {}},
+                    "serverInfo": {"name": habit, "version": "1"},
+                    **CACHE,
+                },
+            )
+        case "initialize":
+            answer(
+                request,
+                {
+                    "protocolVersion": "2025-06-18",
+                    "capabilities": {"tools": {}},
+                    "serverInfo": {"name": habit, "version": "1"},
+                },
+            )
+        case "tools/list" | "tools/call" if habit.startswith("lists:"):
+            paged.answer(request)
+        case "tools/list" if habit == "pages":
+            answer(request, {"tools": tools_of(habit), "nextCursor": "again"})
+        case "tools/list":
+            answer(request, {"tools": tools_of(habit), **CACHE})
+        case "tools/call":
+            call(habit, request)
+        case _ if "id" in request and "method" in request:
+            error = {"code": -32601, "message": "no such method"}
+            say({"jsonrpc": "2.0", "id": request["id"], "error": error})
+
+
 def main():
     habit = sys.argv[1]
     if habit == "stays":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    paged = PagedList(habit)
     for line in sys.stdin:
-        request = json.loads(line)
-        match request.get("method"):
-            case "server/discover" if habit.endswith("-2026"):
-                answer(
-                    request,
-                    {
-                        "supportedVersions": ["2026-07-28"],
-                        "capabilities": {"tools": {}},
-                        "serverInfo": {"name": habit, "version": "1"},
-                        **CACHE,
-                    },
-                )
-            case "initialize":
-                answer(
-                    request,
-                    {
-                        "protocolVersion": "2025-06-18",
-                        "capabilities": {"tools": {}},
-                        "serverInfo": {"name": habit, "version": "1"},
-                    },
-                )
-            case "tools/list" if habit == "pages":
-                answer(request, {"tools": tools_of(habit), "nextCursor": "again"})
-            case "tools/list":
-                answer(request, {"tools": tools_of(habit), **CACHE})
-            case "tools/call":
-                call(habit, request)
-            case _ if "id" in request and "method" in request:
-                error = {"code": -32601, "message": "no such method"}
-                say({"jsonrpc": "2.0", "id": request["id"], "error": error})
+        handle(habit, paged, json.loads(line))
     if habit == "stays":
         time.sleep(60)
 

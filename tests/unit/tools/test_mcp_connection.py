@@ -117,7 +117,10 @@ async def test_a_lost_server_keeps_its_tools_which_cannot_be_called_until_it_is_
         assert w.names() == ["s_echo", "s_wait"]
         refused = await w.call("s_echo")
         assert (refused.failure.code, refused.attempts) == (ErrorCode.TOOL_UNAVAILABLE, 0)
-        with pytest.raises(Unavailable, match="is not connected"):
+        reason = "its server 's' is not connected"
+        assert refused.failure.message == f"tool 's_echo' is not available: {reason}"
+        assert {tool.unavailable_reason for tool in w.registry.list_named()} == {reason}
+        with pytest.raises(Unavailable, match="is not connected: it"):
             w.servers.session_of("s")
         server.is_up = True
         await until(lambda: w.status().state is ServerState.CONNECTED)
@@ -162,10 +165,11 @@ async def test_waits_between_attempts_grow_to_the_limit():
 
 async def test_tools_over_the_limits_are_left_out_with_the_reason():
     server = ScriptedServer(offered("a"), offered("b", "x" * 200), offered("a.b"), offered("a/b"), offered("c"))
-    async with world(server, max_tools=4, max_tool_bytes=100) as w:
+    server.others = {"and 3 more": "not read"}
+    async with world(server, max_tools=2, max_tool_bytes=100) as w:
         assert w.names() == ["s_a", "s_a_b"]
         reasons = w.status().left_out
-        assert set(reasons) == {"s_b", "s_a_b", "s_c"}
+        assert set(reasons) == {"s_b", "s_a_b (listed again)", "s_c", "and 3 more"}
         assert "raise MCP_MAX_TOOLS" in reasons["s_c"]
         assert "at most 100" in reasons["s_b"]
 

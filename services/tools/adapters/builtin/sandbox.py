@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from pagantic_common.telemetry.logging import get_logger
 from services.tools.core.builtin.program_filter import ARCHITECTURES, build_filter
 
 MAX_CPU_S = 8
@@ -26,6 +27,8 @@ MAX_OPEN_FILES = 64
 _PROGRAM_PATH = "/program.py"
 _NOBODY = "65534"
 _PROBE_S = 20.0
+
+log = get_logger(__name__)
 
 _LIMITS = {
     "RLIMIT_AS": MAX_MEMORY_BYTES,
@@ -127,7 +130,9 @@ async def open_sandbox() -> Sandbox:
         raise SandboxUnavailable(f"bubblewrap cannot be started: {error.strerror}") from None
     if (ending.status, ending.output) != (0, b"ready\n"):
         reason = ending.output.decode(errors="replace").strip()[:200]
-        raise SandboxUnavailable(f"bubblewrap cannot make a sandbox on this machine: {reason or ending.status}")
+        # Bubblewrap names paths of the machine, and every caller may read why a tool is unavailable.
+        log.warning("bubblewrap cannot make a sandbox", status=ending.status, reason=reason)
+        raise SandboxUnavailable("bubblewrap cannot make a sandbox on this machine: the log of the service says why")
     return sandbox
 
 

@@ -41,6 +41,7 @@ class SessionLimits:
 
     max_message_bytes: int = 1024 * 1024
     max_tools: int = 128
+    max_tool_bytes: int = 32_768
     max_calls: int = 64
     request_timeout_s: float = 30.0
 
@@ -82,7 +83,7 @@ class SessionOpener:
             if isinstance(error, TimeoutError) and timer.expired():
                 raise ServerLost(f"it did not answer within {limit_s:g} s") from error
             raise
-        session = SdkSession(client, has_news, self._limits.max_tools)
+        session = SdkSession(client, has_news, self._limits.max_tools, self._limits.max_tool_bytes)
         stack.callback(session.end, "its session was closed")
         if stdio is not None:
             _keep(stack, _note_end(stdio, session))

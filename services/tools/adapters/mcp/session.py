@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from mcp import Client, MCPError, types
@@ -20,6 +21,7 @@ from services.tools.adapters.mcp.contents import contents_of, text_of_block, tex
 from services.tools.adapters.mcp.listings import prompt_of, resource_of, tool_of
 from services.tools.adapters.mcp.output_check import OutputCheck
 from services.tools.adapters.mcp.tool_list_filter import ToolListFilter
+from services.tools.adapters.mcp.tool_listing import MAX_PAGES, MAX_REASON_CHARS, ToolListing, places_of
 from services.tools.core.servers import (
     FilledPrompt,
     OfferedTool,
@@ -28,16 +30,13 @@ from services.tools.core.servers import (
     PromptMessage,
     Resource,
     ResourceContents,
+    ToolList,
 )
 from services.tools.ports import Report, ServerLost
 
 ResultT = TypeVar("ResultT")
 
-MAX_PAGES = 100
-MAX_REASON_CHARS = 500
 _LISTEN_AGAIN_S = 5.0
-# Tools of a page that are looked at, for each that the limit lets in: as many again are left out with a reason.
-_LISTED_PER_TOOL = 2
 # How the SDK words that the server did not answer, and cannot any more. A server's own errors may have the same codes.
 _LOST = frozenset(
     {
@@ -52,14 +51,14 @@ _LOST = frozenset(
 class SdkSession:
     """Speaks with one server. Closed by whoever opened it."""
 
-    def __init__(self, client: Client, has_news: asyncio.Event, max_tools: int) -> None:
+    def __init__(self, client: Client, has_news: asyncio.Event, max_tools: int, max_tool_bytes: int) -> None:
         self._client = client
         self._has_news = has_news
-        self._max_tools = max_tools
         self._end_reason = ""
         self._outputs = OutputCheck()
         client.session.validate_tool_result = self._outputs.check  # type: ignore[method-assign]
-        self._filter = ToolListFilter(client.session, client.protocol_version, _LISTED_PER_TOOL * max_tools)
+        self._start_listing = partial(ToolListing, client.protocol_version, max_tools, max_tool_bytes)
+        self._filter = ToolListFilter(client.session, self._start_listing())
 
     @property
     def protocol_version(self) -> str:
@@ -94,29 +93,30 @@ class SdkSession:
             async for _ in changes:
                 self._has_news.set()
 
-    async def list_tools(self) -> Sequence[OfferedTool]:
+    async def list_tools(self) -> ToolList:
         """Return the tools, page by page in the server's order, and those with a defect after the others of their page.
 
-        They are hardly more than the limit.
+        They are bounded, and so is the time that a server's list takes of the service.
         """
         self._check_open()
         if self._client.server_capabilities.tools is None:
-            return ()
+            return ToolList()
         tools: list[types.Tool] = []
         offered: list[OfferedTool] = []
         cursor: str | None = None
+        listing = self._filter.listing = self._start_listing()
         for _ in range(MAX_PAGES):
             try:
                 page = await self._client.list_tools(cursor=cursor)
             except (MCPError, ValidationError) as error:
                 raise ServerLost(f"its tools cannot be listed: {words_of(error)}") from None
             tools += page.tools
-            offered += [*map(tool_of, page.tools), *self._filter.left_out]
+            offered += [*map(tool_of, page.tools), *listing.pop_left_out()]
             cursor = page.next_cursor
-            if cursor is None or len(offered) > self._max_tools:
+            if cursor is None or listing.is_cut:
                 break
         self._outputs.learn(tools)
-        return offered
+        return ToolList(tuple(offered), listing.describe_others(has_more_pages=cursor is not None))
 
     async def call_tool(self, name: str, arguments: Mapping[str, Any], report: Report) -> str:
         """Call a tool; the caller bounds the time."""
@@ -198,6 +198,5 @@ class SdkSession:
 def words_of(error: Exception) -> str:
     """Return what a server or the SDK says, cut, on one line, without what callers sent."""
     if isinstance(error, ValidationError):
-        places = ", ".join(sorted({".".join(map(str, one["loc"][:3])) for one in error.errors(include_input=False)}))
-        return f"wrong fields: {places}"[:MAX_REASON_CHARS]
+        return f"wrong fields: {places_of(error, 0, 3)}"[:MAX_REASON_CHARS]
     return " ".join(str(error).split())[:MAX_REASON_CHARS].encode(errors="replace").decode()

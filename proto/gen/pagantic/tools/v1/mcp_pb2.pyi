@@ -94,7 +94,9 @@ class McpServer(_message.Message):
     """Number of its registered tools."""
     @_builtins.property
     def left_out_tools(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Its tools that are not registered, by the names that they would have, with the reasons."""
+        """Its tools that are not registered, by the names that they would have, with the reasons. Of very many tools an entry
+        such as "and 744 more" gives the number.
+        """
 
     def __init__(
         self,

@@ -58,7 +58,7 @@ class RegisteredTool(_message.Message):
     available: _builtins.bool
     """Whether it can be called now."""
     unavailable_reason: _builtins.str
-    """Reason why the tool is not available."""
+    """Reason why the tool is not available, in words that every caller may read."""
     @_builtins.property
     def definition(self) -> _message_pb2.ToolDefinition:
         """The tool as models see it."""

@@ -1,0 +1,23 @@
+"""Addresses that the server listens on."""
+
+from __future__ import annotations
+
+import socket
+
+BACKLOG = 128
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Listen on a port of a host, which may be an IPv6 address with or without brackets; raises OSError."""
+    family = socket.AF_INET
+    if ":" in host:
+        family = socket.AF_INET6
+    return socket.create_server((host.strip("[]"), port), family=family, backlog=BACKLOG)
+
+
+def address_of(host: str, port: int) -> str:
+    """Return the address of a port as URLs and gRPC write it, with an IPv6 address in brackets."""
+    bare = host.strip("[]")
+    if ":" in bare:
+        bare = f"[{bare}]"
+    return f"{bare}:{port}"

@@ -1,0 +1,163 @@
+"""Reads the list of a server's tools entry by entry, within bounds for the whole list.
+
+A server cannot make the reading of its list expensive: what is large is not validated, and what is wrong in many places
+is not described place by place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from mcp.shared.inbound import find_invalid_x_mcp_header
+from mcp.types.methods import parse_server_result
+from mcp.types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
+
+from pagantic_common.domain.text.json_text import dump_json
+from services.tools.core.servers import OfferedTool
+
+METHOD = "tools/list"
+MAX_PAGES = 100
+# The tools of all servers together have 3 MiB at most; a list also has icons and the schemas of results.
+MAX_LIST_BYTES = 4 * 1024 * 1024
+# To find what is wrong takes longer than to take what is right.
+MAX_BROKEN_BYTES = 512 * 1024
+MAX_BROKEN = 1000
+MAX_REASONS = 128
+MAX_REASON_CHARS = 500
+# Tools that are listed for each that may be registered: the registry may refuse a name or a schema.
+_LISTED_PER_TOOL = 2
+_MAX_PROBLEMS = 100
+_MAX_PLACES = 5
+# What a list has beside its tools: with it every version of the protocol takes a list of one tool.
+_REST_OF_LIST = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+
+
+class ToolListing:
+    """Takes the entries of one list in their order, page by page, until a bound is reached."""
+
+    def __init__(self, version: str, max_tools: int, max_tool_bytes: int) -> None:
+        self._version = version
+        self._max_tools = max_tools
+        self._max_tool_bytes = max_tool_bytes
+        self._read = 0
+        self._read_bytes = 0
+        self._fitting = 0
+        self._broken = 0
+        self._broken_bytes = 0
+        self._unread = 0
+        self._left_out: list[OfferedTool] = []
+        self._reasons = 0
+
+    @property
+    def end_reason(self) -> str:
+        """Why no further tool is read; empty while there is room."""
+        if self._fitting >= _LISTED_PER_TOOL * self._max_tools:
+            return f"the server has more than {self._max_tools} tools: raise MCP_MAX_TOOLS"
+        if self._broken >= MAX_BROKEN:
+            return f"{MAX_BROKEN} of the tools before them cannot be used: mend the server"
+        if self._broken_bytes >= MAX_BROKEN_BYTES:
+            return f"the tools before them that break the protocol have {MAX_BROKEN_BYTES} bytes: mend the server"
+        if self._read_bytes >= MAX_LIST_BYTES:
+            return f"the list has more than {MAX_LIST_BYTES} bytes: make the server list less"
+        return ""
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether tools were not read, or cannot be."""
+        return self._unread > 0 or self._read_bytes >= MAX_LIST_BYTES
+
+    def take_rest(self, rest: Mapping[str, Any]) -> None:
+        """Count what a page has beside its tools."""
+        self._read_bytes += _size_bytes(rest) or MAX_LIST_BYTES
+
+    def skip(self, count: int) -> None:
+        """Count tools that are not read."""
+        self._unread += count
+
+    def take(self, tool: Any) -> bool:
+        """Read an entry, and return whether it is a tool of the protocol."""
+        self._read += 1
+        size_bytes = _size_bytes(tool)
+        self._read_bytes += size_bytes
+        if size_bytes > self._max_tool_bytes:
+            limit = self._max_tool_bytes
+            defect = f"its JSON has {size_bytes} bytes, at most {limit} are taken: raise MCP_MAX_TOOL_BYTES"
+        else:
+            defect = _defect_of(tool, size_bytes, self._version)
+            if defect:
+                self._broken_bytes += size_bytes or self._max_tool_bytes
+        if not defect:
+            self._fitting += 1
+            return True
+        self._broken += 1
+        if self._reasons < MAX_REASONS:
+            self._reasons += 1
+            self._left_out.append(OfferedTool(_name_of(tool) or f"unnamed_{self._read}", "", "{}", defect=defect))
+        return False
+
+    def pop_left_out(self) -> Sequence[OfferedTool]:
+        """Return the tools with a defect that were read since the last call."""
+        left_out, self._left_out = self._left_out, []
+        return left_out
+
+    def describe_others(self, *, has_more_pages: bool) -> Mapping[str, str]:
+        """Return how many tools are neither given nor have a reason, and why; empty when there are none."""
+        unnamed = self._broken - self._reasons
+        words = [f"{unnamed} cannot be used, as others before them"] if unnamed else []
+        if self._unread or has_more_pages:
+            words.append(f"not read: {self.end_reason or f'the list has more than {MAX_PAGES} pages'}")
+        if not words:
+            return {}
+        count = f"{unnamed + self._unread} " if unnamed + self._unread else ""
+        further = ", and those of further pages" if has_more_pages else ""
+        return {f"and {count}more{further}": "; ".join(words)}
+
+
+def places_of(error: ValidationError, first: int, last: int) -> str:
+    """Return some places of what is wrong, each as these parts of its path; only how many there are if they are many.
+
+    The library describes all problems or none, and a hostile message has a million.
+    """
+    count = error.error_count()
+    if count > _MAX_PROBLEMS:
+        return f"{count} places"
+    problems = error.errors(include_url=False, include_context=False, include_input=False)
+    places = sorted({".".join(map(str, problem["loc"][first:last])) for problem in problems})
+    named = ", ".join(islice(places, _MAX_PLACES))
+    return f"{named} and {len(places) - _MAX_PLACES} more" if len(places) > _MAX_PLACES else named
+
+
+def _defect_of(tool: Any, size_bytes: int, version: str) -> str:
+    """Return why a tool cannot be used; empty for one that can."""
+    if not isinstance(tool, dict):
+        return "it is not an object"
+    if not size_bytes:
+        return "it holds a number that JSON cannot have, or is nested too deeply"
+    try:
+        parse_server_result(METHOD, version, {**_REST_OF_LIST, "tools": [tool]})
+    except ValidationError as error:
+        return _one_line(f"it breaks the protocol in the fields: {places_of(error, 2, 4)}")
+    if version not in MODERN_PROTOCOL_VERSIONS:
+        return ""
+    reason = find_invalid_x_mcp_header(tool["inputSchema"])
+    return _one_line(f"it breaks the protocol: {reason}") if reason else ""
+
+
+def _size_bytes(value: Any) -> int:
+    """Return the size of a value as JSON; 0 for what cannot be JSON."""
+    try:
+        return len(dump_json(value).encode(errors="replace"))
+    except (ValueError, RecursionError):
+        return 0
+
+
+def _name_of(tool: Any) -> str:
+    name = tool.get("name") if isinstance(tool, dict) else None
+    return name if isinstance(name, str) else ""
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:MAX_REASON_CHARS]
