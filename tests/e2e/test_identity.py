@@ -159,9 +159,6 @@ def test_a_model_searches_the_documents_of_its_callers_tenant(system, tmp_path):
             found = searching.run("plan", "Find it.", "--steps", steps, key=key).stdout
             assert seen in found
             assert hidden not in found
-        forced = ("--tool", "search_documents", "--tool-choice", "search_documents", "--max-tokens", "64")
-        searching.run("chat", "When does the harbour open?", *forced, "--request-id", "a", key=acme, check=False)
-        assert "search_documents" in searching.run("timeline", "a", key=acme).stdout
 
 
 def test_the_audit_is_listed_and_whoever_changes_it_is_found_out(guarded, tmp_path):
