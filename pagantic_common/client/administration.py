@@ -17,7 +17,7 @@ AUDIT_PAGE = 500
 
 
 class OrchestratorCalls(ABC):
-    """What the client's methods are made of."""
+    """The calls from which the client makes its methods."""
 
     @abstractmethod
     async def _call(

@@ -15,7 +15,7 @@ RETRIEVED_CHUNKS = 10
 
 
 class Sources(OrchestratorCalls):
-    """Needs a key with the scope READ. The orchestrator's port serves both."""
+    """Listing tools needs a key with the scope EXECUTE, the rest READ. The orchestrator's port serves both."""
 
     async def list_collections(self) -> list[collection_pb2.Collection]:
         """Return the collections of documents by name."""

@@ -75,7 +75,8 @@ async def serve(address):
             say(url)
             while await asyncio.to_thread(sys.stdin.readline):
                 gc.collect()
-                trim_heap()  # the server does so twice a minute: what is free is not held
+                # The server trims its heap twice a minute, so free memory does not count.
+                trim_heap()
                 counts = {
                     "blocks": sys.getallocatedblocks(),  # Python's memory, in any kind of object
                     "sessions": app.sessions.count,

@@ -12,7 +12,8 @@ import sys
 import time
 
 SCHEMA = {"type": "object", "properties": {}}
-CACHE = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}  # what results of 2026-07-28 need
+# Every result of version 2026-07-28 needs these fields.
+CACHE = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
 
 
 KINDS = {

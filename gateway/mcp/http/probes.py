@@ -22,9 +22,9 @@ class _CheckedHealth(Health):
     """Answers checks alone: watches that stay open would take the places of checks, and a kubelet sends only checks."""
 
     async def Watch(self, _: health_pb2.HealthCheckRequest, context: Context) -> AsyncIterator[Any]:  # noqa: N802
-        """Refuse."""
+        """Refuse a watch."""
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this port answers checks only: call Check")
-        yield  # what makes it a stream
+        yield  # The yield makes this a generator, as gRPC expects of a stream.
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""What the deployment offers to its callers: tools and prompt templates."""
+"""The tools and prompt templates that the deployment offers to its callers."""
 
 from __future__ import annotations
 

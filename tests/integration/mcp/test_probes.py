@@ -1,4 +1,4 @@
-"""Where the MCP server's probes are answered, and what is said where they cannot be."""
+"""The port of the MCP server's probes, and the errors where it cannot be opened."""
 
 from __future__ import annotations
 

@@ -207,7 +207,7 @@ async def test_a_caller_can_leave_a_server_that_does_not_read(tmp_path):
         await said(stub, "t_call")
         calls = [call(stub, "t_call", text="x" * 2000) for _ in range(100)]
         replies = await asyncio.gather(*calls)
-        # Where calls arrive after others had no answer, which may be so on a busy machine, the circuit breaker is open.
+        # The circuit breaker is open for calls that arrive after others had no answer, as on a busy machine.
         late = [reply for reply in replies if reply.error.code == UNAVAILABLE]
         assert all("consecutive calls got no answer" in reply.result.content for reply in late)
         others = {reply.error.code for reply in replies if reply not in late}

@@ -1,4 +1,4 @@
-"""Which tools of a server's list satisfy the protocol, and how much of a list is read."""
+"""The tools of a server's list that satisfy the protocol, and the bounds of reading it."""
 
 from __future__ import annotations
 

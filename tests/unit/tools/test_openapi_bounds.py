@@ -1,4 +1,4 @@
-"""How much of an OpenAPI document is read: references let a small one describe any number of parts."""
+"""The bounds of reading an OpenAPI document: references let a small one describe any number of parts."""
 
 import pytest
 from hypothesis import given

@@ -16,7 +16,7 @@ MAX_PATTERN_CHARS = 64
 _CLASS_PREFIX = "safety:"
 _PATTERN = re.compile(rf"[A-Za-z0-9_*-]{{1,{MAX_PATTERN_CHARS}}}")
 _PATTERN_HELP = f"a tool has 1 to {MAX_PATTERN_CHARS} letters, digits, '_' or '-', and * stands for any text"
-# NAMED_ONLY: classes that CHAT offers only where the request or the deployment names the tool.
+# CHAT offers tools of these classes only where the request or the deployment names the tool.
 NAMED_ONLY = frozenset({ToolSafety.WRITE, ToolSafety.EXTERNAL})
 
 

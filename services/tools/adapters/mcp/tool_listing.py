@@ -22,7 +22,7 @@ METHOD = "tools/list"
 MAX_PAGES = 100
 # The tools of all servers together have 3 MiB at most; a list also has icons and the schemas of results.
 MAX_LIST_BYTES = 4 * 1024 * 1024
-# To find what is wrong takes longer than to take what is right.
+# A wrong tool takes longer to validate than a right one.
 MAX_BROKEN_BYTES = 512 * 1024
 MAX_BROKEN = 1000
 MAX_REASONS = 128
@@ -31,7 +31,7 @@ MAX_REASON_CHARS = 500
 _LISTED_PER_TOOL = 2
 _MAX_PROBLEMS = 100
 _MAX_PLACES = 5
-# What a list has beside its tools: with it every version of the protocol takes a list of one tool.
+# A list of tools with these fields beside them satisfies every version of the protocol.
 _REST_OF_LIST = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
 
 

@@ -30,7 +30,7 @@ _SCHEMAS = (
 )
 _LISTS_OF_SCHEMAS = ("allOf", "anyOf", "oneOf", "prefixItems")
 _NAMED_SCHEMAS = ("properties", "patternProperties", "dependentSchemas")
-# Nothing might satisfy these where some of the properties are left out.
+# These keywords may demand properties that are left out.
 BOUND_TO_PROPERTIES = ("minProperties", "dependentRequired", "dependentSchemas", "if", "then", "else")
 _REFUSED = ("$id", "$dynamicRef", "$recursiveRef")
 
