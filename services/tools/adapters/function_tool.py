@@ -16,8 +16,8 @@ import pydantic
 from pydantic_core import to_json
 
 from pagantic_common.domain.messages import ToolDefinition, ToolProgress
+from pagantic_common.grammar.arguments import MAX_VIOLATIONS, ArgumentProblem, InvalidArguments, name_of
 from pagantic_common.tools import FunctionTool, ToolContext
-from services.tools.core.arguments import MAX_VIOLATIONS, ArgumentProblem, InvalidArguments, name_of
 from services.tools.ports import Report
 
 

@@ -14,12 +14,12 @@ from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import ErrorCode, Failure, failure_of
 from pagantic_common.domain.messages import ToolCall, ToolDefinition, ToolFailed, ToolProgress, ToolResult
+from pagantic_common.grammar.arguments import InvalidArguments
 from pagantic_common.telemetry.logging import get_logger, report_bug
 from pagantic_common.tools import ToolDenied, ToolHook
 from services.tools.app.guarding import CallGuard
 from services.tools.app.hooks import run_with_hooks
 from services.tools.app.registry import ToolRegistry
-from services.tools.core.arguments import InvalidArguments
 from services.tools.ports import Rates, Report, ToolUnavailable
 
 MAX_REASON_CHARS = 4096

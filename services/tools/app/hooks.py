@@ -8,8 +8,8 @@ from typing import Any
 
 from pagantic_common.domain.messages import ToolFailed
 from pagantic_common.domain.text.json_text import dump_json
+from pagantic_common.grammar.arguments import ArgumentChecker
 from pagantic_common.tools import ToolDenied, ToolHook
-from services.tools.core.arguments import ArgumentChecker
 from services.tools.ports import Report, Tool
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, NotFound
 from pagantic_common.domain.ids import check_tool_name
-from services.tools.core.arguments import ArgumentChecker
+from pagantic_common.grammar.arguments import ArgumentChecker
 from services.tools.ports import Tool
 
 _MAX_LISTED_NAMES = 10

@@ -15,8 +15,7 @@ from services.orchestrator.app.effects.tools.document_search import ToolsWithSea
 from services.orchestrator.core.tools.document_search import (
     MAX_CHUNKS,
     NAME,
-    define_search,
-    read_query,
+    DocumentSearch,
     write_result,
 )
 from tests.support.scripted_services import ScriptedTools
@@ -30,22 +29,22 @@ ARGUMENTS = st.dictionaries(st.sampled_from(("query", "collection", "max_chunks"
 
 @given(ARGUMENTS, st.sampled_from((ONE, TWO)))
 def test_exactly_the_arguments_of_the_schema_are_read(arguments, collections):
-    schema = json.loads(define_search(collections).parameters_json)
+    schema = json.loads(DocumentSearch(collections).definition.parameters_json)
     is_valid = jsonschema.Draft202012Validator(schema).is_valid(arguments)
     if not is_valid:
         with pytest.raises(InvalidRequest) as refused:
-            read_query(json.dumps(arguments), collections)
+            DocumentSearch(collections).read(json.dumps(arguments))
         assert refused.value.code is ErrorCode.TOOL_INVALID_ARGUMENTS
         return
-    asked = read_query(json.dumps(arguments), collections)
+    asked = DocumentSearch(collections).read(json.dumps(arguments))
     assert asked.query == arguments["query"]
     assert asked.collection == arguments.get("collection", "notes")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '"x"'])
 def test_arguments_that_are_no_object_are_told(text):
-    with pytest.raises(InvalidRequest, match="arguments of 'search_documents' are invalid"):
-        read_query(text, ONE)
+    with pytest.raises(InvalidRequest, match="'search_documents' was not run"):
+        DocumentSearch(ONE).read(text)
 
 
 @given(st.lists(st.text(max_size=40), max_size=12), st.integers(40, 400))
@@ -140,6 +139,7 @@ async def test_the_tool_is_listed_by_name_and_found_first():
 
 
 def test_a_model_names_a_collection_only_where_there_are_several():
-    assert "collection" not in json.loads(define_search(ONE).parameters_json)["properties"]
-    assert json.loads(define_search(TWO).parameters_json)["properties"]["collection"]["enum"] == list(TWO)
-    assert json.loads(define_search(ONE).parameters_json)["properties"]["max_chunks"]["maximum"] == MAX_CHUNKS
+    one, two = (json.loads(DocumentSearch(names).definition.parameters_json)["properties"] for names in (ONE, TWO))
+    assert "collection" not in one
+    assert two["collection"]["enum"] == list(TWO)
+    assert one["max_chunks"]["maximum"] == MAX_CHUNKS

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagantic_common.domain.messages import ToolFailed
-from services.tools.core.arguments import ArgumentChecker
+from pagantic_common.grammar.arguments import ArgumentChecker
 from services.tools.core.openapi.documents import refusal_of, translate
 from services.tools.core.openapi.parameters import Supplied
 from services.tools.core.openapi.requests import build_request

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from services.tools.core.arguments import ArgumentChecker
+from pagantic_common.grammar.arguments import ArgumentChecker
 from services.tools.core.openapi.requests import build_request
 from tests.unit.tools.test_openapi import TEXT, document, only, reason, with_body
 from tests.unit.tools.test_openapi_forms import DEEP, MULTIPART, TEXTS, URLENCODED, form, parts_of

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pagantic_common.domain.messages import ToolFailed
+from pagantic_common.grammar.arguments import ArgumentChecker, InvalidArguments
 from services.tools.adapters.openapi.configuration import ApiSpec
 from services.tools.adapters.openapi.operation_tool import OperationTool
 from services.tools.core.allowlists import HostAllowlist
-from services.tools.core.arguments import ArgumentChecker, InvalidArguments
 from services.tools.core.openapi.documents import translate
 from services.tools.core.openapi.requests import build_request
 from tests.unit.tools.test_openapi import TEXT, document, only, reason

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, NotFound
 from pagantic_common.domain.messages import ToolDefinition
+from pagantic_common.grammar.arguments import ArgumentChecker, InvalidArguments
 from services.tools.app.registry import ToolRegistry
-from services.tools.core.arguments import ArgumentChecker, InvalidArguments
 
 SCHEMA = json.dumps(
     {

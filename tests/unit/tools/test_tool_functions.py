@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
 from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.grammar.arguments import ArgumentChecker, InvalidArguments
 from pagantic_common.tools import ToolContext, ToolSafety, tool
-from services.tools.core.arguments import ArgumentChecker, InvalidArguments
 
 
 class Unit(Enum):

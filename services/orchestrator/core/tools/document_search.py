@@ -9,7 +9,8 @@ from typing import Any, Final
 from pagantic_common.domain.chunks import Chunk
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.domain.messages import ToolDefinition, ToolSafety
-from pagantic_common.domain.text.json_text import JsonTextError, dump_json, parse_json
+from pagantic_common.domain.text.json_text import dump_json
+from pagantic_common.grammar.arguments import ArgumentChecker, InvalidArguments
 
 NAME: Final = "search_documents"
 MAX_QUERY_CHARS: Final = 8192
@@ -28,21 +29,38 @@ class DocumentQuery:
     max_chunks: int
 
 
-def define_search(collections: Sequence[str]) -> ToolDefinition:
-    """Return the tool that searches these collections; a model names one only where there are several."""
-    schema = {
-        "type": "object",
-        "properties": dict(_parameters(collections)),
-        "required": ["query"] if len(collections) == 1 else ["query", "collection"],
-        "additionalProperties": False,
-    }
-    return ToolDefinition(
-        name=NAME,
-        description="Finds chunks of stored documents, with their sources. Use it for whatever documents may say.",
-        parameters_json=dump_json(schema),
-        safety=ToolSafety.READ,
-        idempotent=True,
-    )
+class DocumentSearch:
+    """The tool that searches these collections; a model names one only where there are several."""
+
+    def __init__(self, collections: Sequence[str]) -> None:
+        self._collections = collections
+        schema = {
+            "type": "object",
+            "properties": dict(_parameters(collections)),
+            "required": ["query"] if len(collections) == 1 else ["query", "collection"],
+            "additionalProperties": False,
+        }
+        self.definition = ToolDefinition(
+            name=NAME,
+            description="Finds chunks of stored documents, with their sources. Use it for whatever documents may say.",
+            parameters_json=dump_json(schema),
+            safety=ToolSafety.READ,
+            idempotent=True,
+        )
+        self._checker = ArgumentChecker(NAME, self.definition.parameters_json)
+
+    def read(self, arguments_json: str) -> DocumentQuery:
+        """Read a call's arguments; raises InvalidRequest (TOOL_INVALID_ARGUMENTS)."""
+        try:
+            arguments = self._checker.parse(arguments_json)
+        except InvalidArguments as error:
+            text = f"tool {NAME!r} was not run: {error}"
+            raise InvalidRequest(text, code=ErrorCode.TOOL_INVALID_ARGUMENTS) from None
+        return DocumentQuery(
+            query=arguments["query"],
+            collection=arguments.get("collection", self._collections[0]),
+            max_chunks=int(arguments.get("max_chunks", DEFAULT_CHUNKS)),
+        )
 
 
 def _parameters(collections: Sequence[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -50,54 +68,6 @@ def _parameters(collections: Sequence[str]) -> Iterator[tuple[str, Mapping[str, 
     if len(collections) > 1:
         yield "collection", {"enum": list(collections), "description": "Where to look"}
     yield "max_chunks", {"type": "integer", "minimum": 1, "maximum": MAX_CHUNKS, "default": DEFAULT_CHUNKS}
-
-
-def read_query(arguments_json: str, collections: Sequence[str]) -> DocumentQuery:
-    """Read a call's arguments; raises InvalidRequest (TOOL_INVALID_ARGUMENTS)."""
-    arguments = _read_object(arguments_json)
-    known = {name for name, _ in _parameters(collections)}
-    if unknown := sorted(arguments.keys() - known):
-        raise _invalid(f"{unknown[0][:80]!r} is unknown: known are {', '.join(sorted(known))}")
-    return DocumentQuery(
-        _check_query(arguments.get("query")),
-        _check_collection(arguments.get("collection"), collections),
-        _check_max_chunks(arguments.get("max_chunks", DEFAULT_CHUNKS)),
-    )
-
-
-def _check_query(query: Any) -> str:
-    if not isinstance(query, str) or not 0 < len(query) <= MAX_QUERY_CHARS:
-        raise _invalid(f"query must be a text of 1 to {MAX_QUERY_CHARS} characters")
-    return query
-
-
-def _check_collection(name: Any, collections: Sequence[str]) -> str:
-    if len(collections) == 1:
-        return collections[0]
-    if not isinstance(name, str) or name not in collections:
-        raise _invalid(f"collection must be one of {', '.join(collections)}")
-    return name
-
-
-def _check_max_chunks(count: Any) -> int:
-    is_whole = isinstance(count, int | float) and not isinstance(count, bool) and count == int(count)
-    if not is_whole or not 1 <= count <= MAX_CHUNKS:
-        raise _invalid(f"max_chunks must be a whole number of 1 to {MAX_CHUNKS}")
-    return int(count)
-
-
-def _read_object(arguments_json: str) -> dict[str, Any]:
-    try:
-        arguments = parse_json(arguments_json or "{}")
-    except JsonTextError as error:
-        raise _invalid(f"they are not JSON: {error}") from None
-    if not isinstance(arguments, dict):
-        raise _invalid("they are not a JSON object")
-    return arguments
-
-
-def _invalid(reason: str) -> InvalidRequest:
-    return InvalidRequest(f"the arguments of {NAME!r} are invalid: {reason}", code=ErrorCode.TOOL_INVALID_ARGUMENTS)
 
 
 def write_result(chunks: Sequence[Chunk], max_bytes: int = MAX_RESULT_BYTES) -> str:

@@ -8,7 +8,7 @@ from pagantic_common.domain.errors import ErrorCode, InvalidRequest, NotFound, P
 from pagantic_common.domain.messages import ToolCall
 from services.orchestrator.core.model.response import ToolCallRecord
 from services.orchestrator.core.model.retrieval import ContextPolicy, Retriever
-from services.orchestrator.core.tools.document_search import NAME, define_search, read_query, write_result
+from services.orchestrator.core.tools.document_search import NAME, DocumentSearch, write_result
 from services.orchestrator.ports.services import ContextPort, OfferedTool, Report, ToolsPort
 
 
@@ -18,8 +18,8 @@ class ToolsWithSearch(ToolsPort):
     def __init__(self, tools: ToolsPort, context: ContextPort, collections: Sequence[str]) -> None:
         self._tools = tools
         self._context = context
-        self._collections = collections
-        self._offered = OfferedTool(define_search(collections), is_available=True)
+        self._search = DocumentSearch(collections)
+        self._offered = OfferedTool(self._search.definition, is_available=True)
 
     async def list_tools(self, names: Sequence[str]) -> list[OfferedTool]:
         """List the named tools, or all, by name."""
@@ -44,7 +44,7 @@ class ToolsWithSearch(ToolsPort):
         if call.name != NAME:
             return await self._tools.execute(call, report)
         try:
-            asked = read_query(call.arguments_json, self._collections)
+            asked = self._search.read(call.arguments_json)
         except InvalidRequest as error:
             return _record_of(call, str(error), ErrorCode.TOOL_INVALID_ARGUMENTS)
         policy = ContextPolicy(Retriever.UNSPECIFIED, asked.collection, max_chunks=asked.max_chunks)
