@@ -33,6 +33,7 @@ class System:
             "PAGANTIC_VERIFYING_KEYS_FILE": str(self.verifying_keys),
             "PAGANTIC_ADDRESS": self.address("orchestrator"),
             "PAGANTIC_CONTEXT_ADDRESS": self.address("context"),
+            "PAGANTIC_TOOLS_ADDRESS": self.address("tools"),
             "PAGANTIC_INFERENCE_ADDRESS": self.address("inference"),
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             "COLUMNS": "200",
