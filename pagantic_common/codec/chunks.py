@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pagantic.common.v1 import chunk_pb2
-from pagantic_common.domain.chunks import Chunk
+from pagantic_common.domain.chunks import Chunk, ChunkLocation
 
 
 def chunk_to_proto(chunk: Chunk) -> chunk_pb2.Chunk:
     """Encode a chunk."""
-    return chunk_pb2.Chunk(
+    encoded = chunk_pb2.Chunk(
         id=chunk.id,
         content=chunk.content,
         source=chunk.source,
@@ -16,10 +16,21 @@ def chunk_to_proto(chunk: Chunk) -> chunk_pb2.Chunk:
         score_kind=chunk.score_kind,
         metadata_json=chunk.metadata_json,
     )
+    if (location := chunk.location) is not None:
+        encoded.location.CopyFrom(
+            chunk_pb2.ChunkLocation(
+                start=location.start, end=location.end, page=location.page, heading=location.heading
+            )
+        )
+    return encoded
 
 
 def chunk_from_proto(chunk: chunk_pb2.Chunk) -> Chunk:
     """Decode a chunk."""
+    location: ChunkLocation | None = None
+    if chunk.HasField("location"):
+        given = chunk.location
+        location = ChunkLocation(given.start, given.end, given.page, given.heading)
     return Chunk(
         id=chunk.id,
         content=chunk.content,
@@ -27,4 +38,5 @@ def chunk_from_proto(chunk: chunk_pb2.Chunk) -> Chunk:
         score=chunk.score,
         score_kind=chunk.score_kind,
         metadata_json=chunk.metadata_json,
+        location=location,
     )

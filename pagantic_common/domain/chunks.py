@@ -20,8 +20,21 @@ MAX_CHUNK_METADATA_BYTES: Final = 20 * 1024  # the document's metadata and the a
 
 
 @dataclass(frozen=True, slots=True)
+class ChunkLocation:
+    """A part of a document: a span of its characters, the page from 1, and the titles of its section.
+
+    A page of 0 is unknown.
+    """
+
+    start: int
+    end: int
+    page: int = 0
+    heading: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Chunk:
-    """A scored piece of text."""
+    """A scored piece of text; its location is None when no collection stores it."""
 
     id: str
     content: str
@@ -29,6 +42,7 @@ class Chunk:
     score: float = 0.0
     score_kind: str = ""
     metadata_json: str = ""
+    location: ChunkLocation | None = None
 
 
 def lay_out(chunks: Sequence[Chunk], *, is_fenced: bool) -> str:

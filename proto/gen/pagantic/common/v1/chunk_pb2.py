@@ -24,13 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1epagantic/common/v1/chunk.proto\x12\x12pagantic.common.v1\"n\n\x05\x43hunk\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12\x0e\n\x06source\x18\x03 \x01(\t\x12\r\n\x05score\x18\x04 \x01(\x01\x12\x12\n\nscore_kind\x18\x05 \x01(\t\x12\x15\n\rmetadata_json\x18\x06 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1epagantic/common/v1/chunk.proto\x12\x12pagantic.common.v1\"\xa3\x01\n\x05\x43hunk\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12\x0e\n\x06source\x18\x03 \x01(\t\x12\r\n\x05score\x18\x04 \x01(\x01\x12\x12\n\nscore_kind\x18\x05 \x01(\t\x12\x15\n\rmetadata_json\x18\x06 \x01(\t\x12\x33\n\x08location\x18\x07 \x01(\x0b\x32!.pagantic.common.v1.ChunkLocation\"J\n\rChunkLocation\x12\r\n\x05start\x18\x01 \x01(\x05\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x05\x12\x0c\n\x04page\x18\x03 \x01(\x05\x12\x0f\n\x07heading\x18\x04 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'pagantic.common.v1.chunk_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CHUNK']._serialized_start=54
-  _globals['_CHUNK']._serialized_end=164
+  _globals['_CHUNK']._serialized_start=55
+  _globals['_CHUNK']._serialized_end=218
+  _globals['_CHUNKLOCATION']._serialized_start=220
+  _globals['_CHUNKLOCATION']._serialized_end=294
 # @@protoc_insertion_point(module_scope)

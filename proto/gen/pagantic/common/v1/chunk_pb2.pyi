@@ -28,6 +28,7 @@ class Chunk(_message.Message):
     SCORE_FIELD_NUMBER: _builtins.int
     SCORE_KIND_FIELD_NUMBER: _builtins.int
     METADATA_JSON_FIELD_NUMBER: _builtins.int
+    LOCATION_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Stable within its source."""
     content: _builtins.str
@@ -40,6 +41,10 @@ class Chunk(_message.Message):
     """Meaning of score: "bm25" [0, inf), "keyword" [0, 1], "cosine" [-1, 1], "rrf" (0, 1)."""
     metadata_json: _builtins.str
     """Other properties, as a JSON object."""
+    @_builtins.property
+    def location(self) -> Global___ChunkLocation:
+        """Location of the chunk in its document; unset when no collection stores it."""
+
     def __init__(
         self,
         *,
@@ -49,11 +54,46 @@ class Chunk(_message.Message):
         score: _builtins.float = ...,
         score_kind: _builtins.str = ...,
         metadata_json: _builtins.str = ...,
+        location: Global___ChunkLocation | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["location", b"location"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "id", b"id", "metadata_json", b"metadata_json", "score", b"score", "score_kind", b"score_kind", "source", b"source"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "id", b"id", "location", b"location", "metadata_json", b"metadata_json", "score", b"score", "score_kind", b"score_kind", "source", b"source"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Chunk: _TypeAlias = Chunk  # noqa: Y015
+
+@_typing.final
+class ChunkLocation(_message.Message):
+    """A part of a document."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    START_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    PAGE_FIELD_NUMBER: _builtins.int
+    HEADING_FIELD_NUMBER: _builtins.int
+    start: _builtins.int
+    """Start of the part: Unicode characters of the document's text before it."""
+    end: _builtins.int
+    """End of the part: Unicode characters of the document's text up to there."""
+    page: _builtins.int
+    """Page on which the part starts, from 1; 0 when the document has no pages."""
+    heading: _builtins.str
+    """Titles of the section that the part starts in, the outermost first, joined by " > "; empty outside of sections."""
+    def __init__(
+        self,
+        *,
+        start: _builtins.int = ...,
+        end: _builtins.int = ...,
+        page: _builtins.int = ...,
+        heading: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "heading", b"heading", "page", b"page", "start", b"start"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChunkLocation: _TypeAlias = ChunkLocation  # noqa: Y015
