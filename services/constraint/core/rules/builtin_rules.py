@@ -10,8 +10,9 @@ from typing import Any
 import re2
 
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
+from pagantic_common.grammar.expressions import first_line
 from services.constraint.core.repair.json_repair import is_json
-from services.constraint.core.rules.check import Check, RuleError, first_line
+from services.constraint.core.rules.check import Check, RuleError
 from services.constraint.core.rules.words import MAX_WORDS, find_words
 
 MAX_REGEX_BYTES = 1 << 20

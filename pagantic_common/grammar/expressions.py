@@ -1,0 +1,169 @@
+"""CEL expressions: compiled with bounds, evaluated with `size` that counts Unicode characters.
+
+The library's `size` counts the bytes of a text and cannot be redefined. Calls of it are renamed to a function of this
+module.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import cel
+
+MAX_EXPRESSION_CHARS = 4096
+MAX_EXPRESSION_DEPTH = 100
+MAX_STEPS = 100_000
+_MAX_REASON_CHARS = 200
+
+_MACRO = re.compile(r"\.\s*(?:all|exists|exists_one|map|filter)\s*\(\s*(?P<variable>\w*)")
+STRING_OR_SIZE = re.compile(
+    r"""[rR]?(?:\"{3}.*?\"{3}|'{3}.*?'{3})|(?<=[rR])(?:"[^"]*"|'[^']*')|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'"""
+    r"""|\bsize(?=\s*\()""",
+    re.DOTALL,
+)
+_SYNTAX_ERROR = re.compile(
+    r"<input>:(?P<line>\d+):(?P<column>\d+): Syntax error: (?P<what>.*?)(?: expecting .*)?$", re.MULTILINE
+)
+_UNEXPECTED = re.compile(r"(?:mismatched|extraneous) input '(?P<token>.*)'")
+_UNDEFINED = re.compile(r"Undefined variable or function: ('[^']*')")
+
+
+class ExpressionError(ValueError):
+    """A text is not an expression, or an expression has no result for these variables."""
+
+
+class Expression:
+    """A compiled expression.
+
+    Attributes:
+        text: The expression as it was given.
+        names: The variables that it reads, without those of its macros.
+    """
+
+    def __init__(self, text: str) -> None:
+        """Compile; raises ExpressionError for text that is not CEL or too large."""
+        self.text = text
+        self._program = _compile(text)
+        loops = [match["variable"] for match in _MACRO.finditer(text)]
+        self._loop_count = len(loops)
+        self.names = frozenset({*self._program.variables()} - set(loops))
+
+    def evaluate(self, variables: Mapping[str, Any]) -> Any:
+        """Return the result; raises ExpressionError when there is none, or when it takes too many steps."""
+        if self._loop_count > 1:
+            self._bound_steps(variables)
+        size = _Size()
+        try:
+            result = self._program.execute(cel.Context(variables=dict(variables), functions={_SIZE: size}))
+        except Exception as error:  # noqa: BLE001 - the library raises errors of many types
+            raise ExpressionError(_reason_of(error)) from None
+        if size.objection:
+            raise ExpressionError(size.objection)
+        return result
+
+    def _bound_steps(self, variables: Mapping[str, Any]) -> None:
+        members = _count(dict(variables)) + self.text.count(",")
+        if members**self._loop_count > MAX_STEPS:
+            raise ExpressionError(f"{self._loop_count} loops over this value may take more than {MAX_STEPS} steps")
+
+
+def first_line(error: object) -> str:
+    """Return the first line of a library's message, at most 200 characters."""
+    text = str(error)
+    if isinstance(error, Exception) and error.args and isinstance(error.args[0], bytes):
+        text = error.args[0].decode(errors="replace")
+    return text.strip().split("\n", 1)[0][:_MAX_REASON_CHARS]
+
+
+def _compile(expression: str) -> Any:
+    if len(expression) > MAX_EXPRESSION_CHARS:
+        raise ExpressionError(
+            f"the expression has {len(expression)} characters, at most {MAX_EXPRESSION_CHARS} are taken"
+        )
+    if max(map(expression.count, "([{!-?")) > MAX_EXPRESSION_DEPTH:
+        raise ExpressionError(f"the expression has more than {MAX_EXPRESSION_DEPTH} brackets or operators of a kind")
+    try:
+        return cel.compile(STRING_OR_SIZE.sub(_rename_size, expression))
+    except Exception:  # noqa: BLE001 - the library raises errors of many types
+        raise ExpressionError(f"the expression does not compile: {_syntax_error_of(expression)}") from None
+
+
+def _syntax_error_of(expression: str) -> str:
+    """Describe a syntax error with its place in the caller's expression."""
+    try:
+        cel.compile(expression)
+    except Exception as error:  # noqa: BLE001 - as above
+        message = str(error)
+    else:
+        return "it is not CEL"
+    match = _SYNTAX_ERROR.search(message)
+    if match is None:
+        return first_line(message)
+    what = match["what"]
+    if unexpected := _UNEXPECTED.match(what):
+        what = f"unexpected {unexpected['token']!r}"
+    what = what.replace("unexpected '<EOF>'", "the expression ends too early").replace("'<EOF>'", "the end")
+    described = f"column {match['column']}: {what[:_MAX_REASON_CHARS]}"
+    if match["line"] != "1":
+        described = f"line {match['line']} {described}"
+    return described
+
+
+def _reason_of(error: Exception) -> str:
+    """Describe in plain words why an expression has no result."""
+    message = first_line(error)
+    if isinstance(error, KeyError):
+        return f"there is no field {message}"
+    if undefined := _UNDEFINED.match(message):
+        return f"there is no function {undefined[1]} for these values"
+    first_sentence = message.split(". ", 1)[0].removesuffix(".")
+    return first_sentence[:1].lower() + first_sentence[1:]
+
+
+_SIZE = "unicode_size"
+_KINDS = {bool: "a truth value", int: "a number", float: "a number", type(None): "null"}
+
+
+class _Size:
+    """Counts characters and members. It keeps its error, because the library writes raised errors to stderr."""
+
+    def __init__(self) -> None:
+        self.objection = ""
+
+    def __call__(self, value: Any) -> int:
+        if isinstance(value, str | bytes | list | dict):
+            return len(value)
+        self.objection = f"size() takes a text, a list or a map, not {_KINDS.get(type(value), 'such a value')}"
+        return 0
+
+
+def _rename_size(match: re.Match[str]) -> str:
+    if match.group() == "size":
+        return _SIZE
+    return match.group()
+
+
+def as_doubles(value: Any) -> Any:
+    """Return the JSON value with every number as a double."""
+    if isinstance(value, bool) or value is None or isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        return [as_doubles(item) for item in value]
+    if isinstance(value, dict):
+        return {key: as_doubles(item) for key, item in value.items()}
+    try:
+        return float(value)
+    except OverflowError:
+        if value > 0:
+            return float("inf")
+        return float("-inf")
+
+
+def _count(value: Any) -> int:
+    if isinstance(value, list):
+        return 1 + sum(_count(item) for item in value)
+    if isinstance(value, dict):
+        return 1 + sum(_count(item) for item in value.values())
+    return 1
