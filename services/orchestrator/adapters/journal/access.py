@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, Engine
 from sqlalchemy.dialects import postgresql, sqlite
 
+from pagantic_common.storage.database import READING
 from services.orchestrator.adapters.journal.database import (
     EVERY_TENANT,
-    READING,
     check_url,
     see_only,
     translating_errors,

@@ -16,12 +16,13 @@ from typing import Any
 from sqlalchemy import Connection, Engine
 
 from pagantic_common.domain.errors import Unavailable
+from pagantic_common.storage.database import is_conflict
 from pagantic_common.telemetry.metrics import DURATION_BOUNDS_S, make_counter, make_histogram
 from pagantic_common.telemetry.names import (
     ORCHESTRATOR_JOURNAL_FAILED_WRITES,
     ORCHESTRATOR_JOURNAL_WRITE_DURATION,
 )
-from services.orchestrator.adapters.journal.database import is_conflict, translate_error
+from services.orchestrator.adapters.journal.database import translate_error
 from services.orchestrator.adapters.journal.writes import Admission, Writes
 from services.orchestrator.core.model.keys import ExecutionKey
 from services.orchestrator.ports.journal import Write

@@ -25,15 +25,15 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$pagantic/context/v1/collection.proto\x12\x13pagantic.context.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"w\n\nCollection\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x16\n\x0e\x64ocument_count\x18\x02 \x01(\x05\x12\x13\n\x0b\x63hunk_count\x18\x03 \x01(\x05\x12.\n\ncreated_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"B\n\x08\x44ocument\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12\x15\n\rmetadata_json\x18\x03 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$pagantic/context/v1/collection.proto\x12\x13pagantic.context.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc0\x01\n\nCollection\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x16\n\x0e\x64ocument_count\x18\x02 \x01(\x05\x12\x13\n\x0b\x63hunk_count\x18\x03 \x01(\x05\x12.\n\ncreated_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x17\n\x0f\x65mbedding_model\x18\x05 \x01(\t\x12\x1c\n\x14\x65mbedded_chunk_count\x18\x06 \x01(\x05\x12\x10\n\x08language\x18\x07 \x01(\t\"B\n\x08\x44ocument\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12\x15\n\rmetadata_json\x18\x03 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'pagantic.context.v1.collection_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_COLLECTION']._serialized_start=94
-  _globals['_COLLECTION']._serialized_end=213
-  _globals['_DOCUMENT']._serialized_start=215
-  _globals['_DOCUMENT']._serialized_end=281
+  _globals['_COLLECTION']._serialized_start=95
+  _globals['_COLLECTION']._serialized_end=287
+  _globals['_DOCUMENT']._serialized_start=289
+  _globals['_DOCUMENT']._serialized_end=355
 # @@protoc_insertion_point(module_scope)

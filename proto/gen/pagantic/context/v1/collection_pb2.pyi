@@ -27,12 +27,21 @@ class Collection(_message.Message):
     DOCUMENT_COUNT_FIELD_NUMBER: _builtins.int
     CHUNK_COUNT_FIELD_NUMBER: _builtins.int
     CREATED_AT_FIELD_NUMBER: _builtins.int
+    EMBEDDING_MODEL_FIELD_NUMBER: _builtins.int
+    EMBEDDED_CHUNK_COUNT_FIELD_NUMBER: _builtins.int
+    LANGUAGE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The name of the collection; it matches [A-Za-z0-9._-]{1,64}."""
     document_count: _builtins.int
     """The number of documents in it."""
     chunk_count: _builtins.int
     """The number of chunks in it."""
+    embedding_model: _builtins.str
+    """Alias of the model of its embeddings, as the inference service serves it; empty when it has none."""
+    embedded_chunk_count: _builtins.int
+    """Chunks that have an embedding already. The others are embedded in the background."""
+    language: _builtins.str
+    """Language whose word endings searches ignore, such as "english"; "none" compares whole words."""
     @_builtins.property
     def created_at(self) -> _timestamp_pb2.Timestamp:
         """When it was made."""
@@ -44,10 +53,13 @@ class Collection(_message.Message):
         document_count: _builtins.int = ...,
         chunk_count: _builtins.int = ...,
         created_at: _timestamp_pb2.Timestamp | None = ...,
+        embedding_model: _builtins.str = ...,
+        embedded_chunk_count: _builtins.int = ...,
+        language: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk_count", b"chunk_count", "created_at", b"created_at", "document_count", b"document_count", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk_count", b"chunk_count", "created_at", b"created_at", "document_count", b"document_count", "embedded_chunk_count", b"embedded_chunk_count", "embedding_model", b"embedding_model", "language", b"language", "name", b"name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

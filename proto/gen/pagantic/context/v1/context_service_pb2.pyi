@@ -29,18 +29,30 @@ class CreateCollectionRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
+    EMBEDDING_MODEL_FIELD_NUMBER: _builtins.int
+    LANGUAGE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The name of the new collection; it matches [A-Za-z0-9._-]{1,64}."""
+    embedding_model: _builtins.str
+    """Alias of an embedding model of the inference service; unset is the service's default, empty makes no embeddings."""
+    language: _builtins.str
+    """Language whose word endings searches ignore, such as "english"; "none" compares whole words. Empty is the service's
+    default.
+    """
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
+        embedding_model: _builtins.str | None = ...,
+        language: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_embedding_model", b"_embedding_model", "embedding_model", b"embedding_model"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_embedding_model", b"_embedding_model", "embedding_model", b"embedding_model", "language", b"language", "name", b"name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__embedding_model: _TypeAlias = _typing.Literal["embedding_model"]  # noqa: Y015
+    _WhichOneofArgType__embedding_model: _TypeAlias = _typing.Literal["_embedding_model", b"_embedding_model"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__embedding_model) -> _WhichOneofReturnType__embedding_model | None: ...
 
 Global___CreateCollectionRequest: _TypeAlias = CreateCollectionRequest  # noqa: Y015
 
@@ -213,6 +225,122 @@ class IngestResponse(_message.Message):
 Global___IngestResponse: _TypeAlias = IngestResponse  # noqa: Y015
 
 @_typing.final
+class ReembedRequest(_message.Message):
+    """Names a collection and its new model."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COLLECTION_FIELD_NUMBER: _builtins.int
+    EMBEDDING_MODEL_FIELD_NUMBER: _builtins.int
+    collection: _builtins.str
+    """The collection to embed."""
+    embedding_model: _builtins.str
+    """Alias of an embedding model of the inference service; empty removes the embeddings."""
+    def __init__(
+        self,
+        *,
+        collection: _builtins.str = ...,
+        embedding_model: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["collection", b"collection", "embedding_model", b"embedding_model"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReembedRequest: _TypeAlias = ReembedRequest  # noqa: Y015
+
+@_typing.final
+class ReembedResponse(_message.Message):
+    """The collection, whose chunks wait for their embeddings."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COLLECTION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def collection(self) -> _collection_pb2.Collection:
+        """The collection after it."""
+
+    def __init__(
+        self,
+        *,
+        collection: _collection_pb2.Collection | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["collection", b"collection"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["collection", b"collection"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReembedResponse: _TypeAlias = ReembedResponse  # noqa: Y015
+
+@_typing.final
+class VerifyRequest(_message.Message):
+    """Names a collection to verify."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COLLECTION_FIELD_NUMBER: _builtins.int
+    EMBEDDING_SAMPLE_FIELD_NUMBER: _builtins.int
+    collection: _builtins.str
+    """The collection to verify."""
+    embedding_sample: _builtins.int
+    """Embeddings to compute again, at most 1000; 0 is 32, and -1 computes none."""
+    def __init__(
+        self,
+        *,
+        collection: _builtins.str = ...,
+        embedding_sample: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["collection", b"collection", "embedding_sample", b"embedding_sample"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VerifyRequest: _TypeAlias = VerifyRequest  # noqa: Y015
+
+@_typing.final
+class VerifyResponse(_message.Message):
+    """Counts of what was compared, and every difference."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DOCUMENT_COUNT_FIELD_NUMBER: _builtins.int
+    CHUNK_COUNT_FIELD_NUMBER: _builtins.int
+    EMBEDDING_COUNT_FIELD_NUMBER: _builtins.int
+    DIFFERENCES_FIELD_NUMBER: _builtins.int
+    DIFFERENCE_COUNT_FIELD_NUMBER: _builtins.int
+    document_count: _builtins.int
+    """Documents that were read."""
+    chunk_count: _builtins.int
+    """Chunks that were compared with their documents."""
+    embedding_count: _builtins.int
+    """Embeddings that were compared with new ones."""
+    difference_count: _builtins.int
+    """Differences in all."""
+    @_builtins.property
+    def differences(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Differences, at most 100; empty when the collection is as its texts make it."""
+
+    def __init__(
+        self,
+        *,
+        document_count: _builtins.int = ...,
+        chunk_count: _builtins.int = ...,
+        embedding_count: _builtins.int = ...,
+        differences: _abc.Iterable[_builtins.str] | None = ...,
+        difference_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk_count", b"chunk_count", "difference_count", b"difference_count", "differences", b"differences", "document_count", b"document_count", "embedding_count", b"embedding_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VerifyResponse: _TypeAlias = VerifyResponse  # noqa: Y015
+
+@_typing.final
 class DeleteRequest(_message.Message):
     """Names documents to remove."""
 
@@ -297,6 +425,11 @@ class RetrieveResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CHUNKS_FIELD_NUMBER: _builtins.int
+    UNEMBEDDED_CHUNK_COUNT_FIELD_NUMBER: _builtins.int
+    unembedded_chunk_count: _builtins.int
+    """Chunks of the collection that a search by vectors could not find, because they are not embedded yet; 0 for other
+    retrievers.
+    """
     @_builtins.property
     def chunks(self) -> _containers.RepeatedCompositeFieldContainer[_chunk_pb2.Chunk]:
         """Best first, without duplicates."""
@@ -305,10 +438,11 @@ class RetrieveResponse(_message.Message):
         self,
         *,
         chunks: _abc.Iterable[_chunk_pb2.Chunk] | None = ...,
+        unembedded_chunk_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunks", b"chunks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunks", b"chunks", "unembedded_chunk_count", b"unembedded_chunk_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -55,6 +55,16 @@ class ContextServiceStub:
                 request_serializer=pagantic_dot_context_dot_v1_dot_context__service__pb2.IngestRequest.SerializeToString,
                 response_deserializer=pagantic_dot_context_dot_v1_dot_context__service__pb2.IngestResponse.FromString,
                 _registered_method=True)
+        self.Reembed = channel.unary_unary(
+                '/pagantic.context.v1.ContextService/Reembed',
+                request_serializer=pagantic_dot_context_dot_v1_dot_context__service__pb2.ReembedRequest.SerializeToString,
+                response_deserializer=pagantic_dot_context_dot_v1_dot_context__service__pb2.ReembedResponse.FromString,
+                _registered_method=True)
+        self.Verify = channel.unary_unary(
+                '/pagantic.context.v1.ContextService/Verify',
+                request_serializer=pagantic_dot_context_dot_v1_dot_context__service__pb2.VerifyRequest.SerializeToString,
+                response_deserializer=pagantic_dot_context_dot_v1_dot_context__service__pb2.VerifyResponse.FromString,
+                _registered_method=True)
         self.Delete = channel.unary_unary(
                 '/pagantic.context.v1.ContextService/Delete',
                 request_serializer=pagantic_dot_context_dot_v1_dot_context__service__pb2.DeleteRequest.SerializeToString,
@@ -105,6 +115,20 @@ class ContextServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Reembed(self, request, context):
+        """Embeds a collection anew with another model, in the background; searches by vectors find what is embedded already.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Verify(self, request, context):
+        """Derives chunks' terms and a sample of embeddings from the stored texts again, and compares them with what is stored.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Delete(self, request, context):
         """Removes the documents of the given sources.
         """
@@ -148,6 +172,16 @@ def add_ContextServiceServicer_to_server(servicer, server):
                     servicer.Ingest,
                     request_deserializer=pagantic_dot_context_dot_v1_dot_context__service__pb2.IngestRequest.FromString,
                     response_serializer=pagantic_dot_context_dot_v1_dot_context__service__pb2.IngestResponse.SerializeToString,
+            ),
+            'Reembed': grpc.unary_unary_rpc_method_handler(
+                    servicer.Reembed,
+                    request_deserializer=pagantic_dot_context_dot_v1_dot_context__service__pb2.ReembedRequest.FromString,
+                    response_serializer=pagantic_dot_context_dot_v1_dot_context__service__pb2.ReembedResponse.SerializeToString,
+            ),
+            'Verify': grpc.unary_unary_rpc_method_handler(
+                    servicer.Verify,
+                    request_deserializer=pagantic_dot_context_dot_v1_dot_context__service__pb2.VerifyRequest.FromString,
+                    response_serializer=pagantic_dot_context_dot_v1_dot_context__service__pb2.VerifyResponse.SerializeToString,
             ),
             'Delete': grpc.unary_unary_rpc_method_handler(
                     servicer.Delete,
@@ -274,6 +308,60 @@ class ContextService:
             '/pagantic.context.v1.ContextService/Ingest',
             pagantic_dot_context_dot_v1_dot_context__service__pb2.IngestRequest.SerializeToString,
             pagantic_dot_context_dot_v1_dot_context__service__pb2.IngestResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Reembed(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagantic.context.v1.ContextService/Reembed',
+            pagantic_dot_context_dot_v1_dot_context__service__pb2.ReembedRequest.SerializeToString,
+            pagantic_dot_context_dot_v1_dot_context__service__pb2.ReembedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Verify(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagantic.context.v1.ContextService/Verify',
+            pagantic_dot_context_dot_v1_dot_context__service__pb2.VerifyRequest.SerializeToString,
+            pagantic_dot_context_dot_v1_dot_context__service__pb2.VerifyResponse.FromString,
             options,
             channel_credentials,
             insecure,

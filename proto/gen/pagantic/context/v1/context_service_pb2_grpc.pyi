@@ -43,6 +43,10 @@ class ContextServiceStub:
     """Splits documents into chunks and stores them durably; makes the collection when it is not there. A document whose
     source is stored already is replaced; one whose content is unchanged is left alone.
     """
+    Reembed: _grpc.UnaryUnaryMultiCallable[_context_service_pb2.ReembedRequest, _context_service_pb2.ReembedResponse]
+    """Embeds a collection anew with another model, in the background; searches by vectors find what is embedded already."""
+    Verify: _grpc.UnaryUnaryMultiCallable[_context_service_pb2.VerifyRequest, _context_service_pb2.VerifyResponse]
+    """Derives chunks' terms and a sample of embeddings from the stored texts again, and compares them with what is stored."""
     Delete: _grpc.UnaryUnaryMultiCallable[_context_service_pb2.DeleteRequest, _context_service_pb2.DeleteResponse]
     """Removes the documents of the given sources."""
     Retrieve: _grpc.UnaryUnaryMultiCallable[_context_service_pb2.RetrieveRequest, _context_service_pb2.RetrieveResponse]
@@ -65,6 +69,10 @@ class ContextServiceAsyncStub(ContextServiceStub):
     """Splits documents into chunks and stores them durably; makes the collection when it is not there. A document whose
     source is stored already is replaced; one whose content is unchanged is left alone.
     """
+    Reembed: _aio.UnaryUnaryMultiCallable[_context_service_pb2.ReembedRequest, _context_service_pb2.ReembedResponse]  # type: ignore[assignment]
+    """Embeds a collection anew with another model, in the background; searches by vectors find what is embedded already."""
+    Verify: _aio.UnaryUnaryMultiCallable[_context_service_pb2.VerifyRequest, _context_service_pb2.VerifyResponse]  # type: ignore[assignment]
+    """Derives chunks' terms and a sample of embeddings from the stored texts again, and compares them with what is stored."""
     Delete: _aio.UnaryUnaryMultiCallable[_context_service_pb2.DeleteRequest, _context_service_pb2.DeleteResponse]  # type: ignore[assignment]
     """Removes the documents of the given sources."""
     Retrieve: _aio.UnaryUnaryMultiCallable[_context_service_pb2.RetrieveRequest, _context_service_pb2.RetrieveResponse]  # type: ignore[assignment]
@@ -108,6 +116,22 @@ class ContextServiceServicer(metaclass=_abc_1.ABCMeta):
         """Splits documents into chunks and stores them durably; makes the collection when it is not there. A document whose
         source is stored already is replaced; one whose content is unchanged is left alone.
         """
+
+    @_abc_1.abstractmethod
+    def Reembed(
+        self,
+        request: _context_service_pb2.ReembedRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_context_service_pb2.ReembedResponse, _abc.Awaitable[_context_service_pb2.ReembedResponse]]:
+        """Embeds a collection anew with another model, in the background; searches by vectors find what is embedded already."""
+
+    @_abc_1.abstractmethod
+    def Verify(
+        self,
+        request: _context_service_pb2.VerifyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_context_service_pb2.VerifyResponse, _abc.Awaitable[_context_service_pb2.VerifyResponse]]:
+        """Derives chunks' terms and a sample of embeddings from the stored texts again, and compares them with what is stored."""
 
     @_abc_1.abstractmethod
     def Delete(

@@ -30,9 +30,9 @@ class _RetrieverEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Retriever.V
     RETRIEVER_KEYWORD: _Retriever.ValueType  # 2
     """Fraction of query terms that the chunk has; score in [0, 1]."""
     RETRIEVER_VECTOR: _Retriever.ValueType  # 3
-    """Cosine of embeddings; score in [-1, 1]."""
+    """Cosine of embeddings; score in [-1, 1]. Chunks that are not embedded yet are not found."""
     RETRIEVER_HYBRID: _Retriever.ValueType  # 4
-    """Reciprocal rank fusion of BM25 and vectors; score in (0, 1)."""
+    """Fusion of BM25 and vectors; score in (0, 1], as fusion says."""
 
 class Retriever(_Retriever, metaclass=_RetrieverEnumTypeWrapper):
     """Method of the scores."""
@@ -44,10 +44,34 @@ RETRIEVER_BM25: Retriever.ValueType  # 1
 RETRIEVER_KEYWORD: Retriever.ValueType  # 2
 """Fraction of query terms that the chunk has; score in [0, 1]."""
 RETRIEVER_VECTOR: Retriever.ValueType  # 3
-"""Cosine of embeddings; score in [-1, 1]."""
+"""Cosine of embeddings; score in [-1, 1]. Chunks that are not embedded yet are not found."""
 RETRIEVER_HYBRID: Retriever.ValueType  # 4
-"""Reciprocal rank fusion of BM25 and vectors; score in (0, 1)."""
+"""Fusion of BM25 and vectors; score in (0, 1], as fusion says."""
 Global___Retriever: _TypeAlias = Retriever  # noqa: Y015
+
+class _Fusion:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _FusionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Fusion.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    FUSION_UNSPECIFIED: _Fusion.ValueType  # 0
+    """The method is not set, which is WEIGHTED."""
+    FUSION_RECIPROCAL_RANK: _Fusion.ValueType  # 1
+    """Sum of 1 / (60 + rank) over the two orders (reciprocal rank fusion); score in (0, 0.033]."""
+    FUSION_WEIGHTED: _Fusion.ValueType  # 2
+    """Weighted mean of both scores, each scaled to [0, 1] over what its retriever found; score in [0, 1]."""
+
+class Fusion(_Fusion, metaclass=_FusionEnumTypeWrapper):
+    """Method of RETRIEVER_HYBRID."""
+
+FUSION_UNSPECIFIED: Fusion.ValueType  # 0
+"""The method is not set, which is WEIGHTED."""
+FUSION_RECIPROCAL_RANK: Fusion.ValueType  # 1
+"""Sum of 1 / (60 + rank) over the two orders (reciprocal rank fusion); score in (0, 0.033]."""
+FUSION_WEIGHTED: Fusion.ValueType  # 2
+"""Weighted mean of both scores, each scaled to [0, 1] over what its retriever found; score in [0, 1]."""
+Global___Fusion: _TypeAlias = Fusion  # noqa: Y015
 
 class _Placement:
     ValueType = _typing.NewType("ValueType", _builtins.int)
@@ -98,6 +122,32 @@ CONTEXT_ROLE_SYSTEM: ContextRole.ValueType  # 2
 Global___ContextRole: _TypeAlias = ContextRole  # noqa: Y015
 
 @_typing.final
+class Expansion(_message.Message):
+    """Text around each chunk that a reply includes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NEIGHBOURS_FIELD_NUMBER: _builtins.int
+    SECTION_FIELD_NUMBER: _builtins.int
+    neighbours: _builtins.int
+    """Neighbours of the chunk on each side, at most 10. Chunks whose texts then touch become one."""
+    section: _builtins.bool
+    """The whole section of the chunk, up to 8 KiB around it."""
+    def __init__(
+        self,
+        *,
+        neighbours: _builtins.int = ...,
+        section: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["neighbours", b"neighbours", "section", b"section"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Expansion: _TypeAlias = Expansion  # noqa: Y015
+
+@_typing.final
 class ContextPolicy(_message.Message):
     """Context of a request. The query is the last user message."""
 
@@ -114,6 +164,11 @@ class ContextPolicy(_message.Message):
     INCLUDE_SCHEMA_FIELD_NUMBER: _builtins.int
     REQUIRED_FIELD_NUMBER: _builtins.int
     ROLE_FIELD_NUMBER: _builtins.int
+    FILTER_FIELD_NUMBER: _builtins.int
+    FUSION_FIELD_NUMBER: _builtins.int
+    VECTOR_WEIGHT_FIELD_NUMBER: _builtins.int
+    DIVERSITY_FIELD_NUMBER: _builtins.int
+    EXPANSION_FIELD_NUMBER: _builtins.int
     retriever: Global___Retriever.ValueType
     """Method of the scores."""
     collection: _builtins.str
@@ -136,9 +191,25 @@ class ContextPolicy(_message.Message):
     """
     role: Global___ContextRole.ValueType
     """Role in which the model reads the context. MODE_PLAN takes the user's only."""
+    filter: _builtins.str
+    """Only documents for which this CEL expression is true are searched. It reads `metadata`, the document's JSON object
+    with numbers as double, and `source`; a document without a field that it reads is left out. At most 4096 characters.
+    """
+    fusion: Global___Fusion.ValueType
+    """Method of RETRIEVER_HYBRID; other retrievers ignore it."""
+    vector_weight: _builtins.float
+    """Share of the vectors in FUSION_WEIGHTED, in [0, 1]; unset is the service's default."""
+    diversity: _builtins.float
+    """Weight of being different from the chunks before, in [0, 1] (maximal marginal relevance); 0 keeps the order by
+    score. Needs a collection with embeddings.
+    """
     @_builtins.property
     def rerank(self) -> Global___RerankPolicy:
         """Rerank the chunks before min_score applies."""
+
+    @_builtins.property
+    def expansion(self) -> Global___Expansion:
+        """Text around each chunk; unset is the chunk alone."""
 
     def __init__(
         self,
@@ -154,14 +225,24 @@ class ContextPolicy(_message.Message):
         include_schema: _builtins.bool = ...,
         required: _builtins.bool = ...,
         role: Global___ContextRole.ValueType = ...,
+        filter: _builtins.str = ...,
+        fusion: Global___Fusion.ValueType = ...,
+        vector_weight: _builtins.float | None = ...,
+        diversity: _builtins.float = ...,
+        expansion: Global___Expansion | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_min_score", b"_min_score", "min_score", b"min_score", "rerank", b"rerank"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_min_score", b"_min_score", "_vector_weight", b"_vector_weight", "expansion", b"expansion", "min_score", b"min_score", "rerank", b"rerank", "vector_weight", b"vector_weight"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_min_score", b"_min_score", "collection", b"collection", "include_schema", b"include_schema", "include_tools", b"include_tools", "max_chunks", b"max_chunks", "max_tokens", b"max_tokens", "min_score", b"min_score", "placement", b"placement", "required", b"required", "rerank", b"rerank", "retriever", b"retriever", "role", b"role"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_min_score", b"_min_score", "_vector_weight", b"_vector_weight", "collection", b"collection", "diversity", b"diversity", "expansion", b"expansion", "filter", b"filter", "fusion", b"fusion", "include_schema", b"include_schema", "include_tools", b"include_tools", "max_chunks", b"max_chunks", "max_tokens", b"max_tokens", "min_score", b"min_score", "placement", b"placement", "required", b"required", "rerank", b"rerank", "retriever", b"retriever", "role", b"role", "vector_weight", b"vector_weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__min_score: _TypeAlias = _typing.Literal["min_score"]  # noqa: Y015
     _WhichOneofArgType__min_score: _TypeAlias = _typing.Literal["_min_score", b"_min_score"]  # noqa: Y015
+    _WhichOneofReturnType__vector_weight: _TypeAlias = _typing.Literal["vector_weight"]  # noqa: Y015
+    _WhichOneofArgType__vector_weight: _TypeAlias = _typing.Literal["_vector_weight", b"_vector_weight"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__min_score) -> _WhichOneofReturnType__min_score | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__vector_weight) -> _WhichOneofReturnType__vector_weight | None: ...
 
 Global___ContextPolicy: _TypeAlias = ContextPolicy  # noqa: Y015
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sqlalchemy import Engine, text
 
-from services.orchestrator.adapters.journal.database import READING
+from pagantic_common.storage.database import READING
 
 _PARTS = ("", "-wal", "-shm")  # the files of a SQLite database
 

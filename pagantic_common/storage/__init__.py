@@ -1,0 +1,1 @@
+"""SQL databases of services: SQLite files and PostgreSQL, by URL."""

@@ -1,0 +1,139 @@
+"""A service's database: its URL, its connections, and the translation of its errors.
+
+`name` says in messages whose database it is, such as "the journal".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, PendingRollbackError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Unavailable
+
+CONNECT_TIMEOUT_S = 5
+ANSWER_TIMEOUT_S = 10  # for a statement, for a lock, and for a silent network
+# Only reads may use BEGIN: a writer needs BEGIN IMMEDIATE, as it cannot upgrade while another one writes.
+READING = {"is_reading": True}
+CONFLICTS = ("40P01", "40001", "55P03")  # PostgreSQL: deadlock_detected, serialization_failure, lock_not_available
+_UNANSWERED = (OperationalError, InterfaceError, PendingRollbackError, PoolTimeoutError)
+_UNANSWERED_BY_DRIVER = (sqlite3.OperationalError, psycopg.OperationalError, psycopg.InterfaceError)
+
+
+def check_url(url: str, name: str) -> URL:
+    """Return a database's URL with its driver; raises InvalidRequest for an invalid URL."""
+    try:
+        found = make_url(url)
+    except ArgumentError:
+        raise InvalidRequest(f"{name}'s URL is not a database URL: sqlite:///PATH or postgresql://…") from None
+    match found.get_backend_name():
+        case "sqlite" if found.database in (None, "", ":memory:"):
+            raise InvalidRequest(f"{name}'s URL does not name a file: sqlite:///PATH")
+        case "sqlite":
+            return found.set(drivername="sqlite+pysqlite")
+        case "postgresql" | "postgres":
+            return found.set(drivername="postgresql+psycopg")
+        case other:
+            raise InvalidRequest(f"{name}'s URL is of {other!r}: it must be sqlite or postgresql")
+
+
+def open_engine(
+    url: URL, name: str, *, pool_size: int, survives_power_loss: bool, session_settings: Mapping[str, str]
+) -> Engine:
+    """Return a pool without open connections; makes the folder of a SQLite file.
+
+    Args:
+        url: The database, as check_url returns it.
+        name: Whose database it is.
+        pool_size: Most connections.
+        survives_power_loss: Whether a commit waits for the disk.
+        session_settings: Further settings of connections to PostgreSQL.
+    """
+    if url.get_backend_name() == "sqlite":
+        return _open_sqlite(url, name, pool_size, survives_power_loss=survives_power_loss)
+    commit = {False: "off", True: "on"}[survives_power_loss]
+    timeout_ms = ANSWER_TIMEOUT_S * 1000
+    settings = {
+        "statement_timeout": timeout_ms,
+        "lock_timeout": timeout_ms,
+        "synchronous_commit": commit,
+        **session_settings,
+        # The server must notice a dead host, or the locks of its clients would outlive it by hours.
+        "tcp_keepalives_idle": 5,
+        "tcp_keepalives_interval": 2,
+        "tcp_keepalives_count": 3,
+    }
+    arguments: dict[str, Any] = {
+        "connect_timeout": CONNECT_TIMEOUT_S,
+        "options": " ".join(f"-c {key}={value}" for key, value in settings.items()),
+        "tcp_user_timeout": timeout_ms,
+        "keepalives_idle": ANSWER_TIMEOUT_S,
+    }
+    return create_engine(url, pool_size=pool_size, pool_pre_ping=True, hide_parameters=True, connect_args=arguments)
+
+
+def is_conflict(error: Exception) -> bool:
+    """Tell whether transactions blocked each other: a deadlock, or a lock timeout."""
+    return getattr(_cause_of(error), "sqlstate", None) in CONFLICTS
+
+
+def translate_error(error: Exception, name: str, code: ErrorCode) -> Exception:
+    """Return Unavailable for a database that does not answer, without its statement; any other error stays."""
+    cause = _cause_of(error)
+    is_damaged = type(cause) is sqlite3.DatabaseError  # a damaged file
+    if not is_damaged and not isinstance(error, (*_UNANSWERED, *_UNANSWERED_BY_DRIVER)):
+        return error
+    reason, *_ = [*str(cause).strip().splitlines(), "no reason given"]
+    return Unavailable(f"{name}'s database does not answer: {reason}", code=code)
+
+
+@contextlib.contextmanager
+def translating_errors(name: str, code: ErrorCode) -> Iterator[None]:
+    """Raise translated errors instead of the database's own."""
+    try:
+        yield
+    except Exception as error:
+        if (other := translate_error(error, name, code)) is not error:
+            raise other from None
+        raise
+
+
+def _open_sqlite(url: URL, name: str, pool_size: int, *, survives_power_loss: bool) -> Engine:
+    path = Path(str(url.database))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidRequest(f"{name}'s folder cannot be made: {error.strerror}") from None
+    engine = create_engine(url, pool_size=pool_size, hide_parameters=True, connect_args={"timeout": ANSWER_TIMEOUT_S})
+    synchronous = {False: "NORMAL", True: "FULL"}[survives_power_loss]
+
+    def set_up(connection: sqlite3.Connection, _record: object) -> None:
+        connection.isolation_level = None  # SQLAlchemy begins and ends transactions, not the driver
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute(f"PRAGMA synchronous={synchronous}")
+
+    event.listen(engine, "connect", set_up)
+    event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _begin_sqlite(db: Connection) -> None:
+    # SQLite refuses a transaction that begins with a read and writes while another one writes.
+    if db.get_execution_options().keys() & READING:
+        db.exec_driver_sql("BEGIN")
+    else:
+        db.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _cause_of(error: Exception) -> BaseException:
+    """Return the driver's error."""
+    if isinstance(error, DBAPIError) and error.orig is not None:
+        return error.orig
+    return error

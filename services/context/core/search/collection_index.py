@@ -1,0 +1,165 @@
+"""The searchable form of one collection: a fold over the changes of its store.
+
+An index is immutable to its readers. `apply` returns the next one, which shares what did not change; only the newest
+may be given changes. A position is the place of a chunk in the order in which chunks were stored; it is never reused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pagantic_common.grammar.expressions import Expression
+from services.context.core.search.lexical_index import EMPTY, LexicalIndex, Mask
+from services.context.core.search.metadata_filter import is_selected
+from services.context.core.search.terms import TermCounts
+from services.context.core.search.vector_index import NO_VECTORS, VectorIndex, Vectors
+
+CHUNK_BYTES = 150  # memory of a chunk in the tables of an index
+DOCUMENT_BYTES = 300  # memory of a document without its metadata
+MAX_FILTERS = 16
+
+# Changes whenever a collection's chunks may have changed, also when the collection is deleted and created again.
+Version = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedDocument:
+    """A document, and the properties that filters read."""
+
+    id: int
+    source: str
+    metadata_json: str
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedChunk:
+    """A chunk, a hash of its content, and its terms."""
+
+    id: int
+    document_id: int
+    digest: int
+    terms: TermCounts
+
+
+def _no_vectors() -> Vectors:
+    return np.zeros((0, 0), dtype=np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """The changes up to a version; `is_whole` when they are everything, to be applied to an empty index.
+
+    `embedded_ids` has the chunks of `vectors`, row by row.
+    """
+
+    version: Version
+    is_whole: bool = False
+    documents: Sequence[IndexedDocument] = ()
+    chunks: Sequence[IndexedChunk] = ()
+    removed_document_ids: Sequence[int] = ()
+    embedded_ids: Sequence[int] = ()
+    vectors: Vectors = field(default_factory=_no_vectors)
+
+
+class CollectionIndex:
+    """The index of one version of a collection.
+
+    Attributes:
+        version: The version of the collection that this index shows.
+        lexical: The terms of the chunks by position.
+        vectors: The embeddings of the chunks by position.
+        alive: The positions whose chunks are still there.
+    """
+
+    def __init__(self, version: Version = (0, 0)) -> None:
+        self.version = version
+        self.lexical: LexicalIndex = EMPTY
+        self.vectors: VectorIndex = NO_VECTORS
+        self.alive: Mask = np.zeros(0, dtype=np.bool_)
+        self._ids: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        self._digests: NDArray[np.uint64] = np.zeros(0, dtype=np.uint64)
+        self._owners: NDArray[np.int64] = np.zeros(0, dtype=np.int64)  # for each position, its document in the list
+        self._documents: list[IndexedDocument] = []
+        self._document_count = 0
+        self._ordinals: dict[int, int] = {}  # of documents in the list, by id
+        self._positions: dict[int, int] = {}  # of chunks, by id
+        self._filters: dict[str, Mask] = {}
+
+    @property
+    def size_bytes(self) -> int:
+        """Estimated memory of the index."""
+        texts = sum(len(one.metadata_json) + len(one.source) for one in self._documents)
+        tables = CHUNK_BYTES * len(self._ids) + DOCUMENT_BYTES * len(self._documents) + 2 * texts
+        return self.lexical.size_bytes + self.vectors.size_bytes + tables
+
+    @property
+    def live_count(self) -> int:
+        """The number of chunks."""
+        return int(np.count_nonzero(self.alive))
+
+    def apply(self, changes: Changes) -> CollectionIndex:
+        """Return the index after the changes."""
+        following = CollectionIndex(changes.version)
+        following._documents, following._ordinals, following._positions = self._tables(changes)
+        for position, chunk in enumerate(changes.chunks, len(self._ids)):
+            following._positions[chunk.id] = position
+        following._ids = np.append(self._ids, [chunk.id for chunk in changes.chunks]).astype(np.int64)
+        digests = np.array([chunk.digest for chunk in changes.chunks], dtype=np.uint64)
+        following._digests = np.concatenate([self._digests, digests])
+        owners = [following._ordinals[chunk.document_id] for chunk in changes.chunks]
+        following._owners = np.append(self._owners, owners).astype(np.int64)
+        following._document_count = len(following._documents)
+        following.alive = following._mask_of(self.alive, changes.removed_document_ids)
+        following.lexical = self.lexical.extend([chunk.terms for chunk in changes.chunks], following.alive)
+        following.vectors = following._extended(self.vectors, changes)
+        following._filters = dict(self._filters)
+        return following
+
+    def allowed(self, expression: Expression | None) -> Mask:
+        """Return the positions of live chunks whose documents the filter selects."""
+        if expression is None:
+            return self.alive
+        known = self._filters.get(expression.text, np.zeros(0, dtype=np.bool_))
+        if len(known) < self._document_count:
+            more = [
+                is_selected(expression, one.source, one.metadata_json)
+                for one in self._documents[len(known) : self._document_count]
+            ]
+            known = np.append(known, more).astype(np.bool_)
+            self._filters = {**dict(list(self._filters.items())[1 - MAX_FILTERS :]), expression.text: known}
+        allowed: Mask = self.alive & known[self._owners]
+        return allowed
+
+    def ids_at(self, positions: Sequence[int]) -> list[int]:
+        """Return the ids of the chunks at positions."""
+        ids: list[int] = self._ids[list(positions)].tolist()
+        return ids
+
+    def digests_at(self, positions: NDArray[np.intp]) -> list[int]:
+        """Return the hashes of the contents at positions."""
+        digests: list[int] = self._digests[positions].tolist()
+        return digests
+
+    def _tables(self, changes: Changes) -> tuple[list[IndexedDocument], dict[int, int], dict[int, int]]:
+        """Return the shared tables with the new documents; earlier indexes do not look beyond their own count."""
+        for document in changes.documents:
+            self._ordinals[document.id] = len(self._documents)
+            self._documents.append(document)
+        return self._documents, self._ordinals, self._positions
+
+    def _mask_of(self, alive: Mask, removed_document_ids: Sequence[int]) -> Mask:
+        mask = np.ones(len(self._ids), dtype=np.bool_)
+        mask[: len(alive)] = alive
+        ordinals = [self._ordinals[one] for one in removed_document_ids if one in self._ordinals]
+        if ordinals:
+            mask &= ~np.isin(self._owners, ordinals)
+        return mask
+
+    def _extended(self, vectors: VectorIndex, changes: Changes) -> VectorIndex:
+        known = [row for row, chunk_id in enumerate(changes.embedded_ids) if chunk_id in self._positions]
+        positions = [self._positions[changes.embedded_ids[row]] for row in known]
+        return vectors.extend(len(self._ids), positions, changes.vectors[known])

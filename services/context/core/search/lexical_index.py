@@ -1,0 +1,180 @@
+"""An inverted index in immutable segments, which scores texts by BM25 and by coverage of the query.
+
+Theory of operation. A segment holds the postings of a range of positions: for each of its terms, in the order of their
+ids, the positions and counts of that term. New texts become a segment of their own. Segments of similar size are then
+merged, so an index of n texts has O(log n) segments, and a text is copied O(log n) times (the log-structured merge of
+O'Neil et al., 1996). Removed texts stay in their segments and are masked; a search counts live texts only, so scores
+are those of an index without the removed ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pagantic_common.domain.text.scoring import K1, B
+from services.context.core.search.terms import TermCounts, TermIds
+
+Positions = NDArray[np.int32]
+Scores = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+IMPACT_BYTES: Final = 8  # of a cached impact
+MERGE_RATIO: Final = 2  # a segment joins the one before it unless that is more than this many times as large
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Postings: term i has positions[starts[i]:starts[i + 1]] and as many counts."""
+
+    terms: TermIds
+    starts: NDArray[np.int64]
+    positions: Positions
+    counts: NDArray[np.uint16]
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory of the postings."""
+        return self.terms.nbytes + self.starts.nbytes + self.positions.nbytes + self.counts.nbytes
+
+    def find(self, term_ids: TermIds) -> Iterator[tuple[int, Positions, NDArray[np.uint16]]]:
+        """Yield the index in `term_ids`, positions and counts of each term that the segment has."""
+        if not len(self.terms):
+            return
+        places = np.minimum(np.searchsorted(self.terms, term_ids), len(self.terms) - 1)
+        for index in np.flatnonzero(self.terms[places] == term_ids):
+            start, end = self.starts[places[index]], self.starts[places[index] + 1]
+            yield int(index), self.positions[start:end], self.counts[start:end]
+
+
+def make_segment(texts: Sequence[TermCounts], first_position: int) -> Segment:
+    """Return the segment of texts at consecutive positions."""
+    sizes = [len(text.ids) for text in texts]
+    positions = np.repeat(np.arange(first_position, first_position + len(texts), dtype=np.int32), sizes)
+    terms = np.concatenate([np.empty(0, dtype=np.uint64), *(text.ids for text in texts)])
+    counts = np.concatenate([np.empty(0, dtype=np.uint16), *(text.counts for text in texts)])
+    return _sorted_segment(terms, positions, counts)
+
+
+def merge_segments(segments: Sequence[Segment]) -> Segment:
+    """Return one segment with the postings of all; their positions must ascend from segment to segment."""
+    terms = np.concatenate([np.repeat(one.terms, np.diff(one.starts)) for one in segments])
+    positions = np.concatenate([one.positions for one in segments])
+    counts = np.concatenate([one.counts for one in segments])
+    return _sorted_segment(terms, positions, counts)
+
+
+def _sorted_segment(terms: TermIds, positions: Positions, counts: NDArray[np.uint16]) -> Segment:
+    order = np.argsort(terms, kind="stable")  # keeps positions ascending within a term
+    terms = terms[order]
+    is_first = np.ones(len(terms), dtype=np.bool_)
+    is_first[1:] = terms[1:] != terms[:-1]
+    starts = np.append(np.flatnonzero(is_first), len(terms))
+    return Segment(terms[is_first], starts, positions[order], counts[order])
+
+
+class LexicalIndex:
+    """The segments of one collection, and the lengths of its texts. Immutable; `extend` shares what did not change."""
+
+    def __init__(self, segments: tuple[Segment, ...], lengths: NDArray[np.float64], alive: Mask) -> None:
+        self._segments = segments
+        self._lengths = lengths
+        self._alive = alive
+        self._has_removed = not bool(alive.all())
+        self._live_count = int(np.count_nonzero(alive))
+        total = float(lengths[alive].sum())
+        mean = total / self._live_count if total else 1.0
+        self._length_factors = K1 * (1 - B + B * lengths / mean)
+        self._impacts: dict[tuple[int, int], Scores] = {}
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory of the index, its cache of impacts at its largest included."""
+        cached = sum(IMPACT_BYTES * len(segment.positions) for segment in self._segments)
+        return cached + sum(segment.size_bytes for segment in self._segments) + 17 * len(self._lengths)
+
+    @property
+    def segment_count(self) -> int:
+        """The number of segments."""
+        return len(self._segments)
+
+    def extend(self, texts: Sequence[TermCounts], alive: Mask) -> LexicalIndex:
+        """Return an index with texts at the positions after the last one; `alive` masks all positions."""
+        segments = list(self._segments)
+        lengths = self._lengths
+        if texts:
+            segments.append(make_segment(texts, len(lengths)))
+            lengths = np.append(lengths, [float(text.length) for text in texts])
+        return LexicalIndex(_compact(segments), lengths, alive)
+
+    def bm25(self, term_ids: TermIds) -> Scores:
+        """Return the score of each position, 0 for texts without a term of the query and for removed ones.
+
+        Robertson and Zaragoza, "The Probabilistic Relevance Framework: BM25 and Beyond" (2009), with the inverse
+        document frequency ln(1 + (N - n + 0.5) / (n + 0.5)) that Lucene uses, which is never negative.
+        """
+        found = [list(segment.find(term_ids)) for segment in self._segments]
+        rarity = self._rarity_of(len(term_ids), found)
+        places: list[Positions] = []
+        impacts: list[Scores] = []
+        for number, postings in enumerate(found):
+            for index, positions, counts in postings:
+                places.append(positions)
+                key = (number, int(term_ids[index]))
+                known = self._impacts.get(key)
+                if known is None:
+                    known = self._impacts[key] = self._impacts_of(positions, counts, rarity[index])
+                impacts.append(known)
+        return self._summed(places, impacts)
+
+    def coverage(self, term_ids: TermIds) -> Scores:
+        """Return for each position the fraction of the query's terms that its text has."""
+        places = [positions for segment in self._segments for _, positions, _ in segment.find(term_ids)]
+        matched = self._summed(places, [np.ones(len(positions)) for positions in places])
+        return matched / max(1, len(term_ids))
+
+    def _summed(self, places: Sequence[Positions], impacts: Sequence[Scores]) -> Scores:
+        """Return the sum of the impacts at each position; removed texts have 0."""
+        if not places:
+            return np.zeros(len(self._lengths))
+        weights = np.concatenate(impacts)
+        scores = np.bincount(np.concatenate(places), weights, len(self._lengths)).astype(np.float64, copy=False)
+        if self._has_removed:
+            scores[~self._alive] = 0.0
+        return scores
+
+    def _rarity_of(
+        self, term_count: int, found: Sequence[Sequence[tuple[int, Positions, NDArray[np.uint16]]]]
+    ) -> Scores:
+        frequencies = np.zeros(term_count)
+        for postings in found:
+            for index, positions, _ in postings:
+                if self._has_removed:
+                    frequencies[index] += np.count_nonzero(self._alive[positions])
+                else:
+                    frequencies[index] += len(positions)
+        return np.log1p((self._live_count - frequencies + 0.5) / (frequencies + 0.5))
+
+    def _impacts_of(self, positions: Positions, counts: NDArray[np.uint16], rarity: float) -> Scores:
+        frequency = counts.astype(np.float64)
+        return rarity * (K1 + 1) * frequency / (frequency + self._length_factors[positions])
+
+
+EMPTY: Final = LexicalIndex((), np.empty(0), np.empty(0, dtype=np.bool_))
+
+
+def _compact(segments: list[Segment]) -> tuple[Segment, ...]:
+    """Merge the last segments while they are of similar size."""
+    size = [len(segment.positions) for segment in segments]
+    keep = len(segments)
+    merged = 0
+    while keep and (merged == 0 or size[keep - 1] <= MERGE_RATIO * merged):
+        keep -= 1
+        merged += size[keep]
+    if len(segments) - keep <= 1:
+        return tuple(segments)
+    return (*segments[:keep], merge_segments(segments[keep:]))

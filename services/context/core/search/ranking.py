@@ -1,0 +1,92 @@
+"""Orders positions by their scores, fuses orders, and spreads a selection over different texts.
+
+An order is an array of positions, best first; ties are in the order of the positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from services.context.core.search.lexical_index import Scores
+from services.context.core.search.vector_index import Vectors
+
+Order = NDArray[np.intp]
+
+RRF_K: Final = 60
+SAMPLING: Final = 16
+
+
+def best_positions(scores: Scores, above: float, limit: int) -> Order:
+    """Return the positions of the `limit` highest scores above a bound."""
+    if limit <= 0:
+        return np.empty(0, dtype=np.intp)
+    candidates = np.flatnonzero(scores > above)
+    sample = scores[::SAMPLING]
+    if len(candidates) > SAMPLING * limit and len(sample) > limit:
+        # The limit-th highest score of a sample is no higher than that of all: no position below it is among the best.
+        bound = np.partition(sample, len(sample) - limit)[len(sample) - limit]
+        candidates = candidates[scores[candidates] >= bound]
+    order = np.argsort(-scores[candidates], kind="stable")[:limit]
+    best: Order = candidates[order]
+    return best
+
+
+def fuse_ranks(orders: Sequence[Order]) -> dict[int, float]:
+    """Return the sum of 1 / (60 + rank) over the orders that have a position; the first rank is 1.
+
+    Cormack, Clarke and Buettcher, "Reciprocal Rank Fusion outperforms Condorcet and individual Rank Learning Methods"
+    (2009), with their k.
+    """
+    fused: dict[int, float] = {}
+    for order in orders:
+        for rank, position in enumerate(order.tolist(), 1):
+            fused[position] = fused.get(position, 0.0) + 1 / (RRF_K + rank)
+    return fused
+
+
+def fuse_scores(legs: Sequence[tuple[Order, Scores, float]]) -> dict[int, float]:
+    """Return the weighted sum of the scores of each leg, scaled to [0, 1] over that leg's order.
+
+    A leg is an order, the scores of all positions, and its weight. A position that a leg's order lacks gets 0 from it.
+    """
+    fused: dict[int, float] = {}
+    for order, scores, weight in legs:
+        if not len(order):
+            continue
+        found = scores[order]
+        lowest, highest = float(found.min()), float(found.max())
+        span = highest - lowest or 1.0
+        for position, score in zip(order.tolist(), found.tolist(), strict=True):
+            scaled = (score - lowest) / span
+            if highest == lowest:
+                scaled = 1.0
+            fused[position] = fused.get(position, 0.0) + weight * scaled
+    return fused
+
+
+def diversify(vectors: Vectors, scores: Sequence[float], diversity: float, limit: int) -> list[int]:
+    """Return the indexes of at most `limit` candidates by maximal marginal relevance.
+
+    Carbonell and Goldstein, "The Use of MMR, Diversity-Based Reranking" (1998): each next candidate has the highest
+    (1 - diversity) * relevance - diversity * (highest cosine with those chosen before). Relevance is the score scaled
+    to [0, 1]; a diversity of 0 keeps the order by score.
+    """
+    count = len(scores)
+    relevance = np.asarray(scores, dtype=np.float64)
+    if count and float(np.ptp(relevance)) > 0:
+        relevance = (relevance - relevance.min()) / np.ptp(relevance)
+    nearest = np.zeros(count)
+    is_left = np.ones(count, dtype=np.bool_)
+    chosen: list[int] = []
+    while len(chosen) < min(limit, count):
+        value = (1 - diversity) * relevance - diversity * nearest
+        value[~is_left] = -np.inf
+        best = int(np.argmax(value))
+        chosen.append(best)
+        is_left[best] = False
+        nearest = np.maximum(nearest, vectors @ vectors[best])
+    return chosen
