@@ -9,11 +9,14 @@ from pagantic_common.codec.chunks import chunk_to_proto
 from pagantic_common.codec.enums import EnumCodec
 from pagantic_common.domain.errors import InvalidRequest
 from services.context.app.building import BuiltContext
+from services.context.app.retrieval import Found
+from services.context.app.verification import Report
 from services.context.core.document import Collection, Document
-from services.context.core.policy import RetrievalPolicy, Retriever
+from services.context.core.policy import DEFAULT_VECTOR_WEIGHT, Expansion, Fusion, RetrievalPolicy, Retriever
 from services.context.ports import IngestResult
 
 _ROLES = frozenset(policy_pb2.ContextRole.values())
+_FUSIONS = EnumCodec(policy_pb2.Fusion, Fusion, "FUSION_", unknown=None)
 _RETRIEVERS = EnumCodec(policy_pb2.Retriever, Retriever, "RETRIEVER_", unknown=None)
 
 
@@ -25,7 +28,12 @@ def document_from_proto(document: collection_pb2.Document) -> Document:
 def collection_to_proto(collection: Collection) -> collection_pb2.Collection:
     """Encode a collection."""
     encoded = collection_pb2.Collection(
-        name=collection.name, document_count=collection.document_count, chunk_count=collection.chunk_count
+        name=collection.name,
+        document_count=collection.document_count,
+        chunk_count=collection.chunk_count,
+        embedding_model=collection.embedding_model,
+        embedded_chunk_count=collection.embedded_chunk_count,
+        language=collection.language,
     )
     encoded.created_at.FromDatetime(collection.created_at)
     return encoded
@@ -48,6 +56,9 @@ def policy_from_proto(policy: policy_pb2.ContextPolicy) -> RetrievalPolicy:
     min_score: float | None = None
     if policy.HasField("min_score"):
         min_score = policy.min_score
+    vector_weight = DEFAULT_VECTOR_WEIGHT
+    if policy.HasField("vector_weight"):
+        vector_weight = policy.vector_weight
     return RetrievalPolicy(
         collection=policy.collection,
         retriever=_RETRIEVERS.from_proto(policy.retriever or policy_pb2.RETRIEVER_BM25),
@@ -55,6 +66,28 @@ def policy_from_proto(policy: policy_pb2.ContextPolicy) -> RetrievalPolicy:
         min_score=min_score,
         max_tokens=policy.max_tokens,
         is_fenced=policy.role != policy_pb2.CONTEXT_ROLE_SYSTEM,
+        filter=policy.filter,
+        fusion=_FUSIONS.from_proto(policy.fusion or policy_pb2.FUSION_WEIGHTED),
+        vector_weight=vector_weight,
+        diversity=policy.diversity,
+        expansion=Expansion(policy.expansion.neighbours, policy.expansion.section),
+    )
+
+
+def found_to_proto(found: Found) -> pb.RetrieveResponse:
+    """Encode what a retrieval found."""
+    chunks = [chunk_to_proto(chunk) for chunk in found.chunks]
+    return pb.RetrieveResponse(chunks=chunks, unembedded_chunk_count=found.unembedded_count)
+
+
+def report_to_proto(report: Report) -> pb.VerifyResponse:
+    """Encode the report of a verification."""
+    return pb.VerifyResponse(
+        document_count=report.document_count,
+        chunk_count=report.chunk_count,
+        embedding_count=report.embedding_count,
+        differences=report.differences,
+        difference_count=report.difference_count,
     )
 
 

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from pagantic_common.domain.chunks import Chunk
-from services.context.core.document import Collection, CollectionKey, Document
+from services.context.core.document import Collection, CollectionKey, CollectionOptions, Document
+from services.context.core.search.collection_index import Changes, Version
+from services.context.core.search.terms import TermCounts
+from services.context.core.search.vector_index import Vectors
+from services.context.core.splitting import Piece
+
+
+@dataclass(frozen=True, slots=True)
+class SplitDocument:
+    """A document with its pieces, and the terms of each."""
+
+    document: Document
+    pieces: Sequence[Piece]
+    terms: Sequence[TermCounts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,33 +33,101 @@ class IngestResult:
     unchanged: int
 
 
-# Changes whenever a collection's chunks may have changed, also when the collection is deleted and created again.
-Version = tuple[int, int]
+@dataclass(frozen=True, slots=True)
+class StoredChunk:
+    """A chunk with its id in the store, its document, and its place among the document's chunks."""
+
+    id: int
+    document_id: int
+    position: int
+    chunk: Chunk
 
 
-class DocumentStore(Protocol):
+@dataclass(frozen=True, slots=True)
+class UnembeddedChunk:
+    """A chunk that waits for its embedding by a model."""
+
+    id: int
+    collection_id: int
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredDocument:
+    """A document with what was derived from it: its chunks, their terms, and their embeddings, None where they wait."""
+
+    document: Document
+    chunks: Sequence[StoredChunk]
+    terms: Sequence[bytes]
+    vectors: Sequence[Vectors | None]
+
+
+class CollectionStore(Protocol):
     """Stores collections durably. A change is on disk when its method returns; a failed change leaves no trace."""
 
-    async def create_collection(self, key: CollectionKey) -> Collection:
+    async def create_collection(self, key: CollectionKey, options: CollectionOptions) -> Collection:
         """Make an empty collection; raises Conflict when the name is taken."""
 
     async def list_collections(self, tenant: str) -> list[Collection]:
         """Return the collections of a tenant by name."""
 
+    async def find_collection(self, key: CollectionKey) -> Collection | None:
+        """Return a collection; None when there is none of that name."""
+
     async def delete_collection(self, key: CollectionKey) -> None:
         """Remove a collection with its documents; raises NotFound."""
 
-    async def ingest(self, key: CollectionKey, documents: Sequence[tuple[Document, Sequence[str]]]) -> IngestResult:
-        """Store documents with their chunks, all or none; creates a missing collection."""
+    async def find_digests(self, key: CollectionKey, sources: Sequence[str]) -> dict[str, str]:
+        """Return the hashes of the stored documents among sources; empty for an unknown collection."""
+
+    async def ingest(
+        self, key: CollectionKey, options: CollectionOptions, documents: Sequence[SplitDocument]
+    ) -> IngestResult:
+        """Store documents with their chunks, all or none; creates a missing collection.
+
+        Raises Conflict when the collection has other options.
+        """
 
     async def delete_documents(self, key: CollectionKey, sources: Sequence[str]) -> int:
         """Remove documents and return their number; raises NotFound for the collection."""
 
-    async def version_of(self, key: CollectionKey) -> Version:
-        """Return the collection's version; raises NotFound."""
 
-    async def load_chunks(self, key: CollectionKey) -> tuple[Version, list[Chunk]]:
-        """Return all chunks, in the order of their documents and positions, with their version; raises NotFound."""
+class ChunkStore(Protocol):
+    """Reads chunks, and what indexes are made of."""
+
+    async def read_whole(self, key: CollectionKey) -> Changes:
+        """Return the whole collection; raises NotFound."""
+
+    async def changes_since(self, key: CollectionKey, version: Version) -> Changes | None:
+        """Return what changed after a version, or everything if that is not known; None when nothing did.
+
+        Raises NotFound.
+        """
+
+    async def read_chunks(self, ids: Sequence[int]) -> list[StoredChunk]:
+        """Return the chunks that are still there."""
+
+    async def read_texts(self, spans: Sequence[tuple[int, int, int]]) -> list[str]:
+        """Return parts of documents: document id, start and end; empty for a document that is gone."""
+
+    async def read_neighbours(self, document_id: int, first: int, last: int) -> list[StoredChunk]:
+        """Return the chunks of a document from one position to another."""
+
+    def read_documents(self, key: CollectionKey) -> AsyncIterator[StoredDocument]:
+        """Yield every document with all that was derived from it; raises NotFound for the collection."""
+
+
+class EmbeddingStore(Protocol):
+    """Keeps the embeddings of chunks."""
+
+    async def find_unembedded(self, limit: int, excluded_models: Sequence[str]) -> tuple[str, list[UnembeddedChunk]]:
+        """Return the oldest chunks of one embedding model that wait, with the model's alias; empty when none waits."""
+
+    async def put_embeddings(self, model: str, chunks: Sequence[UnembeddedChunk], vectors: Vectors) -> None:
+        """Store embeddings of chunks that are still there and still want this model."""
+
+    async def change_model(self, key: CollectionKey, model: str) -> Collection:
+        """Drop a collection's embeddings, and queue its chunks for another model; raises NotFound."""
 
 
 class TokenCounter(Protocol):
@@ -54,3 +135,10 @@ class TokenCounter(Protocol):
 
     async def count(self, model: str, texts: Sequence[str]) -> list[int]:
         """Return the number of tokens of each text; an empty name is the default model."""
+
+
+class TextEmbedder(Protocol):
+    """Turns texts into vectors of unit length."""
+
+    async def embed(self, model: str, texts: Sequence[str]) -> Vectors:
+        """Return a row for each text; raises the inference service's errors."""

@@ -10,18 +10,22 @@ import grpc
 
 from pagantic.context.v1 import context_service_pb2 as pb
 from pagantic.context.v1 import context_service_pb2_grpc as pb_grpc
-from pagantic_common.codec.chunks import chunk_from_proto, chunk_to_proto
+from pagantic_common.codec.chunks import chunk_from_proto
 from pagantic_common.domain.calls.principal import Scope
 from pagantic_common.telemetry.scope import current_principal
 from services.context.app.building import ContextBuilding
+from services.context.app.embedding import BackgroundEmbedding
 from services.context.app.library import Library
 from services.context.app.retrieval import Retrieval
+from services.context.app.verification import Verification
 from services.context.convert import (
     built_context_to_proto,
     collection_to_proto,
     document_from_proto,
+    found_to_proto,
     ingest_result_to_proto,
     policy_from_proto,
+    report_to_proto,
 )
 from services.context.core.document import CollectionKey
 
@@ -35,24 +39,38 @@ SCOPES: Mapping[str, Scope] = MappingProxyType(
         "BuildContext": Scope.READ,
         "CreateCollection": Scope.WRITE,
         "DeleteCollection": Scope.WRITE,
+        "Verify": Scope.READ,
         "Ingest": Scope.WRITE,
+        "Reembed": Scope.WRITE,
         "Delete": Scope.WRITE,
     }
 )
 
 
 class ContextServicer(pb_grpc.ContextServiceServicer):
-    """Serves the library, retrieval and the building of context messages."""
+    """Serves the library, its embeddings, retrieval and the building of context messages."""
 
-    def __init__(self, library: Library, retrieval: Retrieval, building: ContextBuilding) -> None:
+    def __init__(
+        self,
+        library: Library,
+        embedding: BackgroundEmbedding,
+        verification: Verification,
+        retrieval: Retrieval,
+        building: ContextBuilding,
+    ) -> None:
         self._library = library
+        self._embedding = embedding
+        self._verification = verification
         self._retrieval = retrieval
         self._building = building
 
     async def CreateCollection(
         self, request: pb.CreateCollectionRequest, context: Context
     ) -> pb.CreateCollectionResponse:
-        collection = await self._library.create_collection(_key(request.name))
+        model: str | None = None
+        if request.HasField("embedding_model"):
+            model = request.embedding_model
+        collection = await self._library.create_collection(_key(request.name), model, request.language)
         return pb.CreateCollectionResponse(collection=collection_to_proto(collection))
 
     async def ListCollections(self, request: pb.ListCollectionsRequest, context: Context) -> pb.ListCollectionsResponse:
@@ -67,7 +85,16 @@ class ContextServicer(pb_grpc.ContextServiceServicer):
 
     async def Ingest(self, request: pb.IngestRequest, context: Context) -> pb.IngestResponse:
         documents = [document_from_proto(document) for document in request.documents]
-        return ingest_result_to_proto(await self._library.ingest(_key(request.collection), documents))
+        result = await self._library.ingest(_key(request.collection), documents)
+        self._embedding.wake()
+        return ingest_result_to_proto(result)
+
+    async def Reembed(self, request: pb.ReembedRequest, context: Context) -> pb.ReembedResponse:
+        collection = await self._embedding.change_model(_key(request.collection), request.embedding_model)
+        return pb.ReembedResponse(collection=collection_to_proto(collection))
+
+    async def Verify(self, request: pb.VerifyRequest, context: Context) -> pb.VerifyResponse:
+        return report_to_proto(await self._verification.verify(_key(request.collection), request.embedding_sample))
 
     async def Delete(self, request: pb.DeleteRequest, context: Context) -> pb.DeleteResponse:
         deleted = await self._library.delete_documents(_key(request.collection), request.sources)
@@ -75,8 +102,7 @@ class ContextServicer(pb_grpc.ContextServiceServicer):
 
     async def Retrieve(self, request: pb.RetrieveRequest, context: Context) -> pb.RetrieveResponse:
         tenant, policy = current_principal().tenant, policy_from_proto(request.policy)
-        chunks = await self._retrieval.retrieve(tenant, request.query, policy)
-        return pb.RetrieveResponse(chunks=[chunk_to_proto(chunk) for chunk in chunks])
+        return found_to_proto(await self._retrieval.retrieve(tenant, request.query, policy))
 
     async def BuildContext(self, request: pb.BuildContextRequest, context: Context) -> pb.BuildContextResponse:
         tenant, policy = current_principal().tenant, policy_from_proto(request.policy)

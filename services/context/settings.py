@@ -10,7 +10,10 @@ from pydantic_settings import SettingsConfigDict
 
 from pagantic_common.domain.defaults import PORTS, local_address
 from pagantic_common.settings import CallerSettings, InnerSettings, state_folder
-from services.context.core.document import IngestBounds
+from services.context.core.document import CollectionOptions, IngestBounds
+from services.context.core.search.terms import LANGUAGES
+
+DEFAULT_EMBEDDING_MODEL = "all-MiniLM-L6-v2"
 
 
 class ContextSettings(InnerSettings, CallerSettings):
@@ -22,12 +25,27 @@ class ContextSettings(InnerSettings, CallerSettings):
     data_folder: Path = Field(
         default_factory=lambda: state_folder() / "context", description="where the collections are kept"
     )
+    store_url: str = Field(
+        "",
+        description="database of the collections, sqlite:///PATH or postgresql://…; empty is a file in the data folder",
+    )
     inference_address: str = Field(
         local_address("inference"), min_length=1, description="host:port of the inference service"
     )
     inference_timeout_s: float = Field(10.0, gt=0, description="time for one count of tokens")
-    chunk_chars: int = Field(800, ge=40, le=100_000, description="longest chunk, in characters")
-    overlap_chars: int = Field(80, ge=0, description="most characters that consecutive chunks share")
+    embedding_model: str = Field(
+        DEFAULT_EMBEDDING_MODEL,
+        description="embedding model of new collections, an alias of the inference service; empty makes no embeddings",
+    )
+    language: str = Field(
+        "english", description="language whose word endings searches of new collections ignore; none compares words"
+    )
+    embedding_timeout_s: float = Field(60.0, gt=0, le=3600, description="time for embedding one query or 32 chunks")
+    chunk_tokens: int = Field(200, ge=16, le=8192, description="longest chunk, in tokens of its embedding model")
+    overlap_tokens: int = Field(30, ge=0, description="most tokens that consecutive chunks share")
+    embedding_pause_s: float = Field(
+        5.0, ge=0.1, le=3600, allow_inf_nan=False, description="time between two looks for chunks without embeddings"
+    )
     default_max_tokens: int = Field(1024, ge=0, description="budget of a policy that names none; 0 is no budget")
     max_documents_per_ingest: int = Field(1000, ge=1, description="documents of one Ingest")
     max_document_chars: int = Field(2_000_000, ge=1, description="characters of one document")
@@ -42,10 +60,23 @@ class ContextSettings(InnerSettings, CallerSettings):
         """The limits of one Ingest."""
         return IngestBounds(self.max_documents_per_ingest, self.max_document_chars)
 
+    @property
+    def database_url(self) -> str:
+        """The URL of the database."""
+        return self.store_url or f"sqlite:///{self.data_folder / 'context.sqlite3'}"
+
+    @property
+    def defaults(self) -> CollectionOptions:
+        """The options of a collection that is made without any."""
+        return CollectionOptions(self.embedding_model, self.language)
+
     @model_validator(mode="after")
-    def _check_overlap(self) -> Self:
-        if self.overlap_chars * 4 > self.chunk_chars:
+    def _check_values(self) -> Self:
+        if self.overlap_tokens * 4 > self.chunk_tokens:
             raise ValueError(
-                f"overlap_chars is {self.overlap_chars}: it may be at most a quarter of chunk_chars {self.chunk_chars}"
+                f"overlap_tokens is {self.overlap_tokens}: it may be at most a quarter of chunk_tokens "
+                f"{self.chunk_tokens}"
             )
+        if self.language not in LANGUAGES:
+            raise ValueError(f"language {self.language!r} is not known: use one of {', '.join(LANGUAGES)}")
         return self

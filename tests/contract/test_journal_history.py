@@ -11,7 +11,7 @@ from sqlalchemy import create_engine, text
 
 from pagantic_common.domain.errors import PreconditionFailed
 from services.orchestrator.adapters.journal.database import check_url
-from services.orchestrator.adapters.journal.schema import TABLES
+from services.orchestrator.adapters.journal.schema import SCHEMA, TABLES
 from services.orchestrator.adapters.journal.sql_journal import SqlJournal
 from services.orchestrator.core.budget import Amount, Budget, Period
 from services.orchestrator.core.conversation.memory import Summary
@@ -133,6 +133,7 @@ async def test_usage_and_budgets_of_before_subjects_belong_to_none(journals, dat
     config.set_main_option("script_location", "services.orchestrator.adapters:migrations")
     with engine.begin() as db:
         config.attributes["connection"] = db
+        config.attributes["schema"] = SCHEMA
         command.upgrade(config, "0009")
         db.execute(
             text(

@@ -48,7 +48,7 @@ class ContextBuilding:
         policy.check()
         check_chunks(chunks)
         if not chunks:
-            chunks = await self._retrieval.retrieve(tenant, query, policy)
+            chunks = (await self._retrieval.retrieve(tenant, query, policy)).chunks
         kept, tokens = len(chunks), 0
         budget = policy.max_tokens or self._default_max_tokens
         if chunks and budget:

@@ -3,36 +3,62 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.telemetry.logging import get_logger
-from services.context.core.chunking import split_text
+from services.context.app.word_counts import WordCounts
 from services.context.core.document import (
     Collection,
     CollectionKey,
+    CollectionOptions,
     Document,
     IngestBounds,
     check_collection_name,
     check_documents,
 )
-from services.context.ports import DocumentStore, IngestResult
+from services.context.core.search.terms import check_language, count_terms
+from services.context.core.splitting import Splitting, split
+from services.context.ports import CollectionStore, IngestResult, SplitDocument
 
 log = get_logger(__name__)
 
 
 class Library:
-    """The collections of a store."""
+    """The collections of a store.
 
-    def __init__(self, store: DocumentStore, bounds: IngestBounds, chunk_chars: int, overlap_chars: int) -> None:
+    Args:
+        store: Keeps the collections.
+        words: Counts the tokens of words.
+        bounds: The limits of one ingest.
+        splitting: The size of chunks.
+        defaults: The options of a collection that is made without any.
+    """
+
+    def __init__(
+        self,
+        store: CollectionStore,
+        words: WordCounts,
+        bounds: IngestBounds,
+        splitting: Splitting,
+        defaults: CollectionOptions,
+    ) -> None:
         self._store = store
+        self._words = words
         self._bounds = bounds
-        self._chunk_chars = chunk_chars
-        self._overlap_chars = overlap_chars
+        self._splitting = splitting
+        self._defaults = defaults
 
-    async def create_collection(self, key: CollectionKey) -> Collection:
-        """Make an empty collection."""
+    async def create_collection(self, key: CollectionKey, embedding_model: str | None, language: str) -> Collection:
+        """Make an empty collection; None and an empty language are the defaults, an empty model makes no embeddings."""
         check_collection_name("name", key.name)
-        return await self._store.create_collection(key)
+        check_language("language", language or self._defaults.language)
+        if embedding_model is None:
+            embedding_model = await self._default_model()
+        elif embedding_model:
+            await self._words.check_model(embedding_model)
+        options = CollectionOptions(embedding_model, language or self._defaults.language)
+        return await self._store.create_collection(key, options)
 
     async def list_collections(self, tenant: str) -> list[Collection]:
         """Return the collections of a tenant by name."""
@@ -47,7 +73,15 @@ class Library:
         """Split documents into chunks and store them, all or none."""
         check_collection_name("collection", key.name)
         check_documents(documents, self._bounds)
-        result = await self._store.ingest(key, await asyncio.to_thread(self._split, documents))
+        options = await self._options_of(key)
+        known = await self._store.find_digests(key, [document.source for document in documents])
+        changed = [document for document in documents if known.get(document.source) != document.digest]
+        counts = await self._words.count(options.embedding_model, [document.content for document in changed])
+        split_documents = await asyncio.to_thread(self._split, changed, options.language, counts)
+        stored = await self._store.ingest(key, options, split_documents)
+        result = IngestResult(
+            stored.collection, stored.added, stored.replaced, stored.unchanged + len(documents) - len(changed)
+        )
         log.info(
             "documents ingested",
             tenant=key.tenant,
@@ -64,7 +98,34 @@ class Library:
         check_collection_name("collection", key.name)
         return await self._store.delete_documents(key, sources)
 
-    def _split(self, documents: Sequence[Document]) -> list[tuple[Document, list[str]]]:
-        return [
-            (document, split_text(document.content, self._chunk_chars, self._overlap_chars)) for document in documents
-        ]
+    async def _options_of(self, key: CollectionKey) -> CollectionOptions:
+        found = await self._store.find_collection(key)
+        if found is not None:
+            return CollectionOptions(found.embedding_model, found.language)
+        return CollectionOptions(await self._default_model(), self._defaults.language)
+
+    async def _default_model(self) -> str:
+        """Return the default embedding model; empty where the inference service does not serve it."""
+        model = self._defaults.embedding_model
+        if not model:
+            return ""
+        try:
+            await self._words.check_model(model)
+        except InvalidRequest as error:
+            if error.code is not ErrorCode.CONFIG_NO_ENGINE:
+                raise
+            log.warning("a new collection has no embeddings: the default model is not served", model=model)
+            return ""
+        return model
+
+    def _split(
+        self, documents: Sequence[Document], language: str, token_counts: Mapping[str, int]
+    ) -> list[SplitDocument]:
+        split_documents = []
+        for document in documents:
+            pieces = split(document, self._splitting, token_counts)
+            contents = (document.content[piece.start : piece.end] for piece in pieces)
+            split_documents.append(
+                SplitDocument(document, pieces, [count_terms(content, language) for content in contents])
+            )
+        return split_documents

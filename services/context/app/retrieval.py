@@ -1,88 +1,82 @@
-"""Finds the chunks of a collection for a query. Indexes stay in memory until their collection changes."""
+"""Finds the chunks of a collection for a query."""
 
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pagantic_common.domain.chunks import Chunk
-from pagantic_common.domain.text.scoring import TextIndex
-from services.context.core.chunk import select_chunks
-from services.context.core.document import CollectionKey
-from services.context.core.policy import RetrievalPolicy, Retriever
-from services.context.ports import DocumentStore, Version
-
-CHUNK_BYTES = 200  # memory of a chunk without its text
+from pagantic_common.domain.chunks import MAX_CHUNKS, Chunk
+from pagantic_common.domain.errors import PreconditionFailed
+from services.context.app.expansion import Expanding
+from services.context.app.fitting import embed_end
+from services.context.app.indexes import Indexes
+from services.context.core.chunk import within_reply
+from services.context.core.document import CollectionKey, CollectionOptions
+from services.context.core.policy import RetrievalPolicy
+from services.context.core.search.terms import query_term_ids
+from services.context.core.search.vector_index import Vector
+from services.context.core.searching import Hit, Query, find_best
+from services.context.ports import ChunkStore, StoredChunk, TextEmbedder
 
 
 @dataclass(frozen=True, slots=True)
-class _Indexed:
-    version: Version
-    chunks: list[Chunk]
-    index: TextIndex
-    size_bytes: int
+class Found:
+    """Chunks, best first, and how many chunks a search by vectors could not see."""
+
+    chunks: tuple[Chunk, ...]
+    unembedded_count: int = 0
 
 
 class Retrieval:
-    """Searches collections.
+    """Searches collections."""
 
-    Args:
-        store: The store of the chunks.
-        max_index_bytes: Memory for the kept indexes and their texts; the least recently used index is dropped first.
-            The index in use may be larger.
-    """
+    def __init__(self, chunks: ChunkStore, indexes: Indexes, embedder: TextEmbedder) -> None:
+        self._chunks = chunks
+        self._indexes = indexes
+        self._embedder = embedder
+        self._expanding = Expanding(chunks)
 
-    def __init__(self, store: DocumentStore, max_index_bytes: int) -> None:
-        self._store = store
-        self._max_index_bytes = max_index_bytes
-        self._indexes: OrderedDict[CollectionKey, _Indexed] = OrderedDict()
-        self._building: dict[CollectionKey, asyncio.Lock] = {}
+    async def retrieve(self, tenant: str, query: str, policy: RetrievalPolicy) -> Found:
+        """Return chunks of a tenant, best first, without duplicates.
 
-    async def retrieve(self, tenant: str, query: str, policy: RetrievalPolicy) -> list[Chunk]:
-        """Return the chunks of a tenant that share a term with the query, best first, without duplicates."""
+        Raises NotFound for the collection, PreconditionFailed for vectors of a collection that has none, and the
+        inference service's errors.
+        """
         policy.check_retrieval(query)
-        indexed = await self._open_index(CollectionKey(tenant, policy.collection))
-        return await asyncio.to_thread(_search, indexed, query, policy)
+        key = CollectionKey(tenant, policy.collection)
+        index = await self._indexes.open(key)
+        searched = Query(query_term_ids(query, index.options.language), await self._embed(index.options, query, policy))
+        limit = MAX_CHUNKS
+        if policy.max_chunks > 0:
+            limit = min(policy.max_chunks, MAX_CHUNKS)
+        hits = await asyncio.to_thread(find_best, index, searched, policy, limit)
+        chunks = await self._read(hits, policy)
+        unembedded = 0
+        if policy.embeds_query:
+            unembedded = index.live_count - index.embedded_count
+        return Found(tuple(within_reply(chunks)), unembedded)
 
-    async def _open_index(self, key: CollectionKey) -> _Indexed:
-        version = await self._store.version_of(key)
-        # One caller builds the index, and the others wait for it.
-        lock = self._building.setdefault(key, asyncio.Lock())
-        try:
-            async with lock:
-                indexed = self._indexes.get(key)
-                if indexed is None or indexed.version != version:
-                    loaded, chunks = await self._store.load_chunks(key)
-                    self._indexes.pop(key, None)  # frees the old index before the new one is built
-                    indexed = self._indexes[key] = await asyncio.to_thread(_index, loaded, chunks)
-                self._indexes.move_to_end(key)
-        finally:
-            if not lock.locked():
-                self._building.pop(key, None)
-        self._drop_old_indexes()
-        return indexed
+    async def _embed(self, options: CollectionOptions, query: str, policy: RetrievalPolicy) -> Vector | None:
+        if not policy.needs_vectors:
+            return None
+        if not options.embedding_model:
+            raise PreconditionFailed(
+                f"collection {policy.collection!r} has no embeddings: give it a model with Reembed, or retrieve with "
+                "RETRIEVER_BM25"
+            )
+        if not policy.embeds_query:
+            return None
+        vectors = await embed_end(self._embedder, options.embedding_model, query)
+        vector: Vector = vectors[0]
+        return vector
 
-    def _drop_old_indexes(self) -> None:
-        while len(self._indexes) > 1:
-            used_bytes = sum(indexed.size_bytes for indexed in self._indexes.values())
-            if used_bytes <= self._max_index_bytes:
-                return
-            self._indexes.popitem(last=False)
-
-
-def _index(version: Version, chunks: list[Chunk]) -> _Indexed:
-    index = TextIndex([chunk.content for chunk in chunks])
-    texts = sum(sys.getsizeof(chunk.content) + CHUNK_BYTES for chunk in chunks)
-    metadata = sum({chunk.source: sys.getsizeof(chunk.metadata_json) for chunk in chunks}.values())
-    return _Indexed(version, chunks, index, index.size_bytes + texts + metadata)
-
-
-def _search(indexed: _Indexed, query: str, policy: RetrievalPolicy) -> list[Chunk]:
-    search, kind = indexed.index.bm25, Retriever.BM25
-    if policy.retriever is Retriever.KEYWORD:
-        search, kind = indexed.index.coverage, Retriever.KEYWORD
-    scores = sorted(search(query).items())
-    chunks = [replace(indexed.chunks[at], score=score, score_kind=kind.value) for at, score in scores]
-    return select_chunks(chunks, policy.min_score, policy.max_chunks)
+    async def _read(self, hits: Sequence[Hit], policy: RetrievalPolicy) -> list[Chunk]:
+        stored = {one.id: one for one in await self._chunks.read_chunks([hit.chunk_id for hit in hits])}
+        # A chunk may be gone since the index was read.
+        found: list[StoredChunk] = [
+            replace(one, chunk=replace(one.chunk, score=hit.score, score_kind=policy.score_kind))
+            for hit in hits
+            if (one := stored.get(hit.chunk_id)) is not None
+        ]
+        return await self._expanding.expand(found, policy.expansion)

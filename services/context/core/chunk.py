@@ -1,41 +1,23 @@
-"""Selects chunks."""
+"""Keeps the chunks that fit into a reply."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from typing import Final
 
-from pagantic_common.domain.chunks import MAX_CHUNKS, Chunk
+from pagantic_common.domain.chunks import Chunk
 
 MAX_REPLY_BYTES: Final = 3 * 1024 * 1024
-CHUNK_OVERHEAD_BYTES: Final = 1024  # source, id and other fields
+CHUNK_OVERHEAD_BYTES: Final = 2048  # source, id, location and other fields
 
 
-def select_chunks(
-    chunks: Iterable[Chunk], min_score: float | None, max_chunks: int, max_bytes: int = MAX_REPLY_BYTES
-) -> list[Chunk]:
-    """Return chunks best first, ties in their order, without duplicates and without chunks below `min_score`.
-
-    Of chunks with the same content, or the same source and id, only the best is kept. A reply has at most 1000 chunks
-    and `max_bytes`; `max_chunks` above 0 lowers the number.
-    """
-    max_kept = MAX_CHUNKS
-    if max_chunks > 0:
-        max_kept = min(max_chunks, MAX_CHUNKS)
+def within_reply(chunks: Iterable[Chunk], max_bytes: int = MAX_REPLY_BYTES) -> list[Chunk]:
+    """Return the first chunks that fit into `max_bytes`, at least one."""
     left_bytes = max_bytes
     kept: list[Chunk] = []
-    seen: set[object] = set()
-    for chunk in sorted(chunks, key=lambda chunk: -chunk.score):
-        if min_score is not None and chunk.score < min_score:
-            continue
-        keys = {hashlib.sha256(chunk.content.encode()).digest(), (chunk.source, chunk.id)}
-        if seen.isdisjoint(keys):
-            left_bytes -= len(chunk.content.encode()) + len(chunk.metadata_json.encode()) + CHUNK_OVERHEAD_BYTES
-            if kept and left_bytes < 0:
-                break
-            kept.append(chunk)
-        seen |= keys
-        if len(kept) == max_kept:
+    for chunk in chunks:
+        left_bytes -= len(chunk.content.encode()) + len(chunk.metadata_json.encode()) + CHUNK_OVERHEAD_BYTES
+        if kept and left_bytes < 0:
             break
+        kept.append(chunk)
     return kept

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from pagantic_common.domain.chunks import parse_metadata
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.text.json_text import dump_json
+from services.context.core.outline import Outline
 
 _COLLECTION = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _MAX_SOURCE_CHARS = 512
@@ -23,11 +24,15 @@ class Document:
     source: str
     content: str
     metadata_json: str = ""
+    outline: Outline = field(default_factory=Outline)
 
     @property
     def digest(self) -> str:
-        """A hash of content and metadata, which tells whether the document changed."""
-        return hashlib.sha256(f"{len(self.metadata_json)}:{self.metadata_json}{self.content}".encode()).hexdigest()
+        """A hash of content, metadata and outline, which tells whether the document changed."""
+        head = f"{len(self.metadata_json)}:{self.metadata_json}"
+        if self.outline != Outline():
+            head += f"{len(self.outline.to_json())}:{self.outline.to_json()}"
+        return hashlib.sha256(f"{head}{self.content}".encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +45,23 @@ class CollectionKey:
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """A named set of documents."""
+    """A named set of documents. Without an embedding model it has no vectors."""
 
     name: str
-    document_count: int
-    chunk_count: int
     created_at: datetime
+    embedding_model: str
+    language: str
+    document_count: int = 0
+    chunk_count: int = 0
+    embedded_chunk_count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionOptions:
+    """The choices that a collection remembers."""
+
+    embedding_model: str
+    language: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
 from pagantic_common.domain.chunks import check_min_score
-from pagantic_common.domain.errors import InvalidRequest, Unsupported
+from pagantic_common.domain.errors import InvalidRequest
 from services.context.core.document import check_collection_name
+from services.context.core.search.metadata_filter import compile_filter
+
+MAX_NEIGHBOURS = 10
+DEFAULT_VECTOR_WEIGHT = 0.5
 
 
 class Retriever(StrEnum):
@@ -19,15 +24,27 @@ class Retriever(StrEnum):
     HYBRID = "rrf"
 
 
-SUPPORTED = (Retriever.BM25, Retriever.KEYWORD)
+class Fusion(StrEnum):
+    """Ways to fuse BM25 and vectors; the value is the score_kind."""
+
+    RECIPROCAL_RANK = "rrf"
+    WEIGHTED = "weighted"
+
+
+@dataclass(frozen=True, slots=True)
+class Expansion:
+    """The text around each chunk to return: neighbours on each side, or the whole section."""
+
+    neighbours: int = 0
+    has_section: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class RetrievalPolicy:
     """Where to search and what to keep.
 
-    `max_chunks` of 0 or less keeps all, `max_tokens` of 0 is the service's default, and a retriever of a newer version
-    is None.
+    `max_chunks` of 0 or less keeps all, `max_tokens` of 0 is the service's default, and a retriever or a fusion of a
+    newer version is None.
     """
 
     collection: str
@@ -36,22 +53,57 @@ class RetrievalPolicy:
     min_score: float | None = None
     max_tokens: int = 0
     is_fenced: bool = True
+    filter: str = ""
+    fusion: Fusion | None = Fusion.WEIGHTED
+    vector_weight: float = DEFAULT_VECTOR_WEIGHT
+    diversity: float = 0.0
+    expansion: Expansion = Expansion()
+
+    @property
+    def needs_vectors(self) -> bool:
+        """Whether the search reads embeddings."""
+        return self.embeds_query or self.diversity > 0
+
+    @property
+    def embeds_query(self) -> bool:
+        """Whether the query is embedded."""
+        return self.retriever in (Retriever.VECTOR, Retriever.HYBRID)
+
+    @property
+    def score_kind(self) -> str:
+        """The score_kind of the chunks."""
+        if self.retriever is Retriever.HYBRID and self.fusion is not None:
+            return self.fusion.value
+        return str(self.retriever)
 
     def check(self) -> None:
         """Raise InvalidRequest for a policy that is wrong even without retrieval."""
         if self.retriever is None:
-            known = ", ".join(f"RETRIEVER_{retriever.name}" for retriever in SUPPORTED)
+            known = ", ".join(f"RETRIEVER_{retriever.name}" for retriever in Retriever)
             raise InvalidRequest(f"policy.retriever is not known: use one of {known}")
         if self.max_tokens < 0:
             raise InvalidRequest(f"policy.max_tokens is {self.max_tokens}: it must not be negative")
 
     def check_retrieval(self, query: str) -> None:
-        """Raise InvalidRequest for a query or policy that cannot be searched with, and Unsupported."""
+        """Raise InvalidRequest for a query or policy that cannot be searched with."""
         self.check()
         check_collection_name("policy.collection", self.collection)
         check_min_score("policy.min_score", self.min_score)
         if not query.strip():
             raise InvalidRequest("query is empty")
-        if self.retriever is not None and self.retriever not in SUPPORTED:
-            name = f"RETRIEVER_{self.retriever.name}"
-            raise Unsupported(f"{name} arrives in a later version: use RETRIEVER_BM25 or RETRIEVER_KEYWORD")
+        if self.fusion is None:
+            known = ", ".join(f"FUSION_{fusion.name}" for fusion in Fusion)
+            raise InvalidRequest(f"policy.fusion is not known: use one of {known}")
+        _check_fraction("policy.vector_weight", self.vector_weight)
+        _check_fraction("policy.diversity", self.diversity)
+        if not 0 <= self.expansion.neighbours <= MAX_NEIGHBOURS:
+            raise InvalidRequest(
+                f"policy.expansion.neighbours is {self.expansion.neighbours}: it must be 0 to {MAX_NEIGHBOURS}"
+            )
+        if self.filter:
+            compile_filter("policy.filter", self.filter)
+
+
+def _check_fraction(field: str, value: float) -> None:
+    if math.isnan(value) or not 0 <= value <= 1:
+        raise InvalidRequest(f"{field} is {value}: it must be in [0, 1]")

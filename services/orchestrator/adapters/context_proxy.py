@@ -32,7 +32,9 @@ SCOPES: Mapping[str, Scope] = MappingProxyType(
         "BuildContext": Scope.READ,
         "CreateCollection": Scope.WRITE,
         "DeleteCollection": Scope.WRITE,
+        "Verify": Scope.READ,
         "Ingest": Scope.WRITE,
+        "Reembed": Scope.WRITE,
         "Delete": Scope.WRITE,
     }
 )
@@ -76,6 +78,14 @@ class ContextProxy(pb_grpc.ContextServiceServicer):
     async def Ingest(self, request: pb.IngestRequest, context: Context) -> pb.IngestResponse:
         await self._begin_change("Ingest", request.collection)
         return await self._pass_on(self._stub.Ingest, request)
+
+    async def Reembed(self, request: pb.ReembedRequest, context: Context) -> pb.ReembedResponse:
+        await self._begin_change("Reembed", request.collection)
+        return await self._pass_on(self._stub.Reembed, request)
+
+    async def Verify(self, request: pb.VerifyRequest, context: Context) -> pb.VerifyResponse:
+        self._check("Verify", Action.RETRIEVE, request.collection)
+        return await self._pass_on(self._stub.Verify, request)
 
     async def Delete(self, request: pb.DeleteRequest, context: Context) -> pb.DeleteResponse:
         await self._begin_change("Delete", request.collection)

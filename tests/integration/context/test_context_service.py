@@ -18,22 +18,38 @@ from pagantic_common.rpc.access.registration import Registration
 from pagantic_common.rpc.process.server import start_server
 from pagantic_common.rpc.status import restore_error
 from services.context.__main__ import open_app
-from services.context.settings import ContextSettings
+from services.context.settings import DEFAULT_EMBEDDING_MODEL, ContextSettings
 from tests.support.doors import open_to_all
+from tests.support.embedding import FirstLetters
 
 
 class WordCountingInference(inference_grpc.InferenceServiceServicer):
-    """Counts words; knows one model."""
+    """Counts words, and embeds them by their first letters."""
+
+    def __init__(self, *embedding_models):
+        self._embedding_models = embedding_models
+        self._embedder = FirstLetters()
 
     async def CountTokens(self, request, _context):
-        if request.model not in ("", "small"):
+        if request.model not in ("", "small", *self._embedding_models):
             raise InvalidRequest("no engine serves it", code=ErrorCode.CONFIG_NO_ENGINE)
         return inference_pb.CountTokensResponse(text_tokens=[len(text.split()) for text in request.texts])
 
+    async def Embed(self, request, _context):
+        if request.model not in self._embedding_models:
+            raise InvalidRequest("no engine serves it", code=ErrorCode.CONFIG_NO_ENGINE)
+        vectors = await self._embedder.embed(request.model, request.texts)
+        return inference_pb.EmbedResponse(embeddings=[inference_pb.Embedding(values=vector) for vector in vectors])
 
-@pytest.fixture
-async def inference_address():
-    servicer = WordCountingInference()
+
+@pytest.fixture(params=[DEFAULT_EMBEDDING_MODEL])
+async def inference_address(request):
+    async for address in serve_inference(request.param):
+        yield address
+
+
+async def serve_inference(*embedding_models):
+    servicer = WordCountingInference(*embedding_models)
     registration = Registration(
         "pagantic.inference.v1.InferenceService",
         lambda server: inference_grpc.add_InferenceServiceServicer_to_server(servicer, server),
@@ -112,11 +128,11 @@ async def test_given_chunks_are_laid_out_without_a_collection(context):
         ("Retrieve", pb.RetrieveRequest(query="q", policy=policy()), grpc.StatusCode.NOT_FOUND),
         ("Retrieve", pb.RetrieveRequest(query="q"), grpc.StatusCode.INVALID_ARGUMENT),
         ("Retrieve", pb.RetrieveRequest(policy=policy()), grpc.StatusCode.INVALID_ARGUMENT),
-        (
-            "Retrieve",
-            pb.RetrieveRequest(query="q", policy=policy(retriever=policy_pb2.RETRIEVER_VECTOR)),
-            grpc.StatusCode.UNIMPLEMENTED,
-        ),
+        ("Verify", pb.VerifyRequest(collection="docs"), grpc.StatusCode.NOT_FOUND),
+        ("Verify", pb.VerifyRequest(collection="docs", embedding_sample=-2), grpc.StatusCode.INVALID_ARGUMENT),
+        ("Reembed", pb.ReembedRequest(collection="docs"), grpc.StatusCode.NOT_FOUND),
+        ("Reembed", pb.ReembedRequest(collection="docs", embedding_model="huge"), grpc.StatusCode.INVALID_ARGUMENT),
+        ("CreateCollection", pb.CreateCollectionRequest(name="a", language="x"), grpc.StatusCode.INVALID_ARGUMENT),
         ("Retrieve", pb.RetrieveRequest(query="q", policy=policy(retriever=77)), grpc.StatusCode.INVALID_ARGUMENT),
         ("BuildContext", pb.BuildContextRequest(query="q", policy=policy()), grpc.StatusCode.NOT_FOUND),
         ("Delete", pb.DeleteRequest(collection="docs", sources=["a"]), grpc.StatusCode.NOT_FOUND),
@@ -152,14 +168,38 @@ async def test_unknown_model_is_told_as_the_inference_service_tells_it(context):
 
 
 async def test_retrieval_works_while_the_inference_service_is_away(tmp_path):
-    settings = ContextSettings(port=0, data_folder=tmp_path, inference_address="127.0.0.1:1")
+    async for address in serve_inference():
+        async for context in serve(ContextSettings(port=0, data_folder=tmp_path, inference_address=address)):
+            stored = await ingest(context, a="alpha")
+            assert stored.collection.embedding_model == ""  # the inference service does not serve the default one
+    settings = ContextSettings(port=0, data_folder=tmp_path, inference_address="127.0.0.1:1", connect_patience_s=0.1)
     async for context in serve(settings):
-        await ingest(context, a="alpha")
         found = await context.Retrieve(pb.RetrieveRequest(query="alpha", policy=policy()))
         assert len(found.chunks) == 1
-        with pytest.raises(grpc.aio.AioRpcError, match="inference") as raised:
-            await context.BuildContext(pb.BuildContextRequest(query="alpha", policy=policy()))
-        assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
+        for call in (
+            context.BuildContext(pb.BuildContextRequest(query="alpha", policy=policy())),
+            ingest(context, b="new"),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError, match="inference") as raised:
+                await call
+            assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_vectors_are_made_searched_verified_and_made_anew(context):
+    await ingest(context, a="apple avocado", b="banana blueberry")
+    hybrid = policy(retriever=policy_pb2.RETRIEVER_HYBRID)
+    while (found := await context.Retrieve(pb.RetrieveRequest(query="apricot", policy=hybrid))).unembedded_chunk_count:
+        await context.ListCollections(pb.ListCollectionsRequest())
+    assert [chunk.source for chunk in found.chunks] == ["a", "b"]
+    assert found.chunks[0].location == chunk_pb2.ChunkLocation(start=0, end=13)
+    report = await context.Verify(pb.VerifyRequest(collection="docs"))
+    assert (report.document_count, report.chunk_count, report.embedding_count) == (2, 2, 2)
+    assert not report.differences
+    changed = await context.Reembed(pb.ReembedRequest(collection="docs"))
+    assert (changed.collection.embedding_model, changed.collection.embedded_chunk_count) == ("", 0)
+    with pytest.raises(grpc.aio.AioRpcError, match="has no embeddings") as raised:
+        await context.Retrieve(pb.RetrieveRequest(query="apricot", policy=hybrid))
+    assert raised.value.code() is grpc.StatusCode.FAILED_PRECONDITION
 
 
 async def test_deadline_of_the_caller_holds(context):

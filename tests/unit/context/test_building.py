@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from pagantic_common.domain.chunks import Chunk, lay_out
 from pagantic_common.domain.errors import InvalidRequest
 from services.context.app.building import ContextBuilding
+from services.context.app.retrieval import Found
 from services.context.core.policy import RetrievalPolicy
 
 
@@ -14,10 +15,10 @@ class ScriptedRetrieval:
     """Finds always the same."""
 
     def __init__(self, *chunks):
-        self.chunks = list(chunks)
+        self.found = Found(chunks)
 
     async def retrieve(self, _tenant, _query, _policy):
-        return self.chunks
+        return self.found
 
 
 class WordCounter:

@@ -6,38 +6,22 @@ from hypothesis import strategies as st
 
 from pagantic_common.domain.chunks import FENCED_HEADING, Chunk, lay_out
 from pagantic_common.domain.errors import InvalidRequest
-from services.context.core.chunk import select_chunks
+from services.context.core.chunk import CHUNK_OVERHEAD_BYTES, within_reply
 from services.context.core.document import Document, IngestBounds, check_collection_name, check_documents
+from services.context.core.outline import Outline
 
-chunks = st.lists(
-    st.builds(
-        Chunk,
-        id=st.sampled_from("12"),
-        content=st.sampled_from(["x", "y", "z"]),
-        source=st.sampled_from("st"),
-        score=st.sampled_from([0.0, 0.5, 1.0]),
-    ),
-    max_size=8,
-)
+GROWS = '{"a":[' + "1e9," * 3000 + "1]}"  # 12 KiB, of which a reranker would make 36
 BOUNDS = IngestBounds(max_documents=2, max_document_chars=10)
 
 
-@given(chunks, st.none() | st.sampled_from([0.5, 2.0]), st.integers(-1, 4))
-def test_selection_is_sorted_distinct_and_bounded(found, min_score, max_chunks):
-    kept = select_chunks(found, min_score, max_chunks)
-    assert [chunk.score for chunk in kept] == sorted((chunk.score for chunk in kept), reverse=True)
-    assert len({chunk.content for chunk in kept}) == len(kept) == len({(chunk.source, chunk.id) for chunk in kept})
-    assert min_score is None or all(chunk.score >= min_score for chunk in kept)
-    assert max_chunks <= 0 or len(kept) <= max_chunks
-    if found and min_score is None:
-        assert kept[0].score == max(chunk.score for chunk in found)
-
-
-def test_duplicate_keeps_its_best_score_and_ties_their_order():
-    a, b, c = Chunk("1", "x", "s", 0.5), Chunk("2", "x", "s", 0.9), Chunk("3", "y", "s", 0.5)
-    assert select_chunks([a, b, c], None, 0) == [b, c]
-    tied = [Chunk("1", "p", "s", 1.0), Chunk("2", "q", "s", 1.0)]
-    assert select_chunks(tied, None, 0) == tied
+@given(st.lists(st.text(max_size=50), max_size=8), st.integers(1, 10_000))
+def test_a_reply_has_the_first_chunks_that_fit_and_at_least_one(contents, max_bytes):
+    chunks = [Chunk(str(at), content, "s") for at, content in enumerate(contents)]
+    kept = within_reply(chunks, max_bytes)
+    assert kept == chunks[: len(kept)]
+    assert len(kept) >= min(1, len(chunks))
+    assert len(kept) <= 1 or sum(len(one.content.encode()) + CHUNK_OVERHEAD_BYTES for one in kept) <= max_bytes
+    assert within_reply(chunks) == chunks
 
 
 def test_message_has_heading_empty_line_and_numbered_chunks():
@@ -65,6 +49,11 @@ def test_bad_collection_name_is_refused(name):
         ([Document("a", "x" * 11)], "11 characters, at most 10"),
         ([Document("a", "x", "[]")], "not a JSON object"),
         ([Document("a", "x", "{")], "not JSON"),
+        ([Document("a", "x", "NaN")], "not JSON"),
+        ([Document("a", "x", '{"a":1e999}')], r"documents\[0\].metadata_json"),
+        ([Document("a", "x", r'{"a":"\ud800"}')], r"documents\[0\].metadata_json"),
+        ([Document("a", "x", '{"a":"' + "x" * 20_000 + '"}')], r"documents\[0\].metadata_json"),
+        ([Document("a", "x", GROWS)], r"documents\[0\].metadata_json"),
     ],
 )
 def test_bad_documents_are_refused_with_their_place(documents, problem):
@@ -72,7 +61,8 @@ def test_bad_documents_are_refused_with_their_place(documents, problem):
         check_documents(documents, BOUNDS)
 
 
-def test_digest_tells_content_and_metadata_apart():
-    digests = {Document("s", "b", "a").digest, Document("s", "ba", "").digest, Document("s", "", "ba").digest}
-    assert len(digests) == 3
+def test_digest_tells_content_metadata_and_outline_apart():
+    paged = Document("s", "ba", "", Outline((0,)))
+    known = (Document("s", "b", "a"), Document("s", "ba", ""), Document("s", "", "ba"), paged)
+    assert len({document.digest for document in known}) == 4
     assert Document("s", "b").digest == Document("t", "b").digest

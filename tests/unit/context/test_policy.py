@@ -1,9 +1,9 @@
 import pytest
 
 from pagantic.context.v1 import policy_pb2
-from pagantic_common.domain.errors import InvalidRequest, Unsupported
+from pagantic_common.domain.errors import InvalidRequest
 from services.context.convert import policy_from_proto
-from services.context.core.policy import RetrievalPolicy, Retriever
+from services.context.core.policy import Expansion, Fusion, RetrievalPolicy, Retriever
 
 
 def test_an_unset_retriever_is_bm25():
@@ -21,9 +21,15 @@ def test_a_retriever_of_a_newer_version_decodes_and_is_refused_with_the_known_on
         policy.check()
 
 
-def test_a_retriever_that_does_not_exist_yet_is_unsupported():
-    with pytest.raises(Unsupported, match="RETRIEVER_VECTOR arrives"):
-        RetrievalPolicy("docs", Retriever.VECTOR).check_retrieval("query")
+def test_unset_choices_of_a_fusion_are_the_defaults():
+    policy = policy_from_proto(policy_pb2.ContextPolicy(retriever=policy_pb2.RETRIEVER_HYBRID))
+    assert (policy.fusion, policy.score_kind, policy.vector_weight) == (Fusion.WEIGHTED, "weighted", 0.5)
+    by_rank = policy_from_proto(
+        policy_pb2.ContextPolicy(
+            retriever=policy_pb2.RETRIEVER_HYBRID, fusion=policy_pb2.FUSION_RECIPROCAL_RANK, vector_weight=0.0
+        )
+    )
+    assert (by_rank.fusion, by_rank.score_kind, by_rank.vector_weight) == (Fusion.RECIPROCAL_RANK, "rrf", 0.0)
 
 
 @pytest.mark.parametrize(
@@ -33,6 +39,12 @@ def test_a_retriever_that_does_not_exist_yet_is_unsupported():
         (RetrievalPolicy("a b"), "q", "policy.collection 'a b'"),
         (RetrievalPolicy("docs", min_score=float("nan")), "q", "policy.min_score is nan"),
         (RetrievalPolicy("docs"), "  ", "query is empty"),
+        (RetrievalPolicy("docs", fusion=None), "q", "use one of FUSION_RECIPROCAL_RANK, FUSION_WEIGHTED"),
+        (RetrievalPolicy("docs", vector_weight=1.5), "q", r"policy.vector_weight is 1.5: it must be in \[0, 1\]"),
+        (RetrievalPolicy("docs", diversity=float("nan")), "q", "policy.diversity is nan"),
+        (RetrievalPolicy("docs", expansion=Expansion(11)), "q", "policy.expansion.neighbours is 11"),
+        (RetrievalPolicy("docs", filter="metadata.a =="), "q", "policy.filter: the expression does not compile"),
+        (RetrievalPolicy("docs", filter="year > 1"), "q", "policy.filter: the expression reads 'year'"),
     ],
 )
 def test_a_wrong_policy_is_refused_with_its_field(policy, query, problem):

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pagantic_common.grammar.expressions import Expression
+from services.context.core.document import CollectionOptions
 from services.context.core.search.lexical_index import EMPTY, LexicalIndex, Mask
 from services.context.core.search.metadata_filter import is_selected
 from services.context.core.search.terms import TermCounts
@@ -57,6 +58,7 @@ class Changes:
     """
 
     version: Version
+    options: CollectionOptions
     is_whole: bool = False
     documents: Sequence[IndexedDocument] = ()
     chunks: Sequence[IndexedChunk] = ()
@@ -70,18 +72,20 @@ class CollectionIndex:
 
     Attributes:
         version: The version of the collection that this index shows.
+        options: The choices that the collection remembers.
         lexical: The terms of the chunks by position.
         vectors: The embeddings of the chunks by position.
         alive: The positions whose chunks are still there.
     """
 
-    def __init__(self, version: Version = (0, 0)) -> None:
+    def __init__(self, options: CollectionOptions, version: Version = (0, 0)) -> None:
+        self.options = options
         self.version = version
         self.lexical: LexicalIndex = EMPTY
         self.vectors: VectorIndex = NO_VECTORS
         self.alive: Mask = np.zeros(0, dtype=np.bool_)
         self._ids: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
-        self._digests: NDArray[np.uint64] = np.zeros(0, dtype=np.uint64)
+        self._digests: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self._owners: NDArray[np.int64] = np.zeros(0, dtype=np.int64)  # for each position, its document in the list
         self._documents: list[IndexedDocument] = []
         self._document_count = 0
@@ -101,17 +105,21 @@ class CollectionIndex:
         """The number of chunks."""
         return int(np.count_nonzero(self.alive))
 
+    @property
+    def embedded_count(self) -> int:
+        """The number of chunks that have an embedding."""
+        return self.vectors.count_among(self.alive)
+
     def apply(self, changes: Changes) -> CollectionIndex:
         """Return the index after the changes."""
-        following = CollectionIndex(changes.version)
+        following = CollectionIndex(changes.options, changes.version)
         following._documents, following._ordinals, following._positions = self._tables(changes)
         for position, chunk in enumerate(changes.chunks, len(self._ids)):
             following._positions[chunk.id] = position
-        following._ids = np.append(self._ids, [chunk.id for chunk in changes.chunks]).astype(np.int64)
-        digests = np.array([chunk.digest for chunk in changes.chunks], dtype=np.uint64)
-        following._digests = np.concatenate([self._digests, digests])
+        following._ids = _appended(self._ids, [chunk.id for chunk in changes.chunks])
+        following._digests = _appended(self._digests, [chunk.digest for chunk in changes.chunks])
         owners = [following._ordinals[chunk.document_id] for chunk in changes.chunks]
-        following._owners = np.append(self._owners, owners).astype(np.int64)
+        following._owners = _appended(self._owners, owners)
         following._document_count = len(following._documents)
         following.alive = following._mask_of(self.alive, changes.removed_document_ids)
         following.lexical = self.lexical.extend([chunk.terms for chunk in changes.chunks], following.alive)
@@ -119,10 +127,8 @@ class CollectionIndex:
         following._filters = dict(self._filters)
         return following
 
-    def allowed(self, expression: Expression | None) -> Mask:
+    def allowed(self, expression: Expression) -> Mask:
         """Return the positions of live chunks whose documents the filter selects."""
-        if expression is None:
-            return self.alive
         known = self._filters.get(expression.text, np.zeros(0, dtype=np.bool_))
         if len(known) < self._document_count:
             more = [
@@ -133,6 +139,11 @@ class CollectionIndex:
             self._filters = {**dict(list(self._filters.items())[1 - MAX_FILTERS :]), expression.text: known}
         allowed: Mask = self.alive & known[self._owners]
         return allowed
+
+    def has_chunk(self, chunk_id: int) -> bool:
+        """Tell whether a chunk is found by searches."""
+        position = self._positions.get(chunk_id, len(self.alive))
+        return position < len(self.alive) and bool(self.alive[position])
 
     def ids_at(self, positions: Sequence[int]) -> list[int]:
         """Return the ids of the chunks at positions."""
@@ -163,3 +174,7 @@ class CollectionIndex:
         known = [row for row, chunk_id in enumerate(changes.embedded_ids) if chunk_id in self._positions]
         positions = [self._positions[changes.embedded_ids[row]] for row in known]
         return vectors.extend(len(self._ids), positions, changes.vectors[known])
+
+
+def _appended(values: NDArray[np.int64], more: Sequence[int]) -> NDArray[np.int64]:
+    return np.concatenate([values, np.array(more, dtype=np.int64)])

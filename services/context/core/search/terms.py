@@ -74,8 +74,8 @@ def query_term_ids(query: str, language: str) -> TermIds:
 
 
 def content_digest(content: str) -> int:
-    """Return a 64-bit hash of a chunk's content, by which duplicates are found."""
-    return int.from_bytes(hashlib.blake2b(content.encode(), digest_size=8).digest(), "little")
+    """Return a signed 64-bit hash of a chunk's content, by which duplicates are found."""
+    return int.from_bytes(hashlib.blake2b(content.encode(), digest_size=8).digest(), "little", signed=True)
 
 
 @lru_cache(maxsize=1 << 17)

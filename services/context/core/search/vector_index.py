@@ -35,10 +35,9 @@ class VectorIndex:
         """Memory of the index."""
         return self._matrix.nbytes + self._has_vector.nbytes
 
-    @property
-    def count(self) -> int:
-        """The number of positions that have a vector."""
-        return int(np.count_nonzero(self._has_vector))
+    def count_among(self, mask: Mask) -> int:
+        """Return the number of positions of a mask that have a vector."""
+        return int(np.count_nonzero(self._has_vector & mask))
 
     def extend(self, size: int, positions: Sequence[int], vectors: Vectors) -> VectorIndex:
         """Return an index of `size` positions, with a vector at each of `positions`, which had none before."""
@@ -73,7 +72,7 @@ class VectorIndex:
 
     def vectors_at(self, positions: NDArray[np.intp]) -> Vectors:
         """Return the vectors at positions, zeros where there is none."""
-        if not self.count:
+        if not len(self._matrix):
             return np.zeros((len(positions), 1), dtype=np.float32)
         found: Vectors = np.where(self._has_vector[positions, None], self._matrix[positions], np.float32(0))
         return found

@@ -5,12 +5,6 @@ The migrations make the tables; a test holds them to the tables described here.
 
 from __future__ import annotations
 
-import logging
-
-from alembic import command
-from alembic.config import Config
-from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import (
     BigInteger,
     Column,
@@ -23,11 +17,10 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
-    inspect,
     text,
 )
 
-from pagantic_common.domain.errors import PreconditionFailed
+from pagantic_common.storage import migration
 from services.orchestrator.adapters.journal.sealing import SealedBytes, SealedText
 
 TABLES = MetaData()
@@ -218,7 +211,14 @@ audit_records = Table(
 )
 
 
-_OTHER_JOURNAL = "name another journal with PAGANTIC_ORCHESTRATOR_JOURNAL_URL, or move this one away"
+SCHEMA = migration.Schema(
+    TABLES,
+    scripts="services.orchestrator.adapters:migrations",
+    version_table="alembic_version",
+    lock=7_201_946,
+    name="the journal",
+    advice="name another journal with PAGANTIC_ORCHESTRATOR_JOURNAL_URL, or move this one away",
+)
 
 
 def migrate(connection: Connection) -> None:
@@ -226,33 +226,4 @@ def migrate(connection: Connection) -> None:
 
     Raises PreconditionFailed for a database of a later version, and for one that has other tables of these names.
     """
-    config = Config()
-    config.set_main_option("script_location", "services.orchestrator.adapters:migrations")
-    config.attributes["connection"] = connection
-    logging.getLogger("alembic").setLevel(logging.WARNING)  # it logs its assumptions at each start
-    _refuse_later(connection, ScriptDirectory.from_config(config))
-    command.upgrade(config, "head")
-    if missing := _find_missing(connection):
-        names = ", ".join(map(repr, missing))
-        raise PreconditionFailed(f"the journal's database lacks {names}, so it is not a journal: {_OTHER_JOURNAL}")
-
-
-def _refuse_later(connection: Connection, scripts: ScriptDirectory) -> None:
-    known = {script.revision for script in scripts.walk_revisions()}
-    for revision in MigrationContext.configure(connection).get_current_heads():
-        if revision not in known:
-            raise PreconditionFailed(
-                f"the journal's database was written by a later version of pagantic (revision {revision!r}): start "
-                f"that version, or {_OTHER_JOURNAL}"
-            )
-
-
-def _find_missing(connection: Connection) -> list[str]:
-    """Return the tables and columns that the database lacks, sorted."""
-    found = inspect(connection).get_multi_columns()
-    columns = {name: {column["name"] for column in listed} for (_, name), listed in found.items()}
-    missing = [name for name in TABLES.tables if name not in columns]
-    for table in TABLES.tables.values():
-        there = columns.get(table.name, set(table.columns.keys()))
-        missing += [f"{table.name}.{column}" for column in set(table.columns.keys()) - there]
-    return sorted(missing)
+    migration.migrate(connection, SCHEMA)

@@ -1,0 +1,87 @@
+"""Brings a database to a version's tables, by the migrations of the service that owns it."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from alembic import command, context
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, MetaData, inspect, text
+
+from pagantic_common.domain.errors import PreconditionFailed
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The tables of a service.
+
+    Attributes:
+        tables: The tables as the migrations make them.
+        scripts: The folder of the migrations, as package:folder.
+        version_table: The table that has the revision of the database.
+        lock: The number of this schema among a PostgreSQL database's advisory locks.
+        name: Whose database it is, such as "the journal".
+        advice: What to do about a database that cannot be used.
+    """
+
+    tables: MetaData
+    scripts: str
+    version_table: str
+    lock: int
+    name: str
+    advice: str
+
+
+def migrate(connection: Connection, schema: Schema) -> None:
+    """Bring a database to this version's tables, in the connection's transaction. One thread of a process at a time.
+
+    Raises PreconditionFailed for a database of a later version, and for one that has other tables of these names.
+    """
+    config = Config()
+    config.set_main_option("script_location", schema.scripts)
+    config.attributes["connection"] = connection
+    config.attributes["schema"] = schema
+    logging.getLogger("alembic").setLevel(logging.WARNING)  # it logs its assumptions at each start
+    _refuse_later(connection, schema, ScriptDirectory.from_config(config))
+    command.upgrade(config, "head")
+    if missing := _find_missing(connection, schema):
+        names = ", ".join(map(repr, missing))
+        raise PreconditionFailed(f"{schema.name}'s database lacks {names}, so it is another program's: {schema.advice}")
+
+
+def run_steps() -> None:
+    """Run the steps that a database lacks, on the connection that `migrate` was given; for a folder's env.py."""
+    connection: Connection = context.config.attributes["connection"]
+    schema: Schema = context.config.attributes["schema"]
+    if connection.dialect.name == "postgresql":
+        # Replicas that start together wait here for the one that migrates; the lock goes with its transaction.
+        connection.execute(text("SET LOCAL statement_timeout = 0"))
+        connection.execute(text("SET LOCAL lock_timeout = 0"))
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": schema.lock})
+    context.configure(connection=connection, target_metadata=schema.tables, version_table=schema.version_table)
+    context.run_migrations()
+
+
+def _refuse_later(connection: Connection, schema: Schema, scripts: ScriptDirectory) -> None:
+    known = {script.revision for script in scripts.walk_revisions()}
+    options = {"version_table": schema.version_table}
+    for revision in MigrationContext.configure(connection, opts=options).get_current_heads():
+        if revision not in known:
+            raise PreconditionFailed(
+                f"{schema.name}'s database was written by a later version of pagantic (revision {revision!r}): start "
+                f"that version, or {schema.advice}"
+            )
+
+
+def _find_missing(connection: Connection, schema: Schema) -> list[str]:
+    """Return the tables and columns that the database lacks, sorted."""
+    found = inspect(connection).get_multi_columns()
+    columns = {name: {column["name"] for column in listed} for (_, name), listed in found.items()}
+    missing = [name for name in schema.tables.tables if name not in columns]
+    for table in schema.tables.tables.values():
+        there = columns.get(table.name, set(table.columns.keys()))
+        missing += [f"{table.name}.{column}" for column in set(table.columns.keys()) - there]
+    return sorted(missing)

@@ -1,0 +1,5 @@
+"""Runs the steps that the database of the collections lacks."""
+
+from pagantic_common.storage.migration import run_steps
+
+run_steps()

@@ -1,0 +1,146 @@
+"""Chunks, and what indexes are made of, read from the store's database."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from sqlalchemy import Connection, Row, Select, func, select
+
+from pagantic_common.domain.chunks import Chunk, ChunkLocation
+from services.context.adapters.store.access import StoreAccess
+from services.context.adapters.store.collections import batches, find_row
+from services.context.adapters.store.schema import chunks, documents, embeddings, removals
+from services.context.core.document import CollectionKey, CollectionOptions, Document
+from services.context.core.outline import Outline
+from services.context.core.search.collection_index import Changes, IndexedChunk, IndexedDocument, Version
+from services.context.core.search.terms import TermCounts
+from services.context.core.search.vector_index import Vectors
+from services.context.ports import StoredChunk, StoredDocument
+
+_CHUNKS: Select[Any] = select(chunks, documents.c.source, documents.c.metadata_json).join(
+    documents, documents.c.id == chunks.c.document_id
+)
+
+
+class SqlChunks:
+    """Implements ChunkStore."""
+
+    def __init__(self, access: StoreAccess) -> None:
+        self._access = access
+
+    async def read_whole(self, key: CollectionKey) -> Changes:
+        """Return the whole collection; raises NotFound."""
+        return await self._access.read(lambda db: _read_changes(db, find_row(db, key), None))
+
+    async def changes_since(self, key: CollectionKey, version: Version) -> Changes | None:
+        """Return what changed after a version, or everything if that is not known; None when nothing did."""
+        return await self._access.read(lambda db: _changes_since(db, key, version))
+
+    async def read_chunks(self, ids: Sequence[int]) -> list[StoredChunk]:
+        """Return the chunks that are still there."""
+        return await self._access.read(lambda db: _read_chunks(db, ids))
+
+    async def read_texts(self, spans: Sequence[tuple[int, int, int]]) -> list[str]:
+        """Return parts of documents: document id, start and end; empty for a document that is gone."""
+        return await self._access.read(lambda db: [_read_text(db, *span) for span in spans])
+
+    async def read_neighbours(self, document_id: int, first: int, last: int) -> list[StoredChunk]:
+        """Return the chunks of a document from one position to another."""
+        mine = (chunks.c.document_id == document_id) & chunks.c.position.between(first, last)
+        query = _CHUNKS.where(mine).order_by(chunks.c.position)
+        return await self._access.read(lambda db: [_to_chunk(row) for row in db.execute(query)])
+
+    async def read_documents(self, key: CollectionKey) -> AsyncIterator[StoredDocument]:
+        """Yield every document with all that was derived from it; raises NotFound for the collection."""
+        for document_id in await self._access.read(lambda db: _document_ids(db, key)):
+            if (found := await self._access.read(partial(_read_document, document_id=document_id))) is not None:
+                yield found
+
+
+def _changes_since(db: Connection, key: CollectionKey, version: Version) -> Changes | None:
+    collection = find_row(db, key)
+    if version == (collection.id, collection.revision):
+        return None
+    if version[0] != collection.id or version[1] < collection.whole_revision:
+        return _read_changes(db, collection, None)
+    return _read_changes(db, collection, version[1])
+
+
+def _read_changes(db: Connection, collection: Row[Any], seen_revision: int | None) -> Changes:
+    now = (int(collection.id), int(collection.revision))
+    is_whole = seen_revision is None
+    since = seen_revision or 0
+    removed: Sequence[int] = ()
+    if not is_whole:
+        gone = (removals.c.collection_id == now[0]) & (removals.c.revision > since)
+        removed = list(db.execute(select(removals.c.document_id).where(gone)).scalars())
+    new_documents = _newer(select(documents.c.id, documents.c.source, documents.c.metadata_json), documents, now, since)
+    new_chunks = _newer(
+        select(chunks.c.id, chunks.c.document_id, chunks.c.content_digest, chunks.c.terms), chunks, now, since
+    )
+    new_vectors = _newer(select(embeddings.c.chunk_id, embeddings.c.vector), embeddings, now, since)
+    vectors = db.execute(new_vectors.order_by(embeddings.c.chunk_id)).all()
+    return Changes(
+        now,
+        CollectionOptions(collection.embedding_model, collection.language),
+        is_whole,
+        documents=[IndexedDocument(*row) for row in db.execute(new_documents)],
+        chunks=[
+            IndexedChunk(row.id, row.document_id, row.content_digest, TermCounts.from_bytes(row.terms))
+            for row in db.execute(new_chunks.order_by(chunks.c.id))
+        ],
+        removed_document_ids=removed,
+        embedded_ids=[row.chunk_id for row in vectors],
+        vectors=to_matrix([row.vector for row in vectors]),
+    )
+
+
+def _newer(query: Select[Any], table: Any, version: Version, since: int) -> Select[Any]:
+    return query.where(table.c.collection_id == version[0], table.c.revision > since)
+
+
+def to_matrix(rows: Sequence[bytes]) -> Vectors:
+    """Return stored vectors as the rows of a matrix."""
+    if not rows:
+        return np.zeros((0, 0), dtype=np.float32)
+    return np.frombuffer(b"".join(rows), dtype="<f4").reshape(len(rows), -1)
+
+
+def _read_chunks(db: Connection, ids: Sequence[int]) -> list[StoredChunk]:
+    rows = [row for some in batches(list(ids)) for row in db.execute(_CHUNKS.where(chunks.c.id.in_(some)))]
+    return [_to_chunk(row) for row in rows]
+
+
+def _to_chunk(row: Row[Any]) -> StoredChunk:
+    chunk = Chunk(
+        id=str(row.position),
+        content=row.content,
+        source=row.source,
+        metadata_json=row.metadata_json,
+        location=ChunkLocation(row.start_char, row.end_char, row.page, row.heading),
+    )
+    return StoredChunk(row.id, row.document_id, row.position, chunk)
+
+
+def _read_text(db: Connection, document_id: int, start: int, end: int) -> str:
+    part = func.substr(documents.c.text, start + 1, end - start)
+    return db.execute(select(part).where(documents.c.id == document_id)).scalar_one_or_none() or ""
+
+
+def _document_ids(db: Connection, key: CollectionKey) -> list[int]:
+    mine = documents.c.collection_id == find_row(db, key).id
+    return list(db.execute(select(documents.c.id).where(mine).order_by(documents.c.id)).scalars())
+
+
+def _read_document(db: Connection, document_id: int) -> StoredDocument | None:
+    row = db.execute(select(documents).where(documents.c.id == document_id)).one_or_none()
+    if row is None:
+        return None
+    joined = _CHUNKS.add_columns(embeddings.c.vector).outerjoin(embeddings, embeddings.c.chunk_id == chunks.c.id)
+    parts = db.execute(joined.where(chunks.c.document_id == document_id).order_by(chunks.c.position)).all()
+    vectors = [None if part.vector is None else to_matrix([part.vector])[0] for part in parts]
+    document = Document(row.source, row.text, row.metadata_json, Outline.from_json(row.outline_json))
+    return StoredDocument(document, [_to_chunk(part) for part in parts], [part.terms for part in parts], vectors)

@@ -1,0 +1,269 @@
+"""Collections and their documents in the store's database."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, delete, func, insert, select, update
+
+from pagantic_common.domain.clock import Clock
+from pagantic_common.domain.errors import Conflict, NotFound, PreconditionFailed
+from services.context.adapters.store.access import StoreAccess
+from services.context.adapters.store.schema import chunks, collections, documents, embeddings, removals, unembedded
+from services.context.core.document import Collection, CollectionKey, CollectionOptions
+from services.context.core.search.terms import content_digest
+from services.context.ports import IngestResult, SplitDocument
+
+MAX_PARAMETERS = 500  # of one statement
+MAX_REMOVALS = 10_000  # kept for indexes that have not seen them
+
+
+class SqlCollections:
+    """Implements CollectionStore.
+
+    Args:
+        access: The database.
+        clock: The time of creation of collections.
+        max_chunks: Most chunks of one collection; a larger ingest raises PreconditionFailed.
+        max_collections: Most collections of one tenant; creating another raises PreconditionFailed.
+    """
+
+    def __init__(self, access: StoreAccess, clock: Clock, max_chunks: int, max_collections: int = 1000) -> None:
+        self._access = access
+        self._clock = clock
+        self._max_chunks = max_chunks
+        self._max_collections = max_collections
+
+    async def create_collection(self, key: CollectionKey, options: CollectionOptions) -> Collection:
+        """Make an empty collection; raises Conflict when the name is taken."""
+        return await self._access.write(lambda db: self._create(db, key, options))
+
+    async def list_collections(self, tenant: str) -> list[Collection]:
+        """Return the collections of a tenant by name."""
+        return await self._access.read(lambda db: _read_collections(db, tenant))
+
+    async def find_collection(self, key: CollectionKey) -> Collection | None:
+        """Return a collection; None when there is none of that name."""
+        found = await self._access.read(lambda db: _read_collections(db, key.tenant, key.name))
+        return next(iter(found), None)
+
+    async def delete_collection(self, key: CollectionKey) -> None:
+        """Remove a collection with its documents; raises NotFound."""
+        await self._access.write(lambda db: _delete_collection(db, find_row(db, key).id))
+
+    async def find_digests(self, key: CollectionKey, sources: Sequence[str]) -> dict[str, str]:
+        """Return the hashes of the stored documents among sources; empty for an unknown collection."""
+        return await self._access.read(lambda db: _read_digests(db, key, sources))
+
+    async def ingest(
+        self, key: CollectionKey, options: CollectionOptions, documents: Sequence[SplitDocument]
+    ) -> IngestResult:
+        """Store documents with their chunks, all or none; creates a missing collection."""
+        return await self._access.write(lambda db: self._ingest(db, key, options, documents))
+
+    async def delete_documents(self, key: CollectionKey, sources: Sequence[str]) -> int:
+        """Remove documents and return their number; raises NotFound for the collection."""
+        return await self._access.write(lambda db: _delete_documents(db, find_row(db, key).id, sources))
+
+    def _create(self, db: Connection, key: CollectionKey, options: CollectionOptions) -> Collection:
+        if not self._insert(db, key, options):
+            raise Conflict(f"a collection named {key.name!r} exists already")
+        return read_collection(db, key)
+
+    def _insert(self, db: Connection, key: CollectionKey, options: CollectionOptions) -> bool:
+        """Make a collection, and tell whether it was missing."""
+        made = db.execute(
+            self._access.insert(collections)
+            .values(
+                tenant=key.tenant,
+                name=key.name,
+                created_at=self._clock.now().isoformat(),
+                revision=0,
+                whole_revision=0,
+                embedding_model=options.embedding_model,
+                language=options.language,
+            )
+            .on_conflict_do_nothing()
+            .returning(collections.c.id)
+        )
+        if made.scalar_one_or_none() is None:
+            return False
+        count = db.execute(select(func.count()).where(collections.c.tenant == key.tenant)).scalar_one()
+        if count > self._max_collections:
+            raise PreconditionFailed(f"there are {self._max_collections} collections, the most: delete one first")
+        return True
+
+    def _ingest(
+        self, db: Connection, key: CollectionKey, options: CollectionOptions, split: Sequence[SplitDocument]
+    ) -> IngestResult:
+        self._insert(db, key, options)
+        revision = next_revision(db, key)
+        row = find_row(db, key)
+        if CollectionOptions(row.embedding_model, row.language) != options:
+            raise Conflict(f"collection {key.name!r} was changed meanwhile: send the documents again")
+        known = _read_digests(db, key, [one.document.source for one in split])
+        changed = [one for one in split if known.get(one.document.source) != one.document.digest]
+        replaced = [one.document.source for one in changed if one.document.source in known]
+        _remove(db, row.id, revision, replaced)
+        for one in changed:
+            _insert_document(db, row, revision, one)
+        collection = read_collection(db, key)
+        if (count := collection.chunk_count) > self._max_chunks:
+            raise PreconditionFailed(
+                f"collection {key.name!r} would have {count} chunks, at most {self._max_chunks} are allowed: "
+                "delete documents or use another collection"
+            )
+        return IngestResult(collection, len(changed) - len(replaced), len(replaced), len(split) - len(changed))
+
+
+def find_row(db: Connection, key: CollectionKey) -> Row[Any]:
+    """Return the row of a collection; raises NotFound."""
+    mine = (collections.c.tenant == key.tenant) & (collections.c.name == key.name)
+    row = db.execute(select(collections).where(mine)).one_or_none()
+    if row is None:
+        raise NotFound(f"no collection is named {key.name!r}")
+    return row
+
+
+def next_revision(db: Connection, key: CollectionKey) -> int:
+    """Raise a collection's revision and return it. Writers of one collection then wait for each other."""
+    mine = (collections.c.tenant == key.tenant) & (collections.c.name == key.name)
+    raised = update(collections).where(mine).values(revision=collections.c.revision + 1)
+    revision = db.execute(raised.returning(collections.c.revision)).scalar_one_or_none()
+    if revision is None:
+        raise NotFound(f"no collection is named {key.name!r}")
+    return int(revision)
+
+
+def read_collection(db: Connection, key: CollectionKey) -> Collection:
+    """Return a collection that is there."""
+    (found,) = _read_collections(db, key.tenant, key.name)
+    return found
+
+
+def _read_collections(db: Connection, tenant: str, name: str | None = None) -> list[Collection]:
+    mine = collections.c.tenant == tenant
+    if name is not None:
+        mine &= collections.c.name == name
+    counts = [
+        select(func.count()).where(table.c.collection_id == collections.c.id).scalar_subquery().label(label)
+        for label, table in _COUNTED
+    ]
+    rows = db.execute(select(collections, *counts).where(mine).order_by(collections.c.name)).all()
+    return [_to_collection(row) for row in rows]
+
+
+_COUNTED = (("document_count", documents), ("chunk_count", chunks), ("unembedded_count", unembedded))
+
+
+def _to_collection(row: Row[Any]) -> Collection:
+    embedded_count = 0
+    if row.embedding_model:
+        embedded_count = row.chunk_count - row.unembedded_count
+    return Collection(
+        name=row.name,
+        created_at=datetime.fromisoformat(row.created_at).astimezone(UTC),
+        embedding_model=row.embedding_model,
+        language=row.language,
+        document_count=row.document_count,
+        chunk_count=row.chunk_count,
+        embedded_chunk_count=embedded_count,
+    )
+
+
+def _delete_collection(db: Connection, collection_id: int) -> None:
+    for table in (embeddings, unembedded, chunks, documents, removals):
+        db.execute(delete(table).where(table.c.collection_id == collection_id))
+    db.execute(delete(collections).where(collections.c.id == collection_id))
+
+
+def _read_digests(db: Connection, key: CollectionKey, sources: Sequence[str]) -> dict[str, str]:
+    mine = (collections.c.tenant == key.tenant) & (collections.c.name == key.name)
+    joined = select(documents.c.source, documents.c.digest).join(
+        collections, collections.c.id == documents.c.collection_id
+    )
+    found: dict[str, str] = {}
+    for some in batches(list(sources)):
+        found |= {row.source: row.digest for row in db.execute(joined.where(mine, documents.c.source.in_(some)))}
+    return found
+
+
+def _delete_documents(db: Connection, collection_id: int, sources: Sequence[str]) -> int:
+    raised = update(collections).where(collections.c.id == collection_id).values(revision=collections.c.revision + 1)
+    revision = db.execute(raised.returning(collections.c.revision)).scalar_one()
+    return _remove(db, collection_id, revision, sorted(set(sources)))
+
+
+def _remove(db: Connection, collection_id: int, revision: int, sources: Sequence[str]) -> int:
+    """Remove documents with all that was derived from them, and remember that they are gone."""
+    removed = 0
+    for some in batches(sources):
+        mine = (documents.c.collection_id == collection_id) & documents.c.source.in_(some)
+        ids = list(db.execute(select(documents.c.id).where(mine)).scalars())
+        of_these = select(chunks.c.id).where(chunks.c.document_id.in_(ids))
+        db.execute(delete(embeddings).where(embeddings.c.chunk_id.in_(of_these)))
+        db.execute(delete(unembedded).where(unembedded.c.chunk_id.in_(of_these)))
+        db.execute(delete(chunks).where(chunks.c.document_id.in_(ids)))
+        db.execute(delete(documents).where(documents.c.id.in_(ids)))
+        if ids:
+            gone = [{"collection_id": collection_id, "document_id": one, "revision": revision} for one in ids]
+            db.execute(insert(removals), gone)
+        removed += len(ids)
+    if removed:
+        _forget_removals(db, collection_id)
+    return removed
+
+
+def _forget_removals(db: Connection, collection_id: int) -> None:
+    """Forget the oldest removals; indexes that have not seen them are read whole."""
+    mine = removals.c.collection_id == collection_id
+    if db.execute(select(func.count()).where(mine)).scalar_one() <= MAX_REMOVALS:
+        return
+    newest = select(removals.c.revision).where(mine).order_by(removals.c.revision.desc())
+    last = db.execute(newest.offset(MAX_REMOVALS // 2).limit(1)).scalar_one()
+    db.execute(delete(removals).where(mine, removals.c.revision <= last))
+    db.execute(update(collections).where(collections.c.id == collection_id).values(whole_revision=last))
+
+
+def _insert_document(db: Connection, collection: Row[Any], revision: int, split: SplitDocument) -> None:
+    document = split.document
+    made = insert(documents).values(
+        collection_id=collection.id,
+        revision=revision,
+        source=document.source,
+        digest=document.digest,
+        metadata_json=document.metadata_json,
+        outline_json=document.outline.to_json(),
+        text=document.content,
+    )
+    document_id = db.execute(made.returning(documents.c.id)).scalar_one()
+    rows = []
+    for position, (piece, terms) in enumerate(zip(split.pieces, split.terms, strict=True)):
+        content = document.content[piece.start : piece.end]
+        rows.append(
+            {
+                "collection_id": collection.id,
+                "revision": revision,
+                "document_id": document_id,
+                "position": position,
+                "start_char": piece.start,
+                "end_char": piece.end,
+                "page": piece.page,
+                "heading": piece.heading,
+                "content": content,
+                "content_digest": content_digest(content),
+                "terms": terms.to_bytes(),
+            }
+        )
+    if rows:
+        db.execute(insert(chunks), rows)
+    if collection.embedding_model:
+        waiting = select(chunks.c.id, chunks.c.collection_id).where(chunks.c.document_id == document_id)
+        db.execute(insert(unembedded).from_select(["chunk_id", "collection_id"], waiting))
+
+
+def batches(values: Sequence[Any]) -> list[Sequence[Any]]:
+    """Return values in parts that fit into a statement."""
+    return [values[start : start + MAX_PARAMETERS] for start in range(0, len(values), MAX_PARAMETERS)]

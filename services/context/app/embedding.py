@@ -1,0 +1,104 @@
+"""Embeds stored chunks in the background: what waits is in the store, so that it goes on after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pagantic_common.domain.errors import InvalidRequest, PaganticError
+from pagantic_common.telemetry.logging import get_logger
+from services.context.app.fitting import embed_beginning
+from services.context.core.document import Collection, CollectionKey, check_collection_name
+from services.context.ports import EmbeddingStore, TextEmbedder, UnembeddedChunk
+
+CHUNKS_AT_ONCE = 32
+MAX_PAUSE_S = 60.0
+
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rest:
+    """The pause of a model that failed, and its end."""
+
+    pause_s: float
+    until_s: float
+
+
+class BackgroundEmbedding:
+    """Embeds the chunks that wait, oldest first, a few at a time.
+
+    Args:
+        store: Knows which chunks wait.
+        embedder: Makes the embeddings.
+        pause_s: The time before the next look when nothing waits, and the first one after a failure of a model.
+        monotonic_s: The time, for these pauses.
+    """
+
+    def __init__(
+        self,
+        store: EmbeddingStore,
+        embedder: TextEmbedder,
+        pause_s: float,
+        monotonic_s: Callable[[], float],
+    ) -> None:
+        self._store = store
+        self._embedder = embedder
+        self._pause_s = pause_s
+        self._monotonic_s = monotonic_s
+        self._resting: dict[str, _Rest] = {}
+        self._woken = asyncio.Event()
+
+    def wake(self) -> None:
+        """Look for waiting chunks now."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Embed until cancelled. A model that fails is left alone for a time that grows, and the failure is logged."""
+        while True:
+            now_s = self._monotonic_s()
+            resting = [model for model, rest in self._resting.items() if rest.until_s > now_s]
+            model, waiting = await self._store.find_unembedded(CHUNKS_AT_ONCE, resting)
+            if not waiting:
+                await self._wait()
+                continue
+            try:
+                await self._embed(model, waiting)
+                self._resting.pop(model, None)
+            except PaganticError as error:
+                self._rest(model, error)
+
+    async def _embed(self, model: str, waiting: Sequence[UnembeddedChunk]) -> None:
+        contents = [chunk.content for chunk in waiting]
+        try:
+            vectors = await self._embedder.embed(model, contents)
+        except InvalidRequest:  # one of them may be too long: the others need not wait for it
+            vectors = np.concatenate([await embed_beginning(self._embedder, model, content) for content in contents])
+        await self._store.put_embeddings(model, waiting, vectors)
+
+    def _rest(self, model: str, error: PaganticError) -> None:
+        pause_s = self._pause_s
+        if (last := self._resting.get(model)) is not None:
+            pause_s = min(2 * last.pause_s, MAX_PAUSE_S)
+        self._resting[model] = _Rest(pause_s, self._monotonic_s() + pause_s)
+        log.warning("embedding waits", model=model, reason=str(error), code=error.code, seconds=pause_s)
+
+    async def change_model(self, key: CollectionKey, model: str) -> Collection:
+        """Embed a collection anew with another model; an empty one removes the embeddings."""
+        check_collection_name("collection", key.name)
+        if model:
+            await self._embedder.embed(model, ["word"])  # raises for a model that makes no embeddings
+        collection = await self._store.change_model(key, model)
+        self.wake()
+        return collection
+
+    async def _wait(self) -> None:
+        self._woken.clear()
+        try:
+            await asyncio.wait_for(self._woken.wait(), self._pause_s)
+        except TimeoutError:
+            return

@@ -1,0 +1,105 @@
+"""Returns the text around chunks with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from pagantic_common.domain.chunks import Chunk, ChunkLocation
+from services.context.core.policy import Expansion
+from services.context.ports import ChunkStore, StoredChunk
+
+MAX_SECTION_CHARS = 8192
+
+
+@dataclass(slots=True)
+class _Window:
+    """A part of a document around its best chunk."""
+
+    best: StoredChunk
+    start: int
+    end: int
+    first: StoredChunk
+
+
+class Expanding:
+    """Expands chunks to windows of their documents."""
+
+    def __init__(self, store: ChunkStore) -> None:
+        self._store = store
+
+    async def expand(self, found: Sequence[StoredChunk], expansion: Expansion) -> list[Chunk]:
+        """Return the chunks, best first, each with the text around it; windows that touch become one."""
+        if not expansion.neighbours and not expansion.has_section:
+            return [one.chunk for one in found]
+        windows: list[_Window] = []
+        for one in found:
+            _add(windows, await self._window_of(one, expansion))
+        spans = [(window.best.document_id, window.start, window.end) for window in windows]
+        texts = await self._store.read_texts(spans)
+        return [_to_chunk(window, text) for window, text in zip(windows, texts, strict=True)]
+
+    async def _window_of(self, one: StoredChunk, expansion: Expansion) -> _Window:
+        reach = expansion.neighbours
+        if expansion.has_section:
+            reach = max(reach, _SECTION_REACH)
+        around = await self._store.read_neighbours(one.document_id, one.position - reach, one.position + reach)
+        if expansion.has_section:
+            around = _section_of(one, around, expansion.neighbours)
+        around = [other for other in around if other.chunk.location is not None] or [one]
+        start, end = _span_of(around[0])[0], _span_of(around[-1])[1]
+        return _Window(one, start, end, around[0])
+
+
+_SECTION_REACH = 40  # chunks on each side that are looked at for the section
+
+
+def _section_of(one: StoredChunk, around: Sequence[StoredChunk], neighbours: int) -> list[StoredChunk]:
+    """Return the chunks of the section around one, and its neighbours in any case."""
+    center = next(at for at, other in enumerate(around) if other.id == one.id)
+    first = last = center
+    while first > 0 and _belongs(one, around[first - 1], around[last], neighbours):
+        first -= 1
+    while last + 1 < len(around) and _belongs(one, around[first], around[last + 1], neighbours):
+        last += 1
+    return list(around[first : last + 1])
+
+
+def _belongs(one: StoredChunk, first: StoredChunk, last: StoredChunk, neighbours: int) -> bool:
+    """Tell whether a window from one chunk to another keeps to the section and its bound, or to the neighbours."""
+    if max(one.position - first.position, last.position - one.position) <= neighbours:
+        return True
+    heading = _heading_of(one)
+    is_short = _span_of(last)[1] - _span_of(first)[0] <= MAX_SECTION_CHARS
+    return is_short and _heading_of(first) == heading == _heading_of(last)
+
+
+def _add(windows: list[_Window], window: _Window) -> None:
+    for known in windows:
+        is_same = known.best.document_id == window.best.document_id
+        if is_same and window.start <= known.end and known.start <= window.end:
+            if window.start < known.start:
+                known.start, known.first = window.start, window.first
+            known.end = max(known.end, window.end)
+            return
+    windows.append(window)
+
+
+def _to_chunk(window: _Window, text: str) -> Chunk:
+    first = window.first.chunk.location
+    page, heading = 0, ""
+    if first is not None:
+        page, heading = first.page, first.heading
+    return replace(window.best.chunk, content=text, location=ChunkLocation(window.start, window.end, page, heading))
+
+
+def _span_of(one: StoredChunk) -> tuple[int, int]:
+    if one.chunk.location is None:
+        return 0, 0
+    return one.chunk.location.start, one.chunk.location.end
+
+
+def _heading_of(one: StoredChunk) -> str:
+    if one.chunk.location is None:
+        return ""
+    return one.chunk.location.heading

@@ -1,0 +1,69 @@
+"""The indexes of collections: kept in memory, brought up to date by what changed, dropped when memory is short."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+
+from services.context.core.document import CollectionKey
+from services.context.core.search.collection_index import Changes, CollectionIndex
+from services.context.ports import ChunkStore
+
+MIN_LIVE_RATIO = 0.5  # an index with fewer live chunks is read anew
+MIN_COMPACTED = 1000  # chunks of an index that is worth it
+
+
+class Indexes:
+    """Opens the indexes of collections.
+
+    Args:
+        store: The store of the chunks.
+        max_bytes: Memory for the kept indexes; the least recently used one is dropped first. The index in use may be
+            larger.
+    """
+
+    def __init__(self, store: ChunkStore, max_bytes: int) -> None:
+        self._store = store
+        self._max_bytes = max_bytes
+        self._kept: OrderedDict[CollectionKey, CollectionIndex] = OrderedDict()
+        self._opening: dict[CollectionKey, asyncio.Lock] = {}
+
+    async def open(self, key: CollectionKey) -> CollectionIndex:
+        """Return the index of the collection as it is now; raises NotFound."""
+        # One caller brings the index up to date, and the others wait for it.
+        lock = self._opening.setdefault(key, asyncio.Lock())
+        try:
+            async with lock:
+                index = await self._brought_up_to_date(key)
+                self._kept[key] = index
+                self._kept.move_to_end(key)
+        finally:
+            if not lock.locked():
+                self._opening.pop(key, None)
+        self._drop_old()
+        return index
+
+    async def _brought_up_to_date(self, key: CollectionKey) -> CollectionIndex:
+        index = self._kept.get(key)
+        if index is None:
+            return await self._read_whole(key)
+        changes = await self._store.changes_since(key, index.version)
+        if changes is None:
+            return index
+        if changes.is_whole:
+            return await self._start(key, changes)
+        index = await asyncio.to_thread(index.apply, changes)
+        if len(index.alive) < MIN_COMPACTED or index.live_count >= MIN_LIVE_RATIO * len(index.alive):
+            return index
+        return await self._read_whole(key)
+
+    async def _read_whole(self, key: CollectionKey) -> CollectionIndex:
+        return await self._start(key, await self._store.read_whole(key))
+
+    async def _start(self, key: CollectionKey, changes: Changes) -> CollectionIndex:
+        self._kept.pop(key, None)  # frees the old index before the new one is built
+        return await asyncio.to_thread(CollectionIndex(changes.options).apply, changes)
+
+    def _drop_old(self) -> None:
+        while len(self._kept) > 1 and sum(index.size_bytes for index in self._kept.values()) > self._max_bytes:
+            self._kept.popitem(last=False)

@@ -1,0 +1,46 @@
+"""The number of tokens of words, asked of the embedding model's tokenizer once for each word."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+
+from services.context.core.splitting import countable_words
+from services.context.ports import TokenCounter
+
+MAX_KNOWN_WORDS = 200_000  # of each model
+WORDS_AT_ONCE = 4000
+MAX_MODELS = 8
+
+
+class WordCounts:
+    """Counts words; a collection without an embedding model is split by the default model's tokens."""
+
+    def __init__(self, counter: TokenCounter) -> None:
+        self._counter = counter
+        self._known: OrderedDict[str, dict[str, int]] = OrderedDict()
+
+    async def check_model(self, model: str) -> None:
+        """Raise the inference service's error for a model that it does not serve."""
+        await self._counter.count(model, ["word"])
+
+    async def count(self, model: str, texts: Sequence[str]) -> Mapping[str, int]:
+        """Return the token counts of at least the words of texts."""
+        words = await asyncio.to_thread(countable_words, texts)
+        known = self._known_of(model)
+        missing = sorted(words - known.keys())
+        if len(known) + len(missing) > MAX_KNOWN_WORDS:
+            known = self._known[model] = {}
+            missing = sorted(words)
+        for start in range(0, len(missing), WORDS_AT_ONCE):
+            some = missing[start : start + WORDS_AT_ONCE]
+            known.update(zip(some, await self._counter.count(model, some), strict=True))
+        return known
+
+    def _known_of(self, model: str) -> dict[str, int]:
+        known = self._known.setdefault(model, {})
+        self._known.move_to_end(model)
+        if len(self._known) > MAX_MODELS:
+            self._known.popitem(last=False)
+        return known

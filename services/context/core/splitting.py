@@ -1,0 +1,90 @@
+"""Splits documents into overlapping chunks by the tokens of a model, along their structure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from semantic_text_splitter import MarkdownSplitter, TextSplitter
+
+from services.context.core.document import Document
+
+BLOCK_CHARS: Final = 20_000
+MAX_WORD_CHARS: Final = 40  # a longer word is not counted by the model: one token for each character is enough
+# A CJK character is a word of its own, because nothing separates words there.
+_WORD: Final = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]|\w+|[^\w\s]")
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a document that becomes a chunk."""
+
+    start: int
+    end: int
+    page: int
+    heading: str
+
+
+@dataclass(frozen=True, slots=True)
+class Splitting:
+    """Most tokens of a chunk, and most tokens that it shares with the one before."""
+
+    chunk_tokens: int
+    overlap_tokens: int
+
+
+def countable_words(texts: Iterable[str]) -> set[str]:
+    """Return the distinct words of texts, runs of letters or single signs, whose tokens a model should count."""
+    words: set[str] = set()
+    for text in texts:
+        words.update(_WORD.findall(text))
+    return {word for word in words if len(word) <= MAX_WORD_CHARS}
+
+
+def count_tokens(text: str, token_counts: Mapping[str, int]) -> int:
+    """Return the sum over the words of a text; a word that was not counted has a token for each character.
+
+    The tokens of a text are at most a few more than those of its words.
+    """
+    return sum(token_counts.get(word, len(word)) for word in _WORD.findall(text))
+
+
+def split(document: Document, splitting: Splitting, token_counts: Mapping[str, int]) -> list[Piece]:
+    """Return the pieces in order; none is blank, begins or ends with white space, or has more tokens than allowed.
+
+    A character that has more tokens than allowed is a piece of its own.
+    """
+    kind: type[TextSplitter | MarkdownSplitter] = TextSplitter
+    if document.outline.headings:
+        kind = MarkdownSplitter
+    splitter = kind.from_callback(
+        lambda part: count_tokens(part, token_counts), splitting.chunk_tokens, splitting.overlap_tokens
+    )
+    return [
+        _piece_of(document, block_start + start, part)
+        for block_start, block in _blocks_of(document.content)
+        for start, part in splitter.chunk_indices(block)
+        if part.strip()
+    ]
+
+
+def _piece_of(document: Document, start: int, part: str) -> Piece:
+    outline = document.outline
+    return Piece(start, start + len(part), outline.page_at(start), outline.heading_at(start))
+
+
+def _blocks_of(text: str) -> Iterator[tuple[int, str]]:
+    """Yield parts of a text with their starts: the splitter's time grows faster than the length of its text.
+
+    A part ends with a paragraph, a line or a word, if possible.
+    """
+    start = 0
+    while len(text) - start > BLOCK_CHARS:
+        earliest, latest = start + BLOCK_CHARS // 2, start + BLOCK_CHARS
+        cuts = (text.rfind(mark, earliest, latest) + len(mark) for mark in ("\n\n", "\n", " "))
+        end = next((cut for cut in cuts if cut > earliest), latest)
+        yield start, text[start:end]
+        start = end
+    yield start, text[start:]

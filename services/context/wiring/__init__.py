@@ -1,0 +1,1 @@
+"""Puts the context service together."""

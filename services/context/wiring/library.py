@@ -1,0 +1,23 @@
+"""Makes the library over a store."""
+
+from __future__ import annotations
+
+from pagantic_common.domain.clock import Clock
+from services.context.adapters.store.access import StoreAccess
+from services.context.adapters.store.collections import SqlCollections
+from services.context.app.library import Library
+from services.context.app.word_counts import WordCounts
+from services.context.core.splitting import Splitting
+from services.context.ports import TokenCounter
+from services.context.settings import ContextSettings
+
+
+def make_library(settings: ContextSettings, access: StoreAccess, counter: TokenCounter, clock: Clock) -> Library:
+    """Make the library."""
+    return Library(
+        SqlCollections(access, clock, settings.max_chunks_per_collection, settings.max_collections),
+        WordCounts(counter),
+        settings.ingest_bounds,
+        Splitting(settings.chunk_tokens, settings.overlap_tokens),
+        settings.defaults,
+    )

@@ -1,0 +1,523 @@
+"""The store of collections over a real database: what it keeps, and what searches find in it."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from contextlib import asynccontextmanager, closing
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+
+from pagantic_common.domain.errors import (
+    Conflict,
+    ErrorCode,
+    InvalidRequest,
+    NotFound,
+    PreconditionFailed,
+    Unavailable,
+)
+from pagantic_common.telemetry.clock import SystemClock
+from services.context.adapters.store.access import StoreAccess
+from services.context.adapters.store.chunks import SqlChunks
+from services.context.adapters.store.collections import MAX_REMOVALS, SqlCollections
+from services.context.adapters.store.embeddings import SqlEmbeddings
+from services.context.adapters.store.schema import TABLES
+from services.context.app.embedding import BackgroundEmbedding
+from services.context.app.indexes import Indexes
+from services.context.app.library import Library
+from services.context.app.retrieval import Retrieval
+from services.context.app.verification import Verification
+from services.context.app.word_counts import WordCounts
+from services.context.core.document import CollectionKey, CollectionOptions, Document, IngestBounds
+from services.context.core.outline import Heading, Outline
+from services.context.core.policy import Expansion, Fusion, RetrievalPolicy, Retriever
+from services.context.core.splitting import Splitting
+from tests.support.embedding import FirstLetters, WordCounter
+
+BOUNDS = IngestBounds(100, 10_000)
+DEFAULTS = CollectionOptions("letters", "none")
+
+
+def key(name, tenant="acme"):
+    return CollectionKey(tenant, name)
+
+
+class Context:
+    """The app of the context service over one database."""
+
+    def __init__(self, url, *, max_chunks=50, max_collections=1000, max_index_bytes=1 << 20, chunk_tokens=8):
+        self.access = StoreAccess(url)
+        self.embedder = FirstLetters()
+        self.collections = SqlCollections(self.access, SystemClock(), max_chunks, max_collections)
+        self.chunks = SqlChunks(self.access)
+        self.embeddings = SqlEmbeddings(self.access)
+        words = WordCounts(WordCounter())
+        self.library = Library(self.collections, words, BOUNDS, Splitting(chunk_tokens, 0), DEFAULTS)
+        self.indexes = Indexes(self.chunks, max_index_bytes)
+        self.retrieval = Retrieval(self.chunks, self.indexes, self.embedder)
+        self.embedding = BackgroundEmbedding(self.embeddings, self.embedder, 0.01, asyncio.get_running_loop().time)
+        self.verification = Verification(self.chunks, self.indexes, self.embedder)
+
+    async def ingest(self, *documents, name="docs", tenant="acme"):
+        return await self.library.ingest(key(name, tenant), documents)
+
+    async def find(self, query, *, name="docs", tenant="acme", **policy):
+        return (await self.retrieval.retrieve(tenant, query, RetrievalPolicy(name, **policy))).chunks
+
+    async def sources(self, query, **policy):
+        return [chunk.source for chunk in await self.find(query, **policy)]
+
+    async def embed_all(self):
+        async with self.embedding_in_background():
+            await self.until_embedded()
+
+    @asynccontextmanager
+    async def embedding_in_background(self):
+        running = asyncio.create_task(self.embedding.run())
+        yield
+        running.cancel()
+
+    async def until_embedded(self, name=None):
+        while True:
+            _, waiting = await self.embeddings.find_unembedded(1, [])
+            if not waiting:
+                return
+            if name is not None and await self.sources("a", name=name, retriever=Retriever.VECTOR):
+                return
+            await asyncio.sleep(0.01)
+
+    def close(self):
+        self.access.close()
+
+
+@pytest.fixture
+async def context(database_url):
+    with closing(Context(database_url)) as opened:
+        yield opened
+
+
+async def test_ingest_adds_replaces_and_leaves_alone(context):
+    first = await context.ingest(Document("a", "alpha"), Document("b", "beta"))
+    assert (first.added, first.replaced, first.unchanged) == (2, 0, 0)
+    second = await context.ingest(Document("a", "alpha"), Document("b", "new"), Document("c", "gamma"))
+    assert (second.added, second.replaced, second.unchanged) == (1, 1, 1)
+    assert (second.collection.document_count, second.collection.chunk_count) == (3, 3)
+
+
+async def test_stored_documents_are_there_after_a_restart(database_url):
+    with closing(Context(database_url)) as first:
+        await first.ingest(Document("a", "alpha beta", '{"k": 1}'))
+        await first.embed_all()
+    with closing(Context(database_url)) as again:
+        (chunk,) = await again.find("beta")
+        assert (chunk.id, chunk.content, chunk.source, chunk.metadata_json) == ("0", "alpha beta", "a", '{"k": 1}')
+        assert (chunk.location.start, chunk.location.end) == (0, 10)
+        assert await again.sources("alpha", retriever=Retriever.VECTOR) == ["a"]
+
+
+async def test_ingest_that_fails_stores_nothing(context):
+    await context.ingest(Document("a", "alpha"))
+    big = Document("big", "word " * 1000)
+    with pytest.raises(PreconditionFailed, match="at most 50"):
+        await context.ingest(Document("b", "beta"), big)
+    with pytest.raises(PreconditionFailed):
+        await context.ingest(big, name="fresh")
+    assert [(one.name, one.document_count) for one in await context.library.list_collections("acme")] == [("docs", 1)]
+
+
+async def test_collections_are_made_listed_and_removed(context):
+    made = await context.library.create_collection(key("b"), None, "")
+    await context.library.create_collection(key("a"), "", "german")
+    assert (made.name, made.document_count, made.chunk_count, made.embedding_model) == ("b", 0, 0, "letters")
+    listed = await context.library.list_collections("acme")
+    assert [(one.name, one.embedding_model, one.language) for one in listed] == [
+        ("a", "", "german"),
+        ("b", "letters", "none"),
+    ]
+    with pytest.raises(Conflict, match="'a'"):
+        await context.library.create_collection(key("a"), None, "")
+    with pytest.raises(InvalidRequest, match="language 'klingon'"):
+        await context.library.create_collection(key("c"), None, "klingon")
+    await context.library.delete_collection(key("a"))
+    with pytest.raises(NotFound, match="'a'"):
+        await context.library.delete_collection(key("a"))
+
+
+async def test_deleting_documents_counts_those_that_were_there(context):
+    await context.ingest(Document("a", "alpha"), Document("b", "beta"))
+    assert await context.library.delete_documents(key("docs"), ["a", "a", "zzz"]) == 1
+    assert await context.sources("alpha") == []
+    with pytest.raises(NotFound):
+        await context.library.delete_documents(key("none"), ["a"])
+
+
+async def test_concurrent_ingests_all_arrive(context):
+    await asyncio.gather(*(context.ingest(Document(f"d{number}", "text")) for number in range(20)))
+    assert (await context.library.list_collections("acme"))[0].document_count == 20
+
+
+async def test_retrieval_sees_every_change(context):
+    await context.ingest(Document("a", "red fox"), Document("b", "red red dog"), Document("c", "blue"))
+    assert await context.sources("red") == ["b", "a"]
+    assert await context.sources("red fox", retriever=Retriever.KEYWORD) == ["a", "b"]
+    assert await context.sources("red fox", retriever=Retriever.KEYWORD, min_score=0.6) == ["a"]
+    assert await context.sources("red", max_chunks=1) == ["b"]
+    assert await context.sources("zebra") == []
+    await context.ingest(Document("a", "zebra"))
+    assert await context.sources("zebra") == ["a"]
+    assert await context.sources("fox") == []
+    await context.library.delete_collection(key("docs"))
+    await context.ingest(Document("z", "zebra"))
+    assert await context.sources("zebra") == ["z"]
+
+
+async def test_an_index_that_followed_changes_is_the_one_that_is_read_whole(context):
+    for number in range(12):
+        await context.ingest(Document(f"d{number % 5}", f"word {number} and {'word ' * (number % 3)}"))
+        await context.embed_all()
+        if number % 4 == 3:
+            await context.library.delete_documents(key("docs"), [f"d{number % 5}"])
+        followed = {
+            retriever: [
+                (one.source, pytest.approx(one.score, abs=1e-12))
+                for one in await context.find("word 7", retriever=retriever)
+            ]
+            for retriever in Retriever
+        }
+        fresh = Retrieval(context.chunks, Indexes(context.chunks, 1), context.embedder)
+        for retriever, expected in followed.items():
+            found = await fresh.retrieve("acme", "word 7", RetrievalPolicy("docs", retriever))
+            assert [(one.source, one.score) for one in found.chunks] == expected
+
+
+async def test_an_index_that_missed_forgotten_removals_is_read_whole(context, monkeypatch):
+    monkeypatch.setattr("services.context.adapters.store.collections.MAX_REMOVALS", 4)
+    await context.ingest(*(Document(f"d{number}", "word") for number in range(12)), Document("last", "word z"))
+    assert len(await context.sources("word z")) == 2  # the twelve have one content
+    for number in range(12):
+        await context.library.delete_documents(key("docs"), [f"d{number}"])
+    assert await context.sources("word") == ["last"]
+    assert MAX_REMOVALS > 4
+
+
+async def test_same_content_is_found_once(context):
+    await context.ingest(Document("a", "same words"), Document("b", "same words"))
+    found = await context.find("same")
+    assert [(chunk.source, chunk.score_kind) for chunk in found] == [("a", "bm25")]
+
+
+async def test_concurrent_searches_over_more_collections_than_indexes_agree(database_url):
+    with closing(Context(database_url, max_index_bytes=2000)) as context:
+        for number in range(4):
+            await context.ingest(Document(f"s{number}", "word"), name=f"c{number}")
+        found = await asyncio.gather(*(context.sources("word", name=f"c{number % 4}") for number in range(16)))
+        assert found == [[f"s{number % 4}"] for number in range(16)]
+
+
+async def test_tenants_share_names_and_nothing_else(context):
+    await context.ingest(Document("a", "alpha"))
+    await context.ingest(Document("b", "beta gamma"), tenant="beta")
+    for tenant, source, word in (("acme", "a", "alpha"), ("beta", "b", "gamma")):
+        assert [one.document_count for one in await context.library.list_collections(tenant)] == [1]
+        assert await context.sources(word, tenant=tenant) == [source]
+    assert await context.sources("gamma") == []
+    assert await context.library.delete_documents(key("docs"), ["b"]) == 0
+    await context.library.delete_collection(key("docs"))
+    assert await context.sources("gamma", tenant="beta") == ["b"]
+
+
+async def test_anothers_collection_is_as_unknown_as_none(context):
+    await context.ingest(Document("a", "alpha"))
+    for name in ("docs", "none"):
+        for call in (
+            context.library.delete_collection(key(name, "beta")),
+            context.library.delete_documents(key(name, "beta"), ["a"]),
+            context.embedding.change_model(key(name, "beta"), ""),
+            context.verification.verify(key(name, "beta"), 0),
+            context.find("alpha", name=name, tenant="beta"),
+        ):
+            with pytest.raises(NotFound, match=f"^no collection is named '{name}'$"):
+                await call
+    assert await context.library.list_collections("beta") == []
+
+
+async def test_there_are_only_so_many_collections_of_each_tenant(database_url):
+    with closing(Context(database_url, max_collections=1)) as context:
+        for tenant in ("acme", "beta"):
+            await context.library.create_collection(key("a", tenant), None, "")
+            with pytest.raises(PreconditionFailed, match="there are 1 collections"):
+                await context.library.create_collection(key("b", tenant), None, "")
+
+
+# ---- embeddings
+
+
+async def test_chunks_are_embedded_in_the_background_and_searched_meanwhile(context):
+    await context.ingest(Document("a", "apple avocado"), Document("b", "banana blueberry"))
+    found = await context.retrieval.retrieve("acme", "apricot", RetrievalPolicy("docs", Retriever.VECTOR))
+    assert (found.chunks, found.unembedded_count) == ((), 2)
+    await context.embed_all()
+    (collection,) = await context.library.list_collections("acme")
+    assert collection.embedded_chunk_count == collection.chunk_count == 2
+    found = await context.retrieval.retrieve("acme", "apricot", RetrievalPolicy("docs", Retriever.VECTOR))
+    assert ([chunk.source for chunk in found.chunks], found.unembedded_count) == (["a", "b"], 0)
+    assert found.chunks[0].score == pytest.approx(1.0)
+    assert found.chunks[0].score_kind == "cosine"
+
+
+async def test_hybrid_fuses_words_and_vectors(context):
+    await context.ingest(
+        Document("word", "zebra quagga"), Document("near", "apple avocado"), Document("both", "zebra apple")
+    )
+    await context.embed_all()
+    for fusion, kind in ((Fusion.RECIPROCAL_RANK, "rrf"), (Fusion.WEIGHTED, "weighted")):
+        found = await context.find("zebra apricot", retriever=Retriever.HYBRID, fusion=fusion)
+        assert found[0].source == "both"
+        assert {chunk.source for chunk in found} == {"word", "near", "both"}
+        assert {chunk.score_kind for chunk in found} == {kind}
+        assert all(0 < chunk.score <= 1 for chunk in found[:2])
+
+
+async def test_another_model_embeds_anew_and_no_model_ends_vectors(context):
+    await context.ingest(Document("a", "apple"), Document("b", "banana"))
+    await context.embed_all()
+    assert await context.sources("apricot", retriever=Retriever.VECTOR) == ["a", "b"]
+    changed = await context.embedding.change_model(key("docs"), "last")
+    assert (changed.embedding_model, changed.embedded_chunk_count) == ("last", 0)
+    assert await context.sources("aha", retriever=Retriever.VECTOR) == []
+    await context.embed_all()
+    assert (await context.find("aha", retriever=Retriever.VECTOR))[0].score == pytest.approx(1.0)
+    await context.embedding.change_model(key("docs"), "")
+    with pytest.raises(PreconditionFailed, match="'docs' has no embeddings"):
+        await context.find("aha", retriever=Retriever.VECTOR)
+    assert await context.sources("apple") == ["a"]
+
+
+async def test_a_model_that_is_away_holds_up_no_other(context):
+    await context.library.create_collection(key("away"), "", "none")
+    await context.ingest(Document("a", "apple"), name="away")
+    await context.embedding.change_model(key("away"), "letters")
+    context.embedder.failing = {"letters"}
+    await context.library.create_collection(key("there"), "last", "none")
+    await context.ingest(Document("b", "banana"), name="there")
+    async with context.embedding_in_background():
+        await context.until_embedded("there")
+        assert await context.sources("a", name="there", retriever=Retriever.VECTOR) == ["b"]
+        assert await context.sources("apple", name="away") == ["a"]
+        context.embedder.failing = set()
+        await context.until_embedded()
+
+
+async def test_a_chunk_that_is_too_long_for_the_model_is_embedded_by_its_beginning(context):
+    context.embedder.max_chars = 20
+    await context.ingest(Document("a", "apple"), Document("long", "banana " * 7))
+    await context.embed_all()
+    assert await context.sources("blue", retriever=Retriever.VECTOR) == ["long", "a"]
+
+
+async def test_embeddings_of_removed_chunks_and_other_models_are_dropped(context):
+    await context.ingest(Document("a", "apple"), Document("b", "banana"))
+    model, waiting = await context.embeddings.find_unembedded(10, [])
+    await context.library.delete_documents(key("docs"), ["a"])
+    await context.embeddings.put_embeddings(model, waiting, np.eye(2, 26, dtype=np.float32))
+    assert await context.sources("apple", retriever=Retriever.VECTOR) == ["b"]
+    await context.embedding.change_model(key("docs"), "last")
+    await context.embeddings.put_embeddings(model, waiting, np.eye(2, 26, dtype=np.float32))
+    assert [one.content for one in (await context.embeddings.find_unembedded(10, []))[1]] == ["banana"]
+
+
+# ---- filters, diversity, expansion
+
+
+async def test_filters_apply_before_the_best_are_chosen(context):
+    many = [
+        Document(f"d{number}", f"word {'word ' * (number % 3)}{number}", f'{{"year": {number}}}')
+        for number in range(40)
+    ]
+    await context.ingest(*many)
+    await context.embed_all()
+    for retriever in Retriever:
+        assert await context.sources("word", retriever=retriever, max_chunks=1, filter="metadata.year == 17") == ["d17"]
+    assert await context.sources("word", filter='source == "d3" || metadata.year > 38.5') == ["d3", "d39"]
+    assert await context.sources("word", filter="metadata.missing == 1") == []
+    await context.ingest(Document("new", "word", '{"year": 17}'))
+    assert await context.sources("word", filter="metadata.year == 17") == ["d17", "new"]
+    with pytest.raises(InvalidRequest, match=r"policy.filter: .*'output'"):
+        await context.find("word", filter="output == 1")
+
+
+async def test_diversity_prefers_texts_unlike_those_before(context):
+    await context.ingest(
+        Document("a1", "red ripe"), Document("a2", "red ripe rain rose"), Document("b", "red blue big bear")
+    )
+    await context.embed_all()
+    assert await context.sources("red ripe", max_chunks=2) == ["a1", "a2"]
+    assert await context.sources("red ripe", max_chunks=2, diversity=0.7) == ["a1", "b"]
+
+
+async def test_chunks_come_with_their_neighbours_or_their_section(context):
+    text = (
+        "# One\n\n"
+        + "alpha beta gamma delta. " * 2
+        + "\n\n# Two\n\n"
+        + "one two three four. " * 2
+        + "target. "
+        + "five six seven. " * 2
+    )
+    outline = Outline((), (Heading(0, 1, "One"), Heading(text.index("# Two"), 1, "Two")))
+    await context.ingest(Document("a", text, outline=outline))
+    (alone,) = await context.find("target", max_chunks=1)
+    (wider,) = await context.find("target", max_chunks=1, expansion=Expansion(neighbours=1))
+    (section,) = await context.find("target", max_chunks=1, expansion=Expansion(has_section=True))
+    assert alone.location.heading == "Two"
+    for chunk in (alone, wider, section):
+        assert text[chunk.location.start : chunk.location.end] == chunk.content
+    assert alone.content in wider.content
+    assert len(alone.content) < len(wider.content)
+    assert section.content.startswith("# Two")
+    assert section.content.endswith("seven.")
+    merged = await context.find("one two five six", expansion=Expansion(neighbours=3))
+    assert len(merged) == 1
+
+
+# ---- verification
+
+
+async def test_a_collection_is_as_its_texts_make_it(context):
+    await context.ingest(Document("a", "apple avocado. " * 6), Document("b", "banana"))
+    await context.embed_all()
+    report = await context.verification.verify(key("docs"), 0)
+    assert (report.document_count, report.differences) == (2, [])
+    assert report.chunk_count == report.embedding_count > 2
+
+
+@pytest.mark.parametrize(
+    ("statement", "difference"),
+    [
+        ("UPDATE context_chunks SET content = 'changed' WHERE document_id = :b", "is not at its place"),
+        (
+            "UPDATE context_chunks SET terms = (SELECT terms FROM context_chunks WHERE document_id = :a)",
+            "its terms",
+        ),
+        ("UPDATE context_documents SET text = 'other' WHERE id = :b", "is not at its place"),
+        ("DELETE FROM context_chunks WHERE document_id = :b", "has no chunks"),
+        (
+            "UPDATE context_embeddings SET vector = (SELECT vector FROM context_embeddings ORDER BY chunk_id LIMIT 1)",
+            "the embedding",
+        ),
+    ],
+)
+async def test_damage_is_found(context, statement, difference):
+    await context.ingest(Document("a", "apple"), Document("b", "banana"))
+    await context.embed_all()
+    await context.access.write(lambda db: _run(db, statement))
+    report = await context.verification.verify(key("docs"), 0)
+    assert report.difference_count
+    assert any(difference in one for one in report.differences), report.differences
+
+
+def _run(db, statement):
+    ids = dict(db.execute(sa.text("SELECT source, id FROM context_documents")).all())
+    names = {name: ids[name] for name in ("a", "b") if f":{name}" in statement}
+    db.execute(sa.text(statement), names)
+
+
+# ---- the database
+
+
+def test_the_migrations_make_the_tables_that_are_described(database_url):
+    with closing(StoreAccess(database_url)) as access:
+        found = sa.inspect(access._engine)
+        for table in TABLES.tables.values():
+            there = {column["name"]: column["nullable"] for column in found.get_columns(table.name)}
+            assert there == {column.name: column.nullable for column in table.columns}
+            assert {index["name"] for index in found.get_indexes(table.name)} >= {index.name for index in table.indexes}
+
+
+@pytest.mark.parametrize("damage", [b"not a database, but long enough to be read as one" * 50, None])
+def test_a_file_that_is_no_store_is_refused(tmp_path, damage):
+    path = tmp_path / "context.sqlite3"
+    if damage is None:
+        with closing(sqlite3.connect(path)) as db:
+            db.execute("CREATE TABLE context_version (version_num TEXT)")
+            db.execute("INSERT INTO context_version VALUES ('9999')")
+            db.commit()
+    else:
+        path.write_bytes(damage)
+    with pytest.raises(InvalidRequest, match="cannot be used"):
+        StoreAccess(f"sqlite:///{path}")
+
+
+async def test_a_commit_waits_for_the_disk(tmp_path):
+    with closing(StoreAccess(f"sqlite:///{tmp_path / 'context.sqlite3'}")) as access:
+        assert await access.read(lambda db: db.exec_driver_sql("PRAGMA synchronous").scalar()) == 2
+        assert await access.read(lambda db: db.exec_driver_sql("PRAGMA journal_mode").scalar()) == "wal"
+
+
+async def test_a_store_that_fails_is_not_ready_until_it_works(tmp_path):
+    path = tmp_path / "context.sqlite3"
+    with closing(Context(f"sqlite:///{path}")) as context:
+        assert await context.access.why_not_ready() == ""
+        await context.access.write(lambda db: db.exec_driver_sql("ALTER TABLE context_collections RENAME TO hidden"))
+        with pytest.raises(Unavailable) as raised:
+            await context.library.list_collections("acme")
+        assert raised.value.code is ErrorCode.ORCHESTRATION_DEPENDENCY_UNAVAILABLE
+        assert "the store cannot be used" in await context.access.why_not_ready()
+        await context.access.write(lambda db: db.exec_driver_sql("ALTER TABLE hidden RENAME TO context_collections"))
+        assert await context.access.why_not_ready() == ""
+
+
+@pytest.mark.parametrize("version", [1, 2])
+async def test_collections_of_earlier_files_are_taken_over(tmp_path, version):
+    path = tmp_path / "context.sqlite3"
+    with closing(sqlite3.connect(path)) as db:
+        db.executescript(EARLIER[version])
+    with closing(Context(f"sqlite:///{path}")) as context:
+        (kept,) = await context.library.list_collections("default")
+        assert (kept.name, kept.document_count, kept.chunk_count, kept.embedding_model) == ("docs", 1, 2, "")
+        assert await context.library.list_collections("acme") == []
+        found = await context.find("beta", tenant="default")
+        assert [(one.source, one.content, one.id, one.metadata_json) for one in found] == [
+            ("a", "beta", "1", '{"k": 1}')
+        ]
+        assert (await context.verification.verify(key("docs", "default"), 0)).differences == []
+        again = await context.ingest(Document("a", "alpha beta"), tenant="default")
+        assert again.replaced == 1
+        await context.library.delete_collection(key("docs", "default"))
+        assert (
+            await context.access.read(lambda db: db.exec_driver_sql("SELECT count(*) FROM context_chunks").scalar())
+            == 0
+        )
+
+
+_COLLECTIONS = {
+    1: "CREATE TABLE collections (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, "
+    "created_at TEXT NOT NULL, revision INTEGER NOT NULL) STRICT;"
+    "INSERT INTO collections VALUES (7, 'docs', '2026-01-02T03:04:05+00:00', 3);",
+    2: "CREATE TABLE collections (id INTEGER PRIMARY KEY AUTOINCREMENT, tenant TEXT NOT NULL, name TEXT NOT NULL, "
+    "created_at TEXT NOT NULL, revision INTEGER NOT NULL, UNIQUE (tenant, name)) STRICT;"
+    "INSERT INTO collections VALUES (7, 'default', 'docs', '2026-01-02T03:04:05+00:00', 3);",
+}
+EARLIER = {
+    version: f"""
+{collections}
+CREATE TABLE documents (
+    id INTEGER PRIMARY KEY,
+    collection_id INTEGER NOT NULL REFERENCES collections ON DELETE CASCADE,
+    source TEXT NOT NULL, digest TEXT NOT NULL, metadata_json TEXT NOT NULL,
+    UNIQUE (collection_id, source)
+) STRICT;
+CREATE TABLE chunks (
+    document_id INTEGER NOT NULL REFERENCES documents ON DELETE CASCADE,
+    position INTEGER NOT NULL, content TEXT NOT NULL,
+    PRIMARY KEY (document_id, position)
+) STRICT, WITHOUT ROWID;
+INSERT INTO documents VALUES (1, 7, 'a', 'x', '{{"k": 1}}');
+INSERT INTO chunks VALUES (1, 0, 'alpha');
+INSERT INTO chunks VALUES (1, 1, 'beta');
+PRAGMA user_version = {version};
+"""  # noqa: S608 - made of constants
+    for version, collections in _COLLECTIONS.items()
+}

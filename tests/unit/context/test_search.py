@@ -1,0 +1,244 @@
+"""The pure search: scores against their formulas, and indexes that grow against ones that were made at once."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.domain.text.scoring import K1, B, split_terms
+from services.context.core.document import CollectionOptions
+from services.context.core.policy import Fusion, RetrievalPolicy, Retriever
+from services.context.core.search.collection_index import Changes, CollectionIndex, IndexedChunk, IndexedDocument
+from services.context.core.search.lexical_index import EMPTY
+from services.context.core.search.metadata_filter import compile_filter, is_selected
+from services.context.core.search.ranking import best_positions, diversify, fuse_ranks, fuse_scores
+from services.context.core.search.terms import TermCounts, content_digest, count_terms, query_term_ids
+from services.context.core.search.vector_index import NO_VECTOR, NO_VECTORS
+from services.context.core.searching import Query, find_best
+
+OPTIONS = CollectionOptions("m", "none")
+texts = st.lists(st.text(alphabet="abcd ", max_size=14), max_size=10)
+queries = st.text(alphabet="abcde ", max_size=8)
+
+
+def naive_bm25(query, corpus):
+    """Score by the textbook's formula, one text and term after the other."""
+    split = [split_terms(text) for text in corpus]
+    mean = sum(map(len, split)) / len(split) if any(split) else 1.0
+    scores = []
+    for terms in split:
+        score = 0.0
+        for term in set(split_terms(query)):
+            frequency = terms.count(term)
+            having = sum(term in other for other in split)
+            rarity = math.log(1 + (len(split) - having + 0.5) / (having + 0.5))
+            score += rarity * frequency * (K1 + 1) / (frequency + K1 * (1 - B + B * len(terms) / mean))
+        scores.append(score)
+    return scores
+
+
+def lexical(*batches):
+    index, size = EMPTY, 0
+    for batch in batches:
+        size += len(batch)
+        index = index.extend([count_terms(text, "none") for text in batch], np.ones(size, dtype=bool))
+    return index
+
+
+@given(st.lists(texts, max_size=5), queries)
+def test_bm25_of_an_index_that_grew_is_the_formula(batches, query):
+    corpus = [text for batch in batches for text in batch]
+    scores = lexical(*batches).bm25(query_term_ids(query, "none"))
+    assert scores.tolist() == pytest.approx(naive_bm25(query, corpus), rel=1e-9, abs=1e-12)
+
+
+@given(st.lists(texts, max_size=4), queries, st.data())
+def test_removed_texts_count_for_nothing(batches, query, data):
+    corpus = [text for batch in batches for text in batch]
+    alive = np.array(data.draw(st.lists(st.booleans(), min_size=len(corpus), max_size=len(corpus))), dtype=bool)
+    index = lexical(*batches).extend([], alive)
+    left = [text for text, is_alive in zip(corpus, alive, strict=True) if is_alive]
+    ids = query_term_ids(query, "none")
+    assert index.bm25(ids)[alive].tolist() == pytest.approx(naive_bm25(query, left), rel=1e-9, abs=1e-12)
+    assert not index.bm25(ids)[~alive].any()
+    assert not index.coverage(ids)[~alive].any()
+
+
+@given(texts, queries)
+def test_coverage_is_the_fraction_of_query_terms(corpus, query):
+    wanted = set(split_terms(query))
+    expected = [len(wanted & set(split_terms(text))) / max(1, len(wanted)) for text in corpus]
+    assert lexical(corpus).coverage(query_term_ids(query, "none")).tolist() == pytest.approx(expected)
+
+
+def test_an_index_of_many_additions_has_few_segments():
+    index = EMPTY
+    for size in range(1, 513):
+        index = index.extend([count_terms(f"word{size} common", "none")], np.ones(size, dtype=bool))
+    assert index.segment_count <= 10
+    assert np.count_nonzero(index.bm25(query_term_ids("common", "none"))) == 512
+    assert np.flatnonzero(index.bm25(query_term_ids("word77", "none"))).tolist() == [76]
+
+
+@given(st.text(max_size=60))
+def test_terms_survive_their_encoding(text):
+    terms = count_terms(text, "english")
+    again = TermCounts.from_bytes(terms.to_bytes())
+    assert (again.ids.tolist(), again.counts.tolist()) == (terms.ids.tolist(), terms.counts.tolist())
+    assert terms.length == len(split_terms(text))
+    assert terms.ids.tolist() == sorted(terms.ids.tolist())
+
+
+def test_word_endings_are_those_of_the_language():
+    assert query_term_ids("Running runs", "english").tolist() == query_term_ids("run", "english").tolist()
+    assert len(query_term_ids("Running runs", "none")) == 2
+    assert query_term_ids("Häuser", "german").tolist() == query_term_ids("Haus", "german").tolist()
+    with pytest.raises(ValueError, match="buffer size"):
+        TermCounts.from_bytes(b"123")
+
+
+@given(st.lists(st.floats(-2, 2, width=16), max_size=200), st.floats(-2, 1), st.integers(0, 12))
+def test_the_best_positions_are_those_of_a_full_sort(values, above, limit):
+    scores = np.array(values, dtype=np.float64)
+    expected = [at for at in sorted(range(len(values)), key=lambda at: (-values[at], at)) if values[at] > above][:limit]
+    assert best_positions(scores, above, limit).tolist() == expected
+
+
+def test_reciprocal_ranks_are_summed():
+    fused = fuse_ranks([np.array([7, 3]), np.array([3])])
+    assert fused == {7: pytest.approx(1 / 61), 3: pytest.approx(1 / 62 + 1 / 61)}
+
+
+def test_scores_are_scaled_weighted_and_summed():
+    scores = np.array([0.0, 2.0, 4.0, 3.0])
+    fused = fuse_scores([(np.array([2, 3, 1]), scores, 0.25), (np.array([1]), np.array([0.0, 9.0, 0.0, 0.0]), 0.75)])
+    assert fused == {2: pytest.approx(0.25), 3: pytest.approx(0.125), 1: pytest.approx(0.75)}
+    assert fuse_scores([(np.array([], dtype=int), scores, 1.0)]) == {}
+
+
+@given(st.integers(0, 6), st.floats(0, 1), st.integers(0, 8), st.integers(0, 1000))
+def test_a_diverse_selection_has_no_repetition_and_begins_with_the_best(count, diversity, limit, seed):
+    random = np.random.default_rng(seed)
+    vectors = random.standard_normal((count, 3)).astype(np.float32)
+    scores = random.random(count).tolist()
+    chosen = diversify(vectors, scores, diversity, limit)
+    assert len(chosen) == len(set(chosen)) == min(limit, count)
+    if chosen and diversity < 1:
+        assert scores[chosen[0]] == max(scores)
+    if diversity == 0:
+        assert chosen == sorted(range(count), key=lambda at: (-scores[at], at))[:limit]
+
+
+def test_vectors_that_come_later_are_seen_by_later_indexes_only():
+    first = NO_VECTORS.extend(3, [0], np.array([[1.0, 0.0]], dtype=np.float32))
+    second = first.extend(3, [2], np.array([[0.0, 1.0]], dtype=np.float32))
+    query = np.array([0.0, 1.0], dtype=np.float32)
+    assert first.cosine(query).tolist() == [0.0, NO_VECTOR, NO_VECTOR]
+    assert second.cosine(query).tolist() == [0.0, NO_VECTOR, 1.0]
+    assert second.cosine(np.zeros(5, dtype=np.float32)).tolist() == [NO_VECTOR] * 3
+    assert second.cosine(query, np.array([False, False, True])).tolist()[2] == 1.0
+
+
+# ---- collections
+
+
+def chunk_of(number, text):
+    return IndexedChunk(number, number, content_digest(text), count_terms(text, "none"))
+
+
+def changes(numbers_and_texts, *, removed=(), revision=1, vectors=None):
+    embedded = [number for number, _ in numbers_and_texts]
+    if vectors is None:
+        vectors, embedded = np.zeros((0, 0), dtype=np.float32), []
+    return Changes(
+        (1, revision),
+        OPTIONS,
+        documents=[IndexedDocument(number, f"s{number}", f'{{"n": {number}}}') for number, _ in numbers_and_texts],
+        chunks=[chunk_of(number, text) for number, text in numbers_and_texts],
+        removed_document_ids=list(removed),
+        embedded_ids=embedded,
+        vectors=vectors,
+    )
+
+
+def search(index, query, vector=None, limit=10, **policy):
+    searched = Query(query_term_ids(query, "none"), vector)
+    return find_best(index, searched, RetrievalPolicy("docs", **policy), limit)
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.tuples(st.lists(st.text(alphabet="abc ", min_size=1, max_size=9), max_size=5), st.integers(0, 20))),
+    queries.filter(str.strip),
+    st.sampled_from(list(Fusion)),
+)
+def test_an_index_that_followed_changes_finds_what_a_new_one_finds(steps, query, fusion):
+    grown, live, number = CollectionIndex(OPTIONS), {}, 0
+    random = np.random.default_rng(7)
+    vector_of = random.standard_normal((200, 4)).astype(np.float32)
+    vector_of /= np.linalg.norm(vector_of, axis=1, keepdims=True)
+    for revision, (added, victim) in enumerate(steps, 1):
+        new = []
+        for text in added:
+            number += 1
+            new.append((number, text))
+        removed = [victim] if victim in live else []
+        vectors = vector_of[[one for one, _ in new]] if new else None
+        grown = grown.apply(changes(new, removed=removed, revision=revision, vectors=vectors))
+        live = {one: text for one, text in live.items() if one not in removed} | dict(new)
+    rows = vector_of[list(live)] if live else None
+    fresh = CollectionIndex(OPTIONS).apply(changes(list(live.items()), vectors=rows))
+    for retriever in Retriever:
+        policy = {"retriever": retriever, "fusion": fusion}
+        found, expected = (search(index, query, vector_of[0], **policy) for index in (grown, fresh))
+        assert [one.score for one in found] == pytest.approx([one.score for one in expected], abs=1e-6)
+        assert {one.chunk_id for one in found} <= set(live)
+        texts_found = [live[one.chunk_id] for one in found]
+        assert len(texts_found) == len(set(texts_found))
+
+
+@given(st.integers(0, 999))
+def test_recall_under_a_narrow_filter_is_whole(wanted):
+    found = search(NARROW, "word", retriever=Retriever.BM25, limit=1, filter=f"metadata.n == {wanted}")
+    near = search(
+        NARROW,
+        "word",
+        np.array([1, 0], dtype=np.float32),
+        1,
+        retriever=Retriever.VECTOR,
+        filter=f"metadata.n == {wanted}",
+    )
+    assert [one.chunk_id for one in found] == [one.chunk_id for one in near] == [wanted]
+
+
+NARROW = CollectionIndex(OPTIONS).apply(
+    changes([(number, f"word {number}") for number in range(1000)], vectors=np.tile(np.float32([[1, 0]]), (1000, 1)))
+)
+
+
+@pytest.mark.parametrize(
+    ("expression", "metadata", "expected"),
+    [
+        ("metadata.year >= 2020", '{"year": 2020}', True),
+        ("metadata.year >= 2020", '{"year": "2020"}', False),
+        ("metadata.year >= 2020", "", False),
+        ('"a" in metadata.tags && size(metadata.tags) == 2', '{"tags": ["a", "b"]}', True),
+        ("has(metadata.draft)", "{}", False),
+        ("!has(metadata.draft)", "{}", True),
+        ('source.startsWith("docs/")', "", True),
+        ("metadata.year", '{"year": 1}', False),
+        ("metadata.all(a, metadata.all(b, metadata.all(c, true)))", '{"a": 1, "b": 2}', True),
+    ],
+)
+def test_a_filter_selects_documents_for_which_it_is_true(expression, metadata, expected):
+    assert is_selected(compile_filter("filter", expression), "docs/a.md", metadata) is expected
+
+
+def test_a_filter_that_is_no_expression_is_refused():
+    with pytest.raises(InvalidRequest, match=r"filter: .*does not compile"):
+        compile_filter("filter", "a b")
