@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import unicodedata
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -55,6 +56,7 @@ class LlamaTokenizer:
     def __init__(self, vocab: llama_cpp.llama_vocab_p) -> None:
         self.vocab = vocab
         self.size: int = llama_cpp.llama_vocab_n_tokens(vocab)
+        self._is_word_piece = llama_cpp.llama_vocab_type(vocab) == llama_cpp.LLAMA_VOCAB_TYPE_WPM
 
     @cached_property
     def longest_token_bytes(self) -> int:
@@ -63,6 +65,8 @@ class LlamaTokenizer:
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         """Split text into token ids."""
+        if self._is_word_piece:  # llama.cpp decomposes text for these models, but keeps one letter of a Hangul syllable
+            text = unicodedata.normalize("NFD", text)
         data = text.encode("utf-8")
         size = len(data) + _MAX_ADDED_TOKENS
         tokens = (llama_cpp.llama_token * size)()
