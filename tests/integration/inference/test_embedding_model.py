@@ -68,11 +68,11 @@ async def test_a_fresh_installation_embeds_and_converts_nothing_before(cache):
 
 
 async def test_tokens_of_a_thousand_texts_are_counted_without_special_tokens():
-    texts = [f"piece {number} of a document, split by its tokens" for number in range(1000)]
+    texts = [f"piece {number % 100} of a document, split by its tokens" for number in range(1000)]
     async with service() as stub:
         request = pb.CountTokensRequest(model=ALIAS, texts=[*texts, "", "Straße"])
         counted = await call_unary("inference", stub.CountTokens, request, 30.0)
-        assert list(counted.text_tokens) == [11] * 1000 + [0, 3]
+        assert list(counted.text_tokens) == [11] * 1000 + [0, 2]
         assert counted.context_window == 512
         longest = pb.CountTokensRequest(model=ALIAS, texts=["a", "word " * 4000])
         with pytest.raises(InvalidRequest, match=r"texts\[1\] has 20000 bytes.* at most 16384") as refused:
