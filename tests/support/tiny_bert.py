@@ -1,8 +1,8 @@
 """Writes a GGUF file of a BERT with random weights: small enough for a test, and an encoder like the real ones."""
 
-import struct
-
 import numpy as np
+
+from services.inference.core.gguf import gguf_parts
 
 WINDOW = 32
 DIMENSIONS = 16
@@ -11,30 +11,6 @@ MEAN, CLS, LAST, RANK = 1, 2, 3, 4
 
 _LAYERS = 2
 _FEED_FORWARD = 32
-_ALIGNMENT = 32
-_UINT32, _FLOAT32, _BOOL, _STRING, _ARRAY = 4, 6, 7, 8, 9
-_INT32 = 5
-
-
-def _string(text):
-    data = text.encode()
-    return struct.pack("<Q", len(data)) + data
-
-
-def _value(value):
-    match value:
-        case bool():
-            return struct.pack("<I?", _BOOL, value)
-        case int():
-            return struct.pack("<II", _UINT32, value)
-        case float():
-            return struct.pack("<If", _FLOAT32, value)
-        case str():
-            return struct.pack("<I", _STRING) + _string(value)
-        case [str(), *_]:
-            return struct.pack("<IIQ", _ARRAY, _STRING, len(value)) + b"".join(map(_string, value))
-        case _:
-            return struct.pack(f"<IIQ{len(value)}i", _ARRAY, _INT32, len(value), *value)
 
 
 def _metadata(pooling):
@@ -83,15 +59,9 @@ def _shapes(pooling):
 def write_tiny_bert(path, *, pooling=MEAN):
     """Write the model to `path` and return it; `pooling` None leaves it out of the file."""
     random = np.random.default_rng(7)
-    metadata, shapes = _metadata(pooling), _shapes(pooling)
-    head = [b"GGUF", struct.pack("<IQQ", 3, len(shapes), len(metadata))]
-    head += [_string(key) + _value(value) for key, value in metadata.items()]
-    body, offset = [], 0
-    for name, shape in shapes.items():
-        data = random.normal(1.0 if name.endswith("norm.weight") else 0.0, 0.3, shape).astype(np.float32).tobytes()
-        head.append(_string(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *reversed(shape), 0, offset))
-        body.append(data + bytes(-len(data) % _ALIGNMENT))
-        offset += len(body[-1])
-    start = b"".join(head)
-    path.write_bytes(start + bytes(-len(start) % _ALIGNMENT) + b"".join(body))
+    tensors = {
+        name: random.normal(1.0 if name.endswith("norm.weight") else 0.0, 0.3, shape).astype(np.float32)
+        for name, shape in _shapes(pooling).items()
+    }
+    path.write_bytes(b"".join(gguf_parts(_metadata(pooling), tensors)))
     return path

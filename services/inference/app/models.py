@@ -137,18 +137,19 @@ class Models:
         Raises InvalidRequest (CONFIG_NO_ENGINE) for a model that makes no embeddings, or when there is no such model.
         """
         able = [name for name, entry in self._entries.items() if CAPABILITY in entry.spec.info.capabilities]
-        if alias in able:
-            return alias
-        if alias and alias not in self._entries:
-            return alias  # `use` refuses an unknown alias
-        if not alias and able:
+        if not able:
+            raise InvalidRequest(
+                "this service has no model that makes embeddings: install the bundled one with `make setup` and leave "
+                "PAGANTIC_INFERENCE_EMBEDDING_MODEL at 'bundled', or add a GGUF file to PAGANTIC_INFERENCE_MODELS",
+                code=ErrorCode.CONFIG_NO_ENGINE,
+            )
+        if not alias:
             return able[0]
-        hint = "this service has no model that does"
-        if able:
-            hint = f"use {', '.join(map(repr, able))}"
-        name = alias or self._default
+        if alias in able or alias not in self._entries:
+            return alias  # `use` refuses an unknown alias
         raise InvalidRequest(
-            f"model {name!r} generates text, it makes no embeddings: {hint}", code=ErrorCode.CONFIG_NO_ENGINE
+            f"model {alias!r} generates text, it makes no embeddings: use {', '.join(map(repr, able))}",
+            code=ErrorCode.CONFIG_NO_ENGINE,
         )
 
     @asynccontextmanager

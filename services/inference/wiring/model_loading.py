@@ -7,6 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from pagantic_common.domain.errors import InvalidRequest
+from services.inference.adapters.embedding_model import (
+    ALIAS,
+    SIZE_BYTES,
+    converted_model,
+    describe_embedding_model,
+    is_installed,
+)
 from services.inference.adapters.llama_cpp_embedder import EmbedderOptions
 from services.inference.adapters.llama_cpp_engine import MAX_SEQUENCES, EngineOptions
 from services.inference.adapters.llguidance_constraints import Workers
@@ -14,7 +21,7 @@ from services.inference.adapters.model_file import check_digest, describe_model
 from services.inference.app.models import ModelSpec, ServedModel
 from services.inference.core.embedding import CAPABILITY
 from services.inference.core.tuning import Tuning
-from services.inference.settings import InferenceSettings
+from services.inference.settings import BUNDLED, InferenceSettings
 from services.inference.wiring.text_embedding import load_embedding
 from services.inference.wiring.text_generation import load_generation
 
@@ -22,7 +29,7 @@ IDLE_SEQUENCES = 96  # ids for finished sequences whose tokens may be shared
 
 
 class ModelLoader:
-    """Loads models by their specs; the first spec is the default model."""
+    """Loads models by their specs: the default model first, the bundled embedding model last."""
 
     def __init__(self, settings: InferenceSettings, default: Path, workers: Workers) -> None:
         self._settings = settings
@@ -39,6 +46,9 @@ class ModelLoader:
             ModelSpec(describe_model(path, alias=alias, context_tokens=settings.context_tokens), path.stat().st_size)
             for alias, path in self._paths.items()
         ]
+        if settings.embedding_model == BUNDLED and ALIAS not in self._paths and is_installed():
+            info = describe_embedding_model(context_tokens=settings.context_tokens)
+            self.specs.append(ModelSpec(info, SIZE_BYTES))
 
     def set_options(self, tuning: Tuning, *, use_extra_bufts: bool) -> None:
         """Load models with this tuning from now on."""
@@ -62,10 +72,15 @@ class ModelLoader:
         if sha256 := self._settings.model_sha256.get(alias):
             check_digest(self._paths[alias], alias=alias, sha256=sha256)
 
+    def _file_of(self, alias: str) -> Path:
+        if alias not in self._paths:
+            return converted_model()
+        self._check_digest(alias)
+        return self._paths[alias]
+
     async def load(self, spec: ModelSpec) -> ServedModel:
         """Load a model; its file must be the expected one still."""
-        path = self._paths[spec.info.name]
-        await asyncio.to_thread(self._check_digest, spec.info.name)
+        path = await asyncio.to_thread(self._file_of, spec.info.name)
         if CAPABILITY in spec.info.capabilities:
             options = EmbedderOptions.like(self._options)
             return ServedModel(spec.info, await load_embedding(path, spec.info, self._settings, options))

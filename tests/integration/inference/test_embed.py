@@ -183,7 +183,7 @@ async def test_an_empty_alias_is_the_first_embedding_model_and_a_chat_model_says
 
 async def test_a_service_of_chat_models_says_that_it_has_no_other(stub_of):
     stub = await stub_of(models_over(engine=chat_engine()))
-    with pytest.raises(InvalidRequest, match="this service has no model that does"):
+    with pytest.raises(InvalidRequest, match="this service has no model that makes embeddings"):
         await embed(stub, "x")
 
 

