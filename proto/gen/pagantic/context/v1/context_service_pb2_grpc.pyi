@@ -44,7 +44,7 @@ class ContextServiceStub:
     source is stored already is replaced; one whose content is unchanged is left alone.
     """
     Reembed: _grpc.UnaryUnaryMultiCallable[_context_service_pb2.ReembedRequest, _context_service_pb2.ReembedResponse]
-    """Embeds a collection anew with another model, in the background; searches by vectors find what is embedded already."""
+    """Embeds a collection again with another model, in the background; searches by vectors find what is embedded already."""
     Verify: _grpc.UnaryUnaryMultiCallable[_context_service_pb2.VerifyRequest, _context_service_pb2.VerifyResponse]
     """Derives chunks' terms and a sample of embeddings from the stored texts again, and compares them with what is stored."""
     Delete: _grpc.UnaryUnaryMultiCallable[_context_service_pb2.DeleteRequest, _context_service_pb2.DeleteResponse]
@@ -70,7 +70,7 @@ class ContextServiceAsyncStub(ContextServiceStub):
     source is stored already is replaced; one whose content is unchanged is left alone.
     """
     Reembed: _aio.UnaryUnaryMultiCallable[_context_service_pb2.ReembedRequest, _context_service_pb2.ReembedResponse]  # type: ignore[assignment]
-    """Embeds a collection anew with another model, in the background; searches by vectors find what is embedded already."""
+    """Embeds a collection again with another model, in the background; searches by vectors find what is embedded already."""
     Verify: _aio.UnaryUnaryMultiCallable[_context_service_pb2.VerifyRequest, _context_service_pb2.VerifyResponse]  # type: ignore[assignment]
     """Derives chunks' terms and a sample of embeddings from the stored texts again, and compares them with what is stored."""
     Delete: _aio.UnaryUnaryMultiCallable[_context_service_pb2.DeleteRequest, _context_service_pb2.DeleteResponse]  # type: ignore[assignment]
@@ -123,7 +123,7 @@ class ContextServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _context_service_pb2.ReembedRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_context_service_pb2.ReembedResponse, _abc.Awaitable[_context_service_pb2.ReembedResponse]]:
-        """Embeds a collection anew with another model, in the background; searches by vectors find what is embedded already."""
+        """Embeds a collection again with another model, in the background; searches by vectors find what is embedded already."""
 
     @_abc_1.abstractmethod
     def Verify(
