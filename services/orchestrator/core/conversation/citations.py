@@ -13,6 +13,11 @@ from services.orchestrator.core.model.response import Citation
 _UNICODE_ESCAPE_CHARS = 5  # u and four digits
 
 
+def is_quoted(claim: Claim, chunks: Sequence[Chunk]) -> bool:
+    """Tell whether the quote of a claim is part of the chunk that it names."""
+    return 1 <= claim.source <= len(chunks) and claim.quote in chunks[claim.source - 1].content
+
+
 def citations_of(claims: Sequence[Claim], chunks: Sequence[Chunk], guarantee: Guarantee) -> tuple[Citation, ...]:
     """Return the citations of claims whose quotes are parts of the chunks that they name.
 
