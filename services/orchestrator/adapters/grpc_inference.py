@@ -204,7 +204,10 @@ class GrpcInference:
 
 
 def _score_request(command: Infer, hints: Hints, continuations: Sequence[str]) -> inference_service_pb2.ScoreRequest:
-    chat = generation_pb2.ChatPrompt(messages=[message_to_proto(message) for message in command.messages])
+    chat = generation_pb2.ChatPrompt(
+        messages=[message_to_proto(message) for message in command.messages],
+        tools=[tool_definition_to_proto(tool) for tool in command.tools],
+    )
     return inference_service_pb2.ScoreRequest(model=hints.model, chat=chat, continuations=continuations)
 
 
