@@ -3,7 +3,7 @@
 Questions of the Cranfield collection are asked of a running system, about its abstracts and about documents that try
 to break the answer. Each is asked with citations, and again under a plain JSON Schema that describes the same form.
 A quote is invented when it is not in the document that the citation names or, under the plain schema, in no document
-at all. The check knows only the documents. PAGANTIC_SUITES is the folder of the collection.
+at all, whatever its spaces. The check knows only the documents. PAGANTIC_SUITES is the folder of the collection.
 """
 
 from __future__ import annotations
@@ -72,10 +72,11 @@ def main() -> int:
                     (_cited(question, collection, options.model) for question in questions),
                     lambda tally, response: _count_held(tally, response, documents),
                 )
+                spaced = {source: _with_single_spaces(text) for source, text in documents.items()}
                 plain = _ask_all(
                     client,
                     (_plain(question, collection, options.model) for question in questions),
-                    lambda tally, response: _count_plain(tally, response, documents),
+                    lambda tally, response: _count_plain(tally, response, spaced),
                 )
         finally:
             context.DeleteCollection(context_service_pb2.DeleteCollectionRequest(name=collection), timeout=INGEST_S)
@@ -169,8 +170,12 @@ def _count_plain(tally: Tally, response: execution_pb2.SystemResponse, documents
     tally.counts["abstentions"] += not claims
     for claim in claims:
         tally.counts["quotes"] += 1
-        if not any(claim.quote in text for text in documents.values()):
+        if not any(_with_single_spaces(claim.quote) in text for text in documents.values()):
             tally.counts["invented quotes"] += 1
+
+
+def _with_single_spaces(text: str) -> str:
+    return " ".join(text.split())
 
 
 if __name__ == "__main__":
