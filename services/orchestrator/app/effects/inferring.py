@@ -45,8 +45,9 @@ async def infer(
     for may_restart in (True, False):
         telling = told(request, command, scope, end, purpose)
         async with _asked(request, command, scope, telling, may_restart=may_restart) as (name, pieces):
-            async for piece in _for_people(request, pieces):
-                output = await _take(piece, command, scope, name) or output
+            text = CitedText() if request.output.citations is not None else None
+            async for piece in pieces:
+                output = await _take(_for_people(piece, text), command, scope, name) or output
         if output is not None:
             break
     output = output or InferenceOutput("", FinishReason.ERROR)
@@ -54,16 +55,11 @@ async def infer(
     return Inferred(inference.charge(replace(output, not_in_sources=not_in_sources)), score_usage)
 
 
-async def _for_people(
-    request: Request, pieces: AsyncIterator[InferenceDelta | InferenceOutput]
-) -> AsyncIterator[InferenceDelta | InferenceOutput]:
-    """Yield what an inference says; of an answer with citations the deltas have the text, and not its JSON."""
-    text = CitedText() if request.output.citations is not None else None
-    async for piece in pieces:
-        if text is not None and isinstance(piece, InferenceDelta):
-            yield replace(piece, content=text.feed(piece.content))
-        else:
-            yield piece
+def _for_people(piece: InferenceDelta | InferenceOutput, text: CitedText | None) -> InferenceDelta | InferenceOutput:
+    """Return what an inference says; of an answer with citations the deltas have the text, and not its JSON."""
+    if text is None or not isinstance(piece, InferenceDelta):
+        return piece
+    return replace(piece, content=text.feed(piece.content))
 
 
 @asynccontextmanager
