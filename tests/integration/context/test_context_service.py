@@ -177,7 +177,7 @@ async def test_retrieval_works_while_the_inference_service_is_away(tmp_path):
         found = await context.Retrieve(pb.RetrieveRequest(query="alpha", policy=policy()))
         assert len(found.chunks) == 1
         assert (await ingest(context, b="beta")).added == 1
-        document = collection_pb2.Document(source="a", content="b")
+        collection_pb2.Document(source="a", content="b")
         for call in (
             context.BuildContext(pb.BuildContextRequest(query="alpha", policy=policy())),
             context.Ingest(
