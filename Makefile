@@ -167,6 +167,10 @@ bench-tool-search: setup-dev ## Count how often the right tool of a thousand is 
 bench-required-calls: setup-dev ## Require COUNT=200 tool calls of a running system, and check their arguments
 	@$(BIN)/python -m tests.bench.required_calls --count $(or $(COUNT),200)
 
+.PHONY: bench-retrieval
+bench-retrieval: setup-dev ## Measure retrievers on Cranfield; needs PAGANTIC_SUITES, and INFERENCE=host:port of a service
+	@$(BIN)/python -m tests.bench.retrieval --inference $(or $(INFERENCE),127.0.0.1:50052)
+
 .PHONY: bench-citations
 bench-citations: setup-dev ## Measure constraints and masks of answers with citations; needs PAGANTIC_SUITES
 	@$(BIN)/python -m tests.bench.citations

@@ -15,7 +15,7 @@ from services.context.core.search.ranking import Order, best_positions, diversif
 from services.context.core.search.terms import TermIds
 from services.context.core.search.vector_index import NO_VECTOR, Vector
 
-MIN_DEPTH: Final = 100  # chunks of each leg of a fusion, at least
+MIN_DEPTH: Final = 400  # chunks of each leg of a fusion, at least
 DIVERSIFIED: Final = 4  # candidates for each chunk of a diverse selection
 
 

@@ -33,13 +33,14 @@ from services.orchestrator.core.model.request import (
     SystemPrompt,
     TemplateCall,
 )
-from services.orchestrator.core.model.retrieval import ContextPolicy, Retriever
+from services.orchestrator.core.model.retrieval import ContextPolicy, Fusion, Retriever, SearchOptions
 from services.orchestrator.core.model.voting import DEFAULT_REPLICAS, Strategy, Voting
 
 _MODE_PREFIX = "MODE_"
 _MODES = EnumCodec(execution_pb2.Mode, Mode, _MODE_PREFIX, unknown=None)
 _STRATEGIES = EnumCodec(execution_pb2.VotingStrategy, Strategy, "VOTING_STRATEGY_", unknown=None)
 _RETRIEVERS: Mapping[int, Retriever] = {number: Retriever(name) for name, number in policy_pb2.Retriever.items()}
+_FUSIONS: Mapping[int, Fusion] = {number: Fusion(name) for name, number in policy_pb2.Fusion.items()}
 _ROLES = frozenset(policy_pb2.ContextRole.values())
 _PLACEMENTS = frozenset(policy_pb2.Placement.values())
 _TOOL_CHOICES = frozenset(message_pb2.ToolChoiceMode.values())
@@ -108,6 +109,11 @@ def context_to_proto(policy: ContextPolicy) -> policy_pb2.ContextPolicy:
         max_tokens=policy.max_tokens,
         min_score=policy.min_score,
         role=policy_pb2.CONTEXT_ROLE_SYSTEM if policy.is_system else policy_pb2.CONTEXT_ROLE_USER,
+        filter=policy.search.filter,
+        fusion=policy_pb2.Fusion.Value(policy.search.fusion),
+        vector_weight=policy.search.vector_weight,
+        diversity=policy.search.diversity,
+        expansion=policy_pb2.Expansion(neighbours=policy.search.neighbours, section=policy.search.has_section),
     )
 
 
@@ -178,6 +184,7 @@ def _context_from_proto(policy: policy_pb2.ContextPolicy) -> ContextPolicy:
         collection=policy.collection,
         max_chunks=policy.max_chunks,
         min_score=optional(policy, "min_score"),
+        search=_search_from_proto(policy),
         is_after_system=policy.placement == policy_pb2.PLACEMENT_AFTER_SYSTEM,
         scorer=decode_optional(policy, "rerank", _scorer_of),
         top_k=policy.rerank.top_k,
@@ -186,6 +193,19 @@ def _context_from_proto(policy: policy_pb2.ContextPolicy) -> ContextPolicy:
         includes_schema=policy.include_schema,
         is_required=policy.required,
         is_system=policy.role == policy_pb2.CONTEXT_ROLE_SYSTEM,
+    )
+
+
+def _search_from_proto(policy: policy_pb2.ContextPolicy) -> SearchOptions:
+    if policy.fusion not in _FUSIONS:
+        raise InvalidRequest(f"context.fusion {policy.fusion} is not known")
+    return SearchOptions(
+        filter=policy.filter,
+        fusion=_FUSIONS[policy.fusion],
+        vector_weight=optional(policy, "vector_weight"),
+        diversity=policy.diversity,
+        neighbours=policy.expansion.neighbours,
+        has_section=policy.expansion.section,
     )
 
 

@@ -18,6 +18,26 @@ class Retriever(StrEnum):
     KEYWORD = "RETRIEVER_KEYWORD"
 
 
+class Fusion(StrEnum):
+    """A way to fuse BM25 and vectors."""
+
+    UNSPECIFIED = "FUSION_UNSPECIFIED"
+    RECIPROCAL_RANK = "FUSION_RECIPROCAL_RANK"
+    WEIGHTED = "FUSION_WEIGHTED"
+
+
+@dataclass(frozen=True, slots=True)
+class SearchOptions:
+    """The further choices of a search; an empty filter, 0 and None mean not set."""
+
+    filter: str = ""
+    fusion: Fusion = Fusion.UNSPECIFIED
+    vector_weight: float | None = None
+    diversity: float = 0.0
+    neighbours: int = 0
+    has_section: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class ContextPolicy:
     """Which context to retrieve; an empty collection, 0 and None mean not set."""
@@ -26,6 +46,7 @@ class ContextPolicy:
     collection: str
     max_chunks: int = 0
     min_score: float | None = None
+    search: SearchOptions = SearchOptions()
     is_after_system: bool = False
     scorer: str | None = None
     top_k: int = 0

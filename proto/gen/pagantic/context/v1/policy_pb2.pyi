@@ -56,7 +56,7 @@ class _Fusion:
 class _FusionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Fusion.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     FUSION_UNSPECIFIED: _Fusion.ValueType  # 0
-    """The method is not set, which is WEIGHTED."""
+    """The method is not set, which is RECIPROCAL_RANK."""
     FUSION_RECIPROCAL_RANK: _Fusion.ValueType  # 1
     """Sum of 1 / (60 + rank) over the two orders (reciprocal rank fusion); score in (0, 0.033]."""
     FUSION_WEIGHTED: _Fusion.ValueType  # 2
@@ -66,7 +66,7 @@ class Fusion(_Fusion, metaclass=_FusionEnumTypeWrapper):
     """Method of RETRIEVER_HYBRID."""
 
 FUSION_UNSPECIFIED: Fusion.ValueType  # 0
-"""The method is not set, which is WEIGHTED."""
+"""The method is not set, which is RECIPROCAL_RANK."""
 FUSION_RECIPROCAL_RANK: Fusion.ValueType  # 1
 """Sum of 1 / (60 + rank) over the two orders (reciprocal rank fusion); score in (0, 0.033]."""
 FUSION_WEIGHTED: Fusion.ValueType  # 2
