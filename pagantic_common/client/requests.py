@@ -20,6 +20,7 @@ STRATEGIES = ("majority", "strict_majority", "unanimity", "field_majority")
 
 
 ASKED_CHUNKS = 6
+ASKED_CLAIMS = 3
 RETRIEVERS = {name.removeprefix("RETRIEVER_"): number for name, number in policy_pb2.Retriever.items() if number}
 
 
@@ -77,19 +78,20 @@ def ask_request(
         retriever: "bm25", "keyword", "vector" or "hybrid"; the last two need a collection with embeddings.
         max_chunks: Most chunks that the model reads.
         filter: CEL expression over `metadata` and `source`; only documents for which it is true are searched.
-        options: See Options.
+        options: See Options; by default an answer has at most 3 claims.
     """
     if retriever.upper() not in RETRIEVERS:
         known = ", ".join(name.lower() for name in RETRIEVERS)
         raise ValueError(f"retriever {retriever!r} is not known: use one of {known}")
-    policy = policy_pb2.ContextPolicy(
+    options["context"] = policy_pb2.ContextPolicy(
         collection=collection,
         retriever=RETRIEVERS[retriever.upper()],
         max_chunks=max_chunks,
         filter=filter,
         required=True,
     )
-    return chat_request(question, tools=[], **{"citations": True, "context": policy, **options})
+    options.setdefault("citations", contract_pb2.Citations(max_claims=ASKED_CLAIMS))
+    return chat_request(question, tools=[], **options)
 
 
 def tool_result(call: message_pb2.ToolCall, content: str) -> message_pb2.Message:

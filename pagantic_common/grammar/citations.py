@@ -66,9 +66,10 @@ def engine_text_of_citations(sources: Sequence[str], policy: CitationPolicy) -> 
     if policy.may_abstain or not cited:
         answers.append(_literal(ABSTENTION_JSON))
     if cited:
-        answers.append(
-            f'{_literal(AFFIRMATION_JSON + _CLAIMS_KEY)} claim (", " claim){{0,{policy.max_claims - 1}}} "]}}"'
-        )
+        claims = "claim"
+        if policy.max_claims > 1:  # the engine has no repetition of at most 0 times
+            claims += f' (", " claim){{0,{policy.max_claims - 1}}}'
+        answers.append(f'{_literal(AFFIRMATION_JSON + _CLAIMS_KEY)} {claims} "]}}"')
         lines += [f"cited: {' | '.join(cited)}", _CLAIM, _TEXT]
     text: str = LLMatcher.grammar_from_lark("\n".join([f"start: {' | '.join(answers)}", *lines, ""]))
     size = len(text.encode())

@@ -34,9 +34,7 @@ def ask(
     chunks: Annotated[int, typer.Option(metavar="N", min=1, max=64, help="Most chunks to read.")] = ASKED_CHUNKS,
     only: Annotated[
         str,
-        typer.Option(
-            "--filter", metavar="CEL", help="Only documents for which this is true; it reads metadata and source."
-        ),
+        typer.Option("--filter", metavar="CEL", help="Only documents for which it is true; reads metadata and source."),
     ] = "",
     model: options.Model = "",
     max_tokens: options.MaxTokens = 0,

@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from pagantic_common.domain.chunks import MAX_NEIGHBOURS
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.domain.ids import is_trace_id, require_id
 from pagantic_common.domain.messages import ToolChoice, check_turn
 from pagantic_common.domain.sampling import check_sampling_value
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
-from pagantic_common.grammar.expressions import MAX_EXPRESSION_CHARS
 from services.orchestrator.core.model.client_tools import check_client_tools
 from services.orchestrator.core.model.contract import OutputContract, Rule
 from services.orchestrator.core.model.plan import Plan
 from services.orchestrator.core.model.request import Hints, Mode, Request
-from services.orchestrator.core.model.retrieval import ContextPolicy, SearchOptions
+from services.orchestrator.core.model.retrieval import ContextPolicy
 from services.orchestrator.core.model.retry import RetryPolicy
 from services.orchestrator.core.model.voting import Voting
 
@@ -185,19 +183,8 @@ def _check_context(policy: ContextPolicy) -> None:
         raise InvalidRequest(f"context.min_score is {policy.min_score}: it must be a finite number")
     if policy.max_tokens < 0 or policy.top_k < 0:
         raise InvalidRequest("context.max_tokens and context.rerank.top_k must not be negative")
-    _check_search(policy.search)
-
-
-def _check_search(search: SearchOptions) -> None:
-    for name, value in (("vector_weight", search.vector_weight or 0.0), ("diversity", search.diversity)):
-        if not 0 <= value <= 1:
-            raise InvalidRequest(f"context.{name} is {value}: it must be in [0, 1]")
-    if not 0 <= search.neighbours <= MAX_NEIGHBOURS:
-        raise InvalidRequest(f"context.expansion.neighbours is {search.neighbours}: it must be 0 to {MAX_NEIGHBOURS}")
-    if len(search.filter) > MAX_EXPRESSION_CHARS:
-        raise InvalidRequest(
-            f"context.filter has {len(search.filter)} characters: at most {MAX_EXPRESSION_CHARS} are taken"
-        )
+    if wrong := policy.search.objection:
+        raise InvalidRequest(f"context.{wrong}")
 
 
 def _check_rules(rules: Sequence[Rule]) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from pagantic_common.domain.chunks import MAX_NEIGHBOURS
 from pagantic_common.domain.messages import Role
+from pagantic_common.grammar.expressions import MAX_EXPRESSION_CHARS
 
 
 class Retriever(StrEnum):
@@ -36,6 +38,18 @@ class SearchOptions:
     diversity: float = 0.0
     neighbours: int = 0
     has_section: bool = False
+
+    @property
+    def objection(self) -> str:
+        """The field that is wrong, and why; empty for choices that can be searched with."""
+        for name, value in (("vector_weight", self.vector_weight or 0.0), ("diversity", self.diversity)):
+            if not 0 <= value <= 1:
+                return f"{name} is {value}: it must be in [0, 1]"
+        if not 0 <= self.neighbours <= MAX_NEIGHBOURS:
+            return f"expansion.neighbours is {self.neighbours}: it must be 0 to {MAX_NEIGHBOURS}"
+        if len(self.filter) > MAX_EXPRESSION_CHARS:
+            return f"filter has {len(self.filter)} characters: at most {MAX_EXPRESSION_CHARS} are taken"
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
