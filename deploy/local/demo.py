@@ -13,6 +13,7 @@ from google.protobuf.json_format import Parse
 from rich.console import Console
 
 from deploy.local.system import LocalSystem
+from pagantic.constraint.v1 import contract_pb2
 from pagantic.context.v1 import collection_pb2, context_service_pb2, context_service_pb2_grpc
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic_common.client import Client, ask_request, chat_request, structured_request, vote_request
@@ -88,7 +89,14 @@ def demo_requests() -> list[DemoRequest]:
         ),
         DemoRequest(
             "CITATIONS: an answer from deploy/examples; the decoder lets quotes be words of their source alone",
-            ask_request("examples", "How many customers saw an error page?", max_tokens=400, temperature=0.0, seed=1),
+            ask_request(
+                "examples",
+                "Why did payments fail?",
+                citations=contract_pb2.Citations(max_claims=1),
+                max_tokens=400,
+                temperature=0.0,
+                seed=1,
+            ),
         ),
         DemoRequest(
             "PLAN: retrieve, rerank, infer, validate over deploy/examples",

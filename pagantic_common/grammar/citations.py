@@ -31,7 +31,7 @@ from pagantic_common.grammar.engine_text import MAX_ENGINE_TEXT_BYTES
 from pagantic_common.grammar.problems import GrammarTooComplexError, Problem
 
 _CLAIMS_KEY, _QUOTE_KEY = ', "claims": [', ', "quote": '
-_CLAIM = r'claim: "{\"text\": " TEXT ", \"source\": " cited "}"'
+_CLAIM = r'claim: "{\"source\": " cited ", \"text\": " TEXT "}"'
 _TEXT = r'TEXT: "\"" /([^"\\\x00-\x1F\x7F]|\\["\\\/bfnrt]){1,' + str(MAX_CLAIM_CHARS) + r'}/ "\""'
 
 

@@ -30,7 +30,7 @@ def answer(*claims):
     return json.dumps(
         {
             "in_sources": True,
-            "claims": [{"text": text, "source": source, "quote": quote} for text, source, quote in claims],
+            "claims": [{"source": source, "quote": quote, "text": text} for text, source, quote in claims],
         },
         ensure_ascii=False,
     )
