@@ -110,8 +110,8 @@ def test_the_best_positions_are_those_of_a_full_sort(values, above, limit):
 
 
 def test_reciprocal_ranks_are_summed():
-    fused = fuse_ranks([np.array([7, 3]), np.array([3])])
-    assert fused == {7: pytest.approx(1 / 61), 3: pytest.approx(1 / 62 + 1 / 61)}
+    fused = fuse_ranks([(np.array([7, 3]), 1.0), (np.array([3]), 0.5)])
+    assert fused == {7: pytest.approx(1 / 61), 3: pytest.approx(1 / 62 + 0.5 / 61)}
 
 
 def test_scores_are_scaled_weighted_and_summed():
