@@ -69,9 +69,8 @@ def test_every_chunk_is_kept_once_best_first_within_the_scorers_range(query, giv
 def test_bounds_only_drop_from_the_unbounded_result(given_chunks, scorer, min_score, top_k):
     whole = rerank("a b", given_chunks, by(scorer))
     kept = [one for one in whole if one.score >= min_score]
-    assert rerank("a b", given_chunks, by(scorer, min_score=min_score, top_k=top_k)) == (
-        kept[:top_k] if top_k else kept
-    )
+    bounded = rerank("a b", given_chunks, by(scorer, min_score=min_score, top_k=top_k))
+    assert bounded == (kept[:top_k] if top_k else kept)
 
 
 def test_ties_keep_their_order():
