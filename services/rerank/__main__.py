@@ -35,7 +35,7 @@ async def open_app(settings: RerankSettings) -> AsyncIterator[Sequence[Registrat
 def make_reranking(settings: RerankSettings, channel: grpc.aio.Channel) -> Reranking:
     """Make the use-case with all scorers."""
     models = InferenceModels(channel, settings.inference_timeout_s, settings.connect_patience_s)
-    options = ProbabilityOptions(settings.model, settings.passage_chars, settings.passages_at_once)
+    options = ProbabilityOptions(settings.model, settings.chunk_chars, settings.chunks_at_once)
     embedding = EmbeddingScorer(models, settings.embedding_model)
     built_in = [*local_scorers(), embedding, LikelihoodScorer(models, options), JudgeScorer(models, options)]
     taken = [scorer.info.name for scorer in built_in]

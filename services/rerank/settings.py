@@ -27,10 +27,10 @@ class RerankSettings(InnerSettings, CallerSettings):
         "", description="model of the scorers likelihood and judge, an alias of the inference service; empty is its own"
     )
     inference_timeout_s: float = Field(
-        60.0, gt=0, le=3600, description="time for embedding 256 texts, or for one passage of likelihood or judge"
+        60.0, gt=0, le=3600, description="time for embedding 256 texts, or for one chunk for likelihood or judge"
     )
-    passages_at_once: int = Field(2, ge=1, le=64, description="passages of one request that a model reads at once")
-    passage_chars: int = Field(4000, ge=1, description="characters of a chunk that likelihood and judge read")
+    chunks_at_once: int = Field(2, ge=1, le=64, description="chunks of one request that a model reads at once")
+    chunk_chars: int = Field(4000, ge=1, description="characters of a chunk that likelihood and judge read")
     custom_scorers: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="scorers of installed packages by their names in the group pagantic.scorers, comma-separated"
     )

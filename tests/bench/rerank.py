@@ -1,7 +1,7 @@
 """How well each scorer orders what BM25 found: `python -m tests.bench.rerank`, with a running system.
 
 For each question of the Cranfield collection the candidates are the 50 best abstracts by BM25. The scorers that ask a
-model for each passage order those of a sample of the questions. The weights of fusions are chosen on the questions with
+model for each chunk order those of a sample of the questions. The weights of fusions are chosen on the questions with
 odd numbers; every figure that is printed is of the even ones. PAGANTIC_SUITES names the folder of the collection.
 """
 
@@ -50,7 +50,7 @@ def main() -> None:
     """Print the figures of each scorer, and of the best fusions."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--address", default=local_address("rerank"), help="host:port of the rerank service")
-    parser.add_argument("--sample", type=int, default=40, help="questions for the scorers that ask for each passage")
+    parser.add_argument("--sample", type=int, default=40, help="questions for the scorers that ask for each chunk")
     parser.add_argument("--cache", type=Path, help="file of scores, which a later run does not ask for again")
     options = parser.parse_args()
     candidates = find_candidates()
@@ -108,8 +108,9 @@ async def _score_all(
 def _work(numbers: Sequence[str], sample: int) -> Iterator[tuple[str, str]]:
     """Yield questions with scorers; the sampled questions are as often odd as even."""
     yield from itertools.product(numbers, FAST)
-    step = max(1, len(numbers) // sample) | 1
-    yield from itertools.product(numbers[::step][:sample], SLOW)
+    if sample:
+        step = len(numbers) // sample | 1
+        yield from itertools.product(numbers[::step][:sample], SLOW)
 
 
 async def _score(

@@ -25,15 +25,15 @@ from services.rerank.ports import LanguageModel, ScorerInfo
 
 @dataclass(frozen=True, slots=True)
 class ProbabilityOptions:
-    """The model where a request names none, the characters of a chunk that are read, and the passages at once."""
+    """The model where a request names none, the characters of a chunk that are read, and the chunks at once."""
 
     model: str
-    passage_chars: int
-    passages_at_once: int
+    chunk_chars: int
+    chunks_at_once: int
 
 
 class ProbabilityScorer(ABC):
-    """Asks a model about each passage; a Scorer.
+    """Asks a model about each chunk; a Scorer.
 
     A chunk that is too long for the model is read from its beginning. The first failure other than that ends the
     request, and cancels the calls that run.
@@ -49,7 +49,7 @@ class ProbabilityScorer(ABC):
         """Return a score for each chunk; None for a blank one, and for one that leaves the model no room."""
         query = query[-MAX_QUERY_CHARS:]
         model = model or self._options.model
-        turns = asyncio.Semaphore(self._options.passages_at_once)
+        turns = asyncio.Semaphore(self._options.chunks_at_once)
         refused: list[InvalidRequest] = []
 
         async def score(text: str) -> float | None:
@@ -57,7 +57,7 @@ class ProbabilityScorer(ABC):
                 return None
             async with turns:
                 try:
-                    return await first_fitting(beginnings(text), lambda part: self._score_passage(model, query, part))
+                    return await first_fitting(beginnings(text), lambda part: self._score_text(model, query, part))
                 except InvalidRequest as error:
                     if not is_too_long(error):
                         raise
@@ -66,17 +66,17 @@ class ProbabilityScorer(ABC):
 
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(score(chunk.content[: self._options.passage_chars])) for chunk in chunks]
+                tasks = [group.create_task(score(chunk.content[: self._options.chunk_chars])) for chunk in chunks]
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from None
         scores = [task.result() for task in tasks]
         if refused and not any(score is not None for score in scores):
-            raise refused[0]  # the query leaves no room for any passage
+            raise refused[0]  # the query leaves no room for any chunk
         return scores
 
     @abstractmethod
-    async def _score_passage(self, model: str, query: str, passage: str) -> float:
-        """Return the score of one passage; raises the inference service's errors."""
+    async def _score_text(self, model: str, query: str, text: str) -> float:
+        """Return the score of the text of one chunk; raises the inference service's errors."""
 
 
 class LikelihoodScorer(ProbabilityScorer):
@@ -86,8 +86,8 @@ class LikelihoodScorer(ProbabilityScorer):
         "likelihood", "mean log-probability of the query's tokens after the chunk", LOWEST_LIKELIHOOD, 0.0
     )
 
-    async def _score_passage(self, model: str, query: str, passage: str) -> float:
-        (found,) = await self._language_model.weigh(model, likelihood_messages(passage), [query])
+    async def _score_text(self, model: str, query: str, text: str) -> float:
+        (found,) = await self._language_model.weigh(model, likelihood_messages(text), [query])
         return likelihood_of(found.logprob, found.token_count)
 
 
@@ -96,6 +96,6 @@ class JudgeScorer(ProbabilityScorer):
 
     info = ScorerInfo("judge", "probability of yes over no, whether the chunk answers the query", 0.0, 1.0)
 
-    async def _score_passage(self, model: str, query: str, passage: str) -> float:
-        yes, no = await self._language_model.weigh(model, judge_messages(query, passage), [YES, NO])
+    async def _score_text(self, model: str, query: str, text: str) -> float:
+        yes, no = await self._language_model.weigh(model, judge_messages(query, text), [YES, NO])
         return probability_of_yes(yes.logprob, no.logprob)
