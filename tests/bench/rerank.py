@@ -1,6 +1,6 @@
 """How well each scorer orders what BM25 found: `python -m tests.bench.rerank`, with a running system.
 
-For each question of the Cranfield collection the candidates are the 50 best abstracts by BM25. The scorers that ask a
+For each question of the Cranfield collection the candidates are the best abstracts by BM25. The scorers that ask a
 model for each chunk order those of a sample of the questions. The weights of fusions are chosen on the questions with
 odd numbers; every figure that is printed is of the even ones. PAGANTIC_SUITES names the folder of the collection.
 """
@@ -35,7 +35,6 @@ from services.rerank.core.policy import Fusion, RerankPolicy, WeightedScorer
 from services.rerank.core.selection import Column, best_first, rescored
 from tests.bench import cranfield
 
-CANDIDATES = 50
 LANGUAGE = "english"
 FAST = ("retriever", "bm25", "keyword", "embedding")
 SLOW = ("likelihood", "judge")
@@ -51,9 +50,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--address", default=local_address("rerank"), help="host:port of the rerank service")
     parser.add_argument("--sample", type=int, default=40, help="questions for the scorers that ask for each chunk")
+    parser.add_argument("--candidates", type=int, default=50, help="abstracts of a question that are ordered")
     parser.add_argument("--cache", type=Path, help="file of scores, which a later run does not ask for again")
     options = parser.parse_args()
-    candidates = find_candidates()
+    candidates = find_candidates(options.candidates)
     scores: dict[str, Scores] = {}
     if options.cache is not None and options.cache.is_file():
         scores = json.loads(options.cache.read_text(encoding="utf-8"))
@@ -63,7 +63,7 @@ def main() -> None:
     _report(f"a sample of {len(sampled)} questions", (*FAST, *SLOW), candidates, scores, sampled)
 
 
-def find_candidates() -> dict[str, list[Chunk]]:
+def find_candidates(count: int) -> dict[str, list[Chunk]]:
     """Return the best abstracts of each question by BM25."""
     texts = list(cranfield.documents().items())
     changes = Changes(
@@ -79,7 +79,7 @@ def find_candidates() -> dict[str, list[Chunk]]:
     index = CollectionIndex(changes.options).apply(changes)
     found = {}
     for number, question in cranfield.queries().items():
-        hits = find_best(index, Query(query_term_ids(question, LANGUAGE)), RetrievalPolicy("docs"), CANDIDATES)
+        hits = find_best(index, Query(query_term_ids(question, LANGUAGE)), RetrievalPolicy("docs"), count)
         found[number] = [Chunk(*texts[hit.chunk_id], texts[hit.chunk_id][0], hit.score, "bm25") for hit in hits]
     return found
 
@@ -102,7 +102,7 @@ async def _score_all(
             if cache is not None:
                 cache.write_text(json.dumps(known), encoding="utf-8")  # noqa: ASYNC240 - nobody waits meanwhile
     for scorer, took in seconds.items():
-        sys.stdout.write(f"{scorer}: {sum(took) / len(took):.3f} s for {CANDIDATES} chunks\n")
+        sys.stdout.write(f"{scorer}: {sum(took) / len(took):.3f} s for a question\n")
 
 
 def _work(numbers: Sequence[str], sample: int) -> Iterator[tuple[str, str]]:
