@@ -5,6 +5,7 @@ import pytest
 
 from pagantic.common.v1 import chunk_pb2
 from pagantic.context.v1 import collection_pb2, context_service_pb2, context_service_pb2_grpc, policy_pb2
+from pagantic.orchestrator.v1 import execution_pb2, orchestrator_service_pb2_grpc
 from pagantic.rerank.v1 import ranking_pb2, rerank_service_pb2, rerank_service_pb2_grpc
 from tests.support.live_requests import request
 
@@ -20,6 +21,11 @@ QUESTION = "When does the port shut at night?"
 def rerank(system):
     with grpc.insecure_channel(system.address("rerank")) as channel:
         yield rerank_service_pb2_grpc.RerankServiceStub(channel)
+
+
+@pytest.fixture
+def stub(channel):
+    return orchestrator_service_pb2_grpc.OrchestratorServiceStub(channel)
 
 
 @pytest.mark.parametrize("scorer", ["embedding", "likelihood"])
@@ -49,11 +55,12 @@ def test_a_request_fuses_the_scores_of_retrieval_and_model(system, stub):
     policy = policy_pb2.ContextPolicy(
         collection="reranked", rerank=policy_pb2.RerankPolicy(scorers=scorers, top_k=1), required=True
     )
-    response = stub.Execute(request("When does the harbour close for the day?", context=policy), timeout=60)
+    work = request("When does the harbour close for the day?", execution_pb2.MODE_CHAT, context=policy)
+    response = stub.Execute(work, timeout=60)
     assert not response.HasField("error"), response.error
     assert not response.warnings
     unknown = policy_pb2.ContextPolicy(
         collection="reranked", rerank=policy_pb2.RerankPolicy(scorers=[ranking_pb2.WeightedScorer(scorer="magic")])
     )
-    refused = stub.Execute(request("When does it close?", context=unknown), timeout=60)
+    refused = stub.Execute(request("When does it close?", execution_pb2.MODE_CHAT, context=unknown), timeout=60)
     assert "'magic' is not known" in refused.error.message

@@ -7,6 +7,7 @@ thread, which Python cannot stop: a call that takes too long fails, but its thre
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import threading
 from collections.abc import Callable, Sequence
@@ -61,7 +62,7 @@ class CustomScorer:
         # A daemon, so that a function without end does not keep the service from stopping.
         threading.Thread(target=self._run, args=(loop, done, query, texts), daemon=True).start()
         try:
-            return _checked(await asyncio.wait_for(done, self._timeout_s), len(texts))
+            return list(await asyncio.wait_for(done, self._timeout_s))
         except TimeoutError:
             raise _failure(name, f"it took more than {self._timeout_s:g} s; send fewer chunks") from None
         except _WrongError as error:
@@ -71,7 +72,9 @@ class CustomScorer:
         self, loop: asyncio.AbstractEventLoop, done: asyncio.Future[Sequence[float]], query: str, texts: list[str]
     ) -> None:
         try:
-            scores = self._function(query, texts)
+            scores = _checked(self._function(query, texts), len(texts))
+        except _WrongError as error:
+            _settle(loop, done, error)
         except BaseException as error:
             # The error's text may quote the chunks: the log alone has it.
             log.exception("a custom scorer failed", scorer=self.info.name)
@@ -121,16 +124,16 @@ def _settle(
         return
 
 
-def _checked(scores: Sequence[float], count: int) -> list[float | None]:
+def _checked(scores: Sequence[float], count: int) -> list[float]:
     try:
-        numbers = [float(score) for score in scores]
+        numbers = [float(score) for score in itertools.islice(scores, count + 1)]
     except (TypeError, ValueError, OverflowError):
         raise _WrongError("its result is not a list of numbers") from None
     if len(numbers) != count:
-        raise _WrongError(f"it returned {len(numbers)} scores for {count} chunks")
+        raise _WrongError(f"it did not return one score for each of the {count} chunks")
     if not all(map(math.isfinite, numbers)):
         raise _WrongError("it returned a score that is not a finite number")
-    return list(numbers)
+    return numbers
 
 
 def _failure(name: str, reason: str) -> Internal:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from pagantic_common.domain.chunks import Chunk, check_chunks
@@ -40,13 +41,14 @@ class Reranking:
         scorers = [self._find(weighted) for weighted in policy.scorers]
         if not query.strip():
             raise InvalidRequest("query is empty")
-        check_chunks(chunks)
+        # Threads, because a full request takes long enough to delay others.
+        await asyncio.to_thread(check_chunks, chunks)
         # In turn: scorers that ask models would only compete for the same engine.
         columns = [
             Column(weighted, await scorer.score(query, chunks, weighted.model), scorer.info.min_score)
             for weighted, scorer in zip(policy.scorers, scorers, strict=True)
         ]
-        selected = best_first(rescored(chunks, columns, policy), policy)
+        selected = await asyncio.to_thread(lambda: best_first(rescored(chunks, columns, policy), policy))
         limit = policy.top_k or len(selected)
         if policy.diversity and selected:
             return await self._embedding.spread(selected, policy.diversity, limit, self._spreading_model(policy))

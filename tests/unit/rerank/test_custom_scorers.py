@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from importlib.metadata import EntryPoint
 
@@ -61,7 +62,8 @@ def test_a_name_that_cannot_be_used_is_refused_at_start(name, problem):
 @pytest.mark.parametrize(
     ("result", "problem"),
     [
-        ([1.0], "returned 1 scores for 2 chunks"),
+        ([1.0], "did not return one score for each of the 2 chunks"),
+        (itertools.repeat(1.0), "did not return one score for each of the 2 chunks"),
         ([1.0, float("nan")], "not a finite number"),
         (["a", "b"], "not a list of numbers"),
         (None, "not a list of numbers"),
