@@ -10,6 +10,7 @@ from pagantic.common.v1 import message_pb2
 from pagantic.context.v1 import policy_pb2
 from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import execution_pb2
+from pagantic.rerank.v1 import ranking_pb2
 from pagantic_common.codec.enums import EnumCodec
 from pagantic_common.codec.fields import decode_optional, optional
 from pagantic_common.codec.messages import (
@@ -33,9 +34,18 @@ from services.orchestrator.core.model.request import (
     SystemPrompt,
     TemplateCall,
 )
-from services.orchestrator.core.model.retrieval import ContextPolicy, Fusion, Retriever, SearchOptions
+from services.orchestrator.core.model.retrieval import (
+    ContextPolicy,
+    Fusion,
+    RankingOptions,
+    Retriever,
+    ScoreFusion,
+    SearchOptions,
+    WeightedScorer,
+)
 from services.orchestrator.core.model.voting import DEFAULT_REPLICAS, Strategy, Voting
 
+SCORE_FUSIONS = EnumCodec(ranking_pb2.ScoreFusion, ScoreFusion, "SCORE_FUSION_", unknown=None)
 _MODE_PREFIX = "MODE_"
 _MODES = EnumCodec(execution_pb2.Mode, Mode, _MODE_PREFIX, unknown=None)
 _STRATEGIES = EnumCodec(execution_pb2.VotingStrategy, Strategy, "VOTING_STRATEGY_", unknown=None)
@@ -117,6 +127,11 @@ def context_to_proto(policy: ContextPolicy) -> policy_pb2.ContextPolicy:
     )
 
 
+def scorer_to_proto(scorer: WeightedScorer) -> ranking_pb2.WeightedScorer:
+    """Encode a scorer with its weight for the rerank service."""
+    return ranking_pb2.WeightedScorer(scorer=scorer.scorer, weight=scorer.weight, model=scorer.model)
+
+
 def _mode_from_proto(value: int) -> Mode:
     mode = _MODES.from_proto(value)
     if mode is not None:
@@ -188,6 +203,7 @@ def _context_from_proto(policy: policy_pb2.ContextPolicy) -> ContextPolicy:
         is_after_system=policy.placement == policy_pb2.PLACEMENT_AFTER_SYSTEM,
         scorer=decode_optional(policy, "rerank", _scorer_of),
         top_k=policy.rerank.top_k,
+        ranking=_ranking_from_proto(policy.rerank),
         max_tokens=policy.max_tokens,
         includes_tools=policy.include_tools,
         includes_schema=policy.include_schema,
@@ -206,6 +222,18 @@ def _search_from_proto(policy: policy_pb2.ContextPolicy) -> SearchOptions:
         diversity=policy.diversity,
         neighbours=policy.expansion.neighbours,
         has_section=policy.expansion.section,
+    )
+
+
+def _ranking_from_proto(rerank: policy_pb2.RerankPolicy) -> RankingOptions:
+    fusion = SCORE_FUSIONS.from_proto(rerank.fusion)
+    if fusion is None and rerank.fusion != ranking_pb2.SCORE_FUSION_UNSPECIFIED:
+        raise InvalidRequest(f"context.rerank.fusion {rerank.fusion} is not known")
+    return RankingOptions(
+        tuple(WeightedScorer(one.scorer, optional(one, "weight"), one.model) for one in rerank.scorers),
+        fusion or ScoreFusion.WEIGHTED,
+        rerank.diversity,
+        rerank.max_per_source,
     )
 
 

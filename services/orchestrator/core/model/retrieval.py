@@ -52,6 +52,32 @@ class SearchOptions:
         return ""
 
 
+class ScoreFusion(StrEnum):
+    """A way to fuse the scores of several scorers."""
+
+    WEIGHTED = "weighted"
+    RECIPROCAL_RANK = "reciprocal_rank"
+
+
+@dataclass(frozen=True, slots=True)
+class WeightedScorer:
+    """A scorer of the rerank service with its weight and its model; an empty model is that service's setting."""
+
+    scorer: str
+    weight: float | None = None
+    model: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RankingOptions:
+    """Several scorers whose scores are fused, and how to spread the chunks that are kept; 0 is not set."""
+
+    scorers: tuple[WeightedScorer, ...] = ()
+    fusion: ScoreFusion = ScoreFusion.WEIGHTED
+    diversity: float = 0.0
+    max_per_source: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class ContextPolicy:
     """Which context to retrieve; an empty collection, 0 and None mean not set."""
@@ -64,6 +90,7 @@ class ContextPolicy:
     is_after_system: bool = False
     scorer: str | None = None
     top_k: int = 0
+    ranking: RankingOptions = RankingOptions()
     max_tokens: int = 0
     includes_tools: bool = False
     includes_schema: bool = False
