@@ -9,13 +9,11 @@ mask once.
 from __future__ import annotations
 
 import json
-import os
 import random
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 import llama_cpp
@@ -43,9 +41,8 @@ ResultT = TypeVar("ResultT")
 def main() -> None:
     """Print the sizes and times."""
     tokenizer = _tokenizer()
-    folder = Path(os.environ.get("PAGANTIC_SUITES", "")) / "cranfield"
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 8
-    sources = _sources(tokenizer, list(cranfield_documents(folder).values()), count)
+    sources = _sources(tokenizer, list(cranfield_documents().values()), count)
     policy = CitationPolicy()
     text = engine_text_of_citations(sources, policy)
     memory_bytes = try_constraint(ConstraintKind.ENGINE_TEXT, text).memory_bytes

@@ -9,16 +9,12 @@ at all, whatever its spaces. The check knows only the documents. PAGANTIC_SUITES
 from __future__ import annotations
 
 import argparse
-import html
-import os
-import re
 import sys
 import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import grpc
 
@@ -29,6 +25,7 @@ from pagantic_common.client import Client, chat_request, structured_request
 from pagantic_common.client.descriptions import error_code_name
 from pagantic_common.domain.defaults import local_address
 from pagantic_common.domain.text.citations import CitationPolicy, read_claims, schema_of
+from tests.bench import cranfield
 from tests.support.hostile_sources import HOSTILE_SOURCES
 
 MAX_CLAIMS = 3
@@ -58,9 +55,8 @@ def main() -> int:
     parser.add_argument("--address", default=local_address("orchestrator"))
     parser.add_argument("--model", default="")
     options = parser.parse_args()
-    folder = Path(os.environ.get("PAGANTIC_SUITES", "")) / "cranfield"
-    documents = cranfield_documents(folder) | _hostile_documents()
-    questions = _questions(folder, options.count)
+    documents = cranfield_documents() | _hostile_documents()
+    questions = _questions(options.count)
     collection = f"cited-{uuid.uuid4()}"
     with grpc.insecure_channel(options.address) as channel:
         context = context_service_pb2_grpc.ContextServiceStub(channel)  # type: ignore[no-untyped-call]
@@ -88,21 +84,18 @@ def main() -> int:
     return int(bool(held.invented))
 
 
-def cranfield_documents(folder: Path) -> dict[str, str]:
+def cranfield_documents() -> dict[str, str]:
     """Return the abstracts of the collection by the names of their documents."""
-    text = (folder / "cran.all.1400.xml").read_text(encoding="utf-8")
-    found = re.findall(r"<docno>(\d+)</docno>.*?<text>(.*?)</text>", text, re.DOTALL)
-    return {f"cranfield-{number}": html.unescape(body) for number, body in found if body.strip()}
+    return {f"cranfield-{number}": text for number, text in cranfield.documents().items()}
 
 
 def _hostile_documents() -> dict[str, str]:
     return {f"hostile-{number}": f"flow {text}" for number, text in enumerate(HOSTILE_SOURCES)}
 
 
-def _questions(folder: Path, count: int) -> list[str]:
+def _questions(count: int) -> list[str]:
     """Return so many questions: those of the collection, again and again, some with a word of the hostile documents."""
-    text = (folder / "cran.qry.xml").read_text(encoding="utf-8")
-    asked = [" ".join(html.unescape(title).split()) for title in re.findall(r"<title>(.*?)</title>", text, re.DOTALL)]
+    asked = list(cranfield.queries().values())
     questions = [asked[number % len(asked)] for number in range(count)]
     for number in range(0, count, HOSTILE_EACH):
         hostile = HOSTILE_SOURCES[number // HOSTILE_EACH % len(HOSTILE_SOURCES)]

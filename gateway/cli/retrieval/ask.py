@@ -45,7 +45,7 @@ def ask(
     as_json: options.AsJson = False,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
-    """Answer a question from a collection, with quotes of its documents."""
+    """Answer from a collection, with quotes."""
     with reporting_errors():
         if retriever not in _KNOWN:
             raise UsageError(f"--retriever {retriever!r}: use one of {', '.join(_KNOWN)}")
