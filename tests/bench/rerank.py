@@ -60,7 +60,8 @@ def main() -> None:
     asyncio.run(_score_all(options.address, candidates, options.sample, scores, options.cache))
     sampled = [number for number, by_scorer in scores.items() if by_scorer.keys() >= {*FAST, *SLOW}]
     _report("all questions", FAST, candidates, scores, list(scores))
-    _report(f"a sample of {len(sampled)} questions", (*FAST, *SLOW), candidates, scores, sampled)
+    if sampled:
+        _report(f"a sample of {len(sampled)} questions", (*FAST, *SLOW), candidates, scores, sampled)
 
 
 def find_candidates(count: int) -> dict[str, list[Chunk]]:
