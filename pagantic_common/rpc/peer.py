@@ -13,7 +13,7 @@ import contextlib
 import math
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import grpc
 
@@ -33,6 +33,9 @@ from pagantic_common.telemetry.scope import current_deadline, current_principal
 ResponseT = TypeVar("ResponseT")
 
 Credentials = Callable[[str, Principal], str]
+StreamMethod: TypeAlias = (
+    grpc.aio.UnaryStreamMultiCallable[Any, ResponseT] | grpc.aio.StreamStreamMultiCallable[Any, ResponseT]
+)
 
 RECONNECT_S = 1.5 * MAX_RECONNECT_S  # gRPC waits up to a fifth longer than its maximum, and connecting takes time
 
@@ -98,7 +101,7 @@ class Peer:
 
     async def call_stream(
         self,
-        method: grpc.aio.UnaryStreamMultiCallable[Any, ResponseT],
+        method: StreamMethod[ResponseT],
         request: Any,
         timeout_s: float | None = None,
         *,
@@ -106,7 +109,8 @@ class Peer:
     ) -> AsyncGenerator[ResponseT, None]:
         """Make a streaming call as `rpc.call.call_stream` does; each message counts as an answer.
 
-        A call with a `place` in a line waits there while the service has no room for it.
+        The request may be a stream of requests, for a method that takes one. A call with a `place` in a line waits
+        there while the service has no room for it.
         """
         patience = self._patience_for(method)
         is_answered = False

@@ -18,10 +18,11 @@ _LEFT_OUT: Final = (
 )
 _HEADINGS: Final = {f"h{level}": level for level in range(1, 7)}
 _CELLS: Final = frozenset({"td", "th"})
-_BLOCKS: Final = frozenset(
-    "address article blockquote body center dd details div dl dt fieldset figcaption figure footer header hr html li "
-    "main ol p section summary table tbody tfoot thead tr ul".split()
-)
+_BLOCKS: Final = frozenset({
+    "address", "article", "blockquote", "body", "center", "dd", "details", "div", "dl", "dt", "fieldset", "figcaption",
+    "figure", "footer", "header", "hr", "html", "li", "main", "ol", "p", "section", "summary", "table",
+    "tbody", "tfoot", "thead", "tr", "ul",
+})  # fmt: skip
 
 
 def read_html(text: str, bounds: ReadingBounds) -> ReadText:

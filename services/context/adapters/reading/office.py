@@ -6,7 +6,7 @@ import io
 import posixpath
 from collections.abc import Iterator
 from typing import Any, Final
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 from zipfile import ZipFile
 
 import mammoth
@@ -17,10 +17,10 @@ from services.context.core.reading.bounds import ReadingBounds
 from services.context.core.reading.draft import ReadText, TextDraft
 from services.context.core.reading.records import write_rows
 
-MAX_EMPTY_CELLS: Final = 16_384  # the columns of a sheet
 _DRAWING: Final = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
 _SLIDES: Final = "{http://schemas.openxmlformats.org/presentationml/2006/main}"
 _ID: Final = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}id"
+_ROW: Final = f"{_DRAWING}tr"
 _TITLES: Final = frozenset({"title", "ctrTitle"})
 
 
@@ -51,20 +51,20 @@ def read_pptx(data: bytes, bounds: ReadingBounds) -> ReadText:
     draft = TextDraft(bounds)
     with ZipFile(io.BytesIO(data)) as archive:
         for number, name in enumerate(_slide_names(archive), 1):
-            _write_slide(draft, number, ElementTree.fromstring(archive.read(name)))  # noqa: S314 - expat is bounded
+            _write_slide(draft, number, ET.fromstring(archive.read(name)))  # noqa: S314 - expat is bounded
     return draft.finish()
 
 
 def _slide_names(archive: ZipFile) -> Iterator[str]:
-    relations = ElementTree.fromstring(archive.read("ppt/_rels/presentation.xml.rels"))  # noqa: S314
+    relations = ET.fromstring(archive.read("ppt/_rels/presentation.xml.rels"))  # noqa: S314
     targets = {relation.get("Id"): relation.get("Target", "") for relation in relations}
-    presentation = ElementTree.fromstring(archive.read("ppt/presentation.xml"))  # noqa: S314
+    presentation = ET.fromstring(archive.read("ppt/presentation.xml"))  # noqa: S314
     for slide in presentation.iter(f"{_SLIDES}sldId"):
         target = targets[slide.get(_ID)]
         yield posixpath.normpath(posixpath.join("/ppt", target)).lstrip("/")
 
 
-def _write_slide(draft: TextDraft, number: int, slide: ElementTree.Element) -> None:
+def _write_slide(draft: TextDraft, number: int, slide: ET.Element) -> None:
     shapes = [(_is_title(shape), list(_paragraphs_of(shape))) for shape in slide.iter(f"{_SLIDES}sp")]
     title = next((" ".join(paragraphs) for is_title, paragraphs in shapes if is_title and paragraphs), "")
     draft.add_heading(1, title or f"Slide {number}")
@@ -76,14 +76,11 @@ def _write_slide(draft: TextDraft, number: int, slide: ElementTree.Element) -> N
         write_rows(draft, rows)
 
 
-_ROW: Final = f"{_DRAWING}tr"
-
-
-def _is_title(shape: ElementTree.Element) -> bool:
+def _is_title(shape: ET.Element) -> bool:
     return any(place.get("type") in _TITLES for place in shape.iter(f"{_SLIDES}ph"))
 
 
-def _paragraphs_of(part: ElementTree.Element) -> Iterator[str]:
+def _paragraphs_of(part: ET.Element) -> Iterator[str]:
     for paragraph in part.iter(f"{_DRAWING}p"):
         text = "".join(run.text or "" for run in paragraph.iter(f"{_DRAWING}t"))
         if text.strip():

@@ -66,5 +66,3 @@ def _bookmarks_by_page(document: PdfDocument) -> dict[int, list[tuple[int, str]]
         if page is not None:
             found[page].append((bookmark.level + 1, bookmark.get_title()))
     return found
-
-

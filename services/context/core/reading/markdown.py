@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Final
 
 from markdown_it import MarkdownIt
@@ -35,7 +36,7 @@ def _headings_of(text: str) -> Iterator[Heading]:
     parser = MarkdownIt("commonmark").disable("inline")
     tokens = parser.parse(text[body_start:])
     count = 0
-    for opening, content in zip(tokens, tokens[1:], strict=False):
+    for opening, content in pairwise(tokens):
         title = _title_of(content.content)
         if opening.type != "heading_open" or opening.map is None or not title:
             continue
