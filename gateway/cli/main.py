@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gateway.cli import catalog, chat, doctor, documents, requests, tuning
+from gateway.cli import catalog, chat, doctor, documents, ingest, requests, tuning
 from gateway.cli.failures import EXIT_CODES_HELP, EXIT_FAILED
 from gateway.cli.options import PlainCommand
 from gateway.cli.serving import local, mcp
@@ -39,7 +39,7 @@ for _command in (
     executions.cancel,
     executions.resume,
     executions.usage,
-    documents.ingest,
+    ingest.ingest,
     catalog.tools,
     catalog.models,
     mcp.mcp,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import grpc
 
@@ -26,6 +26,10 @@ from pagantic_common.telemetry.scope import current_deadline, current_scope
 from pagantic_common.telemetry.tracing import TRACEPARENT_KEY, current_traceparent
 
 ResponseT = TypeVar("ResponseT")
+StreamMethod: TypeAlias = (
+    grpc.aio.UnaryStreamMultiCallable[Any, ResponseT] | grpc.aio.StreamStreamMultiCallable[Any, ResponseT]
+)
+StreamCall: TypeAlias = grpc.aio.UnaryStreamCall[Any, ResponseT] | grpc.aio.StreamStreamCall[Any, ResponseT]
 
 
 def outgoing_metadata(credentials: str = "") -> tuple[tuple[str, str | bytes], ...]:
@@ -72,14 +76,16 @@ async def call_unary(
 
 async def call_stream(
     service: str,
-    method: grpc.aio.UnaryStreamMultiCallable[Any, ResponseT],
+    method: StreamMethod[ResponseT],
     request: Any,
     timeout_s: float | None = None,
     *,
     credentials: str = "",
     finishes_reads: bool = False,
 ) -> AsyncGenerator[ResponseT, None]:
-    """Make a streaming call; closing the generator cancels it. Close it (contextlib.aclosing) when leaving early.
+    """Make a streaming call, with a request or a stream of them; closing the generator cancels it.
+
+    Close it (contextlib.aclosing) when leaving early.
 
     With `finishes_reads`, a read that is under way when the task is cancelled ends by itself. It costs a task for each
     response; without it, grpcio loses some memory for each cancelled read (grpc/grpc#43360).
@@ -95,6 +101,6 @@ async def call_stream(
         call.cancel()
 
 
-async def _finished_reads(call: grpc.aio.UnaryStreamCall[Any, ResponseT]) -> AsyncGenerator[ResponseT, None]:
+async def _finished_reads(call: StreamCall[ResponseT]) -> AsyncGenerator[ResponseT, None]:
     while (response := await asyncio.shield(call.read())) is not grpc.aio.EOF:
         yield cast("ResponseT", response)

@@ -13,14 +13,14 @@ import contextlib
 import math
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import grpc
 
 from pagantic_common.domain.calls.breaker import Breaker
 from pagantic_common.domain.calls.principal import Principal
 from pagantic_common.domain.errors import Cancelled, DeadlineExceeded, PaganticError
-from pagantic_common.rpc.call import call_unary, outgoing_metadata, remaining_timeout_s
+from pagantic_common.rpc.call import StreamMethod, call_unary, outgoing_metadata, remaining_timeout_s
 from pagantic_common.rpc.channel import MAX_RECONNECT_S
 from pagantic_common.rpc.service_config import MAX_ATTEMPTS, is_retried
 from pagantic_common.rpc.status import UNREACHABLE_RETRY_AFTER_S, Unreachable, restore_error
@@ -33,9 +33,6 @@ from pagantic_common.telemetry.scope import current_deadline, current_principal
 ResponseT = TypeVar("ResponseT")
 
 Credentials = Callable[[str, Principal], str]
-StreamMethod: TypeAlias = (
-    grpc.aio.UnaryStreamMultiCallable[Any, ResponseT] | grpc.aio.StreamStreamMultiCallable[Any, ResponseT]
-)
 
 RECONNECT_S = 1.5 * MAX_RECONNECT_S  # gRPC waits up to a fifth longer than its maximum, and connecting takes time
 
