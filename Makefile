@@ -167,6 +167,14 @@ bench-tool-search: setup-dev ## Count how often the right tool of a thousand is 
 bench-required-calls: setup-dev ## Require COUNT=200 tool calls of a running system, and check their arguments
 	@$(BIN)/python -m tests.bench.required_calls --count $(or $(COUNT),200)
 
+.PHONY: bench-citations
+bench-citations: setup-dev ## Measure constraints and masks of answers with citations; needs PAGANTIC_SUITES
+	@$(BIN)/python -m tests.bench.citations
+
+.PHONY: bench-cited
+bench-cited: setup-dev ## Ask COUNT=1000 questions of a running system with citations, and count invented quotes
+	@$(BIN)/python -m tests.bench.cited_answers --count $(or $(COUNT),1000) $(if $(MODEL),--model "$(MODEL)")
+
 .PHONY: bench-orchestrator
 bench-orchestrator: setup-dev ## Measure what the orchestrator adds to a chat
 	@$(BIN)/python -m tests.bench.orchestrator

@@ -55,6 +55,15 @@ def describe_tool_call(call: execution_pb2.ToolCallRecord) -> str:
     return f"tool {call.name}({call.arguments_json}) -> {result}"
 
 
+def describe_citation(citation: execution_pb2.Citation) -> str:
+    """Return a citation's number, its document with the place in it, and its quote."""
+    page = ""
+    if citation.page:
+        page = f", page {citation.page}"
+    quote = " ".join(citation.quote.split())
+    return f'[{citation.source}] {citation.document}{page}, characters {citation.start} to {citation.end}: "{quote}"'
+
+
 def describe_step(step: plan_pb2.StepResult) -> str:
     """Return a plan's step, its outcome and its duration."""
     outcome = (step.output.WhichOneof("value") or "nothing").replace("_", " ")

@@ -59,6 +59,7 @@ class Options(Hints, total=False):
 
     `context` is the name of a collection or a whole policy; `rules` are CEL expressions by name, or whole rules;
     `semantic_intent` is the aim that a judging model checks; `max_retries` bounds the attempts after the first.
+    `citations` is True, or bounds: an answer in claims that quote the context, which is needed.
     `tool_rules` are "allow", "ask" or "deny" by a tool's name, a pattern such as "send_*", or "safety:external".
     """
 
@@ -67,6 +68,7 @@ class Options(Hints, total=False):
     rules: Mapping[str, str] | Sequence[contract_pb2.Rule]
     semantic_intent: str
     max_retries: int
+    citations: bool | contract_pb2.Citations
     tool_rules: Mapping[str, str]
 
 
@@ -85,6 +87,7 @@ def apply_options(
         if isinstance(context, str):
             context = policy_pb2.ContextPolicy(collection=context)
         request.context.CopyFrom(context)
+    _apply_citations(request.output, options.get("citations"))
     _apply_hints(request.hints, options)
     if tool_choice:
         request.hints.tool_choice.CopyFrom(tool_choice_to_proto(_choice_of(tool_choice)))
@@ -113,6 +116,13 @@ def _check_names(options: Options) -> None:
         for near in difflib.get_close_matches(unknown, known, n=1):
             hint = f"did you mean {near!r}?"
         raise TypeError(f"unexpected keyword {unknown!r}: {hint}")
+
+
+def _apply_citations(output: contract_pb2.OutputContract, citations: bool | contract_pb2.Citations | None) -> None:
+    if isinstance(citations, contract_pb2.Citations):
+        output.citations.CopyFrom(citations)
+    elif citations:
+        output.citations.SetInParent()
 
 
 def _apply_hints(hints: execution_pb2.ExecutionHints, options: Options) -> None:

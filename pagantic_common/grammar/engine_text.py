@@ -39,6 +39,7 @@ __all__ = [
 ITEM_SEPARATOR = ", "
 KEY_SEPARATOR = ": "
 MAX_REASON_CHARS = 400
+MAX_ENGINE_TEXT_BYTES = 256 * 1024  # of a constraint that the decoder takes
 STACK_BYTES = 256 * 1024 * 1024  # for threads that compile: the engine recurses along chains of thousands of rules
 # Limits on the cost of one mask and on the size of its lexer: a decoding step waits tens of milliseconds at most. Under
 # the engine's own limits, which are several times as wide, the schemas of the JSON Schema Test Suite decode the same.

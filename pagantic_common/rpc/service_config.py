@@ -41,7 +41,7 @@ RETRIED_METHODS = {
         "ValidateRules",
         "ValidateSemantics",
     ),
-    "pagantic.context.v1.ContextService": ("ListCollections", "Retrieve", "BuildContext"),
+    "pagantic.context.v1.ContextService": ("ListCollections", "Retrieve", "BuildContext", "Verify"),
     "pagantic.rerank.v1.RerankService": ("Rerank", "ListScorers"),
     "pagantic.tools.v1.ToolService": (
         "GetMcpPrompt",

@@ -7,7 +7,9 @@ from dataclasses import replace
 
 from pagantic.constraint.v1 import constraint_service_pb2 as pb
 from pagantic.constraint.v1 import contract_pb2
+from pagantic_common.codec.citations import citations_from_proto
 from pagantic_common.codec.errors import optional_failure_to_proto
+from pagantic_common.codec.fields import decode_optional
 from pagantic_common.codec.messages import optional_usage_to_proto, usage_to_proto
 from pagantic_common.codec.validation import guarantee_to_proto, stage_report_to_proto
 from pagantic_common.domain.validation import Enforcement
@@ -18,7 +20,7 @@ from services.constraint.core.judgement import Verdict
 from services.constraint.core.model import Contract, Rule
 
 
-def source_from_proto(request: pb.CompileRequest) -> Source | None:
+def source_from_proto(request: pb.CompileRequest) -> Source | None:  # noqa: PLR0911 - an arm for each source
     """Decode a source; None when none is given."""
     match request.WhichOneof("source"):
         case "schema_json":
@@ -31,6 +33,9 @@ def source_from_proto(request: pb.CompileRequest) -> Source | None:
             return Source.of_values(request.enum_list.values)
         case "grammar_name":
             return Source(SourceKind.NAMED_GRAMMAR, request.grammar_name)
+        case "cited_sources":
+            cited = request.cited_sources
+            return Source.of_citations(citations_from_proto(cited.citations), cited.texts)
         case _:
             return None
 
@@ -55,6 +60,7 @@ def contract_from_proto(contract: contract_pb2.OutputContract) -> Contract:
         schema_json=contract.schema_json,
         decoder_constraint=not contract.HasField("decoder_constraint") or contract.decoder_constraint,
         repair_allowed=not contract.HasField("repair_allowed") or contract.repair_allowed,
+        citations=decode_optional(contract, "citations", citations_from_proto),
     )
     if contract.schema_in_prompt not in contract_pb2.SchemaInPrompt.values():
         decoded = replace(decoded, unknown=f"schema_in_prompt {contract.schema_in_prompt}")

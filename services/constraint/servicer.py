@@ -53,6 +53,7 @@ class ConstraintServicer(constraint_service_pb2_grpc.ConstraintServiceServicer):
             request.semantic_intent,
             is_decoder_enforced=request.decoder_enforced,
             judge_model=request.judge_model,
+            sources=tuple(request.sources),
         )
         return convert.enforcement_to_proto(enforcement)
 

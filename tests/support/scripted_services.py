@@ -19,7 +19,7 @@ from services.orchestrator.core.model.response import (
     ToolCallRecord,
 )
 from services.orchestrator.core.tools.policy import parse_policy
-from services.orchestrator.ports.services import BuiltContext, CompiledConstraint, OfferedTool, TokenCount
+from services.orchestrator.ports.services import BuiltContext, CompiledConstraint, OfferedTool, Scores, TokenCount
 
 USAGE = TokenUsage(prompt_tokens=10, output_tokens=3, context_tokens=13, context_window=100, decode_seconds=0.5)
 
@@ -38,6 +38,7 @@ class ScriptedInference:
         self.waiting = asyncio.Event()
         self.stopped = asyncio.Event()
         self.window = 8192
+        self.logprobs = (-2.0, -1.0)
         self.counted = []
 
     async def count_tokens(self, messages, tools, texts, model):
@@ -67,6 +68,13 @@ class ScriptedInference:
             yield InferenceDelta(word)
         yield output
 
+    async def score(self, command, hints, continuations):
+        """Find the continuations of these log-probabilities."""
+        self.scored = (command, continuations)
+        if isinstance(self.logprobs, Exception):
+            raise self.logprobs
+        return Scores(self.logprobs, TokenUsage(prompt_tokens=10))
+
     async def sample(self, command, _hints):
         """Give the outputs as candidates in turn; an exception is raised; the usage of all comes last."""
         self.commands.append(command)
@@ -88,7 +96,8 @@ class ScriptedConstraint:
         self.warnings = ()
         self.unsupported = ()
 
-    async def compile(self, _output):
+    async def compile(self, _output, sources=()):
+        self.compiled_sources = tuple(sources)
         if self.failure is not None:
             raise self.failure
         return CompiledConstraint("engine text", not self.unsupported, self.unsupported)
@@ -97,7 +106,7 @@ class ScriptedConstraint:
         if self.failure is not None:
             raise self.failure
 
-    async def enforce(self, text, _request, *, is_decoder_enforced):
+    async def enforce(self, text, _request, *, is_decoder_enforced, sources=()):
         valid = text not in self.invalid
         stage = StageReport(Stage.SCHEMA_VALIDATION, StageOutcome.PASSED if valid else StageOutcome.FAILED)
         guarantee = Guarantee.ENFORCED if is_decoder_enforced else Guarantee.VALIDATED

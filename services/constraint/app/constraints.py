@@ -42,7 +42,8 @@ class Constraints:
     async def compile(self, source: Source | None) -> tuple[Compiled, bool]:
         """Compile a source; the flag tells whether it was in the cache. Raises InvalidRequest without a source."""
         if source is None:
-            raise InvalidRequest("no source is given: one of schema_json, grammar, grammar_name, regex, enum_list")
+            kinds = "schema_json, grammar, grammar_name, regex, enum_list, cited_sources"
+            raise InvalidRequest(f"no source is given: one of {kinds}")
         if source.kind is SourceKind.NAMED_GRAMMAR:
             source = Source(SourceKind.GRAMMAR, self._grammars.read(source.text))
         return await self._compile(source)
@@ -60,14 +61,16 @@ class Constraints:
         *,
         is_decoder_enforced: bool = False,
         judge_model: str = "",
+        sources: tuple[str, ...] = (),
     ) -> Enforcement:
         """Run the stages that the contract declares; a wrong output is a value, not an error."""
         contract.check()
         self._limits.check_output(output)
+        self._limits.check_source("".join(sources), "list of cited sources")
         check_intent(intent)
         engine_text = await self._grammar_of(contract)
         monotonic_s = self._clock.monotonic_s
-        job = EnforceJob(output, contract, rules, engine_text, is_decoder_enforced)
+        job = EnforceJob(output, contract, rules, engine_text, is_decoder_enforced, sources)
         enforcement = await self._workers.run(self._work.enforce, job, monotonic_s)
         if not intent or not enforcement.valid:
             return enforcement

@@ -7,12 +7,14 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
+from pagantic_common.domain.text.citations import CitationPolicy
 from pagantic_common.domain.text.json_text import dump_json
+from pagantic_common.grammar.citations import engine_text_of_citations
 from pagantic_common.grammar.engine_text import (
     GrammarError,
     GrammarTooComplexError,
@@ -42,11 +44,15 @@ class SourceKind(StrEnum):
     NAMED_GRAMMAR = "named grammar"
     REGEX = "regex"
     VALUES = "values"
+    CITATIONS = "list of cited sources"
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A source to compile; values are a JSON array of strings, and a named grammar is its name."""
+    """A source to compile; a named grammar is its name.
+
+    Values are a JSON array of strings; citations are a JSON array of their bounds and the texts to quote.
+    """
 
     kind: SourceKind
     text: str
@@ -55,6 +61,12 @@ class Source:
     def of_values(cls, values: Sequence[str]) -> Source:
         """Return a source of these values."""
         return cls(SourceKind.VALUES, dump_json(list(values)))
+
+    @classmethod
+    def of_citations(cls, policy: CitationPolicy, texts: Sequence[str]) -> Source:
+        """Return a source of texts to quote; raises InvalidRequest for a bound out of range."""
+        policy.check("cited_sources.citations")
+        return cls(SourceKind.CITATIONS, dump_json([asdict(policy), list(texts)]))
 
     @property
     def hash(self) -> str:
@@ -93,7 +105,8 @@ def compile_source(source: Source, limits: Limits) -> Compiled:
     limits.check_source(source.text, source.kind.value)
     try:
         engine_text = _engine_text(source)
-        check_engine_text(engine_text)
+        if source.kind is not SourceKind.CITATIONS:  # the inference service tries each text, and this one is made here
+            check_engine_text(engine_text)
     except GrammarTooComplexError as error:
         message = f"the {source.kind.value} is too complex for the decoder: {error}"
         raise InvalidRequest(message, code=ErrorCode.CONSTRAINT_TOO_COMPLEX) from None
@@ -109,6 +122,9 @@ def _engine_text(source: Source) -> str:
             return engine_text_of_gbnf(source.text)
         case SourceKind.REGEX:
             return engine_text_of_regex(source.text)
+        case SourceKind.CITATIONS:
+            policy, texts = json.loads(source.text)
+            return engine_text_of_citations(texts, CitationPolicy(**policy))
         case _:
             return engine_text_of_values(json.loads(source.text))
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
+from pagantic_common.domain.text.citations import CitationPolicy, schema_of
 from pagantic_common.domain.validation import Violation
 
 
@@ -32,6 +33,7 @@ class Contract:
     decoder_constraint: bool = True
     repair_allowed: bool = True
     unknown: str = ""
+    citations: CitationPolicy | None = None
 
     @property
     def has_grammar(self) -> bool:
@@ -42,6 +44,18 @@ class Contract:
         """Raise InvalidRequest for a value of a newer version."""
         if self.unknown:
             raise InvalidRequest(f"contract.{self.unknown} is not known")
+        if self.citations is None:
+            return
+        if self.schema_json or self.has_grammar:
+            raise InvalidRequest("contract.citations stands alone: leave schema_json and the grammar empty")
+        self.citations.check("contract.citations")
+
+    @property
+    def effective_schema_json(self) -> str:
+        """The schema that outputs must satisfy: its own, or that of its citations; empty for none."""
+        if self.citations is not None:
+            return schema_of(self.citations)
+        return self.schema_json
 
 
 @dataclass(frozen=True, slots=True)

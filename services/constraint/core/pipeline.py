@@ -32,12 +32,16 @@ _NO_SCHEMA = "the contract has no schema"
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """The compiled parts of a request: rules, schema, and the grammar as engine text; a missing part is empty."""
+    """The compiled parts of a request: rules, schema, and the grammar as engine text; a missing part is empty.
+
+    `find_misquotes` checks the quotes of an output that satisfies the schema.
+    """
 
     rules: CompiledRules
     schema: Schema | None = None
     validator: Validator | None = None
     engine_text: str = ""
+    find_misquotes: Callable[[str], Sequence[Violation]] = lambda _: ()
 
 
 class Pipeline:
@@ -186,7 +190,8 @@ class Pipeline:
         if self.checks.validator is None:
             return skipped(stage, _NO_SCHEMA)
         try:
-            violations = find_violations(self.output, self.checks.validator)
+            violations: Sequence[Violation] = find_violations(self.output, self.checks.validator)
+            violations = violations or self.checks.find_misquotes(self.output)
         except JsonTextError as error:
             return failed(stage, _not_json(str(error)))
         if violations:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from pagantic_common.domain.validation import Enforcement, Violation
+from services.constraint.core.citations import find_misquotes
 from services.constraint.core.compilation import Compiled, Source, compile_source
 from services.constraint.core.grammars import GrammarReport, check_grammar
 from services.constraint.core.model import Contract, Limits, RepairStrategy, Rule
@@ -18,13 +20,18 @@ from services.constraint.core.schema import SchemaReport, check_document, open_s
 
 @dataclass(frozen=True, slots=True)
 class EnforceJob:
-    """An output and its contract; `engine_text` is the contract's compiled grammar, empty without one to check."""
+    """An output and its contract.
+
+    `engine_text` is the contract's compiled grammar, empty without one to check; `sources` are the texts that the
+    quotes of a contract with citations are from.
+    """
 
     output: str
     contract: Contract
     rules: tuple[Rule, ...] = ()
     engine_text: str = ""
     is_decoder_enforced: bool = False
+    sources: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +49,12 @@ class Work:
         """Run stages 1 to 5; without a clock their durations are 0."""
         checks = Checks(compile_rules(job.rules), engine_text=job.engine_text)
         warnings: tuple[str, ...] = ()
-        if job.contract.schema_json:
-            schema, validator = open_schema(job.contract.schema_json, self.limits)
+        if schema_json := job.contract.effective_schema_json:
+            schema, validator = open_schema(schema_json, self.limits)
             checks = replace(checks, schema=schema, validator=validator)
             warnings = warnings_of(schema)
+        if (policy := job.contract.citations) is not None:
+            checks = replace(checks, find_misquotes=partial(find_misquotes, policy=policy, sources=job.sources))
         enforcement = Pipeline(
             job.output,
             job.contract,

@@ -12,10 +12,11 @@ from services.context.ports import TokenCounter
 MAX_KNOWN_WORDS = 200_000  # of each model
 WORDS_AT_ONCE = 4000
 MAX_MODELS = 8
+ESTIMATED_TOKEN_CHARS = 4
 
 
 class WordCounts:
-    """Counts words; a collection without an embedding model is split by the default model's tokens."""
+    """Counts words. Without a model, a token is four characters."""
 
     def __init__(self, counter: TokenCounter) -> None:
         self._counter = counter
@@ -28,6 +29,8 @@ class WordCounts:
     async def count(self, model: str, texts: Sequence[str]) -> Mapping[str, int]:
         """Return the token counts of at least the words of texts."""
         words = await asyncio.to_thread(countable_words, texts)
+        if not model:
+            return {word: -(-len(word) // ESTIMATED_TOKEN_CHARS) for word in words}
         known = self._known_of(model)
         missing = sorted(words - known.keys())
         if len(known) + len(missing) > MAX_KNOWN_WORDS:

@@ -71,8 +71,9 @@ def split(document: Document, splitting: Splitting, token_counts: Mapping[str, i
 
 
 def _piece_of(document: Document, start: int, part: str) -> Piece:
+    start += len(part) - len(part.lstrip())  # the splitter leaves some white space
     outline = document.outline
-    return Piece(start, start + len(part), outline.page_at(start), outline.heading_at(start))
+    return Piece(start, start + len(part.strip()), outline.page_at(start), outline.heading_at(start))
 
 
 def _blocks_of(text: str) -> Iterator[tuple[int, str]]:

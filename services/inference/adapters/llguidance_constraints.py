@@ -18,14 +18,13 @@ from llguidance import LLMatcher
 from llguidance.llamacpp import lltokenizer_from_vocab
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Overloaded
-from pagantic_common.grammar.engine_text import GrammarError, has_pattern, start_matcher
+from pagantic_common.grammar.engine_text import MAX_ENGINE_TEXT_BYTES, GrammarError, has_pattern, start_matcher
 from pagantic_common.workers.thread_workers import without_panic
 from pagantic_common.workers.work_cache import WorkCache
 from services.inference.adapters.constraint_trial import refusal, try_constraint
 from services.inference.core.decoding.sampling import Logits
 from services.inference.core.generation import Constraint, ConstraintKind
 
-MAX_SOURCE_BYTES = 256 * 1024
 GROWTH_BYTES = 8 * 1024 * 1024  # expected growth of a constraint's lexer in use
 TOKEN_BYTES = 14 * 1024  # growth per token of a lexer that counts characters: measured, English prose
 # The engine's limits end that growth: measured, with a pattern and without.
@@ -157,9 +156,9 @@ class LlguidanceCompiler:
     async def start(self, constraint: Constraint) -> LlguidanceMatcher:
         """Return a fresh matcher; a cached constraint is copied."""
         source = constraint.text.encode()
-        if len(source) > MAX_SOURCE_BYTES:
+        if len(source) > MAX_ENGINE_TEXT_BYTES:
             raise InvalidRequest(
-                f"the {constraint.kind} is too large: {len(source)} bytes, at most {MAX_SOURCE_BYTES} are taken",
+                f"the {constraint.kind} is too large: {len(source)} bytes, at most {MAX_ENGINE_TEXT_BYTES} are taken",
                 code=ErrorCode.CONSTRAINT_TOO_COMPLEX,
             )
         key = f"{constraint.kind} {hashlib.sha256(source).hexdigest()}"

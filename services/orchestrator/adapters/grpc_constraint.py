@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import grpc
 
 from pagantic.constraint.v1 import constraint_service_pb2, constraint_service_pb2_grpc, contract_pb2
+from pagantic_common.codec.citations import citations_to_proto
 from pagantic_common.codec.errors import failure_from_proto
 from pagantic_common.codec.fields import decode_optional, optional
 from pagantic_common.codec.messages import usage_from_proto
@@ -26,14 +29,20 @@ class GrpcConstraint:
         )
         self._peer = Peer("constraint", channel, patience_s=patience_s, credentials=credentials)
 
-    async def compile(self, output: OutputContract) -> CompiledConstraint:
-        """Compile the contract's grammar, or else its schema; with both, the grammar decodes and the schema checks."""
+    async def compile(self, output: OutputContract, sources: Sequence[str] = ()) -> CompiledConstraint:
+        """Compile the contract's grammar, its citations, or its schema.
+
+        With grammar and schema, the grammar decodes and the schema checks.
+        """
         request = constraint_service_pb2.CompileRequest()
         has_grammar = bool(output.grammar or output.grammar_name)
         if output.grammar_name:
             request.grammar_name = output.grammar_name
         elif output.grammar:
             request.grammar = output.grammar
+        elif output.citations is not None:
+            request.cited_sources.texts.extend(sources)
+            request.cited_sources.citations.CopyFrom(citations_to_proto(output.citations))
         else:
             request.schema_json = output.schema_json
         compiled = await self._peer.call_unary(self._stub.Compile, request)
@@ -50,7 +59,9 @@ class GrpcConstraint:
             ),
         )
 
-    async def enforce(self, text: str, request: Request, *, is_decoder_enforced: bool) -> Enforcement:
+    async def enforce(
+        self, text: str, request: Request, *, is_decoder_enforced: bool, sources: Sequence[str] = ()
+    ) -> Enforcement:
         """Run the pipeline that the request declares."""
         reply = await self._peer.call_unary(
             self._stub.Enforce,
@@ -61,6 +72,7 @@ class GrpcConstraint:
                 semantic_intent=request.semantic_intent,
                 judge_model=request.hints.model,
                 decoder_enforced=is_decoder_enforced,
+                sources=sources,
             ),
         )
         return Enforcement(

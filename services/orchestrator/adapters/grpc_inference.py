@@ -32,7 +32,7 @@ from services.orchestrator.core.model.response import (
     TokenLogprob,
     ToolCallPiece,
 )
-from services.orchestrator.ports.services import TokenCount
+from services.orchestrator.ports.services import Scores, TokenCount
 
 BUSY_RETRY_S = 2.0
 MAX_LINES = 64  # one for each model, and callers may name any
@@ -196,6 +196,19 @@ class GrpcInference:
                         yield usage_from_proto(response.completed.usage)
                         return
         raise Internal("the inference stream ended early", code=ErrorCode.INFERENCE_MALFORMED_RESPONSE)
+
+    async def score(self, command: Infer, hints: Hints, continuations: Sequence[str]) -> Scores:
+        """Return how probable each beginning of the answer is."""
+        reply = await self._peer.call_unary(self._stub.Score, _score_request(command, hints, continuations))
+        return Scores(tuple(score.logprob for score in reply.scores), usage_from_proto(reply.usage))
+
+
+def _score_request(command: Infer, hints: Hints, continuations: Sequence[str]) -> inference_service_pb2.ScoreRequest:
+    chat = generation_pb2.ChatPrompt(
+        messages=[message_to_proto(message) for message in command.messages],
+        tools=[tool_definition_to_proto(tool) for tool in command.tools],
+    )
+    return inference_service_pb2.ScoreRequest(model=hints.model, chat=chat, continuations=continuations)
 
 
 def _request(command: Infer, hints: Hints) -> inference_service_pb2.InferRequest:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pagantic.constraint.v1 import contract_pb2
 from pagantic.orchestrator.v1 import plan_pb2
+from pagantic_common.codec.citations import citations_from_proto, citations_to_proto
+from pagantic_common.codec.fields import decode_optional, encode_optional
 from pagantic_common.codec.messages import duration_from_proto, duration_to_proto
 from pagantic_common.domain.errors import InvalidRequest
 from services.orchestrator.core.model.contract import OutputContract, Rule, SchemaInPrompt
@@ -24,6 +26,7 @@ def output_to_proto(output: OutputContract) -> contract_pb2.OutputContract:
         decoder_constraint=output.decoder_constraint,
         repair_allowed=output.repair_allowed,
         strict_validation=output.strict_validation,
+        citations=encode_optional(output.citations, citations_to_proto),
     )
     if output.grammar_name:
         contract.grammar_name = output.grammar_name
@@ -53,6 +56,7 @@ def output_from_proto(output: contract_pb2.OutputContract) -> OutputContract:
         repair_allowed=output.repair_allowed or not output.HasField("repair_allowed"),
         strict_validation=output.strict_validation or not output.HasField("strict_validation"),
         schema_in_prompt=schema_in_prompt,
+        citations=decode_optional(output, "citations", citations_from_proto),
     )
 
 

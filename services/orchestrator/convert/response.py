@@ -43,6 +43,7 @@ from services.orchestrator.convert.plan import (
 )
 from services.orchestrator.core.model.response import (
     Candidate,
+    Citation,
     ConfidenceSource,
     Response,
     ToolCallRecord,
@@ -76,6 +77,8 @@ def response_to_proto(response: Response) -> execution_pb2.SystemResponse:
         tool_calls=[tool_call_to_proto(call) for call in response.tool_calls],
         validation=encode_optional(response.validation, _validation_to_proto),
         error=encode_optional(response.failure, failure_to_proto),
+        citations=[_citation_to_proto(citation) for citation in response.citations],
+        not_in_sources=response.not_in_sources,
     )
 
 
@@ -101,6 +104,34 @@ def response_from_proto(encoded: execution_pb2.SystemResponse) -> Response:
         seed=optional(encoded, "effective_seed"),
         plan=decode_optional(encoded, "plan", plan_from_proto),
         tool_calls=tuple(tool_call_from_proto(call) for call in encoded.tool_calls),
+        citations=tuple(_citation_from_proto(citation) for citation in encoded.citations),
+        not_in_sources=optional(encoded, "not_in_sources"),
+    )
+
+
+def _citation_to_proto(citation: Citation) -> execution_pb2.Citation:
+    return execution_pb2.Citation(
+        claim=citation.claim,
+        source=citation.source,
+        document=citation.document,
+        page=citation.page,
+        start=citation.start,
+        end=citation.end,
+        quote=citation.quote,
+        guarantee=guarantee_to_proto(citation.guarantee),
+    )
+
+
+def _citation_from_proto(citation: execution_pb2.Citation) -> Citation:
+    return Citation(
+        claim=citation.claim,
+        source=citation.source,
+        document=citation.document,
+        page=citation.page,
+        start=citation.start,
+        end=citation.end,
+        quote=citation.quote,
+        guarantee=guarantee_from_proto(citation.guarantee),
     )
 
 

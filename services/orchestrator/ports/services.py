@@ -67,6 +67,14 @@ class TokenCount:
     context_window: int
 
 
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """The natural logarithms of the probabilities of continuations, in their order, and the usage."""
+
+    logprobs: tuple[float, ...]
+    usage: TokenUsage = TokenUsage()
+
+
 # The function of a registered kind of step: (text of its input, parameters) -> text. It must be idempotent, because it
 # may run again after a failure or an interruption.
 Report = Callable[[ToolProgress], Awaitable[None]]
@@ -95,6 +103,9 @@ class InferencePort(Protocol):
 
         Closing the generator stops decoding.
         """
+
+    async def score(self, command: Infer, hints: Hints, continuations: Sequence[str]) -> Scores:
+        """Return how probable each beginning of the answer is, without decoding one."""
 
 
 class PromptProvider(Protocol):
@@ -144,14 +155,16 @@ class SummaryStore(Protocol):
 class ConstraintPort(Protocol):
     """The constraint service."""
 
-    async def compile(self, output: OutputContract) -> CompiledConstraint:
-        """Compile the contract's grammar or schema for the decoder."""
+    async def compile(self, output: OutputContract, sources: Sequence[str] = ()) -> CompiledConstraint:
+        """Compile the contract's grammar, schema, or citations of these sources for the decoder."""
 
     async def compile_rules(self, request: Request) -> None:
         """Check the request's rules before there is an output; raises InvalidRequest for an invalid rule."""
 
-    async def enforce(self, text: str, request: Request, *, is_decoder_enforced: bool) -> Enforcement:
-        """Run the pipeline that the request declares."""
+    async def enforce(
+        self, text: str, request: Request, *, is_decoder_enforced: bool, sources: Sequence[str] = ()
+    ) -> Enforcement:
+        """Run the pipeline that the request declares; citations quote these sources."""
 
 
 class ToolsPort(Protocol):

@@ -42,6 +42,44 @@ async def test_compiles_every_kind_of_source_and_caches(stub):
     assert [check_engine_text(response.engine_text) for response in first] == [[]] * 5
 
 
+SOURCES = ["The red hat is in the box.", "Noon."]
+
+
+async def test_citations_are_compiled_and_checked_by_their_sources_alone(stub):
+    bounds = contract_pb2.Citations(max_claims=2)
+    compiled = await stub.Compile(rpc.CompileRequest(cited_sources=rpc.CitedSources(texts=SOURCES, citations=bounds)))
+    assert check_engine_text(compiled.engine_text) == []
+    assert not compiled.unsupported
+    right, invented = (
+        json.dumps({"in_sources": True, "claims": [{"text": "x", "source": 1, "quote": quote}]})
+        for quote in ("red hat is", "red box is")
+    )
+    contract = contract_pb2.OutputContract(citations=bounds)
+    asked = rpc.EnforceRequest(output=right, contract=contract, sources=SOURCES, decoder_enforced=True)
+    response = await stub.Enforce(asked)
+    assert (response.valid, response.guarantee) == (True, contract_pb2.GUARANTEE_ENFORCED)
+    assert response.structured_output_json == right
+    asked.output = invented
+    response = await stub.Enforce(asked)
+    assert (response.valid, response.guarantee) == (False, contract_pb2.GUARANTEE_PARTIAL)
+    assert response.error.message == 'field "claims[0].quote": must be copied without any change from source 1'
+    asked.output, asked.contract.decoder_constraint = right, False
+    assert (await stub.Enforce(asked)).guarantee == contract_pb2.GUARANTEE_VALIDATED
+
+
+async def test_citations_that_cannot_be_compiled_are_refused_with_the_next_step(stub):
+    long = rpc.CitedSources(texts=["word and word " * 6000])
+    refused = await refusal(stub.Compile, rpc.CompileRequest(cited_sources=long))
+    assert refused.code is ErrorCode.CONSTRAINT_TOO_COMPLEX
+    assert "by a lower context.max_tokens or context.max_chunks" in str(refused)
+    wide = rpc.CitedSources(citations=contract_pb2.Citations(max_quote_words=5))
+    refused = await refusal(stub.Compile, rpc.CompileRequest(cited_sources=wide))
+    assert "cited_sources.citations.max_quote_words is 5: it must be between 6 and 200" in str(refused)
+    both = contract_pb2.OutputContract(schema_json="{}", citations=contract_pb2.Citations())
+    refused = await refusal(stub.Enforce, rpc.EnforceRequest(output="{}", contract=both))
+    assert "contract.citations stands alone" in str(refused)
+
+
 async def test_compile_lists_what_decoding_cannot_enforce(stub):
     response = await stub.Compile(rpc.CompileRequest(schema_json='{"type": "array", "uniqueItems": true}'))
     assert [(found.keyword, found.path) for found in response.unsupported] == [("uniqueItems", "/uniqueItems")]

@@ -8,9 +8,9 @@ import grpc
 import pytest
 
 from pagantic.common.v1 import chunk_pb2, message_pb2
+from pagantic.context.v1 import collection_pb2, policy_pb2
 from pagantic.context.v1 import context_service_pb2 as pb
 from pagantic.context.v1 import context_service_pb2_grpc as pb_grpc
-from pagantic.context.v1 import policy_pb2
 from pagantic.inference.v1 import inference_service_pb2 as inference_pb
 from pagantic.inference.v1 import inference_service_pb2_grpc as inference_grpc
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
@@ -176,9 +176,13 @@ async def test_retrieval_works_while_the_inference_service_is_away(tmp_path):
     async for context in serve(settings):
         found = await context.Retrieve(pb.RetrieveRequest(query="alpha", policy=policy()))
         assert len(found.chunks) == 1
+        assert (await ingest(context, b="beta")).added == 1
+        collection_pb2.Document(source="a", content="b")
         for call in (
             context.BuildContext(pb.BuildContextRequest(query="alpha", policy=policy())),
-            ingest(context, b="new"),
+            context.Ingest(
+                pb.IngestRequest(collection="new", documents=[collection_pb2.Document(source="a", content="b")])
+            ),
         ):
             with pytest.raises(grpc.aio.AioRpcError, match="inference") as raised:
                 await call

@@ -87,7 +87,9 @@ def callers():
 async def door(path, callers, signing=None, policy=None, records=None):
     """Serve a context service that wants tenant tokens, and the door before it."""
     own_signing, verifying = write_key_pair(path / "identity")
-    settings = ContextSettings(port=0, auth=Auth.TOKENS, verifying_keys_file=verifying, data_folder=path / "context")
+    settings = ContextSettings(
+        port=0, auth=Auth.TOKENS, verifying_keys_file=verifying, data_folder=path / "context", embedding_model=""
+    )
     async with open_app(settings) as registrations, serving(registrations) as (to_context, _):
         credentials = TenantTokens(read_signing_key(signing or own_signing)).credentials
         opened = ContextProxy(to_context, Audit(records or Records(), SystemClock()), policy, 5.0, credentials)
@@ -127,6 +129,8 @@ REQUESTS = {
     "IngestFiles": ingest_files,
     "IngestFolder": lambda: pb.IngestFolderRequest(collection="docs", root="shelf"),
     "Delete": lambda: pb.DeleteRequest(collection="docs", sources=["a"]),
+    "Reembed": lambda: pb.ReembedRequest(collection="docs"),
+    "Verify": lambda: pb.VerifyRequest(collection="docs"),
 }
 MAKES = ("CreateCollection", "Ingest", "IngestFiles", "ListCollections")
 STREAMS = ("IngestFiles", "IngestFolder")

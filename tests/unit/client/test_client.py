@@ -335,3 +335,11 @@ def test_closing_a_client_ends_its_streams(address):
         next(stream)
     closing.join(5)
     assert not closing.is_alive()
+
+
+def test_citations_are_asked_for_with_or_without_bounds():
+    asked = chat_request("hi", context="handbook", citations=True)
+    assert asked.output.HasField("citations")
+    bounds = contract_pb2.Citations(max_claims=2)
+    assert chat_request("hi", context="handbook", citations=bounds).output.citations == bounds
+    assert not chat_request("hi", citations=False).HasField("output")

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from pagantic.common.v1 import correlation_pb2, error_pb2
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2, usage_total_pb2
-from pagantic_common.client.descriptions import count_of, describe_votes
+from pagantic_common.client.descriptions import count_of, describe_citation, describe_votes
 from pagantic_common.client.event_descriptions import _DESCRIPTIONS, describe_event
 from pagantic_common.client.tables import COLUMNS, timeline_rows, timeline_table, usage_table
 from pagantic_common.codec.messages import duration_to_proto
@@ -101,3 +101,10 @@ def test_usage_without_prices_has_no_cost():
     assert "subject" not in shown
     named = usage_total_pb2.UsageTotal(model="m", subject="ci")
     assert "ci" in rendered(usage_table([total, named]), 120)
+
+
+def test_a_citation_is_described_with_its_place():
+    citation = execution_pb2.Citation(source=2, document="a.pdf", page=4, start=10, end=18, quote="red\nhats")
+    assert describe_citation(citation) == '[2] a.pdf, page 4, characters 10 to 18: "red hats"'
+    citation.page = 0
+    assert describe_citation(citation).startswith("[2] a.pdf, characters 10")

@@ -6,11 +6,9 @@ import unicodedata
 from collections.abc import Sequence
 
 from pagantic_common.domain.text.normalization import normalize_nfkc
+from pagantic_common.domain.text.words import is_without_spaces
 
 MAX_WORDS = 1000
-
-# Scripts without spaces between words; a word that ends in one of their letters may be found anywhere.
-_WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")
 
 
 def fold(text: str) -> str:
@@ -41,11 +39,14 @@ def _occurs_in(word: str, text: str) -> bool:
 
 
 def _is_border(outside: str, inside: str) -> bool:
-    """Tell whether a word ends between two characters, of it and outside of it; outside is empty at the text's ends."""
+    """Tell whether a word ends between two characters, of it and outside of it; outside is empty at the text's ends.
+
+    A word that ends in a letter of a script without spaces may be found anywhere.
+    """
     if not outside:
         return True
     if unicodedata.category(outside).startswith("M"):
         return False
     if not outside.isalnum() or not inside.isalnum():
         return True
-    return unicodedata.name(inside, "").startswith(_WITHOUT_SPACES)
+    return is_without_spaces(inside)

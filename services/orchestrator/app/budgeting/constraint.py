@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 from pagantic_common.domain.errors import Unavailable
 from pagantic_common.domain.validation import Enforcement
@@ -25,21 +26,26 @@ class BudgetedConstraint(ConstraintPort):
         self._prices = prices
         self._highest_prices = highest_prices(prices)
 
-    async def compile(self, output: OutputContract) -> CompiledConstraint:
-        return await self._constraint.compile(output)
+    async def compile(self, output: OutputContract, sources: Sequence[str] = ()) -> CompiledConstraint:
+        return await self._constraint.compile(output, sources)
 
     async def compile_rules(self, request: Request) -> None:
         await self._constraint.compile_rules(request)
 
-    async def enforce(self, text: str, request: Request, *, is_decoder_enforced: bool) -> Enforcement:
+    async def enforce(
+        self, text: str, request: Request, *, is_decoder_enforced: bool, sources: Sequence[str] = ()
+    ) -> Enforcement:
+        enforcing = partial(
+            self._constraint.enforce, text, request, is_decoder_enforced=is_decoder_enforced, sources=sources
+        )
         if not request.semantic_intent:
-            return await self._constraint.enforce(text, request, is_decoder_enforced=is_decoder_enforced)
+            return await enforcing()
         prices = prices_for(self._prices, request.hints.model)
         bound = amount_of(judge_bound(text, request.semantic_intent), self._highest_prices)
         async with self._budgets.spending(account_of(current_principal()), lambda: bound) as spending:
             spending.used = bound  # a judgement that ends early does not tell what it used
             try:
-                result = await self._constraint.enforce(text, request, is_decoder_enforced=is_decoder_enforced)
+                result = await enforcing()
             except Unavailable:
                 spending.used = NOTHING
                 raise

@@ -16,7 +16,7 @@ from services.orchestrator.core.execution.commands import Infer, Sample
 from services.orchestrator.core.model.keys import account_of
 from services.orchestrator.core.model.request import Hints
 from services.orchestrator.core.model.response import CandidateOutput, InferenceDelta, InferenceOutput
-from services.orchestrator.ports.services import InferencePort, TokenCount
+from services.orchestrator.ports.services import InferencePort, Scores, TokenCount
 
 
 class BudgetedInference(InferencePort):
@@ -64,6 +64,13 @@ class BudgetedInference(InferencePort):
                 is_whole = isinstance(item, TokenUsage) and bool(ended)
                 spending.used = prompt if is_whole else _used_by_all(command, prompt, ended, bound)
                 yield item
+
+    async def score(self, command: Infer, hints: Hints, continuations: Sequence[str]) -> Scores:
+        bound = partial(self._bound, command, hints)  # an answer has more tokens than the continuations
+        async with self._budgets.spending(account_of(current_principal()), bound) as spending:
+            scores = await self._inference.score(command, hints, continuations)
+            spending.used = amount_of(scores.usage, prices_for(self._prices, hints.model))
+        return scores
 
     def _bound(self, command: Infer | Sample, hints: Hints) -> Amount:
         """Return the worst case; another model may serve the request than it names, so the highest prices count."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement, Stage, StageOutcome
 from services.orchestrator.app.effects.inferring import end_of
@@ -16,13 +18,16 @@ from services.orchestrator.core.model.response import FinishReason, InferenceOut
 
 async def enforce(run: Run, command: Enforce, scope: RunScope) -> Enforced:
     """Run the pipeline that the request declares."""
-    return Enforced(await enforced(run.request, command, scope, scope.cause))
+    sources = run.prepared.cited_sources
+    return Enforced(await enforced(run.request, command, scope, scope.cause, sources))
 
 
-async def enforced(request: Request, command: Enforce, scope: RunScope, caused_by: str) -> Enforcement:
-    """Return what the pipeline makes of an output that `caused_by` gave."""
+async def enforced(
+    request: Request, command: Enforce, scope: RunScope, caused_by: str, sources: Sequence[str] = ()
+) -> Enforcement:
+    """Return what the pipeline makes of an output that `caused_by` gave, and that may quote sources."""
     enforcement = await scope.services.constraint.enforce(
-        command.output, request, is_decoder_enforced=command.is_decoder_enforced
+        command.output, request, is_decoder_enforced=command.is_decoder_enforced, sources=sources
     )
     if enforcement.judge_usage != TokenUsage():
         await _tell_judgement(request, enforcement, scope, caused_by)

@@ -9,8 +9,10 @@ from dataclasses import replace
 
 from pagantic_common.domain.errors import ErrorCode, Failure, PaganticError, Unavailable
 from pagantic_common.telemetry.scope import work_scope
+from services.orchestrator.app.effects.citing import weigh_abstention
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.app.failures import failure_from
+from services.orchestrator.core.conversation.citations import CitedText
 from services.orchestrator.core.execution import events
 from services.orchestrator.core.execution.commands import Infer, Sample
 from services.orchestrator.core.execution.events import InferencePurpose
@@ -43,11 +45,21 @@ async def infer(
     for may_restart in (True, False):
         telling = told(request, command, scope, end, purpose)
         async with _asked(request, command, scope, telling, may_restart=may_restart) as (name, pieces):
+            text = CitedText() if request.output.citations is not None else None
             async for piece in pieces:
-                output = await _take(piece, command, scope, name) or output
+                output = await _take(_for_people(piece, text), command, scope, name) or output
         if output is not None:
             break
-    return Inferred(inference.charge(output or InferenceOutput("", FinishReason.ERROR)))
+    output = output or InferenceOutput("", FinishReason.ERROR)
+    not_in_sources, score_usage = await weigh_abstention(run, command, output, scope)
+    return Inferred(inference.charge(replace(output, not_in_sources=not_in_sources)), score_usage)
+
+
+def _for_people(piece: InferenceDelta | InferenceOutput, text: CitedText | None) -> InferenceDelta | InferenceOutput:
+    """Return what an inference says; of an answer with citations the deltas have the text, and not its JSON."""
+    if text is None or not isinstance(piece, InferenceDelta):
+        return piece
+    return replace(piece, content=text.feed(piece.content))
 
 
 @asynccontextmanager
@@ -165,7 +177,7 @@ def _start_of(request: Request, command: Infer | Sample, purpose: InferencePurpo
     return events.InferenceStart(
         message_count=len(command.messages),
         tool_defs_count=len(command.tools) if isinstance(command, Infer) else 0,
-        schema_present=is_constrained and bool(contract.schema_json),
+        schema_present=is_constrained and bool(contract.shown_schema_json),
         grammar_present=is_constrained and bool(contract.grammar or contract.grammar_name),
         temperature=request.hints.temperature if command.temperature is None else command.temperature,
         purpose=purpose,

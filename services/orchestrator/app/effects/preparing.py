@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from pagantic_common.domain.messages import Message
@@ -49,9 +49,11 @@ async def prepare(run: Run, _command: Prepare, scope: RunScope) -> Prepared:
 async def _prepare_turn(
     request: Request, prepared: Prepared, history: tuple[Message, ...], scope: RunScope
 ) -> Prepared:
-    compiled = await _compiled(request, scope)
     tools, away = await offered_tools(request, history, scope)
     retrieved = await retrieve(request, history, scope)
+    if request.output.citations is not None:
+        prepared = replace(prepared, cited_chunks=retrieved.chunks)
+    compiled = await _compiled(request, prepared.cited_sources, scope)
     return replace(
         prepared,
         context_message=context_message(request, retrieved.message, tools),
@@ -63,10 +65,10 @@ async def _prepare_turn(
     )
 
 
-async def _compiled(request: Request, scope: RunScope) -> CompiledConstraint:
+async def _compiled(request: Request, sources: Sequence[str], scope: RunScope) -> CompiledConstraint:
     if not request.output.decoder_constraint or request.output.is_empty:
         return CompiledConstraint("", is_fully_enforced=False)
-    return await scope.services.constraint.compile(request.output)
+    return await scope.services.constraint.compile(request.output, sources)
 
 
 async def _history(request: Request, scope: RunScope) -> tuple[int, tuple[Message, ...]]:

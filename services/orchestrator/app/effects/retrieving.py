@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pagantic_common.domain.chunks import Chunk
 from pagantic_common.domain.errors import Failure, PaganticError
 from pagantic_common.domain.messages import Message
 from services.orchestrator.app.effects.scope import RunScope
@@ -18,18 +19,19 @@ from services.orchestrator.ports.services import BuiltContext
 
 @dataclass(frozen=True, slots=True)
 class Retrieved:
-    """The context message, None for none, how well it covers the question, and what could not be had."""
+    """The context message, None for none, how well it covers the question, what could not be had, and the chunks."""
 
     message: Message | None = None
     confidence: float | None = None
     warnings: tuple[ResponseWarning, ...] = ()
+    chunks: tuple[Chunk, ...] = ()
 
 
 async def retrieve(request: Request, history: tuple[Message, ...], scope: RunScope) -> Retrieved:
     """Return the context that a request's policy asks for, or a warning where it cannot be had for now.
 
     A collection, retriever or scorer that does not exist fails the request, and so does an outage where the context is
-    required.
+    required or cited: an answer that the sources are not searched for would say that they do not have it.
     """
     policy, query = request.context, last_user_text(request, history)
     if policy is None:
@@ -48,8 +50,9 @@ async def retrieve(request: Request, history: tuple[Message, ...], scope: RunSco
         caused_by=scope.cause,
     )
     if failed is None:
-        return Retrieved(built.message, retrieval_confidence(query, built.chunks))
-    if policy.is_required or not is_outage(failed):
+        return Retrieved(built.message, retrieval_confidence(query, built.chunks), chunks=built.chunks)
+    is_required = policy.is_required or request.output.citations is not None
+    if is_required or not is_outage(failed):
         raise failed
     text = f"answered without the context of collection {policy.collection!r}: {failure_from(failed).message}"
     return Retrieved(warnings=(ResponseWarning("context_unavailable", text),))

@@ -76,17 +76,19 @@ def schema_prompt(request: Request) -> str:
     """
     output = request.output
     is_in_context = request.context is not None and request.context.includes_schema
-    if not output.schema_json or is_in_context or output.schema_in_prompt is SchemaInPrompt.OFF:
+    if not output.shown_schema_json or is_in_context or output.schema_in_prompt is SchemaInPrompt.OFF:
         return ""
     if is_schema_left_out(output):
         return ""
-    return _shown(output.schema_json)
+    return _shown(output.shown_schema_json)
 
 
 def is_schema_left_out(output: OutputContract) -> bool:
     """Tell whether a schema is too large to be shown unless the request says so."""
     is_auto = output.schema_in_prompt is SchemaInPrompt.AUTO
-    return is_auto and output.decoder_constraint and len(_shown(output.schema_json).encode()) > MAX_AUTO_SCHEMA_BYTES
+    return (
+        is_auto and output.decoder_constraint and len(_shown(output.shown_schema_json).encode()) > MAX_AUTO_SCHEMA_BYTES
+    )
 
 
 @lru_cache(maxsize=64)
@@ -127,8 +129,8 @@ def _included_parts(policy: ContextPolicy, output: OutputContract, tools: Sequen
     parts: list[str] = []
     if policy.includes_tools and tools:
         parts.append("\n".join(["Tools that can be called:", "", *map(_tool_line, tools)]))
-    if policy.includes_schema and output.schema_json:
-        parts.append(f"JSON Schema of the answer:\n\n{output.schema_json}")
+    if policy.includes_schema and output.shown_schema_json:
+        parts.append(f"JSON Schema of the answer:\n\n{output.shown_schema_json}")
     return parts
 
 

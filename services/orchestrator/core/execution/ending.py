@@ -12,7 +12,12 @@ from services.orchestrator.core.execution.lifecycle import State, check_transiti
 from services.orchestrator.core.execution.replicas import candidates_of
 from services.orchestrator.core.execution.run import Outcome, Run, Transition
 from services.orchestrator.core.execution.truncation import TRUNCATED, truncation_of, truncation_warning
-from services.orchestrator.core.execution.validation import confidence_of, report_of, retrieval_confidence_of
+from services.orchestrator.core.execution.validation import (
+    confidence_of,
+    report_of,
+    retrieval_confidence_of,
+    with_citations,
+)
 from services.orchestrator.core.model.response import ConfidenceSource, FinishReason, Response
 from services.orchestrator.core.model.response_warning import ResponseWarning
 from services.orchestrator.core.plans.result import content_of, final_result
@@ -127,6 +132,7 @@ def _response(run: Run) -> Response:
             reasoning=output.reasoning,
             logprobs=output.logprobs,
             seed=output.seed,
+            not_in_sources=output.not_in_sources,
         )
     if enforcement is None:
         return response
@@ -137,12 +143,15 @@ def _with_enforcement(run: Run, response: Response, enforcement: Enforcement) ->
     report = report_of(run.request, enforcement, run.repair_attempts, is_cut=run.cut is not None)
     if run.count is not None and len(run.replicas) < run.request.voting.n:
         report = replace(report, warnings=(*report.warnings, _early_warning(run)))
-    return replace(
+    response = replace(
         response,
         content=enforcement.output,
         structured_output_json=enforcement.structured_output_json,
         validation=report,
     )
+    if run.request.output.citations is None or not enforcement.valid:
+        return response
+    return with_citations(run, response, report.guarantee)
 
 
 def _warnings(run: Run) -> tuple[ResponseWarning, ...]:

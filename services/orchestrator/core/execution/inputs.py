@@ -15,9 +15,10 @@ from services.orchestrator.core.model.response import InferenceOutput, ToolCallR
 
 @dataclass(frozen=True, slots=True)
 class Inferred:
-    """An inference ended."""
+    """An inference ended; `score_usage` is what it took to weigh whether the sources have the answer."""
 
     output: InferenceOutput
+    score_usage: TokenUsage = TokenUsage()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +108,8 @@ def usage_of(happened: Input) -> TokenUsage:  # noqa: PLR0911 - an arm for each 
     match happened:
         case Prepared(usage=usage) | Planned(usage=usage):
             return usage
-        case Inferred(output=output):
-            return output.usage
+        case Inferred(output=output, score_usage=score_usage):
+            return output.usage + score_usage
         case Sampled():
             return happened.usage + _judge_usage(happened.replicas)
         case Enforced(enforcement=enforcement):

@@ -1,14 +1,18 @@
-"""The validation report of an execution, and the confidence in its response."""
+"""The validation report of an execution, the citations of its response, and the confidence in it."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from pagantic_common.domain.text.citations import read_claims, text_of
 from pagantic_common.domain.validation import Enforcement, Guarantee, Stage, StageOutcome, Violation
+from services.orchestrator.core.conversation.citations import citations_of, is_quoted
 from services.orchestrator.core.conversation.prompt import last_user_text
 from services.orchestrator.core.conversation.retrieval import retrieval_confidence
 from services.orchestrator.core.execution.run import Run
 from services.orchestrator.core.model.plan import StepKind, ValueKind, dependencies_of
 from services.orchestrator.core.model.request import Mode, Request
-from services.orchestrator.core.model.response import ConfidenceSource, ValidationReport
+from services.orchestrator.core.model.response import ConfidenceSource, Response, ValidationReport
 from services.orchestrator.core.model.voting import Count
 
 
@@ -22,7 +26,7 @@ def report_of(
     remaining: tuple[Violation, ...] = ()
     if not enforcement.valid:
         remaining = enforcement.violations
-        if request.output.schema_json:
+        if request.output.shown_schema_json:
             guarantee = Guarantee.PARTIAL
         warnings = (*warnings, "the output does not satisfy its contract")
     elif is_cut:
@@ -37,6 +41,17 @@ def report_of(
         warnings=warnings,
         stages=enforcement.stages,
     )
+
+
+def with_citations(run: Run, response: Response, guarantee: Guarantee) -> Response:
+    """Return a response whose content is an answer's JSON with its citations, and with its text for people.
+
+    It is returned as it is where it has a claim that its chunk does not bear out: nobody checked it.
+    """
+    claims, chunks = read_claims(response.content), run.prepared.cited_chunks
+    if claims is None or not all(is_quoted(claim, chunks) for claim in claims):
+        return response
+    return replace(response, content=text_of(claims), citations=citations_of(claims, chunks, guarantee))
 
 
 def confidence_of(

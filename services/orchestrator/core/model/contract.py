@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from pagantic_common.domain.text.citations import CitationPolicy, schema_of
+
 
 class SchemaInPrompt(StrEnum):
     """Whether the model reads the schema; AUTO leaves out a large one."""
@@ -25,11 +27,19 @@ class OutputContract:
     repair_allowed: bool = True
     strict_validation: bool = True
     schema_in_prompt: SchemaInPrompt = SchemaInPrompt.AUTO
+    citations: CitationPolicy | None = None
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has neither a schema nor a grammar."""
-        return not (self.schema_json or self.grammar or self.grammar_name)
+        """Whether it has neither a schema nor a grammar, and asks for no citations."""
+        return not (self.schema_json or self.grammar or self.grammar_name or self.citations)
+
+    @property
+    def shown_schema_json(self) -> str:
+        """The schema that the model reads: its own, or that of its citations; empty for none."""
+        if self.citations is not None:
+            return schema_of(self.citations)
+        return self.schema_json
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pagantic_common.domain.chunks import Chunk
 from pagantic_common.domain.messages import Message, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
 from services.orchestrator.core.model.response_warning import ResponseWarning
@@ -23,6 +24,7 @@ class Prepared:
         engine_text: The decoder's constraint; empty for none.
         is_fully_enforced: Whether the decoder enforces the whole schema.
         usage: Tokens used by PREPARE.
+        cited_chunks: The chunks of the context, as they are numbered in it; kept only for an answer with citations.
         warnings: Parts that could not be resolved, without failing the request.
     """
 
@@ -37,3 +39,9 @@ class Prepared:
     is_fully_enforced: bool = False
     usage: TokenUsage = TokenUsage()
     warnings: tuple[ResponseWarning, ...] = ()
+    cited_chunks: tuple[Chunk, ...] = ()
+
+    @property
+    def cited_sources(self) -> tuple[str, ...]:
+        """The texts that an answer may quote."""
+        return tuple(chunk.content for chunk in self.cited_chunks)

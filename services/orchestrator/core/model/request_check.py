@@ -47,6 +47,7 @@ def check_request(request: Request) -> None:
     if wrong := request.retry.objection:
         raise InvalidRequest(f"retry.{wrong}")
     _check_output(request.output)
+    _check_citations(request)
     _check_client_tools(request)
     if unused := _unused_field(request):
         raise InvalidRequest(unused)
@@ -80,6 +81,24 @@ def _check_output(output: OutputContract) -> None:
     has_grammar = bool(output.grammar or output.grammar_name)
     if has_grammar and not output.decoder_constraint:
         raise InvalidRequest("a grammar binds the decoder: leave output.decoder_constraint on, or the grammar out")
+
+
+def _check_citations(request: Request) -> None:
+    output = request.output
+    plan_steps = request.plan.steps if request.plan is not None else ()
+    if any(step.output.citations is not None for step in plan_steps):
+        raise InvalidRequest("a step of a plan gives no citations: leave output.citations unset, and use CHAT")
+    if output.citations is None:
+        return
+    if request.mode not in (Mode.CHAT, Mode.STRUCTURED):
+        raise InvalidRequest(f"mode {request.mode} gives no citations: leave output.citations unset, or use CHAT")
+    if output.schema_json or output.grammar or output.grammar_name:
+        raise InvalidRequest(
+            "output.citations has a form of its own: leave output.schema_json and the grammar empty, or citations unset"
+        )
+    if request.context is None:
+        raise InvalidRequest("output.citations quotes retrieved context: name a collection in context")
+    output.citations.check("output.citations")
 
 
 def _unused_field(request: Request) -> str:
@@ -212,7 +231,7 @@ def _check_engine_hints(hints: Hints) -> None:
 
 def check_configuration(request: Request) -> None:
     """Raise InvalidRequest for a missing or malformed schema; PREPARE makes this check."""
-    if request.mode in (Mode.STRUCTURED, Mode.REDUNDANT) and not request.output.schema_json:
+    if request.mode in (Mode.STRUCTURED, Mode.REDUNDANT) and not request.output.shown_schema_json:
         raise InvalidRequest(
             f"mode {request.mode} needs output.schema_json: send a JSON Schema", code=ErrorCode.CONFIG_SCHEMA_REQUIRED
         )

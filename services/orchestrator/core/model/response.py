@@ -47,7 +47,10 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class InferenceOutput:
-    """The output of one inference; `model` is the alias that served it, `seed` the seed of its random stream."""
+    """The output of one inference; `model` is the alias that served it, `seed` the seed of its random stream.
+
+    `not_in_sources` is the probability of an abstention in place of claims; None where it is not known.
+    """
 
     content: str
     finish_reason: FinishReason
@@ -58,6 +61,24 @@ class InferenceOutput:
     model: str = ""
     seed: int | None = None
     logprobs: tuple[TokenLogprob, ...] = ()
+    not_in_sources: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Citation:
+    """A claim of an answer, and the part of a document that it quotes: its characters from `start` to `end`.
+
+    `source` is the number of the chunk from 1, and `document` the chunk's source. A page of 0 is unknown.
+    """
+
+    claim: str
+    source: int
+    document: str
+    page: int
+    start: int
+    end: int
+    quote: str
+    guarantee: Guarantee
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +185,8 @@ class Response:
     seed: int | None = None
     plan: Plan | None = None
     tool_calls: tuple[ToolCall, ...] = ()
+    citations: tuple[Citation, ...] = ()
+    not_in_sources: float | None = None
 
     @property
     def may_run_again(self) -> bool:

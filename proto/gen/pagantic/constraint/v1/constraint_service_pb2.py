@@ -27,7 +27,7 @@ from pagantic.common.v1 import usage_pb2 as pagantic_dot_common_dot_v1_dot_usage
 from pagantic.constraint.v1 import contract_pb2 as pagantic_dot_constraint_dot_v1_dot_contract__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n/pagantic/constraint/v1/constraint_service.proto\x12\x16pagantic.constraint.v1\x1a\x1epagantic/common/v1/error.proto\x1a\x1epagantic/common/v1/usage.proto\x1a%pagantic/constraint/v1/contract.proto\"\xa4\x01\n\x0e\x43ompileRequest\x12\x15\n\x0bschema_json\x18\x01 \x01(\tH\x00\x12\x11\n\x07grammar\x18\x02 \x01(\tH\x00\x12\x16\n\x0cgrammar_name\x18\x03 \x01(\tH\x00\x12\x0f\n\x05regex\x18\x04 \x01(\tH\x00\x12\x35\n\tenum_list\x18\x05 \x01(\x0b\x32 .pagantic.constraint.v1.EnumListH\x00\x42\x08\n\x06source\"\x1a\n\x08\x45numList\x12\x0e\n\x06values\x18\x01 \x03(\t\"\x97\x01\n\x0f\x43ompileResponse\x12\x0c\n\x04hash\x18\x01 \x01(\t\x12\x13\n\x0b\x65ngine_text\x18\x02 \x01(\t\x12?\n\x0bunsupported\x18\x03 \x03(\x0b\x32*.pagantic.constraint.v1.UnsupportedKeyword\x12\x0e\n\x06\x63\x61\x63hed\x18\x04 \x01(\x08\x12\x10\n\x08warnings\x18\x05 \x03(\t\"\xcf\x01\n\x0e\x45nforceRequest\x12\x0e\n\x06output\x18\x01 \x01(\t\x12\x38\n\x08\x63ontract\x18\x02 \x01(\x0b\x32&.pagantic.constraint.v1.OutputContract\x12+\n\x05rules\x18\x03 \x03(\x0b\x32\x1c.pagantic.constraint.v1.Rule\x12\x17\n\x0fsemantic_intent\x18\x04 \x01(\t\x12\x18\n\x10\x64\x65\x63oder_enforced\x18\x05 \x01(\x08\x12\x13\n\x0bjudge_model\x18\x06 \x01(\t\"\xe2\x02\n\x0f\x45nforceResponse\x12\r\n\x05valid\x18\x01 \x01(\x08\x12\x0e\n\x06output\x18\x02 \x01(\t\x12\x1e\n\x16structured_output_json\x18\x03 \x01(\t\x12\x33\n\x06stages\x18\x04 \x03(\x0b\x32#.pagantic.constraint.v1.StageReport\x12\x34\n\tguarantee\x18\x05 \x01(\x0e\x32!.pagantic.constraint.v1.Guarantee\x12.\n\x05\x65rror\x18\x06 \x01(\x0b\x32\x1f.pagantic.common.v1.SystemError\x12\x1b\n\x0esemantic_score\x18\x07 \x01(\x01H\x00\x88\x01\x01\x12\x10\n\x08warnings\x18\x08 \x03(\t\x12\x33\n\x0bjudge_usage\x18\t \x01(\x0b\x32\x1e.pagantic.common.v1.TokenUsageB\x11\n\x0f_semantic_score\"E\n\x16ValidateGrammarRequest\x12\x0f\n\x07grammar\x18\x01 \x01(\t\x12\x11\n\x04text\x18\x02 \x01(\tH\x00\x88\x01\x01\x42\x07\n\x05_text\"?\n\x0eGrammarProblem\x12\x0c\n\x04line\x18\x01 \x01(\x05\x12\x0e\n\x06\x63olumn\x18\x02 \x01(\x05\x12\x0f\n\x07message\x18\x03 \x01(\t\"\xc8\x01\n\x17ValidateGrammarResponse\x12\r\n\x05valid\x18\x01 \x01(\x08\x12\x38\n\x08problems\x18\x02 \x03(\x0b\x32&.pagantic.constraint.v1.GrammarProblem\x12\x38\n\x08warnings\x18\x03 \x03(\x0b\x32&.pagantic.constraint.v1.GrammarProblem\x12\x19\n\x0ctext_matches\x18\x04 \x01(\x08H\x00\x88\x01\x01\x42\x0f\n\r_text_matches\"#\n\x13ValidateJsonRequest\x12\x0c\n\x04text\x18\x01 \x01(\t\"6\n\x14ValidateJsonResponse\x12\r\n\x05valid\x18\x01 \x01(\x08\x12\x0f\n\x07message\x18\x02 \x01(\t\"!\n\x11RepairJsonRequest\x12\x0c\n\x04text\x18\x01 \x01(\t\"Q\n\x12RepairJsonResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\r\n\x05valid\x18\x02 \x01(\x08\x12\r\n\x05level\x18\x03 \x01(\x05\x12\x0f\n\x07repairs\x18\x04 \x03(\t\"C\n\x15NormalizeEnumsRequest\x12\x15\n\rdocument_json\x18\x01 \x01(\t\x12\x13\n\x0bschema_json\x18\x02 \x01(\t\"F\n\x16NormalizeEnumsResponse\x12\x15\n\rdocument_json\x18\x01 \x01(\t\x12\x15\n\rchanged_paths\x18\x02 \x03(\t\"[\n\x15ValidateSchemaRequest\x12\x15\n\rdocument_json\x18\x01 \x01(\t\x12\x13\n\x0bschema_json\x18\x02 \x01(\t\x12\x16\n\x0eignore_formats\x18\x03 \x01(\x08\"p\n\x16ValidateSchemaResponse\x12\r\n\x05valid\x18\x01 \x01(\x08\x12\x35\n\nviolations\x18\x02 \x03(\x0b\x32!.pagantic.constraint.v1.Violation\x12\x10\n\x08warnings\x18\x03 \x03(\t\"W\n\x13\x43ompileRulesRequest\x12+\n\x05rules\x18\x01 \x03(\x0b\x32\x1c.pagantic.constraint.v1.Rule\x12\x13\n\x0bschema_json\x18\x02 \x01(\t\"\x16\n\x14\x43ompileRulesResponse\"S\n\x14ValidateRulesRequest\x12\x0e\n\x06output\x18\x01 \x01(\t\x12+\n\x05rules\x18\x02 \x03(\x0b\x32\x1c.pagantic.constraint.v1.Rule\"]\n\x15ValidateRulesResponse\x12\r\n\x05valid\x18\x01 \x01(\x08\x12\x35\n\nviolations\x18\x02 \x03(\x0b\x32!.pagantic.constraint.v1.Violation\"O\n\x18ValidateSemanticsRequest\x12\x0e\n\x06output\x18\x01 \x01(\t\x12\x0e\n\x06intent\x18\x02 \x01(\t\x12\x13\n\x0bjudge_model\x18\x03 \x01(\t\"}\n\x19ValidateSemanticsResponse\x12\r\n\x05valid\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x12\n\nconfidence\x18\x03 \x01(\x01\x12-\n\x05usage\x18\x04 \x01(\x0b\x32\x1e.pagantic.common.v1.TokenUsage2\xc4\x08\n\x11\x43onstraintService\x12Z\n\x07\x43ompile\x12&.pagantic.constraint.v1.CompileRequest\x1a\'.pagantic.constraint.v1.CompileResponse\x12Z\n\x07\x45nforce\x12&.pagantic.constraint.v1.EnforceRequest\x1a\'.pagantic.constraint.v1.EnforceResponse\x12r\n\x0fValidateGrammar\x12..pagantic.constraint.v1.ValidateGrammarRequest\x1a/.pagantic.constraint.v1.ValidateGrammarResponse\x12i\n\x0cValidateJson\x12+.pagantic.constraint.v1.ValidateJsonRequest\x1a,.pagantic.constraint.v1.ValidateJsonResponse\x12\x63\n\nRepairJson\x12).pagantic.constraint.v1.RepairJsonRequest\x1a*.pagantic.constraint.v1.RepairJsonResponse\x12o\n\x0eNormalizeEnums\x12-.pagantic.constraint.v1.NormalizeEnumsRequest\x1a..pagantic.constraint.v1.NormalizeEnumsResponse\x12o\n\x0eValidateSchema\x12-.pagantic.constraint.v1.ValidateSchemaRequest\x1a..pagantic.constraint.v1.ValidateSchemaResponse\x12i\n\x0c\x43ompileRules\x12+.pagantic.constraint.v1.CompileRulesRequest\x1a,.pagantic.constraint.v1.CompileRulesResponse\x12l\n\rValidateRules\x12,.pagantic.constraint.v1.ValidateRulesRequest\x1a-.pagantic.constraint.v1.ValidateRulesResponse\x12x\n\x11ValidateSemantics\x12\x30.pagantic.constraint.v1.ValidateSemanticsRequest\x1a\x31.pagantic.constraint.v1.ValidateSemanticsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n/pagantic/constraint/v1/constraint_service.proto\x12\x16pagantic.constraint.v1\x1a\x1epagantic/common/v1/error.proto\x1a\x1epagantic/common/v1/usage.proto\x1a%pagantic/constraint/v1/contract.proto\"\xe3\x01\n\x0e\x43ompileRequest\x12\x15\n\x0bschema_json\x18\x01 \x01(\tH\x00\x12\x11\n\x07grammar\x18\x02 \x01(\tH\x00\x12\x16\n\x0cgrammar_name\x18\x03 \x01(\tH\x00\x12\x0f\n\x05regex\x18\x04 \x01(\tH\x00\x12\x35\n\tenum_list\x18\x05 \x01(\x0b\x32 .pagantic.constraint.v1.EnumListH\x00\x12=\n\rcited_sources\x18\x06 \x01(\x0b\x32$.pagantic.constraint.v1.CitedSourcesH\x00\x42\x08\n\x06source\"S\n\x0c\x43itedSources\x12\r\n\x05texts\x18\x01 \x03(\t\x12\x34\n\tcitations\x18\x02 \x01(\x0b\x32!.pagantic.constraint.v1.Citations\"\x1a\n\x08\x45numList\x12\x0e\n\x06values\x18\x01 \x03(\t\"\x97\x01\n\x0f\x43ompileResponse\x12\x0c\n\x04hash\x18\x01 \x01(\t\x12\x13\n\x0b\x65ngine_text\x18\x02 \x01(\t\x12?\n\x0bunsupported\x18\x03 \x03(\x0b\x32*.pagantic.constraint.v1.UnsupportedKeyword\x12\x0e\n\x06\x63\x61\x63hed\x18\x04 \x01(\x08\x12\x10\n\x08warnings\x18\x05 \x03(\t\"\xe0\x01\n\x0e\x45nforceRequest\x12\x0e\n\x06output\x18\x01 \x01(\t\x12\x38\n\x08\x63ontract\x18\x02 \x01(\x0b\x32&.pagantic.constraint.v1.OutputContract\x12+\n\x05rules\x18\x03 \x03(\x0b\x32\x1c.pagantic.constraint.v1.Rule\x12\x17\n\x0fsemantic_intent\x18\x04 \x01(\t\x12\x18\n\x10\x64\x65\x63oder_enforced\x18\x05 \x01(\x08\x12\x13\n\x0bjudge_model\x18\x06 \x01(\t\x12\x0f\n\x07sources\x18\x07 \x03(\t\"\xe2\x02\n\x0f\x45nforceResponse\x12\r\n\x05valid\x18\x01 \x01(\x08\x12\x0e\n\x06output\x18\x02 \x01(\t\x12\x1e\n\x16structured_output_json\x18\x03 \x01(\t\x12\x33\n\x06stages\x18\x04 \x03(\x0b\x32#.pagantic.constraint.v1.StageReport\x12\x34\n\tguarantee\x18\x05 \x01(\x0e\x32!.pagantic.constraint.v1.Guarantee\x12.\n\x05\x65rror\x18\x06 \x01(\x0b\x32\x1f.pagantic.common.v1.SystemError\x12\x1b\n\x0esemantic_score\x18\x07 \x01(\x01H\x00\x88\x01\x01\x12\x10\n\x08warnings\x18\x08 \x03(\t\x12\x33\n\x0bjudge_usage\x18\t \x01(\x0b\x32\x1e.pagantic.common.v1.TokenUsageB\x11\n\x0f_semantic_score\"E\n\x16ValidateGrammarRequest\x12\x0f\n\x07grammar\x18\x01 \x01(\t\x12\x11\n\x04text\x18\x02 \x01(\tH\x00\x88\x01\x01\x42\x07\n\x05_text\"?\n\x0eGrammarProblem\x12\x0c\n\x04line\x18\x01 \x01(\x05\x12\x0e\n\x06\x63olumn\x18\x02 \x01(\x05\x12\x0f\n\x07message\x18\x03 \x01(\t\"\xc8\x01\n\x17ValidateGrammarResponse\x12\r\n\x05valid\x18\x01 \x01(\x08\x12\x38\n\x08problems\x18\x02 \x03(\x0b\x32&.pagantic.constraint.v1.GrammarProblem\x12\x38\n\x08warnings\x18\x03 \x03(\x0b\x32&.pagantic.constraint.v1.GrammarProblem\x12\x19\n\x0ctext_matches\x18\x04 \x01(\x08H\x00\x88\x01\x01\x42\x0f\n\r_text_matches\"#\n\x13ValidateJsonRequest\x12\x0c\n\x04text\x18\x01 \x01(\t\"6\n\x14ValidateJsonResponse\x12\r\n\x05valid\x18\x01 \x01(\x08\x12\x0f\n\x07message\x18\x02 \x01(\t\"!\n\x11RepairJsonRequest\x12\x0c\n\x04text\x18\x01 \x01(\t\"Q\n\x12RepairJsonResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\r\n\x05valid\x18\x02 \x01(\x08\x12\r\n\x05level\x18\x03 \x01(\x05\x12\x0f\n\x07repairs\x18\x04 \x03(\t\"C\n\x15NormalizeEnumsRequest\x12\x15\n\rdocument_json\x18\x01 \x01(\t\x12\x13\n\x0bschema_json\x18\x02 \x01(\t\"F\n\x16NormalizeEnumsResponse\x12\x15\n\rdocument_json\x18\x01 \x01(\t\x12\x15\n\rchanged_paths\x18\x02 \x03(\t\"[\n\x15ValidateSchemaRequest\x12\x15\n\rdocument_json\x18\x01 \x01(\t\x12\x13\n\x0bschema_json\x18\x02 \x01(\t\x12\x16\n\x0eignore_formats\x18\x03 \x01(\x08\"p\n\x16ValidateSchemaResponse\x12\r\n\x05valid\x18\x01 \x01(\x08\x12\x35\n\nviolations\x18\x02 \x03(\x0b\x32!.pagantic.constraint.v1.Violation\x12\x10\n\x08warnings\x18\x03 \x03(\t\"W\n\x13\x43ompileRulesRequest\x12+\n\x05rules\x18\x01 \x03(\x0b\x32\x1c.pagantic.constraint.v1.Rule\x12\x13\n\x0bschema_json\x18\x02 \x01(\t\"\x16\n\x14\x43ompileRulesResponse\"S\n\x14ValidateRulesRequest\x12\x0e\n\x06output\x18\x01 \x01(\t\x12+\n\x05rules\x18\x02 \x03(\x0b\x32\x1c.pagantic.constraint.v1.Rule\"]\n\x15ValidateRulesResponse\x12\r\n\x05valid\x18\x01 \x01(\x08\x12\x35\n\nviolations\x18\x02 \x03(\x0b\x32!.pagantic.constraint.v1.Violation\"O\n\x18ValidateSemanticsRequest\x12\x0e\n\x06output\x18\x01 \x01(\t\x12\x0e\n\x06intent\x18\x02 \x01(\t\x12\x13\n\x0bjudge_model\x18\x03 \x01(\t\"}\n\x19ValidateSemanticsResponse\x12\r\n\x05valid\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x12\n\nconfidence\x18\x03 \x01(\x01\x12-\n\x05usage\x18\x04 \x01(\x0b\x32\x1e.pagantic.common.v1.TokenUsage2\xc4\x08\n\x11\x43onstraintService\x12Z\n\x07\x43ompile\x12&.pagantic.constraint.v1.CompileRequest\x1a\'.pagantic.constraint.v1.CompileResponse\x12Z\n\x07\x45nforce\x12&.pagantic.constraint.v1.EnforceRequest\x1a\'.pagantic.constraint.v1.EnforceResponse\x12r\n\x0fValidateGrammar\x12..pagantic.constraint.v1.ValidateGrammarRequest\x1a/.pagantic.constraint.v1.ValidateGrammarResponse\x12i\n\x0cValidateJson\x12+.pagantic.constraint.v1.ValidateJsonRequest\x1a,.pagantic.constraint.v1.ValidateJsonResponse\x12\x63\n\nRepairJson\x12).pagantic.constraint.v1.RepairJsonRequest\x1a*.pagantic.constraint.v1.RepairJsonResponse\x12o\n\x0eNormalizeEnums\x12-.pagantic.constraint.v1.NormalizeEnumsRequest\x1a..pagantic.constraint.v1.NormalizeEnumsResponse\x12o\n\x0eValidateSchema\x12-.pagantic.constraint.v1.ValidateSchemaRequest\x1a..pagantic.constraint.v1.ValidateSchemaResponse\x12i\n\x0c\x43ompileRules\x12+.pagantic.constraint.v1.CompileRulesRequest\x1a,.pagantic.constraint.v1.CompileRulesResponse\x12l\n\rValidateRules\x12,.pagantic.constraint.v1.ValidateRulesRequest\x1a-.pagantic.constraint.v1.ValidateRulesResponse\x12x\n\x11ValidateSemantics\x12\x30.pagantic.constraint.v1.ValidateSemanticsRequest\x1a\x31.pagantic.constraint.v1.ValidateSemanticsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,49 +35,51 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'pagantic.constraint.v1.cons
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_COMPILEREQUEST']._serialized_start=179
-  _globals['_COMPILEREQUEST']._serialized_end=343
-  _globals['_ENUMLIST']._serialized_start=345
-  _globals['_ENUMLIST']._serialized_end=371
-  _globals['_COMPILERESPONSE']._serialized_start=374
-  _globals['_COMPILERESPONSE']._serialized_end=525
-  _globals['_ENFORCEREQUEST']._serialized_start=528
-  _globals['_ENFORCEREQUEST']._serialized_end=735
-  _globals['_ENFORCERESPONSE']._serialized_start=738
-  _globals['_ENFORCERESPONSE']._serialized_end=1092
-  _globals['_VALIDATEGRAMMARREQUEST']._serialized_start=1094
-  _globals['_VALIDATEGRAMMARREQUEST']._serialized_end=1163
-  _globals['_GRAMMARPROBLEM']._serialized_start=1165
-  _globals['_GRAMMARPROBLEM']._serialized_end=1228
-  _globals['_VALIDATEGRAMMARRESPONSE']._serialized_start=1231
-  _globals['_VALIDATEGRAMMARRESPONSE']._serialized_end=1431
-  _globals['_VALIDATEJSONREQUEST']._serialized_start=1433
-  _globals['_VALIDATEJSONREQUEST']._serialized_end=1468
-  _globals['_VALIDATEJSONRESPONSE']._serialized_start=1470
-  _globals['_VALIDATEJSONRESPONSE']._serialized_end=1524
-  _globals['_REPAIRJSONREQUEST']._serialized_start=1526
-  _globals['_REPAIRJSONREQUEST']._serialized_end=1559
-  _globals['_REPAIRJSONRESPONSE']._serialized_start=1561
-  _globals['_REPAIRJSONRESPONSE']._serialized_end=1642
-  _globals['_NORMALIZEENUMSREQUEST']._serialized_start=1644
-  _globals['_NORMALIZEENUMSREQUEST']._serialized_end=1711
-  _globals['_NORMALIZEENUMSRESPONSE']._serialized_start=1713
-  _globals['_NORMALIZEENUMSRESPONSE']._serialized_end=1783
-  _globals['_VALIDATESCHEMAREQUEST']._serialized_start=1785
-  _globals['_VALIDATESCHEMAREQUEST']._serialized_end=1876
-  _globals['_VALIDATESCHEMARESPONSE']._serialized_start=1878
-  _globals['_VALIDATESCHEMARESPONSE']._serialized_end=1990
-  _globals['_COMPILERULESREQUEST']._serialized_start=1992
-  _globals['_COMPILERULESREQUEST']._serialized_end=2079
-  _globals['_COMPILERULESRESPONSE']._serialized_start=2081
-  _globals['_COMPILERULESRESPONSE']._serialized_end=2103
-  _globals['_VALIDATERULESREQUEST']._serialized_start=2105
-  _globals['_VALIDATERULESREQUEST']._serialized_end=2188
-  _globals['_VALIDATERULESRESPONSE']._serialized_start=2190
-  _globals['_VALIDATERULESRESPONSE']._serialized_end=2283
-  _globals['_VALIDATESEMANTICSREQUEST']._serialized_start=2285
-  _globals['_VALIDATESEMANTICSREQUEST']._serialized_end=2364
-  _globals['_VALIDATESEMANTICSRESPONSE']._serialized_start=2366
-  _globals['_VALIDATESEMANTICSRESPONSE']._serialized_end=2491
-  _globals['_CONSTRAINTSERVICE']._serialized_start=2494
-  _globals['_CONSTRAINTSERVICE']._serialized_end=3586
+  _globals['_COMPILEREQUEST']._serialized_end=406
+  _globals['_CITEDSOURCES']._serialized_start=408
+  _globals['_CITEDSOURCES']._serialized_end=491
+  _globals['_ENUMLIST']._serialized_start=493
+  _globals['_ENUMLIST']._serialized_end=519
+  _globals['_COMPILERESPONSE']._serialized_start=522
+  _globals['_COMPILERESPONSE']._serialized_end=673
+  _globals['_ENFORCEREQUEST']._serialized_start=676
+  _globals['_ENFORCEREQUEST']._serialized_end=900
+  _globals['_ENFORCERESPONSE']._serialized_start=903
+  _globals['_ENFORCERESPONSE']._serialized_end=1257
+  _globals['_VALIDATEGRAMMARREQUEST']._serialized_start=1259
+  _globals['_VALIDATEGRAMMARREQUEST']._serialized_end=1328
+  _globals['_GRAMMARPROBLEM']._serialized_start=1330
+  _globals['_GRAMMARPROBLEM']._serialized_end=1393
+  _globals['_VALIDATEGRAMMARRESPONSE']._serialized_start=1396
+  _globals['_VALIDATEGRAMMARRESPONSE']._serialized_end=1596
+  _globals['_VALIDATEJSONREQUEST']._serialized_start=1598
+  _globals['_VALIDATEJSONREQUEST']._serialized_end=1633
+  _globals['_VALIDATEJSONRESPONSE']._serialized_start=1635
+  _globals['_VALIDATEJSONRESPONSE']._serialized_end=1689
+  _globals['_REPAIRJSONREQUEST']._serialized_start=1691
+  _globals['_REPAIRJSONREQUEST']._serialized_end=1724
+  _globals['_REPAIRJSONRESPONSE']._serialized_start=1726
+  _globals['_REPAIRJSONRESPONSE']._serialized_end=1807
+  _globals['_NORMALIZEENUMSREQUEST']._serialized_start=1809
+  _globals['_NORMALIZEENUMSREQUEST']._serialized_end=1876
+  _globals['_NORMALIZEENUMSRESPONSE']._serialized_start=1878
+  _globals['_NORMALIZEENUMSRESPONSE']._serialized_end=1948
+  _globals['_VALIDATESCHEMAREQUEST']._serialized_start=1950
+  _globals['_VALIDATESCHEMAREQUEST']._serialized_end=2041
+  _globals['_VALIDATESCHEMARESPONSE']._serialized_start=2043
+  _globals['_VALIDATESCHEMARESPONSE']._serialized_end=2155
+  _globals['_COMPILERULESREQUEST']._serialized_start=2157
+  _globals['_COMPILERULESREQUEST']._serialized_end=2244
+  _globals['_COMPILERULESRESPONSE']._serialized_start=2246
+  _globals['_COMPILERULESRESPONSE']._serialized_end=2268
+  _globals['_VALIDATERULESREQUEST']._serialized_start=2270
+  _globals['_VALIDATERULESREQUEST']._serialized_end=2353
+  _globals['_VALIDATERULESRESPONSE']._serialized_start=2355
+  _globals['_VALIDATERULESRESPONSE']._serialized_end=2448
+  _globals['_VALIDATESEMANTICSREQUEST']._serialized_start=2450
+  _globals['_VALIDATESEMANTICSREQUEST']._serialized_end=2529
+  _globals['_VALIDATESEMANTICSRESPONSE']._serialized_start=2531
+  _globals['_VALIDATESEMANTICSRESPONSE']._serialized_end=2656
+  _globals['_CONSTRAINTSERVICE']._serialized_start=2659
+  _globals['_CONSTRAINTSERVICE']._serialized_end=3751
 # @@protoc_insertion_point(module_scope)

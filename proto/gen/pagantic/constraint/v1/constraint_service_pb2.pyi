@@ -32,6 +32,7 @@ class CompileRequest(_message.Message):
     GRAMMAR_NAME_FIELD_NUMBER: _builtins.int
     REGEX_FIELD_NUMBER: _builtins.int
     ENUM_LIST_FIELD_NUMBER: _builtins.int
+    CITED_SOURCES_FIELD_NUMBER: _builtins.int
     schema_json: _builtins.str
     """JSON Schema of draft 4, 6, 7, 2019-09 or 2020-12, as its $schema says; without one it is 2020-12."""
     grammar: _builtins.str
@@ -44,6 +45,10 @@ class CompileRequest(_message.Message):
     def enum_list(self) -> Global___EnumList:
         """The output is one of these strings."""
 
+    @_builtins.property
+    def cited_sources(self) -> Global___CitedSources:
+        """The output consists of claims that quote these sources."""
+
     def __init__(
         self,
         *,
@@ -52,16 +57,47 @@ class CompileRequest(_message.Message):
         grammar_name: _builtins.str = ...,
         regex: _builtins.str = ...,
         enum_list: Global___EnumList | None = ...,
+        cited_sources: Global___CitedSources | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["enum_list", b"enum_list", "grammar", b"grammar", "grammar_name", b"grammar_name", "regex", b"regex", "schema_json", b"schema_json", "source", b"source"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cited_sources", b"cited_sources", "enum_list", b"enum_list", "grammar", b"grammar", "grammar_name", b"grammar_name", "regex", b"regex", "schema_json", b"schema_json", "source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["enum_list", b"enum_list", "grammar", b"grammar", "grammar_name", b"grammar_name", "regex", b"regex", "schema_json", b"schema_json", "source", b"source"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cited_sources", b"cited_sources", "enum_list", b"enum_list", "grammar", b"grammar", "grammar_name", b"grammar_name", "regex", b"regex", "schema_json", b"schema_json", "source", b"source"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_source: _TypeAlias = _typing.Literal["schema_json", "grammar", "grammar_name", "regex", "enum_list"]  # noqa: Y015
+    _WhichOneofReturnType_source: _TypeAlias = _typing.Literal["schema_json", "grammar", "grammar_name", "regex", "enum_list", "cited_sources"]  # noqa: Y015
     _WhichOneofArgType_source: _TypeAlias = _typing.Literal["source", b"source"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_source) -> _WhichOneofReturnType_source | None: ...
 
 Global___CompileRequest: _TypeAlias = CompileRequest  # noqa: Y015
+
+@_typing.final
+class CitedSources(_message.Message):
+    """Texts to quote."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TEXTS_FIELD_NUMBER: _builtins.int
+    CITATIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def texts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The texts; a claim names a text by its number, from 1. A text without words cannot be quoted."""
+
+    @_builtins.property
+    def citations(self) -> _contract_pb2.Citations:
+        """Bounds of the claims and quotes."""
+
+    def __init__(
+        self,
+        *,
+        texts: _abc.Iterable[_builtins.str] | None = ...,
+        citations: _contract_pb2.Citations | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["citations", b"citations"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["citations", b"citations", "texts", b"texts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CitedSources: _TypeAlias = CitedSources  # noqa: Y015
 
 @_typing.final
 class EnumList(_message.Message):
@@ -141,6 +177,7 @@ class EnforceRequest(_message.Message):
     SEMANTIC_INTENT_FIELD_NUMBER: _builtins.int
     DECODER_ENFORCED_FIELD_NUMBER: _builtins.int
     JUDGE_MODEL_FIELD_NUMBER: _builtins.int
+    SOURCES_FIELD_NUMBER: _builtins.int
     output: _builtins.str
     """Output of the model."""
     semantic_intent: _builtins.str
@@ -157,6 +194,10 @@ class EnforceRequest(_message.Message):
     def rules(self) -> _containers.RepeatedCompositeFieldContainer[_contract_pb2.Rule]:
         """The rules of stage 5, over the output."""
 
+    @_builtins.property
+    def sources(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The texts that the quotes of a contract with citations are from, numbered from 1."""
+
     def __init__(
         self,
         *,
@@ -166,10 +207,11 @@ class EnforceRequest(_message.Message):
         semantic_intent: _builtins.str = ...,
         decoder_enforced: _builtins.bool = ...,
         judge_model: _builtins.str = ...,
+        sources: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["contract", b"contract"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["contract", b"contract", "decoder_enforced", b"decoder_enforced", "judge_model", b"judge_model", "output", b"output", "rules", b"rules", "semantic_intent", b"semantic_intent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["contract", b"contract", "decoder_enforced", b"decoder_enforced", "judge_model", b"judge_model", "output", b"output", "rules", b"rules", "semantic_intent", b"semantic_intent", "sources", b"sources"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

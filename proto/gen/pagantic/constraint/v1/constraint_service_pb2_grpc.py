@@ -94,7 +94,8 @@ class ConstraintServiceServicer:
     """
 
     def Compile(self, request, context):
-        """Turns a schema, grammar, regular expression or list of values into text that the decoder enforces. Cached by hash.
+        """Turns a schema, grammar, regular expression, list of values or sources to quote into text that the decoder enforces.
+        Cached by hash.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

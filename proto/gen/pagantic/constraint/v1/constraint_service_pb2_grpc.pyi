@@ -36,7 +36,9 @@ class ConstraintServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> ConstraintServiceAsyncStub: ...
     Compile: _grpc.UnaryUnaryMultiCallable[_constraint_service_pb2.CompileRequest, _constraint_service_pb2.CompileResponse]
-    """Turns a schema, grammar, regular expression or list of values into text that the decoder enforces. Cached by hash."""
+    """Turns a schema, grammar, regular expression, list of values or sources to quote into text that the decoder enforces.
+    Cached by hash.
+    """
     Enforce: _grpc.UnaryUnaryMultiCallable[_constraint_service_pb2.EnforceRequest, _constraint_service_pb2.EnforceResponse]
     """Runs the stages that the contract declares on a finished output, in order, and reports each."""
     ValidateGrammar: _grpc.UnaryUnaryMultiCallable[_constraint_service_pb2.ValidateGrammarRequest, _constraint_service_pb2.ValidateGrammarResponse]
@@ -66,7 +68,9 @@ class ConstraintServiceAsyncStub(ConstraintServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Compile: _aio.UnaryUnaryMultiCallable[_constraint_service_pb2.CompileRequest, _constraint_service_pb2.CompileResponse]  # type: ignore[assignment]
-    """Turns a schema, grammar, regular expression or list of values into text that the decoder enforces. Cached by hash."""
+    """Turns a schema, grammar, regular expression, list of values or sources to quote into text that the decoder enforces.
+    Cached by hash.
+    """
     Enforce: _aio.UnaryUnaryMultiCallable[_constraint_service_pb2.EnforceRequest, _constraint_service_pb2.EnforceResponse]  # type: ignore[assignment]
     """Runs the stages that the contract declares on a finished output, in order, and reports each."""
     ValidateGrammar: _aio.UnaryUnaryMultiCallable[_constraint_service_pb2.ValidateGrammarRequest, _constraint_service_pb2.ValidateGrammarResponse]  # type: ignore[assignment]
@@ -99,7 +103,9 @@ class ConstraintServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _constraint_service_pb2.CompileRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_constraint_service_pb2.CompileResponse, _abc.Awaitable[_constraint_service_pb2.CompileResponse]]:
-        """Turns a schema, grammar, regular expression or list of values into text that the decoder enforces. Cached by hash."""
+        """Turns a schema, grammar, regular expression, list of values or sources to quote into text that the decoder enforces.
+        Cached by hash.
+        """
 
     @_abc_1.abstractmethod
     def Enforce(

@@ -26,31 +26,33 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from pagantic.common.v1 import error_pb2 as pagantic_dot_common_dot_v1_dot_error__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%pagantic/constraint/v1/contract.proto\x12\x16pagantic.constraint.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1epagantic/common/v1/error.proto\"\xc2\x02\n\x0eOutputContract\x12\x13\n\x0bschema_json\x18\x01 \x01(\t\x12\x11\n\x07grammar\x18\x02 \x01(\tH\x00\x12\x16\n\x0cgrammar_name\x18\x03 \x01(\tH\x00\x12\x1f\n\x12\x64\x65\x63oder_constraint\x18\x04 \x01(\x08H\x01\x88\x01\x01\x12\x1b\n\x0erepair_allowed\x18\x05 \x01(\x08H\x02\x88\x01\x01\x12\x1e\n\x11strict_validation\x18\x06 \x01(\x08H\x03\x88\x01\x01\x12@\n\x10schema_in_prompt\x18\x07 \x01(\x0e\x32&.pagantic.constraint.v1.SchemaInPromptB\x10\n\x0egrammar_sourceB\x15\n\x13_decoder_constraintB\x11\n\x0f_repair_allowedB\x14\n\x12_strict_validation\"o\n\x04Rule\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\nexpression\x18\x02 \x01(\tH\x00\x12\x36\n\x07\x62uiltin\x18\x03 \x01(\x0b\x32#.pagantic.constraint.v1.BuiltinRuleH\x00\x42\x0b\n\tcondition\"4\n\x0b\x42uiltinRule\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x17\n\x0fparameters_json\x18\x02 \x01(\t\"\xe7\x01\n\x0bStageReport\x12,\n\x05stage\x18\x01 \x01(\x0e\x32\x1d.pagantic.constraint.v1.Stage\x12\x35\n\x07outcome\x18\x02 \x01(\x0e\x32$.pagantic.constraint.v1.StageOutcome\x12\x0f\n\x07reasons\x18\x03 \x03(\t\x12\x35\n\nviolations\x18\x04 \x03(\x0b\x32!.pagantic.constraint.v1.Violation\x12+\n\x08\x64uration\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\"W\n\tViolation\x12+\n\x04\x63ode\x18\x01 \x01(\x0e\x32\x1d.pagantic.common.v1.ErrorCode\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\"3\n\x12UnsupportedKeyword\x12\x0f\n\x07keyword\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t*e\n\x0eSchemaInPrompt\x12 \n\x1cSCHEMA_IN_PROMPT_UNSPECIFIED\x10\x00\x12\x17\n\x13SCHEMA_IN_PROMPT_ON\x10\x01\x12\x18\n\x14SCHEMA_IN_PROMPT_OFF\x10\x02*\xb3\x01\n\x05Stage\x12\x15\n\x11STAGE_UNSPECIFIED\x10\x00\x12\x1c\n\x18STAGE_DECODER_CONSTRAINT\x10\x01\x12\x15\n\x11STAGE_JSON_REPAIR\x10\x02\x12\x1c\n\x18STAGE_ENUM_NORMALIZATION\x10\x03\x12\x1b\n\x17STAGE_SCHEMA_VALIDATION\x10\x04\x12\x0f\n\x0bSTAGE_RULES\x10\x05\x12\x12\n\x0eSTAGE_SEMANTIC\x10\x06*\x98\x01\n\x0cStageOutcome\x12\x1d\n\x19STAGE_OUTCOME_UNSPECIFIED\x10\x00\x12\x18\n\x14STAGE_OUTCOME_PASSED\x10\x01\x12\x1a\n\x16STAGE_OUTCOME_REPAIRED\x10\x02\x12\x18\n\x14STAGE_OUTCOME_FAILED\x10\x03\x12\x19\n\x15STAGE_OUTCOME_SKIPPED\x10\x04*\x86\x01\n\tGuarantee\x12\x19\n\x15GUARANTEE_UNSPECIFIED\x10\x00\x12\x16\n\x12GUARANTEE_ENFORCED\x10\x01\x12\x17\n\x13GUARANTEE_VALIDATED\x10\x02\x12\x16\n\x12GUARANTEE_REPAIRED\x10\x03\x12\x15\n\x11GUARANTEE_PARTIAL\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%pagantic/constraint/v1/contract.proto\x12\x16pagantic.constraint.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1epagantic/common/v1/error.proto\"\xf8\x02\n\x0eOutputContract\x12\x13\n\x0bschema_json\x18\x01 \x01(\t\x12\x11\n\x07grammar\x18\x02 \x01(\tH\x00\x12\x16\n\x0cgrammar_name\x18\x03 \x01(\tH\x00\x12\x1f\n\x12\x64\x65\x63oder_constraint\x18\x04 \x01(\x08H\x01\x88\x01\x01\x12\x1b\n\x0erepair_allowed\x18\x05 \x01(\x08H\x02\x88\x01\x01\x12\x1e\n\x11strict_validation\x18\x06 \x01(\x08H\x03\x88\x01\x01\x12@\n\x10schema_in_prompt\x18\x07 \x01(\x0e\x32&.pagantic.constraint.v1.SchemaInPrompt\x12\x34\n\tcitations\x18\x08 \x01(\x0b\x32!.pagantic.constraint.v1.CitationsB\x10\n\x0egrammar_sourceB\x15\n\x13_decoder_constraintB\x11\n\x0f_repair_allowedB\x14\n\x12_strict_validation\"b\n\tCitations\x12\x12\n\nmax_claims\x18\x01 \x01(\x05\x12\x17\n\x0fmax_quote_words\x18\x02 \x01(\x05\x12\x18\n\x0bmay_abstain\x18\x03 \x01(\x08H\x00\x88\x01\x01\x42\x0e\n\x0c_may_abstain\"o\n\x04Rule\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\nexpression\x18\x02 \x01(\tH\x00\x12\x36\n\x07\x62uiltin\x18\x03 \x01(\x0b\x32#.pagantic.constraint.v1.BuiltinRuleH\x00\x42\x0b\n\tcondition\"4\n\x0b\x42uiltinRule\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x17\n\x0fparameters_json\x18\x02 \x01(\t\"\xe7\x01\n\x0bStageReport\x12,\n\x05stage\x18\x01 \x01(\x0e\x32\x1d.pagantic.constraint.v1.Stage\x12\x35\n\x07outcome\x18\x02 \x01(\x0e\x32$.pagantic.constraint.v1.StageOutcome\x12\x0f\n\x07reasons\x18\x03 \x03(\t\x12\x35\n\nviolations\x18\x04 \x03(\x0b\x32!.pagantic.constraint.v1.Violation\x12+\n\x08\x64uration\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\"W\n\tViolation\x12+\n\x04\x63ode\x18\x01 \x01(\x0e\x32\x1d.pagantic.common.v1.ErrorCode\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\"3\n\x12UnsupportedKeyword\x12\x0f\n\x07keyword\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t*e\n\x0eSchemaInPrompt\x12 \n\x1cSCHEMA_IN_PROMPT_UNSPECIFIED\x10\x00\x12\x17\n\x13SCHEMA_IN_PROMPT_ON\x10\x01\x12\x18\n\x14SCHEMA_IN_PROMPT_OFF\x10\x02*\xb3\x01\n\x05Stage\x12\x15\n\x11STAGE_UNSPECIFIED\x10\x00\x12\x1c\n\x18STAGE_DECODER_CONSTRAINT\x10\x01\x12\x15\n\x11STAGE_JSON_REPAIR\x10\x02\x12\x1c\n\x18STAGE_ENUM_NORMALIZATION\x10\x03\x12\x1b\n\x17STAGE_SCHEMA_VALIDATION\x10\x04\x12\x0f\n\x0bSTAGE_RULES\x10\x05\x12\x12\n\x0eSTAGE_SEMANTIC\x10\x06*\x98\x01\n\x0cStageOutcome\x12\x1d\n\x19STAGE_OUTCOME_UNSPECIFIED\x10\x00\x12\x18\n\x14STAGE_OUTCOME_PASSED\x10\x01\x12\x1a\n\x16STAGE_OUTCOME_REPAIRED\x10\x02\x12\x18\n\x14STAGE_OUTCOME_FAILED\x10\x03\x12\x19\n\x15STAGE_OUTCOME_SKIPPED\x10\x04*\x86\x01\n\tGuarantee\x12\x19\n\x15GUARANTEE_UNSPECIFIED\x10\x00\x12\x16\n\x12GUARANTEE_ENFORCED\x10\x01\x12\x17\n\x13GUARANTEE_VALIDATED\x10\x02\x12\x16\n\x12GUARANTEE_REPAIRED\x10\x03\x12\x15\n\x11GUARANTEE_PARTIAL\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'pagantic.constraint.v1.contract_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_SCHEMAINPROMPT']._serialized_start=997
-  _globals['_SCHEMAINPROMPT']._serialized_end=1098
-  _globals['_STAGE']._serialized_start=1101
-  _globals['_STAGE']._serialized_end=1280
-  _globals['_STAGEOUTCOME']._serialized_start=1283
-  _globals['_STAGEOUTCOME']._serialized_end=1435
-  _globals['_GUARANTEE']._serialized_start=1438
-  _globals['_GUARANTEE']._serialized_end=1572
+  _globals['_SCHEMAINPROMPT']._serialized_start=1151
+  _globals['_SCHEMAINPROMPT']._serialized_end=1252
+  _globals['_STAGE']._serialized_start=1255
+  _globals['_STAGE']._serialized_end=1434
+  _globals['_STAGEOUTCOME']._serialized_start=1437
+  _globals['_STAGEOUTCOME']._serialized_end=1589
+  _globals['_GUARANTEE']._serialized_start=1592
+  _globals['_GUARANTEE']._serialized_end=1726
   _globals['_OUTPUTCONTRACT']._serialized_start=130
-  _globals['_OUTPUTCONTRACT']._serialized_end=452
-  _globals['_RULE']._serialized_start=454
-  _globals['_RULE']._serialized_end=565
-  _globals['_BUILTINRULE']._serialized_start=567
-  _globals['_BUILTINRULE']._serialized_end=619
-  _globals['_STAGEREPORT']._serialized_start=622
-  _globals['_STAGEREPORT']._serialized_end=853
-  _globals['_VIOLATION']._serialized_start=855
-  _globals['_VIOLATION']._serialized_end=942
-  _globals['_UNSUPPORTEDKEYWORD']._serialized_start=944
-  _globals['_UNSUPPORTEDKEYWORD']._serialized_end=995
+  _globals['_OUTPUTCONTRACT']._serialized_end=506
+  _globals['_CITATIONS']._serialized_start=508
+  _globals['_CITATIONS']._serialized_end=606
+  _globals['_RULE']._serialized_start=608
+  _globals['_RULE']._serialized_end=719
+  _globals['_BUILTINRULE']._serialized_start=721
+  _globals['_BUILTINRULE']._serialized_end=773
+  _globals['_STAGEREPORT']._serialized_start=776
+  _globals['_STAGEREPORT']._serialized_end=1007
+  _globals['_VIOLATION']._serialized_start=1009
+  _globals['_VIOLATION']._serialized_end=1096
+  _globals['_UNSUPPORTEDKEYWORD']._serialized_start=1098
+  _globals['_UNSUPPORTEDKEYWORD']._serialized_end=1149
 # @@protoc_insertion_point(module_scope)

@@ -166,6 +166,7 @@ class OutputContract(_message.Message):
     REPAIR_ALLOWED_FIELD_NUMBER: _builtins.int
     STRICT_VALIDATION_FIELD_NUMBER: _builtins.int
     SCHEMA_IN_PROMPT_FIELD_NUMBER: _builtins.int
+    CITATIONS_FIELD_NUMBER: _builtins.int
     schema_json: _builtins.str
     """JSON Schema of the output, as text; empty is no schema. Draft 4, 6, 7, 2019-09 or 2020-12, as its $schema says;
     without one it is 2020-12, and one that is not known is read as 2020-12 with a warning.
@@ -182,6 +183,12 @@ class OutputContract(_message.Message):
     """Unset is true. False: when attempts are used up the best output is returned as PARTIAL with warnings."""
     schema_in_prompt: Global___SchemaInPrompt.ValueType
     """Whether the model reads the schema; the decoder enforces it either way."""
+    @_builtins.property
+    def citations(self) -> Global___Citations:
+        """The answer consists of claims, each with a quote from a source. It needs retrieved context, and stands alone: with a
+        schema or a grammar it is INVALID_ARGUMENT.
+        """
+
     def __init__(
         self,
         *,
@@ -192,10 +199,11 @@ class OutputContract(_message.Message):
         repair_allowed: _builtins.bool | None = ...,
         strict_validation: _builtins.bool | None = ...,
         schema_in_prompt: Global___SchemaInPrompt.ValueType = ...,
+        citations: Global___Citations | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_decoder_constraint", b"_decoder_constraint", "_repair_allowed", b"_repair_allowed", "_strict_validation", b"_strict_validation", "decoder_constraint", b"decoder_constraint", "grammar", b"grammar", "grammar_name", b"grammar_name", "grammar_source", b"grammar_source", "repair_allowed", b"repair_allowed", "strict_validation", b"strict_validation"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_decoder_constraint", b"_decoder_constraint", "_repair_allowed", b"_repair_allowed", "_strict_validation", b"_strict_validation", "citations", b"citations", "decoder_constraint", b"decoder_constraint", "grammar", b"grammar", "grammar_name", b"grammar_name", "grammar_source", b"grammar_source", "repair_allowed", b"repair_allowed", "strict_validation", b"strict_validation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_decoder_constraint", b"_decoder_constraint", "_repair_allowed", b"_repair_allowed", "_strict_validation", b"_strict_validation", "decoder_constraint", b"decoder_constraint", "grammar", b"grammar", "grammar_name", b"grammar_name", "grammar_source", b"grammar_source", "repair_allowed", b"repair_allowed", "schema_in_prompt", b"schema_in_prompt", "schema_json", b"schema_json", "strict_validation", b"strict_validation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_decoder_constraint", b"_decoder_constraint", "_repair_allowed", b"_repair_allowed", "_strict_validation", b"_strict_validation", "citations", b"citations", "decoder_constraint", b"decoder_constraint", "grammar", b"grammar", "grammar_name", b"grammar_name", "grammar_source", b"grammar_source", "repair_allowed", b"repair_allowed", "schema_in_prompt", b"schema_in_prompt", "schema_json", b"schema_json", "strict_validation", b"strict_validation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__decoder_constraint: _TypeAlias = _typing.Literal["decoder_constraint"]  # noqa: Y015
     _WhichOneofArgType__decoder_constraint: _TypeAlias = _typing.Literal["_decoder_constraint", b"_decoder_constraint"]  # noqa: Y015
@@ -215,6 +223,45 @@ class OutputContract(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType_grammar_source) -> _WhichOneofReturnType_grammar_source | None: ...
 
 Global___OutputContract: _TypeAlias = OutputContract  # noqa: Y015
+
+@_typing.final
+class Citations(_message.Message):
+    """Claims with quotes. The decoder lets a quote be nothing but consecutive words of the source that the claim names, at
+    least three of them, or all words of a shorter source. The answer is JSON: {"in_sources": true, "claims": [{"text",
+    "source", "quote"}]}, where source is the number of a chunk of the context, from 1; or {"in_sources": false}.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MAX_CLAIMS_FIELD_NUMBER: _builtins.int
+    MAX_QUOTE_WORDS_FIELD_NUMBER: _builtins.int
+    MAY_ABSTAIN_FIELD_NUMBER: _builtins.int
+    max_claims: _builtins.int
+    """Most claims, at most 32; 0 is 8. A claim has at most 300 characters."""
+    max_quote_words: _builtins.int
+    """Most words of a quote, from 6 to 200; 0 is 40. Each run of up to half as many words can be quoted; the decoder allows
+    some longer ones. In a script without spaces, such as Chinese, each letter is a word.
+    """
+    may_abstain: _builtins.bool
+    """Whether the model may answer that the sources do not have the answer; unset is true. Without any source that is the
+    answer in any case.
+    """
+    def __init__(
+        self,
+        *,
+        max_claims: _builtins.int = ...,
+        max_quote_words: _builtins.int = ...,
+        may_abstain: _builtins.bool | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_may_abstain", b"_may_abstain", "may_abstain", b"may_abstain"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_may_abstain", b"_may_abstain", "max_claims", b"max_claims", "max_quote_words", b"max_quote_words", "may_abstain", b"may_abstain"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__may_abstain: _TypeAlias = _typing.Literal["may_abstain"]  # noqa: Y015
+    _WhichOneofArgType__may_abstain: _TypeAlias = _typing.Literal["_may_abstain", b"_may_abstain"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__may_abstain) -> _WhichOneofReturnType__may_abstain | None: ...
+
+Global___Citations: _TypeAlias = Citations  # noqa: Y015
 
 @_typing.final
 class Rule(_message.Message):

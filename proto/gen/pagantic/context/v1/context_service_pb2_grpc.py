@@ -143,7 +143,7 @@ class ContextServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Reembed(self, request, context):
-        """Embeds a collection anew with another model, in the background; searches by vectors find what is embedded already.
+        """Embeds a collection again with another model, in the background; searches by vectors find what is embedded already.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -53,7 +53,7 @@ class ContextServiceStub:
     PERMISSION_DENIED where the deployment names no such folder, and for tenants other than `default`.
     """
     Reembed: _grpc.UnaryUnaryMultiCallable[_context_service_pb2.ReembedRequest, _context_service_pb2.ReembedResponse]
-    """Embeds a collection anew with another model, in the background; searches by vectors find what is embedded already."""
+    """Embeds a collection again with another model, in the background; searches by vectors find what is embedded already."""
     Verify: _grpc.UnaryUnaryMultiCallable[_context_service_pb2.VerifyRequest, _context_service_pb2.VerifyResponse]
     """Derives chunks' terms and a sample of embeddings from the stored texts again, and compares them with what is stored."""
     Delete: _grpc.UnaryUnaryMultiCallable[_context_service_pb2.DeleteRequest, _context_service_pb2.DeleteResponse]
@@ -88,7 +88,7 @@ class ContextServiceAsyncStub(ContextServiceStub):
     PERMISSION_DENIED where the deployment names no such folder, and for tenants other than `default`.
     """
     Reembed: _aio.UnaryUnaryMultiCallable[_context_service_pb2.ReembedRequest, _context_service_pb2.ReembedResponse]  # type: ignore[assignment]
-    """Embeds a collection anew with another model, in the background; searches by vectors find what is embedded already."""
+    """Embeds a collection again with another model, in the background; searches by vectors find what is embedded already."""
     Verify: _aio.UnaryUnaryMultiCallable[_context_service_pb2.VerifyRequest, _context_service_pb2.VerifyResponse]  # type: ignore[assignment]
     """Derives chunks' terms and a sample of embeddings from the stored texts again, and compares them with what is stored."""
     Delete: _aio.UnaryUnaryMultiCallable[_context_service_pb2.DeleteRequest, _context_service_pb2.DeleteResponse]  # type: ignore[assignment]
@@ -162,7 +162,7 @@ class ContextServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _context_service_pb2.ReembedRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_context_service_pb2.ReembedResponse, _abc.Awaitable[_context_service_pb2.ReembedResponse]]:
-        """Embeds a collection anew with another model, in the background; searches by vectors find what is embedded already."""
+        """Embeds a collection again with another model, in the background; searches by vectors find what is embedded already."""
 
     @_abc_1.abstractmethod
     def Verify(

@@ -40,7 +40,7 @@ class _ModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Mode.ValueType],
     MODE_CHAT: _Mode.ValueType  # 1
     """A chat turn, with tools when they are offered. The only mode that stores a conversation."""
     MODE_STRUCTURED: _Mode.ValueType  # 2
-    """An answer that satisfies output.schema_json."""
+    """An answer that satisfies output.schema_json, or output.citations."""
     MODE_PLAN: _Mode.ValueType  # 3
     """Several steps, given in plan or made by the planner."""
     MODE_REDUNDANT: _Mode.ValueType  # 4
@@ -54,7 +54,7 @@ MODE_UNSPECIFIED: Mode.ValueType  # 0
 MODE_CHAT: Mode.ValueType  # 1
 """A chat turn, with tools when they are offered. The only mode that stores a conversation."""
 MODE_STRUCTURED: Mode.ValueType  # 2
-"""An answer that satisfies output.schema_json."""
+"""An answer that satisfies output.schema_json, or output.citations."""
 MODE_PLAN: Mode.ValueType  # 3
 """Several steps, given in plan or made by the planner."""
 MODE_REDUNDANT: Mode.ValueType  # 4
@@ -222,7 +222,9 @@ class SystemRequest(_message.Message):
 
     @_builtins.property
     def output(self) -> _contract_pb2.OutputContract:
-        """Contract of the output. A schema is required for STRUCTURED and REDUNDANT (CONFIG_SCHEMA_REQUIRED)."""
+        """Contract of the output. A schema is required for STRUCTURED and REDUNDANT (CONFIG_SCHEMA_REQUIRED); citations serve
+        instead in STRUCTURED. Citations need context, and CHAT or STRUCTURED.
+        """
 
     @_builtins.property
     def tools(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -660,6 +662,8 @@ class SystemResponse(_message.Message):
     EFFECTIVE_SEED_FIELD_NUMBER: _builtins.int
     PLAN_FIELD_NUMBER: _builtins.int
     TOOL_CALLS_FIELD_NUMBER: _builtins.int
+    CITATIONS_FIELD_NUMBER: _builtins.int
+    NOT_IN_SOURCES_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """The request's id, given or made."""
     session_id: _builtins.str
@@ -683,6 +687,11 @@ class SystemResponse(_message.Message):
     effective_seed: _builtins.int
     """Seed of the answer's random stream, given or chosen; sending it as hints.seed draws the same numbers again. Unset
     when nothing was inferred.
+    """
+    not_in_sources: _builtins.float
+    """Probability that the sources do not have the answer, in [0, 1]: the model's probability of beginning its answer with
+    {"in_sources": false} as against {"in_sources": true}, at temperature 1 and before it decodes anything. Set when
+    output.citations was, the model may abstain and there are sources; unset where the model could not be asked.
     """
     @_builtins.property
     def tool_calls_made(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCallRecord]:
@@ -726,6 +735,12 @@ class SystemResponse(_message.Message):
         and are in tool_calls_made.
         """
 
+    @_builtins.property
+    def citations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Citation]:
+        """The claims of the answer with their quotes, in order; set when output.citations was and the output is valid. content
+        then is the claims' texts, each followed by its source as in [1].
+        """
+
     def __init__(
         self,
         *,
@@ -748,21 +763,79 @@ class SystemResponse(_message.Message):
         effective_seed: _builtins.int | None = ...,
         plan: _plan_pb2.ExecutionPlan | None = ...,
         tool_calls: _abc.Iterable[_message_pb2.ToolCall] | None = ...,
+        citations: _abc.Iterable[Global___Citation] | None = ...,
+        not_in_sources: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_confidence", b"_confidence", "_effective_seed", b"_effective_seed", "confidence", b"confidence", "effective_seed", b"effective_seed", "error", b"error", "plan", b"plan", "token_usage", b"token_usage", "validation", b"validation"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_confidence", b"_confidence", "_effective_seed", b"_effective_seed", "_not_in_sources", b"_not_in_sources", "confidence", b"confidence", "effective_seed", b"effective_seed", "error", b"error", "not_in_sources", b"not_in_sources", "plan", b"plan", "token_usage", b"token_usage", "validation", b"validation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_confidence", b"_confidence", "_effective_seed", b"_effective_seed", "candidates", b"candidates", "confidence", b"confidence", "confidence_source", b"confidence_source", "content", b"content", "effective_seed", b"effective_seed", "error", b"error", "finish_reason", b"finish_reason", "logprobs", b"logprobs", "plan", b"plan", "reasoning", b"reasoning", "request_id", b"request_id", "session_id", b"session_id", "step_results", b"step_results", "structured_output_json", b"structured_output_json", "token_usage", b"token_usage", "tool_calls", b"tool_calls", "tool_calls_made", b"tool_calls_made", "validation", b"validation", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_confidence", b"_confidence", "_effective_seed", b"_effective_seed", "_not_in_sources", b"_not_in_sources", "candidates", b"candidates", "citations", b"citations", "confidence", b"confidence", "confidence_source", b"confidence_source", "content", b"content", "effective_seed", b"effective_seed", "error", b"error", "finish_reason", b"finish_reason", "logprobs", b"logprobs", "not_in_sources", b"not_in_sources", "plan", b"plan", "reasoning", b"reasoning", "request_id", b"request_id", "session_id", b"session_id", "step_results", b"step_results", "structured_output_json", b"structured_output_json", "token_usage", b"token_usage", "tool_calls", b"tool_calls", "tool_calls_made", b"tool_calls_made", "validation", b"validation", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__confidence: _TypeAlias = _typing.Literal["confidence"]  # noqa: Y015
     _WhichOneofArgType__confidence: _TypeAlias = _typing.Literal["_confidence", b"_confidence"]  # noqa: Y015
     _WhichOneofReturnType__effective_seed: _TypeAlias = _typing.Literal["effective_seed"]  # noqa: Y015
     _WhichOneofArgType__effective_seed: _TypeAlias = _typing.Literal["_effective_seed", b"_effective_seed"]  # noqa: Y015
+    _WhichOneofReturnType__not_in_sources: _TypeAlias = _typing.Literal["not_in_sources"]  # noqa: Y015
+    _WhichOneofArgType__not_in_sources: _TypeAlias = _typing.Literal["_not_in_sources", b"_not_in_sources"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__confidence) -> _WhichOneofReturnType__confidence | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__effective_seed) -> _WhichOneofReturnType__effective_seed | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__not_in_sources) -> _WhichOneofReturnType__not_in_sources | None: ...
 
 Global___SystemResponse: _TypeAlias = SystemResponse  # noqa: Y015
+
+@_typing.final
+class Citation(_message.Message):
+    """A claim of an answer, and the part of a document that it quotes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLAIM_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    DOCUMENT_FIELD_NUMBER: _builtins.int
+    PAGE_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    QUOTE_FIELD_NUMBER: _builtins.int
+    GUARANTEE_FIELD_NUMBER: _builtins.int
+    claim: _builtins.str
+    """The claim, in the model's words."""
+    source: _builtins.int
+    """Number of the chunk in the context, from 1."""
+    document: _builtins.str
+    """Source of the chunk: the document's name."""
+    page: _builtins.int
+    """Page on which the chunk starts, from 1; 0 when the document has no pages."""
+    start: _builtins.int
+    """Start of the quote: Unicode characters of the document's text before it. Of a chunk without a location, they are
+    those of the chunk. The first place counts when the chunk has the words twice.
+    """
+    end: _builtins.int
+    """End of the quote, counted as start is."""
+    quote: _builtins.str
+    """The quote: the chunk's own characters from start to end."""
+    guarantee: _contract_pb2.Guarantee.ValueType
+    """ENFORCED when the decoder held the quote and it was checked afterwards; VALIDATED or REPAIRED when it was checked only."""
+    def __init__(
+        self,
+        *,
+        claim: _builtins.str = ...,
+        source: _builtins.int = ...,
+        document: _builtins.str = ...,
+        page: _builtins.int = ...,
+        start: _builtins.int = ...,
+        end: _builtins.int = ...,
+        quote: _builtins.str = ...,
+        guarantee: _contract_pb2.Guarantee.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim", b"claim", "document", b"document", "end", b"end", "guarantee", b"guarantee", "page", b"page", "quote", b"quote", "source", b"source", "start", b"start"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Citation: _TypeAlias = Citation  # noqa: Y015
 
 @_typing.final
 class ToolCallRecord(_message.Message):

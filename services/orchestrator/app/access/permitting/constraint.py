@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pagantic_common.domain.validation import Enforcement
 from services.orchestrator.app.access.permitting.checks import check_model
 from services.orchestrator.core.model.contract import OutputContract
@@ -17,13 +19,15 @@ class PermittedConstraint(ConstraintPort):
         self._constraint = constraint
         self._policy = policy
 
-    async def compile(self, output: OutputContract) -> CompiledConstraint:
-        return await self._constraint.compile(output)
+    async def compile(self, output: OutputContract, sources: Sequence[str] = ()) -> CompiledConstraint:
+        return await self._constraint.compile(output, sources)
 
     async def compile_rules(self, request: Request) -> None:
         await self._constraint.compile_rules(request)
 
-    async def enforce(self, text: str, request: Request, *, is_decoder_enforced: bool) -> Enforcement:
+    async def enforce(
+        self, text: str, request: Request, *, is_decoder_enforced: bool, sources: Sequence[str] = ()
+    ) -> Enforcement:
         if request.semantic_intent:
             check_model(self._policy, request.hints.model)
-        return await self._constraint.enforce(text, request, is_decoder_enforced=is_decoder_enforced)
+        return await self._constraint.enforce(text, request, is_decoder_enforced=is_decoder_enforced, sources=sources)

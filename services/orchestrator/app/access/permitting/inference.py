@@ -12,7 +12,7 @@ from services.orchestrator.core.execution.commands import Infer, Sample
 from services.orchestrator.core.model.request import Hints
 from services.orchestrator.core.model.response import CandidateOutput, InferenceDelta, InferenceOutput
 from services.orchestrator.ports.policy import Policy
-from services.orchestrator.ports.services import InferencePort, TokenCount
+from services.orchestrator.ports.services import InferencePort, Scores, TokenCount
 
 
 class PermittedInference(InferencePort):
@@ -42,3 +42,7 @@ class PermittedInference(InferencePort):
         async with aclosing(self._inference.sample(command, hints)) as items:
             async for item in items:
                 yield item
+
+    async def score(self, command: Infer, hints: Hints, continuations: Sequence[str]) -> Scores:
+        check_model(self._policy, hints.model)
+        return await self._inference.score(command, hints, continuations)

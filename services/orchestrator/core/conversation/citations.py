@@ -1,0 +1,125 @@
+"""The citations of an answer, with their places in the documents, and its text for people while it streams."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+
+from pagantic_common.domain.chunks import Chunk, ChunkLocation
+from pagantic_common.domain.text.citations import NOT_IN_SOURCES, Claim
+from pagantic_common.domain.validation import Guarantee
+from services.orchestrator.core.model.response import Citation
+
+_UNICODE_ESCAPE_CHARS = 5  # u and four digits
+
+
+def is_quoted(claim: Claim, chunks: Sequence[Chunk]) -> bool:
+    """Tell whether the quote of a claim is part of the chunk that it names."""
+    return 1 <= claim.source <= len(chunks) and claim.quote in chunks[claim.source - 1].content
+
+
+def citations_of(claims: Sequence[Claim], chunks: Sequence[Chunk], guarantee: Guarantee) -> tuple[Citation, ...]:
+    """Return the citations of claims whose quotes are parts of the chunks that they name.
+
+    A place counts the document's characters, or the chunk's where it has no location.
+    """
+    return tuple(_citation_of(claim, chunks[claim.source - 1], guarantee) for claim in claims)
+
+
+def _citation_of(claim: Claim, chunk: Chunk, guarantee: Guarantee) -> Citation:
+    location = chunk.location or ChunkLocation(0, len(chunk.content))
+    start = location.start + chunk.content.index(claim.quote)
+    return Citation(
+        claim=claim.text,
+        source=claim.source,
+        document=chunk.source,
+        page=location.page,
+        start=start,
+        end=start + len(claim.quote),
+        quote=claim.quote,
+        guarantee=guarantee,
+    )
+
+
+class CitedText:
+    """Reads an answer's JSON piece by piece, and gives its text for people as far as it is known.
+
+    The pieces together are what `text_of` gives for the whole answer. Other text than such JSON gives nothing.
+    """
+
+    def __init__(self) -> None:
+        self._key = ""
+        self._is_value = False  # a colon came last
+        self._string: str | None = None  # the characters of the current string, decoded
+        self._escape: str | None = None  # an escape whose end has not come, without its first backslash
+        self._word = ""  # the characters of a number or of a literal
+        self._has_claims = False
+
+    def feed(self, piece: str) -> str:
+        """Return the text that a piece adds."""
+        return "".join(text for char in piece for text in self._take(char))
+
+    def _take(self, char: str) -> Iterator[str]:
+        if self._string is None:
+            yield from self._take_outside(char)
+        elif self._escape is not None:
+            self._escape += char
+            yield from self._add(_decoded(self._escape))
+        elif char == "\\":
+            self._escape = ""
+        elif char == '"':
+            self._end_string(self._string)
+        else:
+            yield from self._add(char)
+
+    def _take_outside(self, char: str) -> Iterator[str]:
+        if char == '"':
+            self._string = ""
+            if self._is_value and self._key == "text" and self._has_claims:
+                yield " "
+        elif char == ":":
+            self._is_value = True
+        elif char in ",]}[{":
+            yield from self._end_word()
+            self._is_value = False
+        elif not char.isspace():
+            self._word += char
+
+    def _end_string(self, string: str) -> None:
+        if not self._is_value:
+            self._key = string
+        self._string = None
+
+    def _end_word(self) -> Iterator[str]:
+        word, self._word = self._word, ""
+        if self._key == "source" and word.isdecimal():
+            self._has_claims = True
+            yield f" [{word}]"
+        if self._key == "in_sources" and word == "false":
+            yield NOT_IN_SOURCES
+
+    def _add(self, text: str | None) -> Iterator[str]:
+        """Add characters to the current string; None for an escape without its end."""
+        if text is None or self._string is None:
+            return
+        self._escape = None
+        if self._is_value and self._key == "text":
+            yield text
+        elif not self._is_value:
+            self._string += text
+
+
+def _decoded(escape: str) -> str | None:
+    """Return the character of an escape without its first backslash; None while its end has not come."""
+    needed = 1
+    if escape[0] == "u":
+        needed = _UNICODE_ESCAPE_CHARS
+        if len(escape) >= needed and escape[1:3].lower() in ("d8", "d9", "da", "db"):  # the first half of a pair
+            needed = 2 * _UNICODE_ESCAPE_CHARS + 1
+    if len(escape) < needed:
+        return None
+    try:
+        decoded: str = json.loads(f'"\\{escape}"')
+    except ValueError:
+        return ""
+    return decoded.encode(errors="replace").decode()

@@ -1,0 +1,87 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.domain.text.citations import (
+    ABSTENTION_JSON,
+    AFFIRMATION_JSON,
+    NOT_IN_SOURCES,
+    CitationPolicy,
+    Claim,
+    find_problems,
+    read_claims,
+    schema_of,
+    text_of,
+)
+from pagantic_common.grammar.schema_validator import build_validator
+
+POLICY = CitationPolicy(max_claims=2, max_quote_words=6)
+SOURCES = ("The red hat is in the box.", "Noon.", "---")
+
+
+def answer(*claims, in_sources=True):
+    found = {"in_sources": in_sources}
+    if claims:
+        found["claims"] = [{"text": "x", "source": source, "quote": quote} for source, quote in claims]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("given_answer", "problems"),
+    [
+        (answer((1, "red hat is"), (2, "Noon")), []),
+        (answer(in_sources=False), []),
+        (answer((1, "red box is")), [("claims[0].quote", "must be copied without any change from source 1")]),
+        (answer((2, "red hat is")), [("claims[0].quote", "must be copied without any change from source 2")]),
+        (answer((1, "red hat")), [("claims[0].quote", "must have at least 3 words of source 1")]),
+        (answer((2, "")), [("claims[0].quote", "must have at least 1 words of source 2")]),
+        (answer((3, "---")), [("claims[0].quote", "must have at least 1 words of source 3")]),
+        (
+            answer((1, "The red hat is in the box")),
+            [("claims[0].quote", "has 7 words, and must have at most 6 of source 1")],
+        ),
+        (answer((2, "Noon"), (4, "x")), [("claims[1].source", "there is no source 4, the last one is 3")]),
+        (answer((1, "red hat is"), in_sources=False), [("claims", "must be left out when in_sources is false")]),
+        (answer(), [("claims", "must not be empty when in_sources is true")]),
+    ],
+)
+def test_claims_that_their_sources_do_not_bear_out_are_found(given_answer, problems):
+    assert not list(build_validator(json.loads(schema_of(POLICY))).iter_errors(given_answer))
+    assert list(find_problems(given_answer, SOURCES, POLICY)) == problems
+
+
+def test_a_model_that_may_not_abstain_still_does_without_sources():
+    policy = CitationPolicy(may_abstain=False)
+    assert list(find_problems(answer(in_sources=False), SOURCES, policy))
+    assert not list(find_problems(answer(in_sources=False), (), policy))
+
+
+@pytest.mark.parametrize("bounds", [{"max_claims": 33}, {"max_claims": -1}, {"max_quote_words": 5}])
+def test_bounds_out_of_range_are_refused_by_name(bounds):
+    with pytest.raises(InvalidRequest, match=rf"output\.citations\.{next(iter(bounds))} is"):
+        CitationPolicy(**bounds).check("output.citations")
+
+
+def test_claims_become_a_text_with_marks():
+    claims = (Claim("Hats are red.", 2, "q"), Claim("It is noon.", 1, "q"))
+    assert text_of(claims) == "Hats are red. [2] It is noon. [1]"
+    assert text_of(()) == NOT_IN_SOURCES
+    assert read_claims(ABSTENTION_JSON) == ()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "no", "[]", "1", "null", AFFIRMATION_JSON, f"{AFFIRMATION_JSON}}}", '{"claims": []}']
+)
+def test_other_text_has_no_claims(text):
+    assert read_claims(text) is None
+
+
+@given(st.text(max_size=40), st.data())
+def test_a_change_of_one_character_is_found(source, data):
+    where = data.draw(st.integers(0, max(0, len(source) - 1)))
+    changed = source[:where] + data.draw(st.characters(exclude_categories=["Cs"])) + source[where + 1 :]
+    problems = list(find_problems(answer((1, changed)), [source], CitationPolicy()))
+    assert problems or changed in source
