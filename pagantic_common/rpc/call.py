@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import grpc
 
 from pagantic_common.domain.errors import DeadlineExceeded
+from pagantic_common.rpc.request_stream import StreamCall, StreamMethod, opened_call
 from pagantic_common.rpc.status import restore_error
 from pagantic_common.telemetry.names import (
     AUTHORIZATION_KEY,
@@ -26,10 +27,6 @@ from pagantic_common.telemetry.scope import current_deadline, current_scope
 from pagantic_common.telemetry.tracing import TRACEPARENT_KEY, current_traceparent
 
 ResponseT = TypeVar("ResponseT")
-StreamMethod: TypeAlias = (
-    grpc.aio.UnaryStreamMultiCallable[Any, ResponseT] | grpc.aio.StreamStreamMultiCallable[Any, ResponseT]
-)
-StreamCall: TypeAlias = grpc.aio.UnaryStreamCall[Any, ResponseT] | grpc.aio.StreamStreamCall[Any, ResponseT]
 
 
 def outgoing_metadata(credentials: str = "") -> tuple[tuple[str, str | bytes], ...]:
@@ -91,14 +88,12 @@ async def call_stream(
     response; without it, grpcio loses some memory for each cancelled read (grpc/grpc#43360).
     """
     timeout = remaining_timeout_s(service, timeout_s)
-    call = method(request, timeout=timeout, metadata=outgoing_metadata(credentials))
-    try:
-        async for response in _finished_reads(call) if finishes_reads else call:
-            yield response
-    except grpc.aio.AioRpcError as error:
-        raise restore_error(service, error) from None
-    finally:
-        call.cancel()
+    async with opened_call(method, request, timeout, outgoing_metadata(credentials)) as opened:
+        try:
+            async for response in _finished_reads(opened.responses) if finishes_reads else opened.responses:
+                yield response
+        except grpc.aio.AioRpcError as error:
+            raise restore_error(service, await opened.error_of(error)) from None
 
 
 async def _finished_reads(call: StreamCall[ResponseT]) -> AsyncGenerator[ResponseT, None]:

@@ -20,8 +20,9 @@ import grpc
 from pagantic_common.domain.calls.breaker import Breaker
 from pagantic_common.domain.calls.principal import Principal
 from pagantic_common.domain.errors import Cancelled, DeadlineExceeded, PaganticError
-from pagantic_common.rpc.call import StreamMethod, call_unary, outgoing_metadata, remaining_timeout_s
+from pagantic_common.rpc.call import call_unary, outgoing_metadata, remaining_timeout_s
 from pagantic_common.rpc.channel import MAX_RECONNECT_S
+from pagantic_common.rpc.request_stream import StreamMethod, opened_call
 from pagantic_common.rpc.service_config import MAX_ATTEMPTS, is_retried
 from pagantic_common.rpc.status import UNREACHABLE_RETRY_AFTER_S, Unreachable, restore_error
 from pagantic_common.rpc.waiting_line import Place
@@ -114,26 +115,25 @@ class Peer:
         while True:
             await self._admit(patience)
             timeout = remaining_timeout_s(self.name, timeout_s)
-            call = method(request, timeout=timeout, metadata=outgoing_metadata(self._current_credentials()))
-            try:
-                async for response in call:
-                    is_answered = True
+            metadata = outgoing_metadata(self._current_credentials())
+            async with opened_call(method, request, timeout, metadata) as opened:
+                try:
+                    async for response in opened.responses:
+                        is_answered = True
+                        self._note(None)
+                        yield response
+                except grpc.aio.AioRpcError as failed:
+                    error = restore_error(self.name, await opened.error_of(failed))
+                else:
                     self._note(None)
-                    yield response
-            except grpc.aio.AioRpcError as failed:
-                error = restore_error(self.name, failed)
-                if is_answered:
-                    raise error from None
-                self._note(error)
-                if place is not None and place.is_refusal(error) and await place.wait_again():
-                    patience = self._patience_for(method)
-                elif not patience.allows_another(error):
-                    raise error from None
-            else:
-                self._note(None)
-                return
-            finally:
-                call.cancel()
+                    return
+            if is_answered:
+                raise error from None
+            self._note(error)
+            if place is not None and place.is_refusal(error) and await place.wait_again():
+                patience = self._patience_for(method)
+            elif not patience.allows_another(error):
+                raise error from None
 
     def _current_credentials(self) -> str:
         return self._credentials(self.name, current_principal())
