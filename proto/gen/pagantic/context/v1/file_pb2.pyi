@@ -120,7 +120,7 @@ class FileResult(_message.Message):
     source: _builtins.str
     """Source of the document."""
     outcome: Global___FileOutcome.ValueType
-    """What became of the file."""
+    """Outcome of the file."""
     chunk_count: _builtins.int
     """Chunks of the document; 0 when it was stored already."""
     @_builtins.property
