@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from gateway.cli import catalog, chat, doctor, documents, ingest, requests, tuning
+from gateway.cli import catalog, chat, doctor, documents, requests, tuning
 from gateway.cli.failures import EXIT_CODES_HELP, EXIT_FAILED
 from gateway.cli.options import PlainCommand
 from gateway.cli.serving import local, mcp
-from gateway.cli.stored import approvals, audit, budgets, executions, keys, sessions
+from gateway.cli.stored import approvals, audit, budgets, executions, ingest, keys, sessions
 from pagantic_common.domain.text.terminal import plain_text
 
 app = typer.Typer(

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator
-from typing import Any, TypeVar, cast
+from contextlib import AbstractAsyncContextManager
+from typing import Any, TypeAlias, TypeVar, cast
 
 import grpc
 
 from pagantic_common.domain.errors import DeadlineExceeded
-from pagantic_common.rpc.request_stream import StreamCall, StreamMethod, opened_call
+from pagantic_common.rpc.request_stream import OpenCall, StreamCall, opened_call
 from pagantic_common.rpc.status import restore_error
 from pagantic_common.telemetry.names import (
     AUTHORIZATION_KEY,
@@ -27,6 +28,9 @@ from pagantic_common.telemetry.scope import current_deadline, current_scope
 from pagantic_common.telemetry.tracing import TRACEPARENT_KEY, current_traceparent
 
 ResponseT = TypeVar("ResponseT")
+StreamMethod: TypeAlias = (
+    grpc.aio.UnaryStreamMultiCallable[Any, ResponseT] | grpc.aio.StreamStreamMultiCallable[Any, ResponseT]
+)
 
 
 def outgoing_metadata(credentials: str = "") -> tuple[tuple[str, str | bytes], ...]:
@@ -87,13 +91,20 @@ async def call_stream(
     With `finishes_reads`, a read that is under way when the task is cancelled ends by itself. It costs a task for each
     response; without it, grpcio loses some memory for each cancelled read (grpc/grpc#43360).
     """
-    timeout = remaining_timeout_s(service, timeout_s)
-    async with opened_call(method, request, timeout, outgoing_metadata(credentials)) as opened:
+    async with opened_stream(service, method, request, timeout_s, credentials) as opened:
         try:
             async for response in _finished_reads(opened.responses) if finishes_reads else opened.responses:
                 yield response
         except grpc.aio.AioRpcError as error:
             raise restore_error(service, await opened.error_of(error)) from None
+
+
+def opened_stream(
+    service: str, method: StreamMethod[ResponseT], request: Any, timeout_s: float | None, credentials: str
+) -> AbstractAsyncContextManager[OpenCall[ResponseT]]:
+    """Make a streaming call and cancel it at the end of the context; raises DeadlineExceeded after the deadline."""
+    timeout = remaining_timeout_s(service, timeout_s)
+    return opened_call(method, request, timeout, outgoing_metadata(credentials))
 
 
 async def _finished_reads(call: StreamCall[ResponseT]) -> AsyncGenerator[ResponseT, None]:

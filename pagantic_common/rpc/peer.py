@@ -20,9 +20,8 @@ import grpc
 from pagantic_common.domain.calls.breaker import Breaker
 from pagantic_common.domain.calls.principal import Principal
 from pagantic_common.domain.errors import Cancelled, DeadlineExceeded, PaganticError
-from pagantic_common.rpc.call import call_unary, outgoing_metadata, remaining_timeout_s
+from pagantic_common.rpc.call import StreamMethod, call_unary, opened_stream
 from pagantic_common.rpc.channel import MAX_RECONNECT_S
-from pagantic_common.rpc.request_stream import StreamMethod, opened_call
 from pagantic_common.rpc.service_config import MAX_ATTEMPTS, is_retried
 from pagantic_common.rpc.status import UNREACHABLE_RETRY_AFTER_S, Unreachable, restore_error
 from pagantic_common.rpc.waiting_line import Place
@@ -114,9 +113,7 @@ class Peer:
         is_answered = False
         while True:
             await self._admit(patience)
-            timeout = remaining_timeout_s(self.name, timeout_s)
-            metadata = outgoing_metadata(self._current_credentials())
-            async with opened_call(method, request, timeout, metadata) as opened:
+            async with opened_stream(self.name, method, request, timeout_s, self._current_credentials()) as opened:
                 try:
                     async for response in opened.responses:
                         is_answered = True

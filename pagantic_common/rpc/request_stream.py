@@ -7,7 +7,7 @@ call's status, and an error of the stream is only logged. So requests are writte
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Coroutine
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
@@ -18,9 +18,6 @@ STATUS_POLLS: Final = 100
 _FAILED_WRITE: Final = "Internal error from Core"  # grpcio's words
 
 ResponseT = TypeVar("ResponseT")
-StreamMethod: TypeAlias = (
-    grpc.aio.UnaryStreamMultiCallable[Any, ResponseT] | grpc.aio.StreamStreamMultiCallable[Any, ResponseT]
-)
 StreamCall: TypeAlias = grpc.aio.UnaryStreamCall[Any, ResponseT] | grpc.aio.StreamStreamCall[Any, ResponseT]
 
 
@@ -61,7 +58,7 @@ def _value_of(known: Coroutine[Any, Any, Any]) -> Any:
 
 @asynccontextmanager
 async def opened_call(
-    method: StreamMethod[ResponseT],
+    method: Callable[..., StreamCall[ResponseT]],
     request: Any,
     timeout_s: float | None,
     metadata: tuple[tuple[str, str | bytes], ...],
@@ -75,8 +72,7 @@ async def opened_call(
         finally:
             call.cancel()
         return
-    stream_method: Any = method
-    call = stream_method(timeout=timeout_s, metadata=metadata)
+    call = method(timeout=timeout_s, metadata=metadata)
     opened: OpenCall[ResponseT] = OpenCall(call)
     call.add_done_callback(opened.note_end)
     writing = asyncio.create_task(_write_all(call, request))

@@ -11,9 +11,11 @@ from services.context.adapters.reading.file_work import read_file
 from services.context.adapters.reading.incoming import TemporaryFiles
 from services.context.adapters.reading.process_reading import ProcessReading
 from services.context.adapters.reading.rooted_folders import RootedFolders
+from services.context.adapters.store.access import StoreAccess
+from services.context.adapters.store.sources import SqlSources
 from services.context.app.file_ingest import FileIngest
 from services.context.app.library import Library
-from services.context.ports import FileReading, IncomingFiles, ServedFolders, SourceStore
+from services.context.ports import FileReading, IncomingFiles, ServedFolders
 from services.context.settings import ContextSettings
 
 
@@ -25,9 +27,9 @@ class FileReaders:
     reading: FileReading
     folders: ServedFolders
 
-    def make_ingest(self, library: Library, sources: SourceStore) -> FileIngest:
+    def make_ingest(self, library: Library, access: StoreAccess) -> FileIngest:
         """Make the ingest of files into a library."""
-        return FileIngest(library, sources, self.incoming, self.reading, self.folders)
+        return FileIngest(library, SqlSources(access), self.incoming, self.reading, self.folders)
 
 
 @asynccontextmanager

@@ -6,12 +6,10 @@ import time
 
 import grpc
 
-from pagantic_common.telemetry.clock import SystemClock
 from services.context.adapters.inference_embedder import InferenceEmbedder
 from services.context.adapters.inference_token_counter import InferenceTokenCounter
 from services.context.adapters.store.access import StoreAccess
 from services.context.adapters.store.embeddings import SqlEmbeddings
-from services.context.adapters.store.sources import SqlSources
 from services.context.app.building import ContextBuilding
 from services.context.app.embedding import BackgroundEmbedding
 from services.context.app.verification import Verification
@@ -40,14 +38,14 @@ def make_servicer(
     counter = InferenceTokenCounter(channel, settings.inference_timeout_s, settings.connect_patience_s)
     embedder = make_embedder(settings, channel)
     search = Search(access, embedder, settings.max_index_bytes)
-    library = make_library(settings, access, counter, SystemClock())
+    library = make_library(settings, access, counter)
     return ContextServicer(
         library,
         embedding,
         Verification(search.chunks, search.indexes, embedder),
         search.retrieval,
         ContextBuilding(search.retrieval, counter, settings.default_max_tokens),
-        files=readers.make_ingest(library, SqlSources(access)),
+        files=readers.make_ingest(library, access),
     )
 
 

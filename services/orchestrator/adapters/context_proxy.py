@@ -13,8 +13,8 @@ from pagantic.context.v1 import context_service_pb2 as pb
 from pagantic.context.v1 import context_service_pb2_grpc as pb_grpc
 from pagantic_common.domain.calls.principal import Scope
 from pagantic_common.domain.errors import PaganticError, PermissionDenied
+from pagantic_common.rpc.call import StreamMethod
 from pagantic_common.rpc.peer import Credentials, Peer
-from pagantic_common.rpc.request_stream import StreamMethod
 from pagantic_common.telemetry.scope import current_principal
 from services.orchestrator.app.access.audit import Audit
 from services.orchestrator.app.access.permitting.checks import check_collection, check_model

@@ -26,7 +26,7 @@ PAGE = (
 )
 FILES = {
     "a.txt": b"The plain fox.\r\nIt runs.",
-    "b.md": b"# Foxes\n\nThe marked fox.\n\n## Dens\n\nBelow the hill.",
+    "b.md": b"# Foxes\n\nThe marked fox.\n\n## Dens\n\n" + b"burrow " * 250,
     "c.html": PAGE.encode(),
     "d.pdf": pdf("The printed fox", "The second page", title="Prints", bookmarks=[("Start", 0), ("End", 1)]),
     "two pages.pdf": pdf("vixen " * 150, "cub " * 150, bookmarks=[("Start", 0), ("End", 1)]),
@@ -74,7 +74,7 @@ async def test_every_format_becomes_text_with_its_pages_and_sections(context):
     assert {response.file.outcome for response in results} == {file_pb2.FILE_OUTCOME_ADDED}
     assert (end.summary.added, end.summary.failed) == (len(FILES), 0)
     assert end.summary.collection.chunk_count == sum(response.file.chunk_count for response in results)
-    found = await context.Retrieve(pb.RetrieveRequest(query="fox fuchs page dens thanks vixen cub", policy=policy()))
+    found = await context.Retrieve(pb.RetrieveRequest(query="fox fuchs page burrow thanks vixen cub", policy=policy()))
     for name, text in TEXTS.items():
         assert "".join(text.split()) == "".join(text_of(found.chunks, name).split())
     for chunk in found.chunks:  # the spans are true

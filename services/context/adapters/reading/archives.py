@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import zlib
+from collections.abc import Sequence
 from typing import Final
-from zipfile import BadZipFile, ZipFile
+from zipfile import BadZipFile, ZipFile, ZipInfo
 
 from pagantic_common.domain.errors import InvalidRequest
 from services.context.core.reading.bounds import MIB, ReadingBounds, check_size
@@ -44,6 +45,16 @@ def office_format(data: bytes) -> Format:
             entries = archive.infolist()
     except (BadZipFile, ValueError, NotImplementedError, EOFError):
         raise InvalidRequest("the ZIP archive is damaged or cut: save the file again") from None
+    _check_entries(entries)
+    names = [entry.filename for entry in entries]
+    if "[Content_Types].xml" in names:
+        for folder, found in _OFFICE_FORMATS:
+            if any(name.startswith(folder) for name in names):
+                return found
+    raise InvalidRequest(f"the file is a ZIP archive: unpack it first ({SUPPORTED} are read)")
+
+
+def _check_entries(entries: Sequence[ZipInfo]) -> None:
     if len(entries) > MAX_ENTRIES:
         raise InvalidRequest(f"the archive has {len(entries)} entries, at most {MAX_ENTRIES} are allowed: split it")
     size = sum(entry.file_size for entry in entries if entry.filename.endswith((".xml", ".rels")))
@@ -51,8 +62,3 @@ def office_format(data: bytes) -> Format:
         raise InvalidRequest(
             f"the archive's XML unpacks to {size} bytes, at most {MAX_XML_BYTES} are allowed: split the file"
         )
-    names = [entry.filename for entry in entries]
-    for folder, found in _OFFICE_FORMATS:
-        if "[Content_Types].xml" in names and any(name.startswith(folder) for name in names):
-            return found
-    raise InvalidRequest(f"the file is a ZIP archive: unpack it first ({SUPPORTED} are read)")

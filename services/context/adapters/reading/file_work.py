@@ -13,30 +13,20 @@ from zlib import error as ZlibError  # noqa: N812 - the module's own name says n
 from pagantic_common.domain.errors import InvalidRequest
 from services.context.adapters.reading.archives import office_format, unpack_gzip
 from services.context.adapters.reading.decoding import decode
-from services.context.adapters.reading.html import read_html
 from services.context.adapters.reading.office import read_docx, read_pptx, read_xlsx
 from services.context.adapters.reading.pdf import read_pdf
+from services.context.adapters.reading.text_formats import TEXT_READERS
 from services.context.core.document import Document
 from services.context.core.reading.bounds import ReadingBounds, check_length, check_size
 from services.context.core.reading.draft import ReadText
 from services.context.core.reading.formats import HEAD_BYTES, Format, detect, uncompressed_name
-from services.context.core.reading.markdown import read_markdown
 from services.context.core.reading.metadata import add_properties
-from services.context.core.reading.records import read_json, read_json_lines, read_table
 
 _BINARY_READERS: Final[Mapping[Format, Callable[[bytes, ReadingBounds], ReadText]]] = {
     Format.PDF: read_pdf,
     Format.DOCX: read_docx,
     Format.PPTX: read_pptx,
     Format.XLSX: read_xlsx,
-}
-_TEXT_READERS: Final[Mapping[Format, Callable[[str, ReadingBounds], ReadText]]] = {
-    Format.TEXT: lambda text, _bounds: ReadText(text),
-    Format.MARKDOWN: lambda text, _bounds: read_markdown(text),
-    Format.HTML: read_html,
-    Format.JSON: read_json,
-    Format.JSON_LINES: read_json_lines,
-    Format.CSV: read_table,
 }
 # What the libraries of the office formats raise for files that are not as their standards say.
 _DAMAGED: Final = (
@@ -78,9 +68,9 @@ def _read(data: bytes, found: Format, bounds: ReadingBounds) -> tuple[Format, Re
         raise InvalidRequest("the gzip file has another one in it: unpack it first")
     if found is Format.ZIP:
         found = office_format(data)
-    if found in _TEXT_READERS:
+    if found in TEXT_READERS:
         text = decode(data, is_html=found is Format.HTML)
-        return found, _TEXT_READERS[found](text, bounds)
+        return found, TEXT_READERS[found](text, bounds)
     try:
         return found, _BINARY_READERS[found](data, bounds)
     except _DAMAGED:

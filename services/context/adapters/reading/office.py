@@ -20,7 +20,6 @@ from services.context.core.reading.records import write_rows
 _DRAWING: Final = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
 _SLIDES: Final = "{http://schemas.openxmlformats.org/presentationml/2006/main}"
 _ID: Final = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}id"
-_ROW: Final = f"{_DRAWING}tr"
 _TITLES: Final = frozenset({"title", "ctrTitle"})
 
 
@@ -72,8 +71,12 @@ def _write_slide(draft: TextDraft, number: int, slide: ET.Element) -> None:
         if not is_title:
             draft.add_block("\n".join(paragraphs))
     for table in slide.iter(f"{_DRAWING}tbl"):
-        rows = ([" ".join(_paragraphs_of(cell)) for cell in row.iter(f"{_DRAWING}tc")] for row in table.iter(_ROW))
-        write_rows(draft, rows)
+        write_rows(draft, _rows_of(table))
+
+
+def _rows_of(table: ET.Element) -> Iterator[list[str]]:
+    for row in table.iter(f"{_DRAWING}tr"):
+        yield [" ".join(_paragraphs_of(cell)) for cell in row.iter(f"{_DRAWING}tc")]
 
 
 def _is_title(shape: ET.Element) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -77,11 +78,14 @@ def _list_files(root: Path, names: list[str], glob: str) -> FolderListing:
             unreadable.append(("/".join(folder), f"the folder cannot be listed: {_reason_of(error)}"))
             continue
         waiting += [[*folder, name] for name, is_folder in entries if is_folder]
-        below = ("/".join([*folder, name]) for name, is_folder in entries if not is_folder)
-        paths += [path for path in below if matches(glob, path)]
+        paths += filter(partial(matches, glob), _files_of(folder, entries))
         if len(paths) > MAX_FILES:
             raise PreconditionFailed(f"the folder has more than {MAX_FILES} files: ingest the folders in it one by one")
     return FolderListing(sorted(paths), unreadable)
+
+
+def _files_of(folder: list[str], entries: list[tuple[str, bool]]) -> list[str]:
+    return ["/".join([*folder, name]) for name, is_folder in entries if not is_folder]
 
 
 def _entries_of(root: Path, names: list[str]) -> Iterator[tuple[str, bool]]:
