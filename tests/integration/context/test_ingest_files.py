@@ -19,7 +19,8 @@ from tests.support.ports import free_ports
 from tests.support.sample_files import docx, paragraph, pdf, pptx, row, xlsx
 
 PAGE = (
-    "<html><head><title>A page</title><style>p {}</style></head><body><nav>Home</nav><main><h1>Foxes</h1>"
+    "<html><head><title>A page</title><style>p {}</style></head><body><nav>Home<form>Find</form></nav>"
+    "<main><h1>Foxes<a class=headerlink>#</a></h1>"
     "<p>The <b>red</b>\n fox.</p><ul><li>one</li><li>two</li></ul><pre># code</pre>"
     "<table><tr><th>name</th><th>legs</th></tr><tr><td>fox</td><td>4</td></tr></table>"
     "<script>evil()</script></main><footer>2026</footer></body></html>"
@@ -41,7 +42,7 @@ FILES = {
 }
 TEXTS = {
     "a.txt": "The plain fox.\nIt runs.",
-    "c.html": "# Foxes\n\nThe red fox.\n- one\n- two\n\n```\n# code\n```\n\nname | legs\n\nfox | 4",
+    "c.html": "# Foxes\n\nThe red fox.\n- one\n- two\n\n```\n# code\n```\nname | legs\nfox | 4",
     "d.pdf": "The printed fox\n\nThe second page",
     "e.docx": "# Letters\n\nThe written fox.",
     "f.pptx": "# Talk\n\nThe shown fox\n\n# End\n\nThanks",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 from selectolax.lexbor import LexborHTMLParser, LexborNode
@@ -21,7 +22,7 @@ _CELLS: Final = frozenset({"td", "th"})
 _BLOCKS: Final = frozenset({
     "address", "article", "blockquote", "body", "center", "dd", "details", "div", "dl", "dt", "fieldset", "figcaption",
     "figure", "footer", "header", "hr", "html", "li", "main", "ol", "p", "section", "summary", "table",
-    "tbody", "tfoot", "thead", "tr", "ul",
+    "tbody", "td", "tfoot", "th", "thead", "tr", "ul",
 })  # fmt: skip
 
 
@@ -30,27 +31,29 @@ def read_html(text: str, bounds: ReadingBounds) -> ReadText:
     page = LexborHTMLParser(text)
     title = page.css_first("title")
     writer = _Writer(TextDraft(bounds))
-    for node in page.css(_LEFT_OUT):
-        node.decompose()
+    left_out = {node.mem_id for node in page.css(_LEFT_OUT)}
     mains = page.css(_MAIN)
-    root = mains[0] if len(mains) == 1 else page.body
+    root = page.body
+    if len(mains) == 1:
+        root = mains[0]
     if root is not None:
-        writer.write(root)
+        writer.write(root, left_out)
     return writer.draft.finish(title.text() if title is not None else "")
 
 
-def _walk(root: LexborNode) -> Iterator[tuple[LexborNode, bool]]:
+def _walk(root: LexborNode, left_out: AbstractSet[int]) -> Iterator[tuple[LexborNode, bool]]:
     """Yield each node below a root when it begins (True) and when it ends. Any depth is walked.
 
-    The nodes within `pre` and headings are left out: who reads those takes their whole text.
+    The nodes within `pre` are left out: its whole text is read at once.
     """
     node, depth = root.child, 1
     while node is not None and depth:
-        yield node, True
-        if node.child is not None and node.tag != "pre" and node.tag not in _HEADINGS:
-            node, depth = node.child, depth + 1
-            continue
-        yield node, False
+        if node.mem_id not in left_out:
+            yield node, True
+            if node.child is not None and node.tag != "pre":
+                node, depth = node.child, depth + 1
+                continue
+            yield node, False
         while node is not None and node.next is None:
             node, depth = node.parent, depth - 1
             if node is None or not depth:
@@ -68,8 +71,9 @@ class _Writer:
         self._row: list[str] | None = None
         self._prefix = ""
 
-    def write(self, root: LexborNode) -> None:
-        for node, begins in _walk(root):
+    def write(self, root: LexborNode, left_out: AbstractSet[int]) -> None:
+        """Write all of a node but the nodes that are left out, which are named by their `mem_id`."""
+        for node, begins in _walk(root, left_out):
             if begins:
                 self._begin(node)
             else:
@@ -82,29 +86,34 @@ class _Writer:
             self._words.append(node.text_content or "")
         elif tag == "br":
             self._words.append("\n")
-        elif tag in _HEADINGS:
-            self._flush()
-            self.draft.add_heading(_HEADINGS[tag], node.text())
         elif tag == "pre":
             self._flush()
             self._write_code(node.text())
-        elif tag in _BLOCKS:
+        elif tag in _BLOCKS or tag in _HEADINGS:
             self._flush()
         if tag == "tr":
+            self._write_row()  # of the table around this one
             self._row = []
         elif tag == "li":
             self._prefix = "- "
 
     def _end(self, node: LexborNode) -> None:
         tag = node.tag or ""
-        if tag in _CELLS and self._row is not None:
+        if tag == "tr":
+            self._write_row()
+        elif tag in _CELLS and self._row is not None:
             self._row.append(self._take_words())
-        elif tag == "tr" and self._row is not None:
-            cells, self._row = self._row, None
-            self._words.append(" | ".join(filter(None, cells)))
-            self._flush()
+        elif tag in _HEADINGS and self._row is None:
+            self.draft.add_heading(_HEADINGS[tag], self._take_words())
         elif tag in _BLOCKS:
             self._flush()
+
+    def _write_row(self) -> None:
+        if self._row is None:
+            return
+        cells = [*self._row, self._take_words()]
+        self._row = None
+        self.draft.add_line(" | ".join(filter(None, cells)))
 
     def _write_code(self, text: str) -> None:
         if not text.strip():

@@ -60,8 +60,10 @@ class TextDraft:
         self._append(text)
 
     def add_line(self, text: str) -> None:
-        """Add a line below the block before it."""
+        """Add a line below the block before it; a blank one adds nothing."""
         text = clean(text).rstrip()
+        if not text:
+            return
         if self._parts and self._parts[-1] != "\n\n":
             text = f"\n{text}"
         self._append(text)
