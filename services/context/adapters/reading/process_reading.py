@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pagantic_common.domain.errors import Internal, InvalidRequest
+from pagantic_common.domain.errors import ErrorCode, Internal, InvalidRequest, Unavailable
 from pagantic_common.telemetry.logging import get_logger, report_bug
 from pagantic_common.workers.process_workers import ProcessWorkers
 from pagantic_common.workers.replies import WorkFailed
@@ -28,6 +28,12 @@ class ProcessReading:
             return await self._workers.run(
                 read_file, file.path, header.source, header.media_type, header.metadata_json, self._bounds
             )
+        except Unavailable as error:
+            raise Unavailable(
+                f"the file is not read: {error}; send it again",
+                code=ErrorCode.ORCHESTRATION_DEPENDENCY_UNAVAILABLE,
+                retry_after_s=error.retry_after_s,
+            ) from None
         except WorkFailed as error:
             failure = Internal(report_bug(log, error))
             raise InvalidRequest(f"the file cannot be read: {failure}; send it in another format") from None
