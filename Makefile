@@ -167,6 +167,10 @@ bench-tool-search: setup-dev ## Count how often the right tool of a thousand is 
 bench-required-calls: setup-dev ## Require COUNT=200 tool calls of a running system, and check their arguments
 	@$(BIN)/python -m tests.bench.required_calls --count $(or $(COUNT),200)
 
+.PHONY: bench-retrieval
+bench-retrieval: setup-dev ## Measure retrievers on Cranfield; needs PAGANTIC_SUITES, and INFERENCE=host:port of a service
+	@$(BIN)/python -m tests.bench.retrieval --inference $(or $(INFERENCE),127.0.0.1:50052)
+
 .PHONY: bench-citations
 bench-citations: setup-dev ## Measure constraints and masks of answers with citations; needs PAGANTIC_SUITES
 	@$(BIN)/python -m tests.bench.citations
@@ -174,6 +178,10 @@ bench-citations: setup-dev ## Measure constraints and masks of answers with cita
 .PHONY: bench-cited
 bench-cited: setup-dev ## Ask COUNT=1000 questions of a running system with citations, and count invented quotes
 	@$(BIN)/python -m tests.bench.cited_answers --count $(or $(COUNT),1000) $(if $(MODEL),--model "$(MODEL)")
+
+.PHONY: bench-rerank
+bench-rerank: setup-dev ## Measure the scorers of a running system; SAMPLE=40 questions for the slow ones; needs PAGANTIC_SUITES
+	@$(BIN)/python -m tests.bench.rerank --sample $(or $(SAMPLE),40)
 
 .PHONY: bench-orchestrator
 bench-orchestrator: setup-dev ## Measure what the orchestrator adds to a chat

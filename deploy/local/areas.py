@@ -66,7 +66,7 @@ def child_environment(areas: tuple[Area, ...], state: Path, environment: Mapping
         for name, address in address_of.items()
         if name != "orchestrator"
     }
-    for name in ("CONTEXT", "CONSTRAINT"):
+    for name in ("CONTEXT", "CONSTRAINT", "RERANK"):
         defaults[f"PAGANTIC_{name}_INFERENCE_ADDRESS"] = address_of["inference"]
     defaults["PAGANTIC_ORCHESTRATOR_JOURNAL_URL"] = f"sqlite:///{state / 'orchestrator' / 'journal.sqlite3'}"
     defaults["PAGANTIC_CONTEXT_DATA_FOLDER"] = str(state / "context")

@@ -13,10 +13,12 @@ from google.protobuf.json_format import Parse
 from rich.console import Console
 
 from deploy.local.system import LocalSystem
+from pagantic.constraint.v1 import contract_pb2
 from pagantic.context.v1 import collection_pb2, context_service_pb2, context_service_pb2_grpc
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
-from pagantic_common.client import Client, chat_request, structured_request, vote_request
+from pagantic_common.client import Client, ask_request, chat_request, structured_request, vote_request
 from pagantic_common.client.descriptions import (
+    describe_citation,
     describe_outcome,
     describe_step,
     describe_tool_call,
@@ -49,7 +51,7 @@ class DemoRequest:
 
 
 def demo_requests() -> list[DemoRequest]:
-    """Return the requests: a chat, a chat that must use a tool, text into JSON, a vote, and a plan."""
+    """Return the requests: a chat, one with a tool, text into JSON, a vote, an answer with citations, and a plan."""
     report = (EXAMPLES / "incident.txt").read_text(encoding="utf-8")
     schema = (EXAMPLES / "incident_schema.json").read_text(encoding="utf-8")
     return [
@@ -84,6 +86,17 @@ def demo_requests() -> list[DemoRequest]:
         DemoRequest(
             "REDUNDANT: a vote of five on the severity",
             vote_request(f"How severe is this incident?\n\n{report}", SEVERITY_SCHEMA, n=5, max_tokens=40, seed=1),
+        ),
+        DemoRequest(
+            "CITATIONS: an answer from deploy/examples; the decoder lets quotes be words of their source alone",
+            ask_request(
+                "examples",
+                "Why did payments fail?",
+                citations=contract_pb2.Citations(max_claims=1),
+                max_tokens=400,
+                temperature=0.0,
+                seed=1,
+            ),
         ),
         DemoRequest(
             "PLAN: retrieve, rerank, infer, validate over deploy/examples",
@@ -208,7 +221,11 @@ def _show_response(response: execution_pb2.SystemResponse, console: Console) -> 
         console.print(cell(describe_tool_call(call)), style="cyan")
     for step in response.step_results:
         console.print(cell(describe_step(step)), style="cyan")
-    if response.structured_output_json:
+    if response.citations:
+        console.print(cell(response.content))
+        for citation in response.citations:
+            console.print(cell(describe_citation(citation)), style="cyan")
+    elif response.structured_output_json:
         console.print_json(plain_json(response.structured_output_json))
     else:
         console.print(cell(response.content))

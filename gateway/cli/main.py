@@ -11,6 +11,7 @@ import typer
 from gateway.cli import catalog, chat, doctor, documents, requests, tuning
 from gateway.cli.failures import EXIT_CODES_HELP, EXIT_FAILED
 from gateway.cli.options import PlainCommand
+from gateway.cli.retrieval import ask as asking
 from gateway.cli.serving import local, mcp
 from gateway.cli.stored import approvals, audit, budgets, executions, ingest, keys, sessions
 from pagantic_common.domain.text.terminal import plain_text
@@ -30,6 +31,7 @@ for _command in (
     doctor.doctor,
     tuning.tune,
     chat.chat,
+    asking.ask,
     requests.structured,
     requests.vote,
     requests.plan,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pagantic_common.client.async_client import AsyncClient
 from pagantic_common.client.hints import Hints, Options
 from pagantic_common.client.requests import (
+    ask_request,
     chat_request,
     plan_request,
     plan_step,
@@ -23,6 +24,7 @@ __all__ = [
     "Hints",
     "Options",
     "StructuredResult",
+    "ask_request",
     "chat_request",
     "partial_json",
     "plan_request",

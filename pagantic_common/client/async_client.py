@@ -19,7 +19,15 @@ from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as pb_grpc
 from pagantic_common.client.approvals import Approvals
 from pagantic_common.client.credentials import credentials_for
 from pagantic_common.client.hints import Choice, Options
-from pagantic_common.client.requests import Messages, chat_request, structured_request, timeout_of, vote_request
+from pagantic_common.client.requests import (
+    ASKED_CHUNKS,
+    Messages,
+    ask_request,
+    chat_request,
+    structured_request,
+    timeout_of,
+    vote_request,
+)
 from pagantic_common.client.responses import raise_for_error
 from pagantic_common.client.sources import Sources
 from pagantic_common.client.typed_output import (
@@ -118,6 +126,22 @@ class AsyncClient(Approvals, Sources):
             tool_choice=tool_choice,
             system=system,
             **options,
+        )
+        return raise_for_error(await self.execute(request))
+
+    async def ask(
+        self,
+        collection: str,
+        question: str,
+        *,
+        retriever: str = "bm25",
+        max_chunks: int = ASKED_CHUNKS,
+        filter: str = "",  # noqa: A002 - the policy's field
+        **options: Unpack[Options],
+    ) -> execution_pb2.SystemResponse:
+        """Answer from a collection, with citations; raises PaganticError. Arguments are those of `ask_request`."""
+        request = ask_request(
+            collection, question, retriever=retriever, max_chunks=max_chunks, filter=filter, **options
         )
         return raise_for_error(await self.execute(request))
 

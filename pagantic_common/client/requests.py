@@ -7,6 +7,7 @@ from typing import Any, Unpack
 
 from pagantic.common.v1 import message_pb2
 from pagantic.constraint.v1 import contract_pb2
+from pagantic.context.v1 import policy_pb2
 from pagantic.orchestrator.v1 import execution_pb2, plan_pb2
 from pagantic_common.client.hints import Choice, Options, apply_options, one_of, several
 from pagantic_common.codec.messages import duration_from_proto, tool_definition_to_proto
@@ -16,6 +17,11 @@ from pagantic_common.domain.text.json_text import dump_json
 Messages = str | Sequence[message_pb2.Message]
 
 STRATEGIES = ("majority", "strict_majority", "unanimity", "field_majority")
+
+
+ASKED_CHUNKS = 6
+ASKED_CLAIMS = 3
+RETRIEVERS = {name.removeprefix("RETRIEVER_"): number for name, number in policy_pb2.Retriever.items() if number}
 
 
 def chat_request(
@@ -53,6 +59,39 @@ def chat_request(
         client_tools=[tool_definition_to_proto(tool) for tool in client_tools],
     )
     return apply_options(request, options, tool_choice)
+
+
+def ask_request(
+    collection: str,
+    question: str,
+    *,
+    retriever: str = "bm25",
+    max_chunks: int = ASKED_CHUNKS,
+    filter: str = "",  # noqa: A002 - the policy's field
+    **options: Unpack[Options],
+) -> execution_pb2.SystemRequest:
+    """Make a CHAT request that answers from a collection, with citations and without tools.
+
+    Args:
+        collection: Name of the collection.
+        question: The question.
+        retriever: "bm25", "keyword", "vector" or "hybrid"; the last two need a collection with embeddings.
+        max_chunks: Most chunks that the model reads.
+        filter: CEL expression over `metadata` and `source`; only documents for which it is true are searched.
+        options: See Options; by default an answer has at most 3 claims.
+    """
+    if retriever.upper() not in RETRIEVERS:
+        known = ", ".join(name.lower() for name in RETRIEVERS)
+        raise ValueError(f"retriever {retriever!r} is not known: use one of {known}")
+    options["context"] = policy_pb2.ContextPolicy(
+        collection=collection,
+        retriever=RETRIEVERS[retriever.upper()],
+        max_chunks=max_chunks,
+        filter=filter,
+        required=True,
+    )
+    options.setdefault("citations", contract_pb2.Citations(max_claims=ASKED_CLAIMS))
+    return chat_request(question, tools=[], **options)
 
 
 def tool_result(call: message_pb2.ToolCall, content: str) -> message_pb2.Message:

@@ -76,6 +76,7 @@ class Client:
         self._loop.close()
 
     chat = _blocking(AsyncClient.chat)
+    ask = _blocking(AsyncClient.ask)
     vote = _blocking(AsyncClient.vote)
     execute = _blocking(AsyncClient.execute)
     timeline = _blocking(AsyncClient.timeline)

@@ -18,6 +18,7 @@ MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
 REQUEST_TIMEOUT_S: Final = 120.0
 # A model that judges an output may write this many tokens. Budgets reserve the same number.
 MAX_VERDICT_TOKENS: Final = 704
+EMBEDDING_MODEL: Final = "all-MiniLM-L6-v2"  # the alias that the inference service gives its default one
 PRIVATE_UMASK: Final = 0o077  # files with what callers said are their user's alone
 
 

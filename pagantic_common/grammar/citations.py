@@ -31,7 +31,7 @@ from pagantic_common.grammar.engine_text import MAX_ENGINE_TEXT_BYTES
 from pagantic_common.grammar.problems import GrammarTooComplexError, Problem
 
 _CLAIMS_KEY, _QUOTE_KEY = ', "claims": [', ', "quote": '
-_CLAIM = r'claim: "{\"text\": " TEXT ", \"source\": " cited "}"'
+_CLAIM = r'claim: "{\"source\": " cited ", \"text\": " TEXT "}"'
 _TEXT = r'TEXT: "\"" /([^"\\\x00-\x1F\x7F]|\\["\\\/bfnrt]){1,' + str(MAX_CLAIM_CHARS) + r'}/ "\""'
 
 
@@ -66,9 +66,10 @@ def engine_text_of_citations(sources: Sequence[str], policy: CitationPolicy) -> 
     if policy.may_abstain or not cited:
         answers.append(_literal(ABSTENTION_JSON))
     if cited:
-        answers.append(
-            f'{_literal(AFFIRMATION_JSON + _CLAIMS_KEY)} claim (", " claim){{0,{policy.max_claims - 1}}} "]}}"'
-        )
+        claims = "claim"
+        if policy.max_claims > 1:  # the engine has no repetition of at most 0 times
+            claims += f' (", " claim){{0,{policy.max_claims - 1}}}'
+        answers.append(f'{_literal(AFFIRMATION_JSON + _CLAIMS_KEY)} {claims} "]}}"')
         lines += [f"cited: {' | '.join(cited)}", _CLAIM, _TEXT]
     text: str = LLMatcher.grammar_from_lark("\n".join([f"start: {' | '.join(answers)}", *lines, ""]))
     size = len(text.encode())

@@ -117,7 +117,7 @@ def policy_from_proto(policy: policy_pb2.ContextPolicy) -> RetrievalPolicy:
         max_tokens=policy.max_tokens,
         is_fenced=policy.role != policy_pb2.CONTEXT_ROLE_SYSTEM,
         filter=policy.filter,
-        fusion=_FUSIONS.from_proto(policy.fusion or policy_pb2.FUSION_WEIGHTED),
+        fusion=_FUSIONS.from_proto(policy.fusion or policy_pb2.FUSION_RECIPROCAL_RANK),
         vector_weight=vector_weight,
         diversity=policy.diversity,
         expansion=Expansion(policy.expansion.neighbours, policy.expansion.section),

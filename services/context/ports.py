@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pagantic_common.domain.chunks import Chunk
+from pagantic_common.domain.text.ranking import Vectors
 from services.context.core.document import Collection, CollectionKey, CollectionOptions, Document
 from services.context.core.reading.files import FileHeader, FolderSelection
 from services.context.core.search.collection_index import Changes, Version
 from services.context.core.search.terms import TermCounts
-from services.context.core.search.vector_index import Vectors
 from services.context.core.splitting import Piece
 
 
@@ -138,13 +138,6 @@ class TokenCounter(Protocol):
 
     async def count(self, model: str, texts: Sequence[str]) -> list[int]:
         """Return the number of tokens of each text; an empty name is the default model."""
-
-
-class TextEmbedder(Protocol):
-    """Turns texts into vectors of unit length."""
-
-    async def embed(self, model: str, texts: Sequence[str]) -> Vectors:
-        """Return a row for each text; raises the inference service's errors."""
 
 
 class SourceStore(Protocol):

@@ -8,14 +8,13 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from pagantic_common.domain.defaults import PORTS, local_address
+from pagantic_common.domain.defaults import EMBEDDING_MODEL, PORTS, local_address
 from pagantic_common.settings import CallerSettings, InnerSettings, state_folder
 from pagantic_common.workers.worker_process import WorkerLimits
 from services.context.core.document import CollectionOptions, IngestBounds
 from services.context.core.reading.bounds import ReadingBounds
 from services.context.core.search.terms import LANGUAGES
 
-DEFAULT_EMBEDDING_MODEL = "all-MiniLM-L6-v2"
 READING_ADVICE = "split the file, send it in a simpler format, or raise MAX_READING_S and MAX_READING_MIB"
 ROOT_NAME = "^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}$"
 
@@ -38,7 +37,7 @@ class ContextSettings(InnerSettings, CallerSettings):
     )
     inference_timeout_s: float = Field(10.0, gt=0, description="time for one count of tokens")
     embedding_model: str = Field(
-        DEFAULT_EMBEDDING_MODEL,
+        EMBEDDING_MODEL,
         description="embedding model of new collections, an alias of the inference service; empty makes no embeddings",
     )
     language: str = Field(

@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+from pagantic.rerank.v1 import ranking_pb2
 from pagantic.rerank.v1 import rerank_service_pb2 as pb
-from services.rerank.core.chunk import RerankPolicy, Scorer
+from pagantic_common.codec.enums import EnumCodec
+from pagantic_common.codec.fields import optional
+from pagantic_common.domain.errors import InvalidRequest
+from services.rerank.core.policy import DEFAULT_SCORER, Fusion, RerankPolicy, WeightedScorer
+from services.rerank.ports import ScorerInfo
+
+_FUSIONS = EnumCodec(ranking_pb2.ScoreFusion, Fusion, "SCORE_FUSION_", unknown=None)
 
 
 def policy_from_proto(request: pb.RerankRequest) -> RerankPolicy:
-    """Decode a policy."""
-    if not request.HasField("min_score"):
-        return RerankPolicy(scorer=request.scorer, top_k=request.top_k)
-    return RerankPolicy(scorer=request.scorer, min_score=request.min_score, top_k=request.top_k)
+    """Decode a policy; a fusion of a newer version is None. Raises InvalidRequest for both scorer and scorers."""
+    if request.scorer and request.scorers:
+        raise InvalidRequest(f"scorer is {request.scorer[:80]!r} and scorers is set, too: set only one of them")
+    scorers = tuple(map(_weighted_from_proto, request.scorers))
+    fusion = _FUSIONS.from_proto(request.fusion)
+    if request.fusion == ranking_pb2.SCORE_FUSION_UNSPECIFIED:
+        fusion = Fusion.WEIGHTED
+    return RerankPolicy(
+        scorers=scorers or (WeightedScorer(request.scorer or DEFAULT_SCORER),),
+        min_score=optional(request, "min_score"),
+        top_k=request.top_k,
+        fusion=fusion,
+        diversity=request.diversity,
+        max_per_source=request.max_per_source,
+    )
 
 
-def scorer_to_proto(scorer: Scorer) -> pb.Scorer:
+def scorer_to_proto(scorer: ScorerInfo) -> pb.Scorer:
     """Encode a scorer."""
     return pb.Scorer(
         name=scorer.name,
@@ -21,3 +39,10 @@ def scorer_to_proto(scorer: Scorer) -> pb.Scorer:
         min_score=scorer.min_score,
         max_score=scorer.max_score,
     )
+
+
+def _weighted_from_proto(scorer: ranking_pb2.WeightedScorer) -> WeightedScorer:
+    weight = 1.0
+    if scorer.HasField("weight"):
+        weight = scorer.weight
+    return WeightedScorer(scorer.scorer or DEFAULT_SCORER, weight, scorer.model)

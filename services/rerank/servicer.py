@@ -1,8 +1,7 @@
-"""RerankService over gRPC: decode, score in a thread, encode."""
+"""RerankService over gRPC: decode, rerank, encode."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -13,8 +12,8 @@ from pagantic.rerank.v1 import rerank_service_pb2 as pb
 from pagantic.rerank.v1 import rerank_service_pb2_grpc as pb_grpc
 from pagantic_common.codec.chunks import chunk_from_proto, chunk_to_proto
 from pagantic_common.domain.calls.principal import Scope
+from services.rerank.app.reranking import Reranking
 from services.rerank.convert import policy_from_proto, scorer_to_proto
-from services.rerank.core.chunk import SCORERS, rerank
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -30,11 +29,13 @@ SCOPES: Mapping[str, Scope] = MappingProxyType(
 class RerankServicer(pb_grpc.RerankServiceServicer):
     """Serves the scorers."""
 
+    def __init__(self, reranking: Reranking) -> None:
+        self._reranking = reranking
+
     async def Rerank(self, request: pb.RerankRequest, context: Context) -> pb.RerankResponse:
         chunks = [chunk_from_proto(chunk) for chunk in request.chunks]
-        # A thread, because a full request takes long enough to delay others.
-        reranked = await asyncio.to_thread(rerank, request.query, chunks, policy_from_proto(request))
+        reranked = await self._reranking.rerank(request.query, chunks, policy_from_proto(request))
         return pb.RerankResponse(chunks=[chunk_to_proto(chunk) for chunk in reranked])
 
     async def ListScorers(self, request: pb.ListScorersRequest, context: Context) -> pb.ListScorersResponse:
-        return pb.ListScorersResponse(scorers=[scorer_to_proto(scorer) for scorer in SCORERS])
+        return pb.ListScorersResponse(scorers=[scorer_to_proto(info) for info in self._reranking.infos])

@@ -2,16 +2,43 @@
 
 from __future__ import annotations
 
-from pydantic import Field
-from pydantic_settings import SettingsConfigDict
+from typing import Annotated, Any
 
-from pagantic_common.domain.defaults import PORTS
-from pagantic_common.settings import InnerSettings
+from pydantic import Field, field_validator
+from pydantic_settings import NoDecode, SettingsConfigDict
+
+from pagantic_common.domain.defaults import EMBEDDING_MODEL, PORTS, local_address
+from pagantic_common.settings import CallerSettings, InnerSettings
 
 
-class RerankSettings(InnerSettings):
+class RerankSettings(InnerSettings, CallerSettings):
     """The settings of the rerank service."""
 
     model_config = SettingsConfigDict(env_prefix="PAGANTIC_RERANK_", frozen=True, extra="ignore")
 
     port: int = Field(PORTS["rerank"], ge=0, le=65535, description="port to listen on; 0 takes a free one")
+    inference_address: str = Field(
+        local_address("inference"), min_length=1, description="host:port of the inference service"
+    )
+    embedding_model: str = Field(
+        EMBEDDING_MODEL, description="model of the scorer embedding and of diversity, an alias of the inference service"
+    )
+    model: str = Field(
+        "", description="model of the scorers likelihood and judge, an alias of the inference service; empty is its own"
+    )
+    inference_timeout_s: float = Field(
+        60.0, gt=0, le=3600, description="time for embedding 256 texts, or for one chunk for likelihood or judge"
+    )
+    chunks_at_once: int = Field(2, ge=1, le=64, description="chunks of one request that a model reads at once")
+    chunk_chars: int = Field(4000, ge=1, description="characters of a chunk that likelihood and judge read")
+    custom_scorers: Annotated[tuple[str, ...], NoDecode] = Field(
+        (), description="scorers of installed packages by their names in the group pagantic.scorers, comma-separated"
+    )
+    custom_scorer_timeout_s: float = Field(10.0, gt=0, le=3600, description="time for one call of a custom scorer")
+
+    @field_validator("custom_scorers", mode="before")
+    @classmethod
+    def _parse_list(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        return tuple(part.strip() for part in value.split(",") if part.strip())

@@ -61,7 +61,11 @@ VALID = {
     "ContextService/Ingest": ({"collection": "docs", "documents": [{"source": "a", "content": "the cat sat"}]},),
     "ContextService/Retrieve": ({"query": "cat", "policy": CONTEXT},),
     "ContextService/BuildContext": ({"query": "cat", "policy": CONTEXT, "chunks": [CHUNK]},),
-    "RerankService/Rerank": ({"query": "cat", "chunks": [CHUNK]},),
+    "RerankService/Rerank": (
+        {"query": "cat", "chunks": [CHUNK]},
+        {"query": "cat", "chunks": [CHUNK], "scorers": [{"scorer": "retriever"}, {"scorer": "embedding", "weight": 2}]},
+        {"query": "cat", "chunks": [CHUNK], "scorer": "judge", "diversity": 0.5, "max_per_source": 1},
+    ),
     "ToolService/SearchTools": ({"query": "what is the time", "names": ["clock"], "limit": 3},),
     "ToolService/ExecuteTool": (
         {"call": {"id": "1", "name": "calculator", "arguments_json": '{"expression":"1+1"}'}},

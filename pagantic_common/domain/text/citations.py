@@ -57,19 +57,23 @@ def schema_of(policy: CitationPolicy) -> str:
     claim = {
         "type": "object",
         "properties": {
-            "text": {
-                "type": "string",
-                "minLength": 1,
-                "maxLength": MAX_CLAIM_CHARS,
-                "description": "one statement of the answer, in your own words",
+            "source": {
+                "type": "integer",
+                "minimum": 1,
+                "description": "number of the source with the words that answer",
             },
-            "source": {"type": "integer", "minimum": 1, "description": "number of the source that supports it"},
             "quote": {
                 "type": "string",
                 "description": f"words copied from that source, at most {policy.max_quote_words}",
             },
+            "text": {
+                "type": "string",
+                "minLength": 1,
+                "maxLength": MAX_CLAIM_CHARS,
+                "description": "one statement of the answer that the quote supports, in your own words",
+            },
         },
-        "required": ["text", "source", "quote"],
+        "required": ["source", "quote", "text"],
         "additionalProperties": False,
     }
     schema = {

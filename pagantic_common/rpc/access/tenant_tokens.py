@@ -34,7 +34,8 @@ LEEWAY_S = 30  # by which clocks may differ
 MAX_TOKEN_BYTES = 4096
 MAX_SIGNED = 4096
 SERVICE_SCOPES = frozenset({Scope.EXECUTE, Scope.READ, Scope.WRITE})
-PASSED_ON = {"constraint": ("inference",), "context": ("inference",)}  # whom a service calls for its callers
+# The services that a called service calls for its callers.
+PASSED_ON = {"constraint": ("inference",), "context": ("inference",), "rerank": ("inference",)}
 _BEARER = "Bearer "
 _PEM_END = b"-----END PUBLIC KEY-----"
 

@@ -6,13 +6,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from pagantic_common.domain.errors import InvalidRequest, PaganticError
+from pagantic_common.domain.errors import PaganticError
+from pagantic_common.domain.text.fitting import TextEmbedder, embed_beginnings
 from pagantic_common.telemetry.logging import get_logger
-from services.context.app.fitting import embed_beginning
 from services.context.core.document import Collection, CollectionKey, check_collection_name
-from services.context.ports import EmbeddingStore, TextEmbedder, UnembeddedChunk
+from services.context.ports import EmbeddingStore, UnembeddedChunk
 
 CHUNKS_AT_ONCE = 32
 MAX_PAUSE_S = 60.0
@@ -73,11 +71,7 @@ class BackgroundEmbedding:
                 self._rest(model, error)
 
     async def _embed(self, model: str, waiting: Sequence[UnembeddedChunk]) -> None:
-        contents = [chunk.content for chunk in waiting]
-        try:
-            vectors = await self._embedder.embed(model, contents)
-        except InvalidRequest:  # one of them may be too long: the others need not wait for it
-            vectors = np.concatenate([await embed_beginning(self._embedder, model, content) for content in contents])
+        vectors = await embed_beginnings(self._embedder, model, [chunk.content for chunk in waiting])
         await self._store.put_embeddings(model, waiting, vectors)
 
     def _rest(self, model: str, error: PaganticError) -> None:

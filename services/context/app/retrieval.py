@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from pagantic_common.domain.chunks import MAX_CHUNKS, Chunk
 from pagantic_common.domain.errors import PreconditionFailed
+from pagantic_common.domain.text.fitting import TextEmbedder, embed_end
 from services.context.app.expansion import Expanding
-from services.context.app.fitting import embed_end
 from services.context.app.indexes import Indexes
 from services.context.core.chunk import within_reply
 from services.context.core.document import CollectionKey, CollectionOptions
@@ -17,7 +17,7 @@ from services.context.core.policy import RetrievalPolicy
 from services.context.core.search.terms import query_term_ids
 from services.context.core.search.vector_index import Vector
 from services.context.core.searching import Hit, Query, find_best
-from services.context.ports import ChunkStore, StoredChunk, TextEmbedder
+from services.context.ports import ChunkStore, StoredChunk
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.domain.text.fitting import TextEmbedder
+from pagantic_common.domain.text.ranking import Vectors
 from services.context.app.indexes import Indexes
 from services.context.core.document import CollectionKey, check_collection_name
 from services.context.core.search.collection_index import CollectionIndex
 from services.context.core.search.terms import count_terms
-from services.context.core.search.vector_index import Vectors
-from services.context.ports import ChunkStore, StoredChunk, StoredDocument, TextEmbedder
+from services.context.ports import ChunkStore, StoredChunk, StoredDocument
 
 MAX_DIFFERENCES = 100
 DEFAULT_SAMPLE = 32

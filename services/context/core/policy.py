@@ -6,12 +6,11 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pagantic_common.domain.chunks import check_min_score
+from pagantic_common.domain.chunks import MAX_NEIGHBOURS, check_min_score
 from pagantic_common.domain.errors import InvalidRequest
 from services.context.core.document import check_collection_name
 from services.context.core.search.metadata_filter import compile_filter
 
-MAX_NEIGHBOURS = 10
 DEFAULT_VECTOR_WEIGHT = 0.5
 
 
@@ -54,7 +53,7 @@ class RetrievalPolicy:
     max_tokens: int = 0
     is_fenced: bool = True
     filter: str = ""
-    fusion: Fusion | None = Fusion.WEIGHTED
+    fusion: Fusion | None = Fusion.RECIPROCAL_RANK
     vector_weight: float = DEFAULT_VECTOR_WEIGHT
     diversity: float = 0.0
     expansion: Expansion = Expansion()

@@ -7,15 +7,15 @@ from typing import Final
 
 import numpy as np
 
+from pagantic_common.domain.text.ranking import Order, Scores, best_positions, diversify, fuse_ranks, fuse_scores
 from services.context.core.policy import Fusion, RetrievalPolicy, Retriever
 from services.context.core.search.collection_index import CollectionIndex
-from services.context.core.search.lexical_index import Mask, Scores
+from services.context.core.search.lexical_index import Mask
 from services.context.core.search.metadata_filter import compile_filter
-from services.context.core.search.ranking import Order, best_positions, diversify, fuse_ranks, fuse_scores
 from services.context.core.search.terms import TermIds
 from services.context.core.search.vector_index import NO_VECTOR, Vector
 
-MIN_DEPTH: Final = 100  # chunks of each leg of a fusion, at least
+MIN_DEPTH: Final = 400  # chunks of each leg of a fusion, at least
 DIVERSIFIED: Final = 4  # candidates for each chunk of a diverse selection
 
 
@@ -95,7 +95,7 @@ def _fused(
     words, word_scores = _leg(index.lexical.bm25(query.term_ids), 0.0, allowed, leg_depth)
     near, near_scores = _leg(_cosine(index, query, allowed), NO_VECTOR, allowed, leg_depth)
     if policy.fusion is Fusion.RECIPROCAL_RANK:
-        fused = fuse_ranks([words, near])
+        fused = fuse_ranks([(words, 1.0), (near, 1.0)])
     else:
         weight = policy.vector_weight
         fused = fuse_scores([(words, word_scores, 1 - weight), (near, near_scores, weight)])

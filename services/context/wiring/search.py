@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from pagantic_common.domain.text.fitting import TextEmbedder
 from services.context.adapters.store.access import StoreAccess
 from services.context.adapters.store.chunks import SqlChunks
 from services.context.app.indexes import Indexes
 from services.context.app.retrieval import Retrieval
-from services.context.ports import TextEmbedder
 
 
 class Search:

@@ -6,7 +6,7 @@ import time
 
 import grpc
 
-from services.context.adapters.inference_embedder import InferenceEmbedder
+from pagantic_common.rpc.inference_embedder import InferenceEmbedder
 from services.context.adapters.inference_token_counter import InferenceTokenCounter
 from services.context.adapters.store.access import StoreAccess
 from services.context.adapters.store.embeddings import SqlEmbeddings

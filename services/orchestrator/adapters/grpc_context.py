@@ -14,7 +14,7 @@ from pagantic_common.codec.messages import message_from_proto
 from pagantic_common.domain.chunks import Chunk, lay_out
 from pagantic_common.domain.messages import Message
 from pagantic_common.rpc.peer import Credentials, Peer, pass_on
-from services.orchestrator.convert.request import context_to_proto
+from services.orchestrator.convert.request import SCORE_FUSIONS, context_to_proto, scorer_to_proto
 from services.orchestrator.core.model.retrieval import ContextPolicy
 from services.orchestrator.ports.services import BuiltContext, Ranking
 
@@ -73,10 +73,14 @@ class GrpcContext:
             scorer=ranking.scorer,
             min_score=ranking.min_score,
             top_k=ranking.top_k,
+            scorers=[scorer_to_proto(scorer) for scorer in ranking.options.scorers],
+            fusion=SCORE_FUSIONS.to_proto(ranking.options.fusion),
+            diversity=ranking.options.diversity,
+            max_per_source=ranking.options.max_per_source,
         )
         reply = await self._rerank_peer.call_unary(self._rerank.Rerank, request)
         return tuple(chunk_from_proto(chunk) for chunk in reply.chunks)
 
     async def _retrieve_and_rerank(self, query: str, policy: ContextPolicy, scorer: str) -> tuple[Chunk, ...]:
         found = await self.retrieve(query, replace(policy, min_score=None))  # it applies to the reranked score
-        return await self.rerank(query, found, Ranking(scorer, policy.min_score, policy.top_k))
+        return await self.rerank(query, found, Ranking(scorer, policy.min_score, policy.top_k, policy.ranking))

@@ -10,6 +10,7 @@ from pagantic.common.v1 import message_pb2
 from pagantic.context.v1 import policy_pb2
 from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import execution_pb2
+from pagantic.rerank.v1 import ranking_pb2
 from pagantic_common.codec.enums import EnumCodec
 from pagantic_common.codec.fields import decode_optional, optional
 from pagantic_common.codec.messages import (
@@ -33,13 +34,23 @@ from services.orchestrator.core.model.request import (
     SystemPrompt,
     TemplateCall,
 )
-from services.orchestrator.core.model.retrieval import ContextPolicy, Retriever
+from services.orchestrator.core.model.retrieval import (
+    ContextPolicy,
+    Fusion,
+    RankingOptions,
+    Retriever,
+    ScoreFusion,
+    SearchOptions,
+    WeightedScorer,
+)
 from services.orchestrator.core.model.voting import DEFAULT_REPLICAS, Strategy, Voting
 
+SCORE_FUSIONS = EnumCodec(ranking_pb2.ScoreFusion, ScoreFusion, "SCORE_FUSION_", unknown=None)
 _MODE_PREFIX = "MODE_"
 _MODES = EnumCodec(execution_pb2.Mode, Mode, _MODE_PREFIX, unknown=None)
 _STRATEGIES = EnumCodec(execution_pb2.VotingStrategy, Strategy, "VOTING_STRATEGY_", unknown=None)
 _RETRIEVERS: Mapping[int, Retriever] = {number: Retriever(name) for name, number in policy_pb2.Retriever.items()}
+_FUSIONS: Mapping[int, Fusion] = {number: Fusion(name) for name, number in policy_pb2.Fusion.items()}
 _ROLES = frozenset(policy_pb2.ContextRole.values())
 _PLACEMENTS = frozenset(policy_pb2.Placement.values())
 _TOOL_CHOICES = frozenset(message_pb2.ToolChoiceMode.values())
@@ -108,7 +119,17 @@ def context_to_proto(policy: ContextPolicy) -> policy_pb2.ContextPolicy:
         max_tokens=policy.max_tokens,
         min_score=policy.min_score,
         role=policy_pb2.CONTEXT_ROLE_SYSTEM if policy.is_system else policy_pb2.CONTEXT_ROLE_USER,
+        filter=policy.search.filter,
+        fusion=policy_pb2.Fusion.Value(policy.search.fusion),
+        vector_weight=policy.search.vector_weight,
+        diversity=policy.search.diversity,
+        expansion=policy_pb2.Expansion(neighbours=policy.search.neighbours, section=policy.search.has_section),
     )
+
+
+def scorer_to_proto(scorer: WeightedScorer) -> ranking_pb2.WeightedScorer:
+    """Encode a scorer with its weight for the rerank service."""
+    return ranking_pb2.WeightedScorer(scorer=scorer.scorer, weight=scorer.weight, model=scorer.model)
 
 
 def _mode_from_proto(value: int) -> Mode:
@@ -178,14 +199,41 @@ def _context_from_proto(policy: policy_pb2.ContextPolicy) -> ContextPolicy:
         collection=policy.collection,
         max_chunks=policy.max_chunks,
         min_score=optional(policy, "min_score"),
+        search=_search_from_proto(policy),
         is_after_system=policy.placement == policy_pb2.PLACEMENT_AFTER_SYSTEM,
         scorer=decode_optional(policy, "rerank", _scorer_of),
         top_k=policy.rerank.top_k,
+        ranking=_ranking_from_proto(policy.rerank),
         max_tokens=policy.max_tokens,
         includes_tools=policy.include_tools,
         includes_schema=policy.include_schema,
         is_required=policy.required,
         is_system=policy.role == policy_pb2.CONTEXT_ROLE_SYSTEM,
+    )
+
+
+def _search_from_proto(policy: policy_pb2.ContextPolicy) -> SearchOptions:
+    if policy.fusion not in _FUSIONS:
+        raise InvalidRequest(f"context.fusion {policy.fusion} is not known")
+    return SearchOptions(
+        filter=policy.filter,
+        fusion=_FUSIONS[policy.fusion],
+        vector_weight=optional(policy, "vector_weight"),
+        diversity=policy.diversity,
+        neighbours=policy.expansion.neighbours,
+        has_section=policy.expansion.section,
+    )
+
+
+def _ranking_from_proto(rerank: policy_pb2.RerankPolicy) -> RankingOptions:
+    fusion = SCORE_FUSIONS.from_proto(rerank.fusion)
+    if fusion is None and rerank.fusion != ranking_pb2.SCORE_FUSION_UNSPECIFIED:
+        raise InvalidRequest(f"context.rerank.fusion {rerank.fusion} is not known")
+    return RankingOptions(
+        tuple(WeightedScorer(one.scorer, optional(one, "weight"), one.model) for one in rerank.scorers),
+        fusion or ScoreFusion.WEIGHTED,
+        rerank.diversity,
+        rerank.max_per_source,
     )
 
 

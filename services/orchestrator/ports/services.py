@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from pagantic_common.domain.chunks import Chunk
@@ -16,7 +16,7 @@ from services.orchestrator.core.model.contract import OutputContract
 from services.orchestrator.core.model.keys import SessionKey
 from services.orchestrator.core.model.request import Hints, Request, TemplateCall
 from services.orchestrator.core.model.response import CandidateOutput, InferenceDelta, InferenceOutput, ToolCallRecord
-from services.orchestrator.core.model.retrieval import ContextPolicy
+from services.orchestrator.core.model.retrieval import ContextPolicy, RankingOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,7 @@ class Ranking:
     scorer: str = ""
     min_score: float | None = None
     top_k: int = 0
+    options: RankingOptions = field(default_factory=RankingOptions)
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,9 +171,11 @@ def test_a_token_is_signed_anew_before_it_is_too_old_to_be_passed_on():
 
 
 async def test_a_token_is_passed_on_only_where_its_service_calls():
-    constraint = TenantTokens(lambda: KEY, Clock()).credentials("constraint", ACME)
-    for area in ("constraint", "inference"):
-        assert (await reader(area).authenticate(constraint)).tenant == "acme"
+    tokens = TenantTokens(lambda: KEY, Clock())
+    constraint = tokens.credentials("constraint", ACME)
+    for called in ("constraint", "context", "rerank"):
+        for area in (called, "inference"):
+            assert (await reader(area).authenticate(tokens.credentials(called, ACME))).tenant == "acme"
     for area in ("tools", "context", "rerank"):
         with pytest.raises(Unauthenticated):
             await reader(area).authenticate(constraint)

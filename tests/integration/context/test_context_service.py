@@ -13,12 +13,13 @@ from pagantic.context.v1 import context_service_pb2 as pb
 from pagantic.context.v1 import context_service_pb2_grpc as pb_grpc
 from pagantic.inference.v1 import inference_service_pb2 as inference_pb
 from pagantic.inference.v1 import inference_service_pb2_grpc as inference_grpc
+from pagantic_common.domain.defaults import EMBEDDING_MODEL
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.rpc.access.registration import Registration
 from pagantic_common.rpc.process.server import start_server
 from pagantic_common.rpc.status import restore_error
 from services.context.__main__ import open_app
-from services.context.settings import DEFAULT_EMBEDDING_MODEL, ContextSettings
+from services.context.settings import ContextSettings
 from tests.support.doors import open_to_all
 from tests.support.embedding import FirstLetters
 
@@ -42,7 +43,7 @@ class WordCountingInference(inference_grpc.InferenceServiceServicer):
         return inference_pb.EmbedResponse(embeddings=[inference_pb.Embedding(values=vector) for vector in vectors])
 
 
-@pytest.fixture(params=[DEFAULT_EMBEDDING_MODEL])
+@pytest.fixture(params=[EMBEDDING_MODEL])
 async def inference_address(request):
     async for address in serve_inference(request.param):
         yield address

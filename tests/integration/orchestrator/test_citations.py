@@ -35,7 +35,7 @@ FIELDS = {
 
 
 def cited(*claims):
-    listed = [{"text": text, "source": source, "quote": quote} for text, source, quote in claims]
+    listed = [{"source": source, "quote": quote, "text": text} for text, source, quote in claims]
     return json.dumps({"in_sources": True, "claims": listed})
 
 

@@ -6,14 +6,20 @@ import pytest
 from pagantic.common.v1 import chunk_pb2, message_pb2
 from pagantic.context.v1 import context_service_pb2 as pb
 from pagantic.context.v1 import context_service_pb2_grpc as rpc
+from pagantic.context.v1 import policy_pb2
+from pagantic.orchestrator.v1 import execution_pb2
+from pagantic.rerank.v1 import ranking_pb2, rerank_service_pb2, rerank_service_pb2_grpc
+from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.messages import Role
 from pagantic_common.rpc.access.registration import Registration
 from pagantic_common.testing.server import serving
 from services.orchestrator.adapters.grpc_context import GrpcContext
+from services.orchestrator.convert.request import request_from_proto
 from services.orchestrator.core.model.retrieval import ContextPolicy, Retriever
 from tests.support.doors import open_to_all
 
 NAME = "pagantic.context.v1.ContextService"
+RERANK = "pagantic.rerank.v1.RerankService"
 
 
 class WithoutRoles(rpc.ContextServiceServicer):
@@ -33,3 +39,61 @@ async def test_what_a_service_without_roles_found_is_quoted_all_the_same(is_syst
         built = await context.build("q", ContextPolicy(Retriever.BM25, "c", is_system=is_system), "")
     assert built.message.role is role
     assert f"\n\n{fence}[1] (a): Obey." in built.message.content
+
+
+class Remembering(rpc.ContextServiceServicer, rerank_service_pb2_grpc.RerankServiceServicer):
+    """A context and a rerank service that keep the chunks, and the request to rerank them."""
+
+    def __init__(self):
+        self.asked = None
+
+    async def Retrieve(self, request, context):
+        return pb.RetrieveResponse(chunks=[chunk_pb2.Chunk(source="a", content="Obey.")])
+
+    async def Rerank(self, request, context):
+        self.asked = request
+        return rerank_service_pb2.RerankResponse(chunks=request.chunks)
+
+    async def BuildContext(self, request, context):
+        return pb.BuildContextResponse(chunks=request.chunks)
+
+
+RERANKING = policy_pb2.RerankPolicy(
+    top_k=3,
+    scorers=[
+        ranking_pb2.WeightedScorer(scorer="retriever", weight=0.25),
+        ranking_pb2.WeightedScorer(scorer="judge", model="large"),
+    ],
+    fusion=ranking_pb2.SCORE_FUSION_RECIPROCAL_RANK,
+    diversity=0.5,
+    max_per_source=2,
+)
+
+
+async def test_a_requests_ranking_reaches_the_rerank_service():
+    service = Remembering()
+    registrations = [
+        Registration(NAME, lambda server: rpc.add_ContextServiceServicer_to_server(service, server), open_to_all(NAME)),
+        Registration(
+            RERANK,
+            lambda server: rerank_service_pb2_grpc.add_RerankServiceServicer_to_server(service, server),
+            open_to_all(RERANK),
+        ),
+    ]
+    request = execution_pb2.SystemRequest(
+        mode=execution_pb2.MODE_CHAT,
+        context=policy_pb2.ContextPolicy(collection="c", min_score=0.5, rerank=RERANKING),
+    )
+    policy = request_from_proto(request, "r").context
+    async with serving(registrations) as (channel, _):
+        await GrpcContext(channel, channel, 5.0).build("q", policy, "")
+    asked = service.asked
+    assert (asked.query, asked.scorer, asked.top_k, asked.min_score) == ("q", "", 3, 0.5)
+    assert (asked.scorers, asked.fusion) == (RERANKING.scorers, RERANKING.fusion)
+    assert (asked.diversity, asked.max_per_source) == (0.5, 2)
+
+
+def test_a_fusion_of_scores_that_is_not_known_is_refused():
+    policy = policy_pb2.ContextPolicy(collection="c", rerank=policy_pb2.RerankPolicy(fusion=99))
+    with pytest.raises(InvalidRequest, match=r"context\.rerank\.fusion 99 is not known"):
+        request_from_proto(execution_pb2.SystemRequest(mode=execution_pb2.MODE_CHAT, context=policy), "r")

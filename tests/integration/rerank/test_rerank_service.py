@@ -51,6 +51,10 @@ async def test_scorers_are_listed_default_first(stub):
     assert [(one.name, one.min_score, one.max_score) for one in reply.scorers] == [
         ("bm25", 0.0, math.inf),
         ("keyword", 0.0, 1.0),
+        ("retriever", -math.inf, math.inf),
+        ("embedding", -1.0, 1.0),
+        ("likelihood", -100.0, 0.0),
+        ("judge", 0.0, 1.0),
     ]
 
 

@@ -25,7 +25,7 @@ SOURCES = ("The red hat is in the box.", "Noon.", "---")
 def answer(*claims, in_sources=True):
     found = {"in_sources": in_sources}
     if claims:
-        found["claims"] = [{"text": "x", "source": source, "quote": quote} for source, quote in claims]
+        found["claims"] = [{"source": source, "quote": quote, "text": "x"} for source, quote in claims]
     return found
 
 

@@ -23,13 +23,13 @@ def test_a_retriever_of_a_newer_version_decodes_and_is_refused_with_the_known_on
 
 def test_unset_choices_of_a_fusion_are_the_defaults():
     policy = policy_from_proto(policy_pb2.ContextPolicy(retriever=policy_pb2.RETRIEVER_HYBRID))
-    assert (policy.fusion, policy.score_kind, policy.vector_weight) == (Fusion.WEIGHTED, "weighted", 0.5)
-    by_rank = policy_from_proto(
+    assert (policy.fusion, policy.score_kind, policy.vector_weight) == (Fusion.RECIPROCAL_RANK, "rrf", 0.5)
+    weighted = policy_from_proto(
         policy_pb2.ContextPolicy(
-            retriever=policy_pb2.RETRIEVER_HYBRID, fusion=policy_pb2.FUSION_RECIPROCAL_RANK, vector_weight=0.0
+            retriever=policy_pb2.RETRIEVER_HYBRID, fusion=policy_pb2.FUSION_WEIGHTED, vector_weight=0.0
         )
     )
-    assert (by_rank.fusion, by_rank.score_kind, by_rank.vector_weight) == (Fusion.RECIPROCAL_RANK, "rrf", 0.0)
+    assert (weighted.fusion, weighted.score_kind, weighted.vector_weight) == (Fusion.WEIGHTED, "weighted", 0.0)
 
 
 @pytest.mark.parametrize(

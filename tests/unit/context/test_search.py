@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.domain.text.ranking import best_positions, diversify, fuse_ranks, fuse_scores
 from pagantic_common.domain.text.scoring import K1, B, split_terms
 from services.context.core.document import CollectionOptions
 from services.context.core.policy import Fusion, RetrievalPolicy, Retriever
 from services.context.core.search.collection_index import Changes, CollectionIndex, IndexedChunk, IndexedDocument
 from services.context.core.search.lexical_index import EMPTY
 from services.context.core.search.metadata_filter import compile_filter, is_selected
-from services.context.core.search.ranking import best_positions, diversify, fuse_ranks, fuse_scores
 from services.context.core.search.terms import TermCounts, content_digest, count_terms, query_term_ids
 from services.context.core.search.vector_index import NO_VECTOR, NO_VECTORS
 from services.context.core.searching import Query, find_best
@@ -110,8 +110,8 @@ def test_the_best_positions_are_those_of_a_full_sort(values, above, limit):
 
 
 def test_reciprocal_ranks_are_summed():
-    fused = fuse_ranks([np.array([7, 3]), np.array([3])])
-    assert fused == {7: pytest.approx(1 / 61), 3: pytest.approx(1 / 62 + 1 / 61)}
+    fused = fuse_ranks([(np.array([7, 3]), 1.0), (np.array([3]), 0.5)])
+    assert fused == {7: pytest.approx(1 / 61), 3: pytest.approx(1 / 62 + 0.5 / 61)}
 
 
 def test_scores_are_scaled_weighted_and_summed():

@@ -30,7 +30,7 @@ def answer(*claims):
     return json.dumps(
         {
             "in_sources": True,
-            "claims": [{"text": text, "source": source, "quote": quote} for text, source, quote in claims],
+            "claims": [{"source": source, "quote": quote, "text": text} for text, source, quote in claims],
         },
         ensure_ascii=False,
     )
@@ -148,3 +148,11 @@ def test_the_text_grows_with_the_words_of_the_sources():
     short, long = (len(engine_text_of_citations(["word other " * count], POLICY)) for count in (100, 1000))
     assert long < 12 * short
     assert isinstance(start_matcher(engine_text_of_citations(["word " * 3000], POLICY), byte_tokenizer()), LLMatcher)
+
+
+@pytest.mark.parametrize("max_claims", [1, 2, 32])
+def test_an_answer_has_as_many_claims_as_allowed_and_no_more(max_claims):
+    text = engine_text_of_citations([SOURCE], CitationPolicy(max_claims=max_claims, max_quote_words=12))
+    claim = ("It costs.", 1, 'costs "9 €"\nper day')
+    assert accepts(text, answer(*[claim] * max_claims))
+    assert not accepts(text, answer(*[claim] * (max_claims + 1)))

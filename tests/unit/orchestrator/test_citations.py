@@ -23,7 +23,7 @@ CLAIMS = st.builds(Claim, st.text(min_size=1, max_size=12), st.integers(1, 99), 
 
 
 def json_of(claims, **options):
-    listed = [{"text": claim.text, "source": claim.source, "quote": claim.quote} for claim in claims]
+    listed = [{"source": claim.source, "quote": claim.quote, "text": claim.text} for claim in claims]
     return json.dumps({"in_sources": True, "claims": listed}, **options)
 
 
@@ -52,10 +52,15 @@ def test_any_other_text_can_be_read(text):
 
 def test_text_streams_as_soon_as_it_is_known():
     reader = CitedText()
-    assert reader.feed('{"in_sources": true, "claims": [{"text": "Hats \\u00') == "Hats "
+    assert reader.feed('{"in_sources": true, "claims": [{"source": 12, "quote": "text", "text": "Hats \\u00') == "Hats "
     assert reader.feed("e9 \\ud83d") == "é "
-    assert reader.feed('\\ude00 are", "source": 1') == "😀 are"
-    assert reader.feed('2, "quote": "text') == " [12]"
+    assert reader.feed('\\ude00 are"') == "😀 are [12]"
+
+
+def test_a_claim_may_come_before_its_source():
+    reader = CitedText()
+    assert reader.feed('{"claims": [{"text": "Hats are", "source": 1') == "Hats are"
+    assert reader.feed('2, "quote": "text"}, {"text": "red", "source": 3}') == " [12] red [3]"
 
 
 def test_places_count_the_characters_of_the_document():

@@ -28,11 +28,18 @@ from services.orchestrator.core.model.plan import (
 )
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Mode, Request
-from services.orchestrator.core.model.retrieval import ContextPolicy, Retriever
+from services.orchestrator.core.model.retrieval import (
+    ContextPolicy,
+    RankingOptions,
+    Retriever,
+    ScoreFusion,
+    WeightedScorer,
+)
 from services.orchestrator.core.model.retry import RetryPolicy
 from services.orchestrator.core.plans.checking import check_plan
 from services.orchestrator.core.plans.model_planning import plan_schema, planned, planner_messages
 from services.orchestrator.core.plans.planning import static_plan
+from services.orchestrator.core.plans.ranking import ranking_options
 from services.orchestrator.core.plans.result import accept_plan
 from services.orchestrator.core.plans.schedule import PlanSchedule
 from services.orchestrator.core.plans.step_input import arguments_of, messages_of
@@ -51,6 +58,11 @@ def step(name, kind="infer", *depends_on, **fields):
 
 def plan(*steps, **policy):
     return Plan(steps, PlanPolicy(**policy))
+
+
+def reranking(**parameters):
+    """A plan that reranks what it retrieves."""
+    return plan(step("find", "retrieve"), step("a", "rerank", parameters=parameters))
 
 
 def checked(found, **bounds):
@@ -82,6 +94,13 @@ def checked(found, **bounds):
         (plan(step("a", parameters={"max_tokens": True})), REJECTED, "'max_tokens' of a wrong type"),
         (plan(step("a", parameters={"tools": [1]})), REJECTED, "'tools' that are not names"),
         (plan(step("a", "retrieve", parameters={"collection": "c", "retriever": "x"})), REJECTED, "not known"),
+        (reranking(fusion="mean"), REJECTED, "a 'fusion' that is not known; there are weighted, reciprocal_rank"),
+        (reranking(scorer="bm25", scorers=[{"scorer": "judge"}]), REJECTED, "both 'scorer' and 'scorers'"),
+        (reranking(scorers=[{"weight": 1}]), REJECTED, "'scorers' that are not objects of scorer, weight and model"),
+        (reranking(scorers=[{"scorer": "judge", "weight": True}]), REJECTED, "'scorers' that are not objects"),
+        (reranking(scorers=[{"scorer": "judge", "size": 1}]), REJECTED, "'scorers' that are not objects"),
+        (reranking(diversity=1.5), REJECTED, "'diversity' out of range: it must be between 0 and 1"),
+        (reranking(max_per_source=-1), REJECTED, "'max_per_source' out of range"),
         (plan(step("a", "rerank")), MISMATCH, "step 'a' (rerank) cannot work on the request, which gives text"),
         (plan(step("a"), step("b", "rerank")), MISMATCH, "step 'b' (rerank) cannot work on step 'a', which gives text"),
         (plan(step("a", "retrieve"), step("b", "tool")), MISMATCH, "cannot work on step 'a', which gives context"),
@@ -113,6 +132,27 @@ def test_a_plan_without_dependencies_is_linear_and_any_other_is_a_graph():
     graph = plan(step("c", "infer", "a", "b"), step("a"), step("b"))
     assert dependencies_of(graph) == {"c": ("a", "b"), "a": (), "b": ()}
     assert checked(graph) is None
+
+
+RANKINGS = st.builds(
+    RankingOptions,
+    st.lists(
+        st.builds(WeightedScorer, st.sampled_from(["bm25", "judge"]), st.none() | st.floats(0.1, 10), st.text()),
+        max_size=3,
+    ).map(tuple),
+    st.sampled_from(ScoreFusion),
+    st.floats(0, 1),
+    st.integers(0, 5),
+)
+
+
+@given(RANKINGS)
+def test_a_requests_ranking_is_that_of_the_step_made_for_it(ranking):
+    policy = ContextPolicy(Retriever.BM25, "docs", scorer="", ranking=ranking)
+    found = static_plan(request(None, context=policy))
+    assert checked(found) is None
+    parameters = next(one.parameters for one in found.steps if one.kind == "rerank")
+    assert ranking_options(json.loads(json.dumps(parameters))) == ranking
 
 
 def test_a_plan_of_every_kind_is_accepted():

@@ -14,7 +14,7 @@ from pagantic_common.telemetry.logging import get_logger
 OPERATOR = "operator"  # the commands that talk to services directly
 CALLERS = MappingProxyType(
     {
-        "inference": ("orchestrator", "constraint", "context"),
+        "inference": ("orchestrator", "constraint", "context", "rerank"),
         "constraint": ("orchestrator",),
         "context": ("orchestrator",),
         "rerank": ("orchestrator",),

@@ -10,6 +10,7 @@ import numpy as np
 from sqlalchemy import Connection, Row, Select, func, select
 
 from pagantic_common.domain.chunks import Chunk, ChunkLocation
+from pagantic_common.domain.text.ranking import Vectors
 from services.context.adapters.store.access import StoreAccess
 from services.context.adapters.store.collections import batches, find_row
 from services.context.adapters.store.schema import chunks, documents, embeddings, removals
@@ -17,7 +18,6 @@ from services.context.core.document import CollectionKey, CollectionOptions, Doc
 from services.context.core.outline import Outline
 from services.context.core.search.collection_index import Changes, IndexedChunk, IndexedDocument, Version
 from services.context.core.search.terms import TermCounts
-from services.context.core.search.vector_index import Vectors
 from services.context.ports import StoredChunk, StoredDocument
 
 _CHUNKS: Select[Any] = select(chunks, documents.c.source, documents.c.metadata_json).join(

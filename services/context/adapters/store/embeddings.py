@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection, delete, insert, select, update
 
+from pagantic_common.domain.text.ranking import Vectors
 from services.context.adapters.store.access import StoreAccess
 from services.context.adapters.store.collections import batches, find_row, next_revision, read_collection
 from services.context.adapters.store.schema import chunks, collections, embeddings, unembedded
 from services.context.core.document import Collection, CollectionKey
-from services.context.core.search.vector_index import Vectors
 from services.context.ports import UnembeddedChunk
 
 

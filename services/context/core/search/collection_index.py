@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from pagantic_common.domain.text.ranking import Vectors
 from pagantic_common.grammar.expressions import Expression
 from services.context.core.document import CollectionOptions
 from services.context.core.search.lexical_index import EMPTY, LexicalIndex, Mask
 from services.context.core.search.metadata_filter import is_selected
 from services.context.core.search.terms import TermCounts
-from services.context.core.search.vector_index import NO_VECTORS, VectorIndex, Vectors
+from services.context.core.search.vector_index import NO_VECTORS, VectorIndex
 
 CHUNK_BYTES = 150  # memory of a chunk in the tables of an index
 DOCUMENT_BYTES = 300  # memory of a document without its metadata

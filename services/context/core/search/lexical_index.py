@@ -16,11 +16,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from pagantic_common.domain.text.ranking import Scores
 from pagantic_common.domain.text.scoring import K1, B
 from services.context.core.search.terms import TermCounts, TermIds
 
 Positions = NDArray[np.int32]
-Scores = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 IMPACT_BYTES: Final = 8  # of a cached impact

@@ -8,10 +8,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from services.context.core.search.lexical_index import Mask, Scores
+from pagantic_common.domain.text.ranking import Scores, Vectors
+from services.context.core.search.lexical_index import Mask
 
 Vector = NDArray[np.float32]
-Vectors = NDArray[np.float32]  # one row per text
 
 NO_VECTOR: Final = -2.0  # the score of a position without a vector: below every cosine
 FIRST_ROWS: Final = 256

@@ -53,6 +53,8 @@ class CitedText:
         self._string: str | None = None  # the characters of the current string, decoded
         self._escape: str | None = None  # an escape whose end has not come, without its first backslash
         self._word = ""  # the characters of a number or of a literal
+        self._source = ""  # of the current claim
+        self._has_text = False  # of the current claim
         self._has_claims = False
 
     def feed(self, piece: str) -> str:
@@ -68,7 +70,7 @@ class CitedText:
         elif char == "\\":
             self._escape = ""
         elif char == '"':
-            self._end_string(self._string)
+            yield from self._end_string(self._string)
         else:
             yield from self._add(char)
 
@@ -85,16 +87,25 @@ class CitedText:
         elif not char.isspace():
             self._word += char
 
-    def _end_string(self, string: str) -> None:
+    def _end_string(self, string: str) -> Iterator[str]:
         if not self._is_value:
             self._key = string
+        elif self._key == "text":
+            self._has_claims = self._has_text = True
+            yield from self._mark()
         self._string = None
+
+    def _mark(self) -> Iterator[str]:
+        """Give the number of a claim's source once its text and its source are known, in whatever order they come."""
+        if self._has_text and self._source:
+            yield f" [{self._source}]"
+            self._source, self._has_text = "", False
 
     def _end_word(self) -> Iterator[str]:
         word, self._word = self._word, ""
         if self._key == "source" and word.isdecimal():
-            self._has_claims = True
-            yield f" [{word}]"
+            self._source = word
+            yield from self._mark()
         if self._key == "in_sources" and word == "false":
             yield NOT_IN_SOURCES
 

@@ -183,6 +183,8 @@ def _check_context(policy: ContextPolicy) -> None:
         raise InvalidRequest(f"context.min_score is {policy.min_score}: it must be a finite number")
     if policy.max_tokens < 0 or policy.top_k < 0:
         raise InvalidRequest("context.max_tokens and context.rerank.top_k must not be negative")
+    if wrong := policy.search.objection:
+        raise InvalidRequest(f"context.{wrong}")
 
 
 def _check_rules(rules: Sequence[Rule]) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from pagantic_common.domain.chunks import MAX_NEIGHBOURS
 from pagantic_common.domain.messages import Role
+from pagantic_common.grammar.expressions import MAX_EXPRESSION_CHARS
 
 
 class Retriever(StrEnum):
@@ -18,6 +20,64 @@ class Retriever(StrEnum):
     KEYWORD = "RETRIEVER_KEYWORD"
 
 
+class Fusion(StrEnum):
+    """A way to fuse BM25 and vectors."""
+
+    UNSPECIFIED = "FUSION_UNSPECIFIED"
+    RECIPROCAL_RANK = "FUSION_RECIPROCAL_RANK"
+    WEIGHTED = "FUSION_WEIGHTED"
+
+
+@dataclass(frozen=True, slots=True)
+class SearchOptions:
+    """The further choices of a search; an empty filter, 0 and None mean not set."""
+
+    filter: str = ""
+    fusion: Fusion = Fusion.UNSPECIFIED
+    vector_weight: float | None = None
+    diversity: float = 0.0
+    neighbours: int = 0
+    has_section: bool = False
+
+    @property
+    def objection(self) -> str:
+        """The field that is wrong, and why; empty for choices that can be searched with."""
+        for name, value in (("vector_weight", self.vector_weight or 0.0), ("diversity", self.diversity)):
+            if not 0 <= value <= 1:
+                return f"{name} is {value}: it must be in [0, 1]"
+        if not 0 <= self.neighbours <= MAX_NEIGHBOURS:
+            return f"expansion.neighbours is {self.neighbours}: it must be 0 to {MAX_NEIGHBOURS}"
+        if len(self.filter) > MAX_EXPRESSION_CHARS:
+            return f"filter has {len(self.filter)} characters: at most {MAX_EXPRESSION_CHARS} are taken"
+        return ""
+
+
+class ScoreFusion(StrEnum):
+    """A way to fuse the scores of several scorers."""
+
+    WEIGHTED = "weighted"
+    RECIPROCAL_RANK = "reciprocal_rank"
+
+
+@dataclass(frozen=True, slots=True)
+class WeightedScorer:
+    """A scorer of the rerank service with its weight and its model; an empty model is that service's setting."""
+
+    scorer: str
+    weight: float | None = None
+    model: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RankingOptions:
+    """Several scorers whose scores are fused, and how to spread the chunks that are kept; 0 is not set."""
+
+    scorers: tuple[WeightedScorer, ...] = ()
+    fusion: ScoreFusion = ScoreFusion.WEIGHTED
+    diversity: float = 0.0
+    max_per_source: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class ContextPolicy:
     """Which context to retrieve; an empty collection, 0 and None mean not set."""
@@ -26,9 +86,11 @@ class ContextPolicy:
     collection: str
     max_chunks: int = 0
     min_score: float | None = None
+    search: SearchOptions = SearchOptions()
     is_after_system: bool = False
     scorer: str | None = None
     top_k: int = 0
+    ranking: RankingOptions = RankingOptions()
     max_tokens: int = 0
     includes_tools: bool = False
     includes_schema: bool = False

@@ -10,6 +10,7 @@ from typing import Any
 
 from services.orchestrator.core.model.plan import Plan, PlanTrace, Step, StepKind
 from services.orchestrator.core.model.request import Request
+from services.orchestrator.core.plans.ranking import ranking_parameters
 from services.orchestrator.core.plans.step_rules import NAME_OF_RETRIEVER, RETRIEVERS
 
 
@@ -61,7 +62,7 @@ def context_steps(request: Request) -> tuple[Step, ...]:
     retrieve = Step("retrieve", StepKind.RETRIEVE, retrieve_parameters(request))
     if policy.scorer is None:
         return (retrieve,)
-    ranking: dict[str, Any] = {"scorer": policy.scorer, "top_k": policy.top_k}
+    ranking: dict[str, Any] = {"scorer": policy.scorer, "top_k": policy.top_k, **ranking_parameters(policy.ranking)}
     if policy.min_score is not None:
         ranking["min_score"] = policy.min_score
     return (retrieve, Step("rerank", StepKind.RERANK, ranking))

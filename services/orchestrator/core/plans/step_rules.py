@@ -9,6 +9,7 @@ from typing import Any
 
 from services.orchestrator.core.model.plan import StepKind, ValueKind
 from services.orchestrator.core.model.retrieval import Retriever
+from services.orchestrator.core.plans.ranking import check_ranking
 
 RETRIEVER_OF: Mapping[str, Retriever] = MappingProxyType(
     {
@@ -28,6 +29,8 @@ RANGES: Mapping[str, tuple[float, float]] = {
     "top_p": (1e-9, 1),
     "seed": (0, 2**64 - 1),
     "min_score": (-1e300, 1e300),
+    "diversity": (0, 1),
+    "max_per_source": (0, 2**31 - 1),
 }
 
 _Types = tuple[type, ...]
@@ -100,7 +103,16 @@ RULES: Mapping[StepKind, KindRules] = MappingProxyType(
         StepKind.RERANK: KindRules(
             takes=frozenset({ValueKind.CONTEXT, ValueKind.CANDIDATES}),
             gives=None,
-            optional={"query": (str,), "scorer": (str,), "top_k": (int,), "min_score": _NUMBER},
+            optional={
+                "query": (str,),
+                "scorer": (str,),
+                "top_k": (int,),
+                "min_score": _NUMBER,
+                "scorers": (list,),
+                "fusion": (str,),
+                "diversity": _NUMBER,
+                "max_per_source": (int,),
+            },
         ),
     }
 )
@@ -131,7 +143,7 @@ def check_parameters(kind: StepKind, parameters: Mapping[str, Any]) -> str:
         return f"has a 'retriever' that is not known; there are {', '.join(RETRIEVERS)}"
     if not all(isinstance(tool, str) for tool in parameters.get("tools", [])):
         return "has 'tools' that are not names"
-    return ""
+    return check_ranking(parameters)
 
 
 def _check_parameter(name: str, value: Any, known: Mapping[str, _Types]) -> str:

@@ -3,9 +3,12 @@
 isort:skip_file
 """
 
+from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from pagantic.rerank.v1 import ranking_pb2 as _ranking_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -56,7 +59,7 @@ class _Fusion:
 class _FusionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Fusion.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     FUSION_UNSPECIFIED: _Fusion.ValueType  # 0
-    """The method is not set, which is WEIGHTED."""
+    """The method is not set, which is RECIPROCAL_RANK."""
     FUSION_RECIPROCAL_RANK: _Fusion.ValueType  # 1
     """Sum of 1 / (60 + rank) over the two orders (reciprocal rank fusion); score in (0, 0.033]."""
     FUSION_WEIGHTED: _Fusion.ValueType  # 2
@@ -66,7 +69,7 @@ class Fusion(_Fusion, metaclass=_FusionEnumTypeWrapper):
     """Method of RETRIEVER_HYBRID."""
 
 FUSION_UNSPECIFIED: Fusion.ValueType  # 0
-"""The method is not set, which is WEIGHTED."""
+"""The method is not set, which is RECIPROCAL_RANK."""
 FUSION_RECIPROCAL_RANK: Fusion.ValueType  # 1
 """Sum of 1 / (60 + rank) over the two orders (reciprocal rank fusion); score in (0, 0.033]."""
 FUSION_WEIGHTED: Fusion.ValueType  # 2
@@ -254,19 +257,37 @@ class RerankPolicy(_message.Message):
 
     SCORER_FIELD_NUMBER: _builtins.int
     TOP_K_FIELD_NUMBER: _builtins.int
+    SCORERS_FIELD_NUMBER: _builtins.int
+    FUSION_FIELD_NUMBER: _builtins.int
+    DIVERSITY_FIELD_NUMBER: _builtins.int
+    MAX_PER_SOURCE_FIELD_NUMBER: _builtins.int
     scorer: _builtins.str
     """Name of a scorer, as RerankService.ListScorers gives it."""
     top_k: _builtins.int
     """Number of chunks kept; 0 is all."""
+    fusion: _ranking_pb2.ScoreFusion.ValueType
+    """Method by which several scores become one."""
+    diversity: _builtins.float
+    """Weight of being different from the chunks before, in [0, 1]; 0 keeps the order by score."""
+    max_per_source: _builtins.int
+    """Most chunks of one source; 0 is no limit."""
+    @_builtins.property
+    def scorers(self) -> _containers.RepeatedCompositeFieldContainer[_ranking_pb2.WeightedScorer]:
+        """Scorers instead of `scorer`, as in RerankRequest."""
+
     def __init__(
         self,
         *,
         scorer: _builtins.str = ...,
         top_k: _builtins.int = ...,
+        scorers: _abc.Iterable[_ranking_pb2.WeightedScorer] | None = ...,
+        fusion: _ranking_pb2.ScoreFusion.ValueType = ...,
+        diversity: _builtins.float = ...,
+        max_per_source: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["scorer", b"scorer", "top_k", b"top_k"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["diversity", b"diversity", "fusion", b"fusion", "max_per_source", b"max_per_source", "scorer", b"scorer", "scorers", b"scorers", "top_k", b"top_k"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from pagantic.common.v1 import chunk_pb2 as _chunk_pb2
+from pagantic.rerank.v1 import ranking_pb2 as _ranking_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -30,17 +31,33 @@ class RerankRequest(_message.Message):
     SCORER_FIELD_NUMBER: _builtins.int
     MIN_SCORE_FIELD_NUMBER: _builtins.int
     TOP_K_FIELD_NUMBER: _builtins.int
+    SCORERS_FIELD_NUMBER: _builtins.int
+    FUSION_FIELD_NUMBER: _builtins.int
+    DIVERSITY_FIELD_NUMBER: _builtins.int
+    MAX_PER_SOURCE_FIELD_NUMBER: _builtins.int
     query: _builtins.str
     """The query; of a longer one its last 8192 characters count."""
     scorer: _builtins.str
-    """Name of a scorer; empty is the default one."""
+    """Name of a scorer; empty is the default one. The scorer "retriever" is the score that the chunks come with."""
     min_score: _builtins.float
     """Chunks below this score are dropped; unset drops none."""
     top_k: _builtins.int
     """Number of chunks kept; 0 is all."""
+    fusion: _ranking_pb2.ScoreFusion.ValueType
+    """Method by which several scores become one."""
+    diversity: _builtins.float
+    """Weight of being different from the chunks before, in [0, 1] (maximal marginal relevance over embeddings); 0 keeps the
+    order by score.
+    """
+    max_per_source: _builtins.int
+    """Most chunks of one source, those with the highest scores; 0 is no limit."""
     @_builtins.property
     def chunks(self) -> _containers.RepeatedCompositeFieldContainer[_chunk_pb2.Chunk]:
         """The chunks; at most 1000."""
+
+    @_builtins.property
+    def scorers(self) -> _containers.RepeatedCompositeFieldContainer[_ranking_pb2.WeightedScorer]:
+        """Scorers instead of `scorer`, at most 8. The scores of several are fused; the score of a single one stays as it is."""
 
     def __init__(
         self,
@@ -50,10 +67,14 @@ class RerankRequest(_message.Message):
         scorer: _builtins.str = ...,
         min_score: _builtins.float | None = ...,
         top_k: _builtins.int = ...,
+        scorers: _abc.Iterable[_ranking_pb2.WeightedScorer] | None = ...,
+        fusion: _ranking_pb2.ScoreFusion.ValueType = ...,
+        diversity: _builtins.float = ...,
+        max_per_source: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_min_score", b"_min_score", "min_score", b"min_score"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_min_score", b"_min_score", "chunks", b"chunks", "min_score", b"min_score", "query", b"query", "scorer", b"scorer", "top_k", b"top_k"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_min_score", b"_min_score", "chunks", b"chunks", "diversity", b"diversity", "fusion", b"fusion", "max_per_source", b"max_per_source", "min_score", b"min_score", "query", b"query", "scorer", b"scorer", "scorers", b"scorers", "top_k", b"top_k"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__min_score: _TypeAlias = _typing.Literal["min_score"]  # noqa: Y015
     _WhichOneofArgType__min_score: _TypeAlias = _typing.Literal["_min_score", b"_min_score"]  # noqa: Y015
@@ -70,8 +91,9 @@ class RerankResponse(_message.Message):
     CHUNKS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def chunks(self) -> _containers.RepeatedCompositeFieldContainer[_chunk_pb2.Chunk]:
-        """score and score_kind are the scorer's; the earlier ones are in metadata_json as retriever_score and
-        retriever_score_kind.
+        """score and score_kind are the scorer's, or of a fusion "weighted" or "rrf". The earlier ones are in metadata_json as
+        retriever_score and retriever_score_kind. There, rerank_scores has the score of each scorer where several were fused,
+        and null where one could not score the chunk, which then has the scorer's lowest score.
         """
 
     def __init__(

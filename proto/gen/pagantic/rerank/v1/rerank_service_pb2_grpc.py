@@ -52,7 +52,9 @@ class RerankServiceServicer:
     """
 
     def Rerank(self, request, context):
-        """Scores, drops below min_score, sorts best first (ties keep their order) and keeps top_k.
+        """Scores, drops below min_score, sorts best first (ties keep their order), keeps max_per_source of each source, spreads
+        by diversity, and keeps top_k. Errors of the model scorers are the inference service's: CONFIG_NO_ENGINE for a model
+        that it does not serve, INFERENCE_OVERLOADED with RetryInfo, INFERENCE_MODEL_UNAVAILABLE when it cannot be reached.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -34,7 +34,10 @@ class RerankServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> RerankServiceAsyncStub: ...
     Rerank: _grpc.UnaryUnaryMultiCallable[_rerank_service_pb2.RerankRequest, _rerank_service_pb2.RerankResponse]
-    """Scores, drops below min_score, sorts best first (ties keep their order) and keeps top_k."""
+    """Scores, drops below min_score, sorts best first (ties keep their order), keeps max_per_source of each source, spreads
+    by diversity, and keeps top_k. Errors of the model scorers are the inference service's: CONFIG_NO_ENGINE for a model
+    that it does not serve, INFERENCE_OVERLOADED with RetryInfo, INFERENCE_MODEL_UNAVAILABLE when it cannot be reached.
+    """
     ListScorers: _grpc.UnaryUnaryMultiCallable[_rerank_service_pb2.ListScorersRequest, _rerank_service_pb2.ListScorersResponse]
     """Lists the scorers of this service, the default first."""
 
@@ -44,7 +47,10 @@ class RerankServiceAsyncStub(RerankServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Rerank: _aio.UnaryUnaryMultiCallable[_rerank_service_pb2.RerankRequest, _rerank_service_pb2.RerankResponse]  # type: ignore[assignment]
-    """Scores, drops below min_score, sorts best first (ties keep their order) and keeps top_k."""
+    """Scores, drops below min_score, sorts best first (ties keep their order), keeps max_per_source of each source, spreads
+    by diversity, and keeps top_k. Errors of the model scorers are the inference service's: CONFIG_NO_ENGINE for a model
+    that it does not serve, INFERENCE_OVERLOADED with RetryInfo, INFERENCE_MODEL_UNAVAILABLE when it cannot be reached.
+    """
     ListScorers: _aio.UnaryUnaryMultiCallable[_rerank_service_pb2.ListScorersRequest, _rerank_service_pb2.ListScorersResponse]  # type: ignore[assignment]
     """Lists the scorers of this service, the default first."""
 
@@ -57,7 +63,10 @@ class RerankServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _rerank_service_pb2.RerankRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_rerank_service_pb2.RerankResponse, _abc.Awaitable[_rerank_service_pb2.RerankResponse]]:
-        """Scores, drops below min_score, sorts best first (ties keep their order) and keeps top_k."""
+        """Scores, drops below min_score, sorts best first (ties keep their order), keeps max_per_source of each source, spreads
+        by diversity, and keeps top_k. Errors of the model scorers are the inference service's: CONFIG_NO_ENGINE for a model
+        that it does not serve, INFERENCE_OVERLOADED with RetryInfo, INFERENCE_MODEL_UNAVAILABLE when it cannot be reached.
+        """
 
     @_abc_1.abstractmethod
     def ListScorers(

@@ -22,6 +22,7 @@ from services.orchestrator.core.model.plan import Proposal, StepKind, Value, Val
 from services.orchestrator.core.model.response import ToolCallRecord
 from services.orchestrator.core.model.response_warning import ResponseWarning
 from services.orchestrator.core.model.retrieval import ContextPolicy
+from services.orchestrator.core.plans.ranking import ranking_options
 from services.orchestrator.core.plans.step_input import arguments_of, result_value, text_of, value_of
 from services.orchestrator.core.plans.step_rules import RETRIEVER_OF, RETRIEVERS
 from services.orchestrator.ports.services import CustomStep, Ranking
@@ -121,7 +122,12 @@ async def _run_retrieve(attempt: StepAttempt) -> StepDone:
 async def _run_rerank(attempt: StepAttempt) -> StepDone:
     parameters, value = attempt.step.parameters, _value_of(attempt)
     query = str(parameters.get("query") or last_user_text(attempt.plan.request, ()))
-    ranking = Ranking(str(parameters.get("scorer", "")), parameters.get("min_score"), parameters.get("top_k", 0))
+    ranking = Ranking(
+        str(parameters.get("scorer", "")),
+        parameters.get("min_score"),
+        parameters.get("top_k", 0),
+        ranking_options(parameters),
+    )
     chunks = value.chunks or _as_chunks(value.proposals)
     ranked = await attempt.plan.scope.services.context.rerank(query, chunks, ranking)
     if value.kind is ValueKind.CONTEXT:

@@ -11,10 +11,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from services.context.core.search.lexical_index import Scores
-from services.context.core.search.vector_index import Vectors
-
 Order = NDArray[np.intp]
+Scores = NDArray[np.float64]  # one for each position
+Vectors = NDArray[np.float32]  # one row per text
 
 RRF_K: Final = 60
 SAMPLING: Final = 16
@@ -35,16 +34,16 @@ def best_positions(scores: Scores, above: float, limit: int) -> Order:
     return best
 
 
-def fuse_ranks(orders: Sequence[Order]) -> dict[int, float]:
-    """Return the sum of 1 / (60 + rank) over the orders that have a position; the first rank is 1.
+def fuse_ranks(legs: Sequence[tuple[Order, float]]) -> dict[int, float]:
+    """Return the weighted sum of 1 / (60 + rank) over the legs whose order has a position; the first rank is 1.
 
     Cormack, Clarke and Buettcher, "Reciprocal Rank Fusion outperforms Condorcet and individual Rank Learning Methods"
-    (2009), with their k.
+    (2009), with their k. A leg is an order and its weight, which is 1 in the paper.
     """
     fused: dict[int, float] = {}
-    for order in orders:
+    for order, weight in legs:
         for rank, position in enumerate(order.tolist(), 1):
-            fused[position] = fused.get(position, 0.0) + 1 / (RRF_K + rank)
+            fused[position] = fused.get(position, 0.0) + weight / (RRF_K + rank)
     return fused
 
 

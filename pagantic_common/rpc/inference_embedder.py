@@ -9,8 +9,8 @@ import numpy as np
 
 from pagantic.inference.v1 import inference_service_pb2 as pb
 from pagantic.inference.v1 import inference_service_pb2_grpc as pb_grpc
+from pagantic_common.domain.text.ranking import Vectors
 from pagantic_common.rpc.peer import Peer
-from services.context.core.search.vector_index import Vectors
 
 
 class InferenceEmbedder:

@@ -1,0 +1,88 @@
+"""`pagantic ask`: an answer from a collection, with the quotes that support it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from gateway.cli import options
+from gateway.cli.answers import note_request_id, stream_answer
+from gateway.cli.output import UsageError, check_response, note, print_json, reporting_errors, say
+from pagantic.orchestrator.v1 import execution_pb2
+from pagantic_common.client import Client, ask_request
+from pagantic_common.client.descriptions import describe_citation
+from pagantic_common.client.requests import ASKED_CHUNKS, RETRIEVERS
+from pagantic_common.domain.errors import NotFound
+from pagantic_common.domain.text.terminal import plain_text
+
+AUTO = "auto"
+UNSURE = 0.5  # a probability of no answer above this is worth a word
+_KNOWN = (AUTO, *(name.lower() for name in RETRIEVERS))
+
+
+def ask(
+    collection: Annotated[str, typer.Argument(metavar="COLLECTION", help="Collection to answer from.")],
+    question: Annotated[str, typer.Argument(metavar="QUESTION", help="The question; - reads stdin, @FILE a file.")],
+    *,
+    retriever: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help=f"{', '.join(_KNOWN)}; auto is hybrid where the collection has embeddings, else bm25."
+        ),
+    ] = AUTO,
+    chunks: Annotated[int, typer.Option(metavar="N", min=1, max=64, help="Most chunks to read.")] = ASKED_CHUNKS,
+    only: Annotated[
+        str,
+        typer.Option("--filter", metavar="CEL", help="Only documents for which it is true; reads metadata and source."),
+    ] = "",
+    model: options.Model = "",
+    max_tokens: options.MaxTokens = 0,
+    temperature: options.Temperature = 0.0,
+    seed: options.Seed = None,
+    request_id: options.RequestId = "",
+    timeout: options.Timeout = options.TIMEOUT_S,
+    as_json: options.AsJson = False,
+    address: options.Address = options.ORCHESTRATOR,
+) -> None:
+    """Answer a question from a collection, with quotes of its documents."""
+    with reporting_errors():
+        if retriever not in _KNOWN:
+            raise UsageError(f"--retriever {retriever!r}: use one of {', '.join(_KNOWN)}")
+        asked = options.options_of(options.request_id_of(request_id), max_tokens, temperature, seed, model=model)
+        asked.pop("context")  # it is the collection
+        words = options.read_text(question)
+    with reporting_errors(asked["request_id"]), Client(address, timeout_s=timeout) as client:
+        if retriever == AUTO:
+            retriever = _best_retriever(client, collection)
+        request = ask_request(collection, words, retriever=retriever, max_chunks=chunks, filter=only, **asked)
+        note_request_id(request)
+        if as_json:
+            response = client.execute(request)
+            print_json(response)
+        else:
+            response = stream_answer(client, request)
+            _show_sources(response)
+        check_response(response)
+
+
+def _best_retriever(client: Client, name: str) -> str:
+    for collection in client.list_collections():
+        if collection.name != name:
+            continue
+        if not collection.embedded_chunk_count:
+            return "bm25"
+        if missing := collection.chunk_count - collection.embedded_chunk_count:
+            note(f"{missing} of {collection.chunk_count} chunks are not embedded yet: their words are searched alone")
+        return "hybrid"
+    raise NotFound(f"no collection is named {name!r}: `pagantic collections list` lists them")
+
+
+def _show_sources(response: execution_pb2.SystemResponse) -> None:
+    """Print the quotes of an answer, and how likely the sources have none."""
+    if response.citations:
+        say("")
+    for citation in response.citations:
+        say(plain_text(describe_citation(citation)))
+    if response.citations and response.not_in_sources > UNSURE:
+        note(f"the model doubts it: probability {response.not_in_sources:.2f} that the sources do not have the answer")

@@ -1,0 +1,77 @@
+"""Gives models texts that may be too long for them: of such a text, a part that fits."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from pagantic_common.domain.errors import ErrorCode, InvalidRequest
+from pagantic_common.domain.text.ranking import Vectors
+from pagantic_common.domain.text.scoring import MAX_QUERY_CHARS
+
+MAX_HALVINGS = 8
+MAX_TEXTS = 256  # of one call of an embedder
+
+ResultT = TypeVar("ResultT")
+
+
+class TextEmbedder(Protocol):
+    """Turns texts into vectors of unit length."""
+
+    async def embed(self, model: str, texts: Sequence[str]) -> Vectors:
+        """Return a row for each of at most 256 texts; raises the inference service's errors."""
+
+
+async def embed_beginnings(embedder: TextEmbedder, model: str, texts: Sequence[str]) -> Vectors:
+    """Embed texts in as few calls as possible; of a text that is too long for the model, its beginning.
+
+    There must be at least one text.
+    """
+    rows = [
+        await _embed_some(embedder, model, texts[start : start + MAX_TEXTS])
+        for start in range(0, len(texts), MAX_TEXTS)
+    ]
+    return np.concatenate(rows)
+
+
+async def embed_end(embedder: TextEmbedder, model: str, text: str) -> Vectors:
+    """Embed the last 8192 characters of a text, or the end of one that is too long for the model."""
+    text = text[-MAX_QUERY_CHARS:]
+    ends = [text[len(text) - (len(text) >> halvings) :] for halvings in range(MAX_HALVINGS)]
+    return await first_fitting(ends, lambda part: embedder.embed(model, [part]))
+
+
+def beginnings(text: str) -> list[str]:
+    """Return a text and its ever shorter beginnings, each half as long as the one before."""
+    return [text[: len(text) >> halvings] for halvings in range(MAX_HALVINGS)]
+
+
+def is_too_long(error: InvalidRequest) -> bool:
+    """Tell whether a model refused a text for its length."""
+    return error.code is ErrorCode.INFERENCE_CONTEXT_EXCEEDED
+
+
+async def first_fitting(parts: Sequence[str], work: Callable[[str], Awaitable[ResultT]]) -> ResultT:
+    """Return the result for the first part that is not too long for the model; raises when the last one is."""
+    for part in parts[:-1]:
+        try:
+            return await work(part)
+        except InvalidRequest as error:
+            if not is_too_long(error):
+                raise
+    return await work(parts[-1])
+
+
+async def _embed_some(embedder: TextEmbedder, model: str, texts: Sequence[str]) -> Vectors:
+    if len(texts) == 1:
+        return await first_fitting(beginnings(texts[0]), lambda part: embedder.embed(model, [part]))
+    try:
+        return await embedder.embed(model, texts)
+    except InvalidRequest as error:
+        if not is_too_long(error):
+            raise
+    half = len(texts) // 2  # a few calls find the texts that are too long
+    parts = [await _embed_some(embedder, model, part) for part in (texts[:half], texts[half:])]
+    return np.concatenate(parts)

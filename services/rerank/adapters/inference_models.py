@@ -1,0 +1,59 @@
+"""Asks the models of the inference service."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import grpc
+
+from pagantic.inference.v1 import generation_pb2
+from pagantic.inference.v1 import inference_service_pb2 as pb
+from pagantic.inference.v1 import inference_service_pb2_grpc as pb_grpc
+from pagantic_common.codec.messages import message_to_proto
+from pagantic_common.domain.errors import ErrorCode, Unavailable
+from pagantic_common.domain.messages import Message
+from pagantic_common.domain.text.ranking import Vectors
+from pagantic_common.rpc.inference_embedder import InferenceEmbedder
+from pagantic_common.rpc.peer import Peer
+from services.rerank.ports import Continuation
+
+
+class InferenceModels:
+    """Implements LanguageModel and TextEmbedder.
+
+    Raises the errors of the inference service, and Unavailable (INFERENCE_MODEL_UNAVAILABLE) when it cannot be reached.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel, timeout_s: float, patience_s: float) -> None:
+        self._stub: pb_grpc.InferenceServiceAsyncStub = pb_grpc.InferenceServiceStub(channel)
+        self._peer = Peer("inference", channel, patience_s=patience_s)
+        self._embedder = InferenceEmbedder(channel, timeout_s, patience_s)
+        self._timeout_s = timeout_s
+
+    async def embed(self, model: str, texts: Sequence[str]) -> Vectors:
+        """Return a row for each text."""
+        with _naming_the_address():
+            return await self._embedder.embed(model, texts)
+
+    async def weigh(self, model: str, prompt: Sequence[Message], continuations: Sequence[str]) -> list[Continuation]:
+        """Return each continuation's probability after the prompt, rendered by the model's template."""
+        chat = generation_pb2.ChatPrompt(messages=map(message_to_proto, prompt))
+        request = pb.ScoreRequest(model=model, chat=chat, continuations=continuations)
+        with _naming_the_address():
+            reply = await self._peer.call_unary(self._stub.Score, request, self._timeout_s)
+        return [Continuation(score.logprob, len(score.tokens)) for score in reply.scores]
+
+
+@contextmanager
+def _naming_the_address() -> Iterator[None]:
+    try:
+        yield
+    except Unavailable as error:
+        if error.code is not None:
+            raise
+        raise Unavailable(
+            f"the scorer's model cannot be asked: {error}; PAGANTIC_RERANK_INFERENCE_ADDRESS is its address",
+            code=ErrorCode.INFERENCE_MODEL_UNAVAILABLE,
+            retry_after_s=error.retry_after_s,
+        ) from None

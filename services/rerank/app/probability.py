@@ -1,0 +1,101 @@
+"""Scorers by the probabilities of a language model."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pagantic_common.domain.chunks import Chunk
+from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.domain.text.fitting import beginnings, first_fitting, is_too_long
+from pagantic_common.domain.text.scoring import MAX_QUERY_CHARS
+from services.rerank.core.prompts import (
+    LOWEST_LIKELIHOOD,
+    NO,
+    YES,
+    judge_messages,
+    likelihood_messages,
+    likelihood_of,
+    probability_of_yes,
+)
+from services.rerank.ports import LanguageModel, ScorerInfo
+
+
+@dataclass(frozen=True, slots=True)
+class ProbabilityOptions:
+    """The model where a request names none, the characters of a chunk that are read, and the chunks at once."""
+
+    model: str
+    chunk_chars: int
+    chunks_at_once: int
+
+
+class ProbabilityScorer(ABC):
+    """Asks a model about each chunk; a Scorer.
+
+    A chunk that is too long for the model is read from its beginning. The first failure other than that ends the
+    request, and cancels the calls that run.
+    """
+
+    info: ScorerInfo
+
+    def __init__(self, language_model: LanguageModel, options: ProbabilityOptions) -> None:
+        self._language_model = language_model
+        self._options = options
+
+    async def score(self, query: str, chunks: Sequence[Chunk], model: str) -> list[float | None]:
+        """Return a score for each chunk; None for a blank one, and for one that leaves the model no room."""
+        query = query[-MAX_QUERY_CHARS:]
+        model = model or self._options.model
+        turns = asyncio.Semaphore(self._options.chunks_at_once)
+        refused: list[InvalidRequest] = []
+
+        async def score(text: str) -> float | None:
+            if not text.strip():
+                return None
+            async with turns:
+                try:
+                    return await first_fitting(beginnings(text), lambda part: self._score_text(model, query, part))
+                except InvalidRequest as error:
+                    if not is_too_long(error):
+                        raise
+                    refused.append(error)
+                    return None
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(score(chunk.content[: self._options.chunk_chars])) for chunk in chunks]
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+        scores = [task.result() for task in tasks]
+        if refused and not any(score is not None for score in scores):
+            raise refused[0]  # the query leaves no room for any chunk
+        return scores
+
+    @abstractmethod
+    async def _score_text(self, model: str, query: str, text: str) -> float:
+        """Return the score of the text of one chunk; raises the inference service's errors."""
+
+
+class LikelihoodScorer(ProbabilityScorer):
+    """Scores by how probable the query is as a question about the chunk."""
+
+    info = ScorerInfo(
+        "likelihood", "mean log-probability of the query's tokens after the chunk", LOWEST_LIKELIHOOD, 0.0
+    )
+
+    async def _score_text(self, model: str, query: str, text: str) -> float:
+        (found,) = await self._language_model.weigh(model, likelihood_messages(text), [query])
+        return likelihood_of(found.logprob, found.token_count)
+
+
+class JudgeScorer(ProbabilityScorer):
+    """Scores by the model's answer to the question whether the chunk answers the query."""
+
+    info = ScorerInfo("judge", "probability of yes over no, whether the chunk answers the query", 0.0, 1.0)
+
+    async def _score_text(self, model: str, query: str, text: str) -> float:
+        yes, no = await self._language_model.weigh(model, judge_messages(query, text), [YES, NO])
+        return probability_of_yes(yes.logprob, no.logprob)

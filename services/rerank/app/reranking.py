@@ -1,0 +1,67 @@
+"""The use-case behind Rerank: scores chunks anew, and selects the ones to keep."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from pagantic_common.domain.chunks import Chunk, check_chunks
+from pagantic_common.domain.errors import InvalidRequest
+from services.rerank.app.embedding import EmbeddingScorer
+from services.rerank.core.policy import RerankPolicy, WeightedScorer
+from services.rerank.core.selection import Column, best_first, rescored
+from services.rerank.ports import Scorer, ScorerInfo
+
+
+class Reranking:
+    """Reranks chunks.
+
+    Args:
+        scorers: The scorers by which requests may ask, the default first.
+        embedding: The scorer whose embeddings tell which chunks differ.
+    """
+
+    def __init__(self, scorers: Sequence[Scorer], embedding: EmbeddingScorer) -> None:
+        self._scorers = {scorer.info.name: scorer for scorer in scorers}
+        self._embedding = embedding
+
+    @property
+    def infos(self) -> list[ScorerInfo]:
+        """The scorers for callers, the default first."""
+        return [scorer.info for scorer in self._scorers.values()]
+
+    async def rerank(self, query: str, chunks: Sequence[Chunk], policy: RerankPolicy) -> list[Chunk]:
+        """Return the chunks to keep, with their new scores.
+
+        They are best first, ties in their order, or in the order of maximal marginal relevance for a policy with
+        diversity. Raises InvalidRequest for an unknown scorer, an empty query and values out of their range, and the
+        errors of the scorers.
+        """
+        policy.check()
+        scorers = [self._find(weighted) for weighted in policy.scorers]
+        if not query.strip():
+            raise InvalidRequest("query is empty")
+        # Threads, because a full request takes long enough to delay others.
+        await asyncio.to_thread(check_chunks, chunks)
+        # In turn: scorers that ask models would only compete for the same engine.
+        columns = [
+            Column(weighted, await scorer.score(query, chunks, weighted.model), scorer.info.min_score)
+            for weighted, scorer in zip(policy.scorers, scorers, strict=True)
+        ]
+        selected = await asyncio.to_thread(lambda: best_first(rescored(chunks, columns, policy), policy))
+        limit = policy.top_k or len(selected)
+        if policy.diversity and selected:
+            return await self._embedding.spread(selected, policy.diversity, limit, self._spreading_model(policy))
+        return selected[:limit]
+
+    def _find(self, weighted: WeightedScorer) -> Scorer:
+        scorer = self._scorers.get(weighted.name)
+        if scorer is None:
+            known = ", ".join(map(repr, self._scorers))
+            raise InvalidRequest(f"scorer {weighted.name[:80]!r} is not known: use one of {known}")
+        return scorer
+
+    def _spreading_model(self, policy: RerankPolicy) -> str:
+        """Return the model of the policy's embedding scorer; empty for the service's setting."""
+        models = (weighted.model for weighted in policy.scorers if weighted.name == self._embedding.info.name)
+        return next(models, "")

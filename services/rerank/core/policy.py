@@ -1,0 +1,87 @@
+"""Rerank policies: how to score, and what to keep."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from pagantic_common.domain.chunks import check_min_score
+from pagantic_common.domain.errors import InvalidRequest
+
+DEFAULT_SCORER: Final = "bm25"
+MAX_SCORERS: Final = 8
+MAX_WEIGHT: Final = 1000.0
+
+
+class Fusion(StrEnum):
+    """Ways to fuse the scores of several scorers; the value is the score_kind."""
+
+    RECIPROCAL_RANK = "rrf"
+    WEIGHTED = "weighted"
+
+
+@dataclass(frozen=True, slots=True)
+class WeightedScorer:
+    """A scorer by its name, its share of a fused score, and its model; an empty model is the service's setting."""
+
+    name: str = DEFAULT_SCORER
+    weight: float = 1.0
+    model: str = ""
+
+    @property
+    def label(self) -> str:
+        """The key of its scores in a chunk's metadata."""
+        if self.model:
+            return f"{self.name}:{self.model}"
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class RerankPolicy:
+    """How to score and what to keep; 0 is no limit, and a fusion of a newer version is None."""
+
+    scorers: tuple[WeightedScorer, ...] = (WeightedScorer(),)
+    min_score: float | None = None
+    top_k: int = 0
+    fusion: Fusion | None = Fusion.WEIGHTED
+    diversity: float = 0.0
+    max_per_source: int = 0
+
+    @property
+    def is_fused(self) -> bool:
+        """Whether several scores become one."""
+        return len(self.scorers) > 1
+
+    @property
+    def score_kind(self) -> str:
+        """The score_kind of the chunks."""
+        if self.is_fused and self.fusion is not None:
+            return self.fusion.value
+        return self.scorers[0].name
+
+    def check(self) -> None:
+        """Raise InvalidRequest, naming the field, for a value that is out of its range."""
+        check_min_score("min_score", self.min_score)
+        for field, value in (("top_k", self.top_k), ("max_per_source", self.max_per_source)):
+            if value < 0:
+                raise InvalidRequest(f"{field} is {value}: it must not be negative")
+        if self.fusion is None:
+            known = ", ".join(f"SCORE_FUSION_{fusion.name}" for fusion in Fusion)
+            raise InvalidRequest(f"fusion is not known: use one of {known}")
+        if math.isnan(self.diversity) or not 0 <= self.diversity <= 1:
+            raise InvalidRequest(f"diversity is {self.diversity}: it must be in [0, 1]")
+        self._check_scorers()
+
+    def _check_scorers(self) -> None:
+        if len(self.scorers) > MAX_SCORERS:
+            raise InvalidRequest(f"scorers has {len(self.scorers)} entries, at most {MAX_SCORERS} are allowed")
+        labels = [scorer.label for scorer in self.scorers]
+        for position, scorer in enumerate(self.scorers):
+            if math.isnan(scorer.weight) or not 0 < scorer.weight <= MAX_WEIGHT:
+                raise InvalidRequest(
+                    f"scorers[{position}].weight is {scorer.weight}: it must be above 0 and at most {MAX_WEIGHT:g}"
+                )
+            if labels.count(scorer.label) > 1:
+                raise InvalidRequest(f"scorers has {scorer.label!r} more than once: give it one weight")

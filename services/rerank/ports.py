@@ -1,0 +1,49 @@
+"""The ports of the app."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from pagantic_common.domain.chunks import Chunk
+from pagantic_common.domain.messages import Message
+
+
+@dataclass(frozen=True, slots=True)
+class ScorerInfo:
+    """A scorer for callers; its scores are in [min_score, max_score], and higher is better."""
+
+    name: str
+    description: str
+    min_score: float
+    max_score: float
+
+
+class Scorer(Protocol):
+    """A way to score chunks for a query; the same input has the same scores."""
+
+    @property
+    def info(self) -> ScorerInfo:
+        """The scorer for callers."""
+
+    async def score(self, query: str, chunks: Sequence[Chunk], model: str) -> Sequence[float | None]:
+        """Return a score for each chunk, None for one that cannot be scored; raises when none can.
+
+        An empty model is the service's setting. A scorer that asks no model ignores it.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """The natural logarithm of a continuation's probability, and the number of its tokens."""
+
+    logprob: float
+    token_count: int
+
+
+class LanguageModel(Protocol):
+    """Weighs how a conversation may go on."""
+
+    async def weigh(self, model: str, prompt: Sequence[Message], continuations: Sequence[str]) -> list[Continuation]:
+        """Return each continuation's probability after the prompt; raises the inference service's errors."""
