@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import posixpath
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any, Final
 from xml.etree import ElementTree as ET
 from zipfile import ZipFile
@@ -36,8 +37,11 @@ def read_xlsx(data: bytes, bounds: ReadingBounds) -> ReadText:
     workbook = load_workbook(io.BytesIO(data), read_only=True, data_only=True, keep_links=False)
     for sheet in workbook.worksheets:
         sheet.reset_dimensions()  # a file may claim any number of columns
-        draft.add_heading(1, sheet.title)
-        write_rows(draft, (_cells_of(row) for row in sheet.iter_rows(values_only=True)))
+        rows = filter(any, map(_cells_of, sheet.iter_rows(values_only=True)))
+        first = next(rows, None)
+        if first is not None:  # an empty sheet has no section
+            draft.add_heading(1, sheet.title)
+            write_rows(draft, chain([first], rows))
     return draft.finish(workbook.properties.title or "")
 
 
