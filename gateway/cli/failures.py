@@ -16,12 +16,13 @@ EXIT_TOOL = 5
 EXIT_OUTPUT = 6
 EXIT_UNAVAILABLE = 7
 EXIT_CANCELLED = 8
+EXIT_PARTLY = 9
 EXIT_INTERRUPTED = 130
 
 EXIT_CODES_HELP = (
     "Exit codes: 0 success; 1 unexpected failure, or a check that failed; 2 wrong usage; 3 wrong request, "
     "credentials or configuration; 4 inference failed; 5 a tool failed; 6 the output is invalid or was cut; 7 the "
-    "system is not available or could not finish; 8 cancelled or out of time; 130 Ctrl-C."
+    "system is not available or could not finish; 8 cancelled or out of time; 9 some files were not stored; 130 Ctrl-C."
 )
 
 _EXIT_OF_CODE = {

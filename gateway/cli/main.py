@@ -13,7 +13,7 @@ from gateway.cli.failures import EXIT_CODES_HELP, EXIT_FAILED
 from gateway.cli.options import PlainCommand
 from gateway.cli.retrieval import ask as asking
 from gateway.cli.serving import local, mcp
-from gateway.cli.stored import approvals, audit, budgets, executions, keys, sessions
+from gateway.cli.stored import approvals, audit, budgets, executions, ingest, keys, sessions
 from pagantic_common.domain.text.terminal import plain_text
 
 app = typer.Typer(
@@ -41,7 +41,7 @@ for _command in (
     executions.cancel,
     executions.resume,
     executions.usage,
-    documents.ingest,
+    ingest.ingest,
     catalog.tools,
     catalog.models,
     mcp.mcp,

@@ -2,14 +2,18 @@
 
 These are plain functions around a stub's method. An aio interceptor costs a task per call and layer, and a streaming
 one hides the call that must be cancelled.
+
+grpcio's own sending of a stream of requests loses the status of a server that ends the call early: the failed write
+becomes the call's status, and an error of the stream is only logged. So requests are written here.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
-from typing import Any, TypeVar, cast
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from typing import Any, Final, Generic, TypeAlias, TypeVar, cast
 
 import grpc
 
@@ -25,7 +29,15 @@ from pagantic_common.telemetry.names import (
 from pagantic_common.telemetry.scope import current_deadline, current_scope
 from pagantic_common.telemetry.tracing import TRACEPARENT_KEY, current_traceparent
 
+STATUS_POLL_S: Final = 0.01
+STATUS_POLLS: Final = 100
+_FAILED_WRITE: Final = "Internal error from Core"  # grpcio's words
+
 ResponseT = TypeVar("ResponseT")
+StreamMethod: TypeAlias = (
+    grpc.aio.UnaryStreamMultiCallable[Any, ResponseT] | grpc.aio.StreamStreamMultiCallable[Any, ResponseT]
+)
+StreamCall: TypeAlias = grpc.aio.UnaryStreamCall[Any, ResponseT] | grpc.aio.StreamStreamCall[Any, ResponseT]
 
 
 def outgoing_metadata(credentials: str = "") -> tuple[tuple[str, str | bytes], ...]:
@@ -72,29 +84,116 @@ async def call_unary(
 
 async def call_stream(
     service: str,
-    method: grpc.aio.UnaryStreamMultiCallable[Any, ResponseT],
+    method: StreamMethod[ResponseT],
     request: Any,
     timeout_s: float | None = None,
     *,
     credentials: str = "",
     finishes_reads: bool = False,
 ) -> AsyncGenerator[ResponseT, None]:
-    """Make a streaming call; closing the generator cancels it. Close it (contextlib.aclosing) when leaving early.
+    """Make a streaming call, with a request or a stream of them; closing the generator cancels it.
+
+    Close it (contextlib.aclosing) when leaving early.
 
     With `finishes_reads`, a read that is under way when the task is cancelled ends by itself. It costs a task for each
     response; without it, grpcio loses some memory for each cancelled read (grpc/grpc#43360).
     """
+    async with opened_stream(service, method, request, timeout_s, credentials) as opened:
+        try:
+            async for response in _finished_reads(opened.responses) if finishes_reads else opened.responses:
+                yield response
+        except grpc.aio.AioRpcError as error:
+            raise restore_error(service, await opened.error_of(error)) from None
+
+
+def opened_stream(
+    service: str, method: StreamMethod[ResponseT], request: Any, timeout_s: float | None, credentials: str
+) -> AbstractAsyncContextManager[OpenCall[ResponseT]]:
+    """Make a streaming call and cancel it at the end of the context; raises DeadlineExceeded after the deadline."""
     timeout = remaining_timeout_s(service, timeout_s)
-    call = method(request, timeout=timeout, metadata=outgoing_metadata(credentials))
-    try:
-        async for response in _finished_reads(call) if finishes_reads else call:
-            yield response
-    except grpc.aio.AioRpcError as error:
-        raise restore_error(service, error) from None
-    finally:
-        call.cancel()
+    return _opened_call(method, request, timeout, outgoing_metadata(credentials))
 
 
-async def _finished_reads(call: grpc.aio.UnaryStreamCall[Any, ResponseT]) -> AsyncGenerator[ResponseT, None]:
+async def _finished_reads(call: StreamCall[ResponseT]) -> AsyncGenerator[ResponseT, None]:
     while (response := await asyncio.shield(call.read())) is not grpc.aio.EOF:
         yield cast("ResponseT", response)
+
+
+class OpenCall(Generic[ResponseT]):
+    """A call that is made; its responses are read from `responses`."""
+
+    def __init__(self, responses: StreamCall[ResponseT]) -> None:
+        self.responses = responses
+        self._ends: list[grpc.aio.AioRpcError] = []
+
+    def note_end(self, call: Any) -> None:
+        """Note the server's status; grpcio calls this each time that it sets one, and a failed write sets another."""
+        code, details = _value_of(call.code()), _value_of(call.details())
+        if details != _FAILED_WRITE:
+            metadata = _value_of(call.initial_metadata()), _value_of(call.trailing_metadata())
+            self._ends.append(grpc.aio.AioRpcError(code, *metadata, details))
+
+    async def error_of(self, error: grpc.aio.AioRpcError) -> grpc.aio.AioRpcError:
+        """Return the error with which the server ended the call: a failed write may be reported a moment before it."""
+        for _ in range(STATUS_POLLS):
+            if error.details() != _FAILED_WRITE:
+                return error
+            if self._ends:
+                return self._ends[0]
+            await asyncio.sleep(STATUS_POLL_S)
+        return error
+
+
+def _value_of(known: Coroutine[Any, Any, Any]) -> Any:
+    """Return the result of a coroutine that has nothing to wait for."""
+    try:
+        known.send(None)
+    except StopIteration as end:
+        return end.value
+    known.close()
+    return None
+
+
+@asynccontextmanager
+async def _opened_call(
+    method: Callable[..., StreamCall[ResponseT]],
+    request: Any,
+    timeout_s: float | None,
+    metadata: tuple[tuple[str, str | bytes], ...],
+) -> AsyncIterator[OpenCall[ResponseT]]:
+    """Make a streaming call, and cancel it at the end of the context; raises the errors of a stream of requests."""
+    call: Any
+    if not isinstance(request, AsyncIterable):
+        call = method(request, timeout=timeout_s, metadata=metadata)
+        try:
+            yield OpenCall(call)
+        finally:
+            call.cancel()
+        return
+    call = method(timeout=timeout_s, metadata=metadata)
+    opened: OpenCall[ResponseT] = OpenCall(call)
+    call.add_done_callback(opened.note_end)
+    writing = asyncio.create_task(_write_all(call, request))
+    try:
+        yield opened
+    except asyncio.CancelledError:
+        if writing.done() and not writing.cancelled() and (error := writing.exception()) is not None:
+            raise error from None
+        raise
+    finally:
+        call.cancel()
+        writing.cancel()
+        with suppress(asyncio.CancelledError, Exception):
+            await writing
+
+
+async def _write_all(call: Any, requests: AsyncIterable[Any]) -> None:
+    try:
+        async for request in requests:
+            await call.write(request)
+        await call.done_writing()
+    except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        return  # the call has ended, and its reader gets the status
+    except Exception:
+        call.cancel()
+        raise

@@ -20,7 +20,7 @@ import grpc
 from pagantic_common.domain.calls.breaker import Breaker
 from pagantic_common.domain.calls.principal import Principal
 from pagantic_common.domain.errors import Cancelled, DeadlineExceeded, PaganticError
-from pagantic_common.rpc.call import call_unary, outgoing_metadata, remaining_timeout_s
+from pagantic_common.rpc.call import StreamMethod, call_unary, opened_stream
 from pagantic_common.rpc.channel import MAX_RECONNECT_S
 from pagantic_common.rpc.service_config import MAX_ATTEMPTS, is_retried
 from pagantic_common.rpc.status import UNREACHABLE_RETRY_AFTER_S, Unreachable, restore_error
@@ -98,7 +98,7 @@ class Peer:
 
     async def call_stream(
         self,
-        method: grpc.aio.UnaryStreamMultiCallable[Any, ResponseT],
+        method: StreamMethod[ResponseT],
         request: Any,
         timeout_s: float | None = None,
         *,
@@ -106,33 +106,31 @@ class Peer:
     ) -> AsyncGenerator[ResponseT, None]:
         """Make a streaming call as `rpc.call.call_stream` does; each message counts as an answer.
 
-        A call with a `place` in a line waits there while the service has no room for it.
+        The request may be a stream of requests, for a method that takes one. A call with a `place` in a line waits
+        there while the service has no room for it.
         """
         patience = self._patience_for(method)
         is_answered = False
         while True:
             await self._admit(patience)
-            timeout = remaining_timeout_s(self.name, timeout_s)
-            call = method(request, timeout=timeout, metadata=outgoing_metadata(self._current_credentials()))
-            try:
-                async for response in call:
-                    is_answered = True
+            async with opened_stream(self.name, method, request, timeout_s, self._current_credentials()) as opened:
+                try:
+                    async for response in opened.responses:
+                        is_answered = True
+                        self._note(None)
+                        yield response
+                except grpc.aio.AioRpcError as failed:
+                    error = restore_error(self.name, await opened.error_of(failed))
+                else:
                     self._note(None)
-                    yield response
-            except grpc.aio.AioRpcError as failed:
-                error = restore_error(self.name, failed)
-                if is_answered:
-                    raise error from None
-                self._note(error)
-                if place is not None and place.is_refusal(error) and await place.wait_again():
-                    patience = self._patience_for(method)
-                elif not patience.allows_another(error):
-                    raise error from None
-            else:
-                self._note(None)
-                return
-            finally:
-                call.cancel()
+                    return
+            if is_answered:
+                raise error from None
+            self._note(error)
+            if place is not None and place.is_refusal(error) and await place.wait_again():
+                patience = self._patience_for(method)
+            elif not patience.allows_another(error):
+                raise error from None
 
     def _current_credentials(self) -> str:
         return self._credentials(self.name, current_principal())

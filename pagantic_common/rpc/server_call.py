@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -47,7 +47,7 @@ class Malformed:
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):
-    """Wraps our methods, which all take a single request, and bounds the calls of every method."""
+    """Wraps our methods, and bounds the calls of every method. A method that takes a stream of requests answers one."""
 
     def __init__(self, limits: CallLimits, gate: Gate) -> None:
         self._limits = limits
@@ -69,6 +69,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             "response_serializer": handler.response_serializer,
         }
         method = handler_call_details.method.removeprefix("/")
+        if handler.request_streaming:
+            return grpc.stream_stream_rpc_method_handler(self._around_stream(method, handler.stream_stream), **codec)
         if handler.response_streaming:
             return grpc.unary_stream_rpc_method_handler(self._around_stream(method, handler.unary_stream), **codec)
         return grpc.unary_unary_rpc_method_handler(self._around_unary(method, handler.unary_unary), **codec)
@@ -98,6 +100,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     ) -> Callable[[Any, Context], AsyncIterator[Any]]:
         async def stream(request: Any, context: Context) -> AsyncIterator[Any]:
             end = _End(method)
+            if isinstance(request, AsyncIterable):
+                request = _readable(request)
             try:
                 # Closed here, not by the garbage collector: the work stops at once when the caller is gone.
                 async with (
@@ -121,7 +125,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     async def _call_scope(self, method: str, request: Any, context: Context) -> AsyncIterator[Admitted]:
         peer = context.peer()
         size = 0
-        if not isinstance(request, Malformed):
+        if isinstance(request, message.Message):
             size = request.ByteSize()
         self._limits.begin_call(peer, size)
         try:
@@ -175,6 +179,13 @@ def _spiffe_id_of_peer(context: Context) -> str:
 def _check_readable(request: Any) -> None:
     if isinstance(request, Malformed):
         raise InvalidRequest("the message cannot be read: it is cut, of another type, or not UTF-8")
+
+
+async def _readable(requests: AsyncIterable[Any]) -> AsyncIterator[Any]:
+    """Yield the requests of a stream; raises InvalidRequest for one that cannot be decoded."""
+    async for request in requests:
+        _check_readable(request)
+        yield request
 
 
 def _tolerant(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:

@@ -36,7 +36,8 @@ Job = tuple[Callable[..., Any], tuple[object, ...]]
 class WorkerLimits:
     """Number of processes, time and memory of one piece of work, and the most work that may wait.
 
-    A process imports `module`, with everything that the work needs, before its memory is bounded.
+    A process imports `module`, with everything that the work needs, before its memory is bounded. `advice` says what to
+    do about work that takes too much.
     """
 
     processes: int
@@ -44,6 +45,7 @@ class WorkerLimits:
     memory_mib: int
     queue_capacity: int
     module: str
+    advice: str = "make the schema, grammar, rule or text simpler"
 
 
 class _WorkerGoneError(Exception):
@@ -120,11 +122,11 @@ class WorkerProcess:
             try:
                 return unpack(job[0], self._ask(job))
             except ReplyTooLarge:
-                raise _too_complex("too much room for its result") from None
+                raise self._too_complex("too much room for its result") from None
             except _WorkerGoneError:
                 self.stop()
                 log.warning("a worker process died", attempt=attempt)
-        raise _too_complex(f"more than {self._limits.memory_mib} MiB, or ends its process otherwise")
+        raise self._too_complex(f"more than {self._limits.memory_mib} MiB, or ends its process otherwise")
 
     def _ask(self, job: Job) -> bytes:
         time_s = self._limits.time_s
@@ -146,7 +148,7 @@ class WorkerProcess:
                 raise Unavailable(
                     "the work got too little of the processor to be done in time", retry_after_s=RETRY_AFTER_S
                 ) from None
-            raise _too_complex(f"more than {time_s:g} s") from None
+            raise self._too_complex(f"more than {time_s:g} s") from None
         finally:
             alarm.cancel()
 
@@ -163,8 +165,5 @@ class WorkerProcess:
             return 0.0
         return float(times.user + times.system)
 
-
-def _too_complex(what: str) -> InvalidRequest:
-    return InvalidRequest(
-        f"this takes {what}: make the schema, grammar, rule or text simpler", code=ErrorCode.CONSTRAINT_TOO_COMPLEX
-    )
+    def _too_complex(self, what: str) -> InvalidRequest:
+        return InvalidRequest(f"this takes {what}: {self._limits.advice}", code=ErrorCode.CONSTRAINT_TOO_COMPLEX)

@@ -16,6 +16,7 @@ from services.context.adapters.store.access import StoreAccess
 from services.context.app.embedding import BackgroundEmbedding
 from services.context.servicer import SCOPES
 from services.context.settings import ContextSettings
+from services.context.wiring.files import open_readers
 from services.context.wiring.service import make_embedding, make_servicer
 
 SERVICE_NAME = "pagantic.context.v1.ContextService"
@@ -27,10 +28,10 @@ async def open_app(settings: ContextSettings) -> AsyncIterator[Sequence[Registra
     with closing(await asyncio.to_thread(StoreAccess, settings.database_url)) as access:
         async with open_service_channel(settings.inference_address, settings) as channel:
             embedding = make_embedding(settings, access, channel)
-            servicer = make_servicer(settings, access, channel, embedding)
-            add_to = partial(pb_grpc.add_ContextServiceServicer_to_server, servicer)
             guard = guard_of("context", settings)
-            async with _running(embedding):
+            async with open_readers(settings) as readers, _running(embedding):
+                servicer = make_servicer(settings, access, channel, embedding, readers)
+                add_to = partial(pb_grpc.add_ContextServiceServicer_to_server, servicer)
                 yield [Registration(SERVICE_NAME, add_to, SCOPES, guard, why_not_ready=access.why_not_ready)]
 
 

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from pagantic.common.v1 import message_pb2
-from pagantic.context.v1 import collection_pb2, policy_pb2
+from pagantic.context.v1 import collection_pb2, file_pb2, policy_pb2
 from pagantic.context.v1 import context_service_pb2 as pb
 from pagantic_common.codec.chunks import chunk_to_proto
 from pagantic_common.codec.enums import EnumCodec
+from pagantic_common.codec.errors import optional_failure_to_proto
 from pagantic_common.domain.errors import InvalidRequest
 from services.context.app.building import BuiltContext
 from services.context.app.retrieval import Found
 from services.context.app.verification import Report
 from services.context.core.document import Collection, Document
 from services.context.core.policy import DEFAULT_VECTOR_WEIGHT, Expansion, Fusion, RetrievalPolicy, Retriever
+from services.context.core.reading.files import (
+    FileHeader,
+    FileOutcome,
+    FilePart,
+    FileResult,
+    FilesSummary,
+    FolderSelection,
+)
 from services.context.ports import IngestResult
 
+_OUTCOMES = EnumCodec(file_pb2.FileOutcome, FileOutcome, "FILE_OUTCOME_", unknown=None)
 _ROLES = frozenset(policy_pb2.ContextRole.values())
 _FUSIONS = EnumCodec(policy_pb2.Fusion, Fusion, "FUSION_", unknown=None)
 _RETRIEVERS = EnumCodec(policy_pb2.Retriever, Retriever, "RETRIEVER_", unknown=None)
@@ -47,6 +57,46 @@ def ingest_result_to_proto(result: IngestResult) -> pb.IngestResponse:
         replaced=result.replaced,
         unchanged=result.unchanged,
     )
+
+
+def file_part_from_proto(request: pb.IngestFilesRequest) -> FileHeader | FilePart:
+    """Decode a header or the next bytes of a file; raises InvalidRequest for anything else."""
+    part = request.WhichOneof("part")
+    if part == "header":
+        header = request.header
+        return FileHeader(header.source, header.media_type, header.metadata_json)
+    if part == "content":
+        return FilePart(request.content.data, request.content.is_last)
+    raise InvalidRequest("a message of the stream has neither a header nor content: send the collection only first")
+
+
+def selection_from_proto(request: pb.IngestFolderRequest) -> FolderSelection:
+    """Decode the files of a folder."""
+    return FolderSelection(request.root, request.path, request.glob, request.prune)
+
+
+def file_result_to_proto(result: FileResult) -> file_pb2.FileResult:
+    """Encode the result of a file."""
+    return file_pb2.FileResult(
+        source=result.source,
+        outcome=_OUTCOMES.to_proto(result.outcome),
+        error=optional_failure_to_proto(result.failure),
+        chunk_count=result.chunk_count,
+    )
+
+
+def summary_to_proto(summary: FilesSummary) -> file_pb2.FilesSummary:
+    """Encode the counts of an ingest of files."""
+    encoded = file_pb2.FilesSummary(
+        added=summary.counts.get(FileOutcome.ADDED, 0),
+        replaced=summary.counts.get(FileOutcome.REPLACED, 0),
+        unchanged=summary.counts.get(FileOutcome.UNCHANGED, 0),
+        failed=summary.counts.get(FileOutcome.FAILED, 0),
+        pruned=summary.pruned,
+    )
+    if summary.collection is not None:
+        encoded.collection.CopyFrom(collection_to_proto(summary.collection))
+    return encoded
 
 
 def policy_from_proto(policy: policy_pb2.ContextPolicy) -> RetrievalPolicy:

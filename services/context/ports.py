@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
 from pagantic_common.domain.chunks import Chunk
 from pagantic_common.domain.text.ranking import Vectors
 from services.context.core.document import Collection, CollectionKey, CollectionOptions, Document
+from services.context.core.reading.files import FileHeader, FolderSelection
 from services.context.core.search.collection_index import Changes, Version
 from services.context.core.search.terms import TermCounts
 from services.context.core.splitting import Piece
@@ -31,6 +33,7 @@ class IngestResult:
     added: int
     replaced: int
     unchanged: int
+    split_chunk_count: int = 0  # of the documents that were not unchanged
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,3 +138,53 @@ class TokenCounter(Protocol):
 
     async def count(self, model: str, texts: Sequence[str]) -> list[int]:
         """Return the number of tokens of each text; an empty name is the default model."""
+
+
+class SourceStore(Protocol):
+    """Reads the sources of documents."""
+
+    async def list_sources(self, key: CollectionKey, prefix: str) -> list[str]:
+        """Return the sources that begin with a prefix; empty for an unknown collection."""
+
+
+class IncomingFile(Protocol):
+    """The content of a file that is not read yet. Bytes beyond the limit of a file are dropped."""
+
+    @property
+    def path(self) -> str:
+        """The place of the content."""
+
+    async def write(self, data: bytes) -> None:
+        """Add the next bytes."""
+
+
+class IncomingFiles(Protocol):
+    """Keeps the contents of files until they are read."""
+
+    def open(self) -> AbstractAsyncContextManager[IncomingFile]:
+        """Make an empty file, which is gone when the context ends."""
+
+
+class FileReading(Protocol):
+    """Reads the contents of files."""
+
+    async def read(self, header: FileHeader, file: IncomingFile) -> Document:
+        """Return the document of a file; raises InvalidRequest with the next step."""
+
+
+@dataclass(frozen=True, slots=True)
+class FolderListing:
+    """Paths of files below a root, in their order, and of the folders that cannot be listed, each with its reason."""
+
+    paths: Sequence[str]
+    unreadable: Sequence[tuple[str, str]]
+
+
+class ServedFolders(Protocol):
+    """Folders of this machine whose files callers may have read."""
+
+    async def list_files(self, selection: FolderSelection) -> FolderListing:
+        """List the files of a selection. Raises PermissionDenied, NotFound, InvalidRequest and PreconditionFailed."""
+
+    async def copy(self, root: str, path: str, file: IncomingFile) -> None:
+        """Copy the content of a file; raises InvalidRequest for one that cannot be read."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing
 from types import MappingProxyType
 from typing import Any
 
@@ -15,6 +16,7 @@ from pagantic_common.domain.calls.principal import Scope
 from pagantic_common.telemetry.scope import current_principal
 from services.context.app.building import ContextBuilding
 from services.context.app.embedding import BackgroundEmbedding
+from services.context.app.file_ingest import FileIngest
 from services.context.app.library import Library
 from services.context.app.retrieval import Retrieval
 from services.context.app.verification import Verification
@@ -22,12 +24,17 @@ from services.context.convert import (
     built_context_to_proto,
     collection_to_proto,
     document_from_proto,
+    file_part_from_proto,
+    file_result_to_proto,
     found_to_proto,
     ingest_result_to_proto,
     policy_from_proto,
     report_to_proto,
+    selection_from_proto,
+    summary_to_proto,
 )
 from services.context.core.document import CollectionKey
+from services.context.core.reading.files import FilesSummary
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -41,6 +48,8 @@ SCOPES: Mapping[str, Scope] = MappingProxyType(
         "DeleteCollection": Scope.WRITE,
         "Verify": Scope.READ,
         "Ingest": Scope.WRITE,
+        "IngestFiles": Scope.WRITE,
+        "IngestFolder": Scope.WRITE,
         "Reembed": Scope.WRITE,
         "Delete": Scope.WRITE,
     }
@@ -57,8 +66,11 @@ class ContextServicer(pb_grpc.ContextServiceServicer):
         verification: Verification,
         retrieval: Retrieval,
         building: ContextBuilding,
+        *,
+        files: FileIngest,
     ) -> None:
         self._library = library
+        self._files = files
         self._embedding = embedding
         self._verification = verification
         self._retrieval = retrieval
@@ -88,6 +100,31 @@ class ContextServicer(pb_grpc.ContextServiceServicer):
         result = await self._library.ingest(_key(request.collection), documents)
         self._embedding.wake()
         return ingest_result_to_proto(result)
+
+    async def IngestFiles(
+        self, requests: AsyncIterator[pb.IngestFilesRequest], context: Context
+    ) -> AsyncIterator[pb.IngestFilesResponse]:
+        first = await anext(requests, pb.IngestFilesRequest())
+        parts = (file_part_from_proto(request) async for request in requests)
+        async with aclosing(self._files.ingest_files(_key(first.collection), parts)) as events:
+            async for event in events:
+                if isinstance(event, FilesSummary):
+                    yield pb.IngestFilesResponse(summary=summary_to_proto(event))
+                else:
+                    self._embedding.wake()
+                    yield pb.IngestFilesResponse(file=file_result_to_proto(event))
+
+    async def IngestFolder(
+        self, request: pb.IngestFolderRequest, context: Context
+    ) -> AsyncIterator[pb.IngestFolderResponse]:
+        selection = selection_from_proto(request)
+        async with aclosing(self._files.ingest_folder(_key(request.collection), selection)) as events:
+            async for event in events:
+                if isinstance(event, FilesSummary):
+                    yield pb.IngestFolderResponse(summary=summary_to_proto(event))
+                else:
+                    self._embedding.wake()
+                    yield pb.IngestFolderResponse(file=file_result_to_proto(event))
 
     async def Reembed(self, request: pb.ReembedRequest, context: Context) -> pb.ReembedResponse:
         collection = await self._embedding.change_model(_key(request.collection), request.embedding_model)

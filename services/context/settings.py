@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from pagantic_common.domain.defaults import EMBEDDING_MODEL, PORTS, local_address
 from pagantic_common.settings import CallerSettings, InnerSettings, state_folder
+from pagantic_common.workers.worker_process import WorkerLimits
 from services.context.core.document import CollectionOptions, IngestBounds
+from services.context.core.reading.bounds import ReadingBounds
 from services.context.core.search.terms import LANGUAGES
+
+READING_ADVICE = "split the file, send it in a simpler format, or raise MAX_READING_S and MAX_READING_MIB"
+ROOT_NAME = "^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}$"
 
 
 class ContextSettings(InnerSettings, CallerSettings):
@@ -47,6 +52,18 @@ class ContextSettings(InnerSettings, CallerSettings):
     default_max_tokens: int = Field(1024, ge=0, description="budget of a policy that names none; 0 is no budget")
     max_documents_per_ingest: int = Field(1000, ge=1, description="documents of one Ingest")
     max_document_chars: int = Field(2_000_000, ge=1, description="characters of one document")
+    max_file_bytes: int = Field(
+        64 * 1024 * 1024, ge=1, le=1024 * 1024 * 1024, description="bytes of one file, also after unpacking"
+    )
+    max_reading_s: float = Field(
+        20.0, ge=0.05, le=600, allow_inf_nan=False, description="longest time that reading one file takes"
+    )
+    max_reading_mib: int = Field(512, ge=64, description="most memory that reading one file takes, in MiB")
+    workers: int = Field(2, ge=1, le=256, description="processes that read files")
+    queue_capacity: int = Field(256, ge=1, description="files that wait for a process; more are refused")
+    ingest_roots: dict[Annotated[str, Field(pattern=ROOT_NAME)], Path] = Field(
+        default_factory=dict, description="folders of this machine that IngestFolder may read, as JSON: name to path"
+    )
     max_chunks_per_collection: int = Field(100_000, ge=1, description="chunks of one collection")
     max_collections: int = Field(1000, ge=1, le=10_000, description="collections in all")
     max_index_bytes: int = Field(
@@ -59,6 +76,17 @@ class ContextSettings(InnerSettings, CallerSettings):
         return IngestBounds(self.max_documents_per_ingest, self.max_document_chars)
 
     @property
+    def reading_bounds(self) -> ReadingBounds:
+        """The limits of one file."""
+        return ReadingBounds(self.max_file_bytes, self.max_document_chars)
+
+    def worker_limits(self, module: str) -> WorkerLimits:
+        """Return the limits of the processes that do the work of a module."""
+        return WorkerLimits(
+            self.workers, self.max_reading_s, self.max_reading_mib, self.queue_capacity, module, READING_ADVICE
+        )
+
+    @property
     def database_url(self) -> str:
         """The URL of the database."""
         return self.store_url or f"sqlite:///{self.data_folder / 'context.sqlite3'}"
@@ -67,6 +95,13 @@ class ContextSettings(InnerSettings, CallerSettings):
     def defaults(self) -> CollectionOptions:
         """The options of a collection that is made without any."""
         return CollectionOptions(self.embedding_model, self.language)
+
+    @model_validator(mode="after")
+    def _check_roots(self) -> Self:
+        for name, path in self.ingest_roots.items():
+            if not path.is_absolute() or not path.is_dir():
+                raise ValueError(f"ingest_roots names {str(path)!r} {name!r}: it must be the whole path of a folder")
+        return self
 
     @model_validator(mode="after")
     def _check_values(self) -> Self:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.telemetry.logging import get_logger
@@ -64,6 +65,11 @@ class Library:
         """Return the collections of a tenant by name."""
         return await self._store.list_collections(tenant)
 
+    async def find_collection(self, key: CollectionKey) -> Collection | None:
+        """Return a collection; None when there is none of that name."""
+        check_collection_name("collection", key.name)
+        return await self._store.find_collection(key)
+
     async def delete_collection(self, key: CollectionKey) -> None:
         """Remove a collection."""
         check_collection_name("name", key.name)
@@ -79,8 +85,10 @@ class Library:
         counts = await self._words.count(options.embedding_model, [document.content for document in changed])
         split_documents = await asyncio.to_thread(self._split, changed, options.language, counts)
         stored = await self._store.ingest(key, options, split_documents)
-        result = IngestResult(
-            stored.collection, stored.added, stored.replaced, stored.unchanged + len(documents) - len(changed)
+        result = replace(
+            stored,
+            unchanged=stored.unchanged + len(documents) - len(changed),
+            split_chunk_count=sum(len(one.pieces) for one in split_documents),
         )
         log.info(
             "documents ingested",

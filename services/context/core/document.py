@@ -78,6 +78,12 @@ def check_collection_name(field: str, name: str) -> None:
         raise InvalidRequest(f"{field} {name[:80]!r} does not match [A-Za-z0-9._-]{{1,64}}")
 
 
+def check_source(field: str, source: str) -> None:
+    """Raise InvalidRequest, naming the field, unless `source` may name a document."""
+    if not source or len(source) > _MAX_SOURCE_CHARS or not source.isprintable():
+        raise InvalidRequest(f"{field} must be 1 to {_MAX_SOURCE_CHARS} printable characters: rename it")
+
+
 def check_documents(documents: Sequence[Document], bounds: IngestBounds) -> None:
     """Raise InvalidRequest when a document is malformed, too large or repeated, or there are too many or none."""
     if not 1 <= len(documents) <= bounds.max_documents:
@@ -85,8 +91,7 @@ def check_documents(documents: Sequence[Document], bounds: IngestBounds) -> None
     sources: set[str] = set()
     for position, document in enumerate(documents):
         where = f"documents[{position}]"
-        if not document.source or len(document.source) > _MAX_SOURCE_CHARS or not document.source.isprintable():
-            raise InvalidRequest(f"{where}.source must be 1 to {_MAX_SOURCE_CHARS} printable characters")
+        check_source(f"{where}.source", document.source)
         if document.source in sources:
             raise InvalidRequest(f"{where}.source {document.source[:80]!r} is given twice")
         sources.add(document.source)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pagantic_common.domain.clock import Clock
+from pagantic_common.telemetry.clock import SystemClock
 from services.context.adapters.store.access import StoreAccess
 from services.context.adapters.store.collections import SqlCollections
 from services.context.app.library import Library
@@ -12,10 +12,10 @@ from services.context.ports import TokenCounter
 from services.context.settings import ContextSettings
 
 
-def make_library(settings: ContextSettings, access: StoreAccess, counter: TokenCounter, clock: Clock) -> Library:
+def make_library(settings: ContextSettings, access: StoreAccess, counter: TokenCounter) -> Library:
     """Make the library."""
     return Library(
-        SqlCollections(access, clock, settings.max_chunks_per_collection, settings.max_collections),
+        SqlCollections(access, SystemClock(), settings.max_chunks_per_collection, settings.max_collections),
         WordCounts(counter),
         settings.ingest_bounds,
         Splitting(settings.chunk_tokens, settings.overlap_tokens),

@@ -7,7 +7,6 @@ import time
 import grpc
 
 from pagantic_common.rpc.inference_embedder import InferenceEmbedder
-from pagantic_common.telemetry.clock import SystemClock
 from services.context.adapters.inference_token_counter import InferenceTokenCounter
 from services.context.adapters.store.access import StoreAccess
 from services.context.adapters.store.embeddings import SqlEmbeddings
@@ -16,6 +15,7 @@ from services.context.app.embedding import BackgroundEmbedding
 from services.context.app.verification import Verification
 from services.context.servicer import ContextServicer
 from services.context.settings import ContextSettings
+from services.context.wiring.files import FileReaders
 from services.context.wiring.library import make_library
 from services.context.wiring.search import Search
 
@@ -28,18 +28,24 @@ def make_embedding(settings: ContextSettings, access: StoreAccess, channel: grpc
 
 
 def make_servicer(
-    settings: ContextSettings, access: StoreAccess, channel: grpc.aio.Channel, embedding: BackgroundEmbedding
+    settings: ContextSettings,
+    access: StoreAccess,
+    channel: grpc.aio.Channel,
+    embedding: BackgroundEmbedding,
+    readers: FileReaders,
 ) -> ContextServicer:
     """Make the servicer."""
     counter = InferenceTokenCounter(channel, settings.inference_timeout_s, settings.connect_patience_s)
     embedder = make_embedder(settings, channel)
     search = Search(access, embedder, settings.max_index_bytes)
+    library = make_library(settings, access, counter)
     return ContextServicer(
-        make_library(settings, access, counter, SystemClock()),
+        library,
         embedding,
         Verification(search.chunks, search.indexes, embedder),
         search.retrieval,
         ContextBuilding(search.retrieval, counter, settings.default_max_tokens),
+        files=readers.make_ingest(library, access),
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -12,6 +13,7 @@ from pagantic.context.v1 import context_service_pb2 as pb
 from pagantic.context.v1 import context_service_pb2_grpc as pb_grpc
 from pagantic_common.domain.calls.principal import Scope
 from pagantic_common.domain.errors import PaganticError, PermissionDenied
+from pagantic_common.rpc.call import StreamMethod
 from pagantic_common.rpc.peer import Credentials, Peer
 from pagantic_common.telemetry.scope import current_principal
 from services.orchestrator.app.access.audit import Audit
@@ -34,6 +36,8 @@ SCOPES: Mapping[str, Scope] = MappingProxyType(
         "DeleteCollection": Scope.WRITE,
         "Verify": Scope.READ,
         "Ingest": Scope.WRITE,
+        "IngestFiles": Scope.WRITE,
+        "IngestFolder": Scope.WRITE,
         "Reembed": Scope.WRITE,
         "Delete": Scope.WRITE,
     }
@@ -79,6 +83,23 @@ class ContextProxy(pb_grpc.ContextServiceServicer):
         await self._begin_change("Ingest", request.collection)
         return await self._pass_on(self._stub.Ingest, request)
 
+    async def IngestFiles(
+        self, requests: AsyncIterator[pb.IngestFilesRequest], context: Context
+    ) -> AsyncIterator[pb.IngestFilesResponse]:
+        first = await anext(requests, pb.IngestFilesRequest())
+        await self._begin_change("IngestFiles", first.collection)
+        async with aclosing(self._pass_on_stream(self._stub.IngestFiles, _all_of(first, requests))) as responses:
+            async for response in responses:
+                yield response
+
+    async def IngestFolder(
+        self, request: pb.IngestFolderRequest, context: Context
+    ) -> AsyncIterator[pb.IngestFolderResponse]:
+        await self._begin_change("IngestFolder", request.collection)
+        async with aclosing(self._pass_on_stream(self._stub.IngestFolder, request)) as responses:
+            async for response in responses:
+                yield response
+
     async def Reembed(self, request: pb.ReembedRequest, context: Context) -> pb.ReembedResponse:
         await self._begin_change("Reembed", request.collection)
         return await self._pass_on(self._stub.Reembed, request)
@@ -122,3 +143,19 @@ class ContextProxy(pb_grpc.ContextServiceServicer):
             return await self._peer.call_unary(method, request)
         except PaganticError as error:
             raise error_from(error) from None
+
+    async def _pass_on_stream(self, method: StreamMethod[ResponseT], request: Any) -> AsyncGenerator[ResponseT, None]:
+        try:
+            async with aclosing(self._peer.call_stream(method, request)) as responses:
+                async for response in responses:
+                    yield response
+        except PaganticError as error:
+            raise error_from(error) from None
+
+
+async def _all_of(
+    first: pb.IngestFilesRequest, others: AsyncIterator[pb.IngestFilesRequest]
+) -> AsyncIterator[pb.IngestFilesRequest]:
+    yield first
+    async for request in others:
+        yield request

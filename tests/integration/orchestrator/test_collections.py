@@ -1,12 +1,13 @@
 """Collections through the orchestrator's port: each tenant reaches its own, with a real context service behind."""
 
 import asyncio
+import json
 import os
 from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from pagantic.context.v1 import collection_pb2, policy_pb2
+from pagantic.context.v1 import collection_pb2, file_pb2, policy_pb2
 from pagantic.context.v1 import context_service_pb2 as pb
 from pagantic.context.v1 import context_service_pb2_grpc as rpc
 from pagantic_common.domain.calls.api_keys import StoredKey, hash_of, make_key
@@ -26,7 +27,7 @@ from pagantic_common.rpc.access.tenant_tokens import (
     read_signing_key,
     write_key_pair,
 )
-from pagantic_common.rpc.call import call_unary
+from pagantic_common.rpc.call import call_stream, call_unary
 from pagantic_common.settings import Auth
 from pagantic_common.telemetry.clock import SystemClock
 from pagantic_common.testing.server import serving
@@ -98,11 +99,23 @@ async def door(path, callers, signing=None, policy=None, records=None):
 
 
 async def ask(stub, method, request, key):
-    return await call_unary("orchestrator", getattr(stub, method), request, 10, credentials=f"Bearer {key}")
+    """Return the answer of a method; of a stream of answers, the last one."""
+    credentials = f"Bearer {key}"
+    if method not in STREAMS:
+        return await call_unary("orchestrator", getattr(stub, method), request, 10, credentials=credentials)
+    answers = call_stream("orchestrator", getattr(stub, method), request, 10, credentials=credentials)
+    return [answer async for answer in answers][-1]
 
 
 def ingest():
     return pb.IngestRequest(collection="docs", documents=[RED_FOX])
+
+
+async def ingest_files():
+    yield pb.IngestFilesRequest(collection="docs")
+    yield pb.IngestFilesRequest(header=file_pb2.FileHeader(source="a"))
+    yield pb.IngestFilesRequest(content=file_pb2.FilePart(data=b"the red ", is_last=False))
+    yield pb.IngestFilesRequest(content=file_pb2.FilePart(data=b"fox", is_last=True))
 
 
 # For each method, the request for what another tenant has too, or has alone.
@@ -113,11 +126,14 @@ REQUESTS = {
     "CreateCollection": lambda: pb.CreateCollectionRequest(name="docs"),
     "DeleteCollection": lambda: pb.DeleteCollectionRequest(name="docs"),
     "Ingest": ingest,
+    "IngestFiles": ingest_files,
+    "IngestFolder": lambda: pb.IngestFolderRequest(collection="docs", root="shelf"),
     "Delete": lambda: pb.DeleteRequest(collection="docs", sources=["a"]),
     "Reembed": lambda: pb.ReembedRequest(collection="docs"),
     "Verify": lambda: pb.VerifyRequest(collection="docs"),
 }
-MAKES = ("CreateCollection", "Ingest", "ListCollections")
+MAKES = ("CreateCollection", "Ingest", "IngestFiles", "ListCollections")
+STREAMS = ("IngestFiles", "IngestFolder")
 
 
 def test_the_door_asks_for_what_the_service_asks_for():
@@ -135,6 +151,9 @@ async def test_another_tenants_collection_is_as_unknown_as_none(tmp_path, caller
             reply = await ask(stub, method, REQUESTS[method](), beta)
             if method == "ListCollections":
                 assert not reply.collections
+        elif method == "IngestFolder":
+            with pytest.raises(PermissionDenied, match="folders of the server are the operator's"):
+                await ask(stub, method, REQUESTS[method](), beta)
         else:
             with pytest.raises(NotFound, match="no collection is named 'docs'"):
                 await ask(stub, method, REQUESTS[method](), beta)
@@ -173,7 +192,8 @@ async def test_a_policy_says_which_collections_a_tenant_may_use(tmp_path, caller
     acme, beta = (callers.add(tenant, *Scope) for tenant in ("acme", "beta"))
     async with door(tmp_path, callers, policy=read_policy(path)) as stub:
         await ask(stub, "Ingest", ingest(), acme)
-        if method not in ("CreateCollection", "BuildContext"):  # it is there, and nobody counts tokens here
+        # It is there, nobody counts tokens here, and folders are the operator's.
+        if method not in ("CreateCollection", "BuildContext", "IngestFolder"):
             await ask(stub, method, REQUESTS[method](), acme)
         if method != "ListCollections":
             with pytest.raises(PermissionDenied, match="collection 'docs': no policy permits it") as denied:
@@ -190,3 +210,18 @@ async def test_changes_are_recorded_and_reads_are_not(tmp_path, callers, method)
     found = [(one.tenant, one.method, one.resource) for one in records.entries]
     is_change = SCOPES[method] is Scope.WRITE
     assert found == [("acme", f"ContextService/{method}", "collection docs")] * is_change
+
+
+async def test_files_go_through_the_door_and_the_operators_folders_for_the_default_tenant(
+    tmp_path, callers, monkeypatch
+):
+    (tmp_path / "shelf").mkdir()
+    (tmp_path / "shelf" / "b.md").write_text("# Foxes\n\nThe red fox.", encoding="utf-8")
+    monkeypatch.setenv("PAGANTIC_CONTEXT_INGEST_ROOTS", json.dumps({"shelf": str(tmp_path / "shelf")}))
+    key = callers.add("default", *Scope)
+    async with door(tmp_path, callers) as stub:
+        sent = await ask(stub, "IngestFiles", ingest_files(), key)
+        served = await ask(stub, "IngestFolder", REQUESTS["IngestFolder"](), key)
+        assert (sent.summary.added, served.summary.added, served.summary.collection.document_count) == (1, 1, 2)
+        with pytest.raises(NotFound, match="no folder is named 'shell': the folders are 'shelf'"):
+            await ask(stub, "IngestFolder", pb.IngestFolderRequest(collection="docs", root="shell"), key)

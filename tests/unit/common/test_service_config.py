@@ -16,7 +16,7 @@ from pagantic_common.rpc.service_config import RETRIED_METHODS, service_config
 MADE_ONCE = {
     "inference": {"CancelCandidates"},
     "constraint": set(),
-    "context": {"CreateCollection", "DeleteCollection", "Ingest", "Delete", "Reembed"},
+    "context": {"CreateCollection", "DeleteCollection", "Ingest", "IngestFiles", "IngestFolder", "Delete", "Reembed"},
     "rerank": set(),
     "tools": {
         *("ExecuteTool", "ExecuteToolStream", "RegisterMcpServer", "RemoveMcpServer"),

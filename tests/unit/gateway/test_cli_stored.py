@@ -7,10 +7,9 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from gateway.cli import documents
 from gateway.cli.main import app
-from gateway.cli.output import UsageError
 from gateway.cli.serving import local
+from gateway.cli.stored import ingest
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from tests.unit.client.scripted_orchestrator import ScriptedOrchestrator, serving
 
@@ -96,23 +95,15 @@ def test_conversations_are_listed_shown_and_deleted(invoke, orchestrator):
     assert orchestrator.requests[-1].session_id == "a"
 
 
-def test_a_folder_is_read_with_its_folders_and_what_is_no_text_is_counted(tmp_path):
+def test_a_folder_is_read_with_its_folders_and_without_hidden_files(tmp_path):
     (tmp_path / "in").mkdir()
     (tmp_path / ".hidden").mkdir()
-    (tmp_path / ".hidden" / "c.txt").write_text("hidden", encoding="utf-8")
-    (tmp_path / "in" / "b.txt").write_text("two", encoding="utf-8")
-    (tmp_path / "a.md").write_text("one", encoding="utf-8")
-    (tmp_path / "bad.bin").write_bytes(b"\xff\xfe\x00")
-    (tmp_path / "empty.txt").touch()
-    found, skipped = documents._read_documents([tmp_path, tmp_path / "a.md"])
-    assert [document.content for document in found] == ["one", "two", "one"]
-    assert skipped == 2
-
-
-def test_a_named_file_that_is_no_text_is_wrong_usage(tmp_path):
-    (tmp_path / "bad.bin").write_bytes(b"\xff")
-    with pytest.raises(UsageError, match="not UTF-8"):
-        documents._read_documents([tmp_path / "bad.bin"])
+    (tmp_path / ".hidden" / "c.txt").touch()
+    (tmp_path / ".d").touch()
+    (tmp_path / "in" / "b.bin").touch()
+    (tmp_path / "a.md").touch()
+    found = ingest._find_files([tmp_path, tmp_path / "a.md"])
+    assert [str(path.relative_to(tmp_path)) for path in found] == ["a.md", "in/b.bin", "a.md"]
 
 
 def test_logs_show_the_last_lines_of_a_service(tmp_path):

@@ -1,8 +1,4 @@
-"""Opens files below given folders, and never follows a link out of them.
-
-A path is walked name by name from an open folder, and a symbolic link is refused at each. So a file that is replaced
-by a link meanwhile is refused too. Functions block: call them in a thread.
-"""
+"""Reads, lists and writes files below given folders for tools. Functions block: call them in a thread."""
 
 from __future__ import annotations
 
@@ -12,16 +8,14 @@ import os
 import secrets
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from pagantic_common.domain.messages import ToolFailed
+from pagantic_common.storage.rooted import READ, is_regular, opened_file, opened_folder
 from services.tools.core.builtin.file_paths import split_path
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# Without O_NONBLOCK, opening a FIFO would wait for its other end.
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _REASONS = {
@@ -73,14 +67,14 @@ class RootedFiles:
     def read(self, path: str, max_bytes: int) -> bytes:
         """Return the content of a regular file; raises ToolFailed."""
         *folders, name = self._split(path)
-        with self._explained(path), self._folder(folders) as folder, _opened(name, _READ, folder) as file:
-            status = os.fstat(file)
-            if not stat.S_ISREG(status.st_mode):
+        with self._explained(path), self._folder(folders) as folder, opened_file(name, READ, folder) as file:
+            if not is_regular(file):
                 raise ToolFailed(f"file {path!r} cannot be used: it is not a regular file")
+            size_bytes = os.fstat(file).st_size
             with open(file, "rb", closefd=False) as stream:
                 content = stream.read(max_bytes + 1)
         if len(content) > max_bytes:
-            size_bytes = max(status.st_size, len(content))
+            size_bytes = max(size_bytes, len(content))
             raise ToolFailed(f"file {path!r} has {size_bytes} bytes, at most {max_bytes} bytes are allowed")
         return content
 
@@ -114,20 +108,11 @@ class RootedFiles:
             raise ToolFailed(f"{path!r} is a folder: name a file in it, as {names[0]}/name")
         return list(names)
 
-    @contextmanager
-    def _folder(self, names: Sequence[str], *, is_made: bool = False) -> Iterator[int]:
+    def _folder(self, names: Sequence[str], *, is_made: bool = False) -> AbstractContextManager[int]:
         """Open the folder that the names lead to, of which the first one is a root's."""
-        folder = os.open(self._roots[names[0]], _FOLDER & ~os.O_NOFOLLOW)  # the operator's own path may be a link
-        try:
-            for name in names[1:]:
-                if is_made:
-                    _make_folder(name, folder)
-                below = os.open(name, _FOLDER, dir_fd=folder)
-                os.close(folder)
-                folder = below
-            yield folder
-        finally:
-            os.close(folder)
+        if is_made:
+            return opened_folder(self._roots[names[0]], names[1:], _make_folder)
+        return opened_folder(self._roots[names[0]], names[1:])
 
     @contextmanager
     def _explained(self, path: str) -> Iterator[None]:
@@ -144,15 +129,6 @@ def _make_folder(name: str, parent: int) -> None:
         os.mkdir(name, dir_fd=parent)
 
 
-@contextmanager
-def _opened(name: str, flags: int, folder: int) -> Iterator[int]:
-    file = os.open(name, flags, 0o666, dir_fd=folder)
-    try:
-        yield file
-    finally:
-        os.close(file)
-
-
 def _check_replaceable(path: str, name: str, folder: int) -> None:
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
@@ -163,7 +139,7 @@ def _write_whole(name: str, content: bytes, folder: int, *, is_overwriting: bool
     """Write a file under another name, then give it its own: readers see all of it or nothing."""
     draft = f".{secrets.token_hex(8)}.part"
     try:
-        with _opened(draft, _CREATE, folder) as file, open(file, "wb", closefd=False) as stream:
+        with opened_file(draft, _CREATE, folder) as file, open(file, "wb", closefd=False) as stream:
             stream.write(content)
             stream.flush()
             os.fsync(file)

@@ -25,52 +25,61 @@ _sym_db = _symbol_database.Default()
 from pagantic.common.v1 import chunk_pb2 as pagantic_dot_common_dot_v1_dot_chunk__pb2
 from pagantic.common.v1 import message_pb2 as pagantic_dot_common_dot_v1_dot_message__pb2
 from pagantic.context.v1 import collection_pb2 as pagantic_dot_context_dot_v1_dot_collection__pb2
+from pagantic.context.v1 import file_pb2 as pagantic_dot_context_dot_v1_dot_file__pb2
 from pagantic.context.v1 import policy_pb2 as pagantic_dot_context_dot_v1_dot_policy__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)pagantic/context/v1/context_service.proto\x12\x13pagantic.context.v1\x1a\x1epagantic/common/v1/chunk.proto\x1a pagantic/common/v1/message.proto\x1a$pagantic/context/v1/collection.proto\x1a pagantic/context/v1/policy.proto\"k\n\x17\x43reateCollectionRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1c\n\x0f\x65mbedding_model\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x10\n\x08language\x18\x03 \x01(\tB\x12\n\x10_embedding_model\"O\n\x18\x43reateCollectionResponse\x12\x33\n\ncollection\x18\x01 \x01(\x0b\x32\x1f.pagantic.context.v1.Collection\"\x18\n\x16ListCollectionsRequest\"O\n\x17ListCollectionsResponse\x12\x34\n\x0b\x63ollections\x18\x01 \x03(\x0b\x32\x1f.pagantic.context.v1.Collection\"\'\n\x17\x44\x65leteCollectionRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x1a\n\x18\x44\x65leteCollectionResponse\"U\n\rIngestRequest\x12\x12\n\ncollection\x18\x01 \x01(\t\x12\x30\n\tdocuments\x18\x02 \x03(\x0b\x32\x1d.pagantic.context.v1.Document\"y\n\x0eIngestResponse\x12\x33\n\ncollection\x18\x01 \x01(\x0b\x32\x1f.pagantic.context.v1.Collection\x12\r\n\x05\x61\x64\x64\x65\x64\x18\x02 \x01(\x05\x12\x10\n\x08replaced\x18\x03 \x01(\x05\x12\x11\n\tunchanged\x18\x04 \x01(\x05\"=\n\x0eReembedRequest\x12\x12\n\ncollection\x18\x01 \x01(\t\x12\x17\n\x0f\x65mbedding_model\x18\x02 \x01(\t\"F\n\x0fReembedResponse\x12\x33\n\ncollection\x18\x01 \x01(\x0b\x32\x1f.pagantic.context.v1.Collection\"=\n\rVerifyRequest\x12\x12\n\ncollection\x18\x01 \x01(\t\x12\x18\n\x10\x65mbedding_sample\x18\x02 \x01(\x05\"\x85\x01\n\x0eVerifyResponse\x12\x16\n\x0e\x64ocument_count\x18\x01 \x01(\x05\x12\x13\n\x0b\x63hunk_count\x18\x02 \x01(\x05\x12\x17\n\x0f\x65mbedding_count\x18\x03 \x01(\x05\x12\x13\n\x0b\x64ifferences\x18\x04 \x03(\t\x12\x18\n\x10\x64ifference_count\x18\x05 \x01(\x05\"4\n\rDeleteRequest\x12\x12\n\ncollection\x18\x01 \x01(\t\x12\x0f\n\x07sources\x18\x02 \x03(\t\"!\n\x0e\x44\x65leteResponse\x12\x0f\n\x07\x64\x65leted\x18\x01 \x01(\x05\"T\n\x0fRetrieveRequest\x12\r\n\x05query\x18\x01 \x01(\t\x12\x32\n\x06policy\x18\x02 \x01(\x0b\x32\".pagantic.context.v1.ContextPolicy\"]\n\x10RetrieveResponse\x12)\n\x06\x63hunks\x18\x01 \x03(\x0b\x32\x19.pagantic.common.v1.Chunk\x12\x1e\n\x16unembedded_chunk_count\x18\x02 \x01(\x05\"\x92\x01\n\x13\x42uildContextRequest\x12\r\n\x05query\x18\x01 \x01(\t\x12\x32\n\x06policy\x18\x02 \x01(\x0b\x32\".pagantic.context.v1.ContextPolicy\x12)\n\x06\x63hunks\x18\x03 \x03(\x0b\x32\x19.pagantic.common.v1.Chunk\x12\r\n\x05model\x18\x04 \x01(\t\"\x96\x01\n\x14\x42uildContextResponse\x12,\n\x07message\x18\x01 \x01(\x0b\x32\x1b.pagantic.common.v1.Message\x12)\n\x06\x63hunks\x18\x02 \x03(\x0b\x32\x19.pagantic.common.v1.Chunk\x12\x13\n\x0btoken_count\x18\x03 \x01(\x05\x12\x10\n\x08\x63overage\x18\x04 \x01(\x01\x32\xed\x06\n\x0e\x43ontextService\x12o\n\x10\x43reateCollection\x12,.pagantic.context.v1.CreateCollectionRequest\x1a-.pagantic.context.v1.CreateCollectionResponse\x12l\n\x0fListCollections\x12+.pagantic.context.v1.ListCollectionsRequest\x1a,.pagantic.context.v1.ListCollectionsResponse\x12o\n\x10\x44\x65leteCollection\x12,.pagantic.context.v1.DeleteCollectionRequest\x1a-.pagantic.context.v1.DeleteCollectionResponse\x12Q\n\x06Ingest\x12\".pagantic.context.v1.IngestRequest\x1a#.pagantic.context.v1.IngestResponse\x12T\n\x07Reembed\x12#.pagantic.context.v1.ReembedRequest\x1a$.pagantic.context.v1.ReembedResponse\x12Q\n\x06Verify\x12\".pagantic.context.v1.VerifyRequest\x1a#.pagantic.context.v1.VerifyResponse\x12Q\n\x06\x44\x65lete\x12\".pagantic.context.v1.DeleteRequest\x1a#.pagantic.context.v1.DeleteResponse\x12W\n\x08Retrieve\x12$.pagantic.context.v1.RetrieveRequest\x1a%.pagantic.context.v1.RetrieveResponse\x12\x63\n\x0c\x42uildContext\x12(.pagantic.context.v1.BuildContextRequest\x1a).pagantic.context.v1.BuildContextResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)pagantic/context/v1/context_service.proto\x12\x13pagantic.context.v1\x1a\x1epagantic/common/v1/chunk.proto\x1a pagantic/common/v1/message.proto\x1a$pagantic/context/v1/collection.proto\x1a\x1epagantic/context/v1/file.proto\x1a pagantic/context/v1/policy.proto\"k\n\x17\x43reateCollectionRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1c\n\x0f\x65mbedding_model\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x10\n\x08language\x18\x03 \x01(\tB\x12\n\x10_embedding_model\"O\n\x18\x43reateCollectionResponse\x12\x33\n\ncollection\x18\x01 \x01(\x0b\x32\x1f.pagantic.context.v1.Collection\"\x18\n\x16ListCollectionsRequest\"O\n\x17ListCollectionsResponse\x12\x34\n\x0b\x63ollections\x18\x01 \x03(\x0b\x32\x1f.pagantic.context.v1.Collection\"\'\n\x17\x44\x65leteCollectionRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x1a\n\x18\x44\x65leteCollectionResponse\"U\n\rIngestRequest\x12\x12\n\ncollection\x18\x01 \x01(\t\x12\x30\n\tdocuments\x18\x02 \x03(\x0b\x32\x1d.pagantic.context.v1.Document\"y\n\x0eIngestResponse\x12\x33\n\ncollection\x18\x01 \x01(\x0b\x32\x1f.pagantic.context.v1.Collection\x12\r\n\x05\x61\x64\x64\x65\x64\x18\x02 \x01(\x05\x12\x10\n\x08replaced\x18\x03 \x01(\x05\x12\x11\n\tunchanged\x18\x04 \x01(\x05\"\x97\x01\n\x12IngestFilesRequest\x12\x14\n\ncollection\x18\x01 \x01(\tH\x00\x12\x31\n\x06header\x18\x02 \x01(\x0b\x32\x1f.pagantic.context.v1.FileHeaderH\x00\x12\x30\n\x07\x63ontent\x18\x03 \x01(\x0b\x32\x1d.pagantic.context.v1.FilePartH\x00\x42\x06\n\x04part\"\x85\x01\n\x13IngestFilesResponse\x12/\n\x04\x66ile\x18\x01 \x01(\x0b\x32\x1f.pagantic.context.v1.FileResultH\x00\x12\x34\n\x07summary\x18\x02 \x01(\x0b\x32!.pagantic.context.v1.FilesSummaryH\x00\x42\x07\n\x05\x65vent\"b\n\x13IngestFolderRequest\x12\x12\n\ncollection\x18\x01 \x01(\t\x12\x0c\n\x04root\x18\x02 \x01(\t\x12\x0c\n\x04path\x18\x03 \x01(\t\x12\x0c\n\x04glob\x18\x04 \x01(\t\x12\r\n\x05prune\x18\x05 \x01(\x08\"\x86\x01\n\x14IngestFolderResponse\x12/\n\x04\x66ile\x18\x01 \x01(\x0b\x32\x1f.pagantic.context.v1.FileResultH\x00\x12\x34\n\x07summary\x18\x02 \x01(\x0b\x32!.pagantic.context.v1.FilesSummaryH\x00\x42\x07\n\x05\x65vent\"=\n\x0eReembedRequest\x12\x12\n\ncollection\x18\x01 \x01(\t\x12\x17\n\x0f\x65mbedding_model\x18\x02 \x01(\t\"F\n\x0fReembedResponse\x12\x33\n\ncollection\x18\x01 \x01(\x0b\x32\x1f.pagantic.context.v1.Collection\"=\n\rVerifyRequest\x12\x12\n\ncollection\x18\x01 \x01(\t\x12\x18\n\x10\x65mbedding_sample\x18\x02 \x01(\x05\"\x85\x01\n\x0eVerifyResponse\x12\x16\n\x0e\x64ocument_count\x18\x01 \x01(\x05\x12\x13\n\x0b\x63hunk_count\x18\x02 \x01(\x05\x12\x17\n\x0f\x65mbedding_count\x18\x03 \x01(\x05\x12\x13\n\x0b\x64ifferences\x18\x04 \x03(\t\x12\x18\n\x10\x64ifference_count\x18\x05 \x01(\x05\"4\n\rDeleteRequest\x12\x12\n\ncollection\x18\x01 \x01(\t\x12\x0f\n\x07sources\x18\x02 \x03(\t\"!\n\x0e\x44\x65leteResponse\x12\x0f\n\x07\x64\x65leted\x18\x01 \x01(\x05\"T\n\x0fRetrieveRequest\x12\r\n\x05query\x18\x01 \x01(\t\x12\x32\n\x06policy\x18\x02 \x01(\x0b\x32\".pagantic.context.v1.ContextPolicy\"]\n\x10RetrieveResponse\x12)\n\x06\x63hunks\x18\x01 \x03(\x0b\x32\x19.pagantic.common.v1.Chunk\x12\x1e\n\x16unembedded_chunk_count\x18\x02 \x01(\x05\"\x92\x01\n\x13\x42uildContextRequest\x12\r\n\x05query\x18\x01 \x01(\t\x12\x32\n\x06policy\x18\x02 \x01(\x0b\x32\".pagantic.context.v1.ContextPolicy\x12)\n\x06\x63hunks\x18\x03 \x03(\x0b\x32\x19.pagantic.common.v1.Chunk\x12\r\n\x05model\x18\x04 \x01(\t\"\x96\x01\n\x14\x42uildContextResponse\x12,\n\x07message\x18\x01 \x01(\x0b\x32\x1b.pagantic.common.v1.Message\x12)\n\x06\x63hunks\x18\x02 \x03(\x0b\x32\x19.pagantic.common.v1.Chunk\x12\x13\n\x0btoken_count\x18\x03 \x01(\x05\x12\x10\n\x08\x63overage\x18\x04 \x01(\x01\x32\xba\x08\n\x0e\x43ontextService\x12o\n\x10\x43reateCollection\x12,.pagantic.context.v1.CreateCollectionRequest\x1a-.pagantic.context.v1.CreateCollectionResponse\x12l\n\x0fListCollections\x12+.pagantic.context.v1.ListCollectionsRequest\x1a,.pagantic.context.v1.ListCollectionsResponse\x12o\n\x10\x44\x65leteCollection\x12,.pagantic.context.v1.DeleteCollectionRequest\x1a-.pagantic.context.v1.DeleteCollectionResponse\x12Q\n\x06Ingest\x12\".pagantic.context.v1.IngestRequest\x1a#.pagantic.context.v1.IngestResponse\x12\x64\n\x0bIngestFiles\x12\'.pagantic.context.v1.IngestFilesRequest\x1a(.pagantic.context.v1.IngestFilesResponse(\x01\x30\x01\x12\x65\n\x0cIngestFolder\x12(.pagantic.context.v1.IngestFolderRequest\x1a).pagantic.context.v1.IngestFolderResponse0\x01\x12T\n\x07Reembed\x12#.pagantic.context.v1.ReembedRequest\x1a$.pagantic.context.v1.ReembedResponse\x12Q\n\x06Verify\x12\".pagantic.context.v1.VerifyRequest\x1a#.pagantic.context.v1.VerifyResponse\x12Q\n\x06\x44\x65lete\x12\".pagantic.context.v1.DeleteRequest\x1a#.pagantic.context.v1.DeleteResponse\x12W\n\x08Retrieve\x12$.pagantic.context.v1.RetrieveRequest\x1a%.pagantic.context.v1.RetrieveResponse\x12\x63\n\x0c\x42uildContext\x12(.pagantic.context.v1.BuildContextRequest\x1a).pagantic.context.v1.BuildContextResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'pagantic.context.v1.context_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CREATECOLLECTIONREQUEST']._serialized_start=204
-  _globals['_CREATECOLLECTIONREQUEST']._serialized_end=311
-  _globals['_CREATECOLLECTIONRESPONSE']._serialized_start=313
-  _globals['_CREATECOLLECTIONRESPONSE']._serialized_end=392
-  _globals['_LISTCOLLECTIONSREQUEST']._serialized_start=394
-  _globals['_LISTCOLLECTIONSREQUEST']._serialized_end=418
-  _globals['_LISTCOLLECTIONSRESPONSE']._serialized_start=420
-  _globals['_LISTCOLLECTIONSRESPONSE']._serialized_end=499
-  _globals['_DELETECOLLECTIONREQUEST']._serialized_start=501
-  _globals['_DELETECOLLECTIONREQUEST']._serialized_end=540
-  _globals['_DELETECOLLECTIONRESPONSE']._serialized_start=542
-  _globals['_DELETECOLLECTIONRESPONSE']._serialized_end=568
-  _globals['_INGESTREQUEST']._serialized_start=570
-  _globals['_INGESTREQUEST']._serialized_end=655
-  _globals['_INGESTRESPONSE']._serialized_start=657
-  _globals['_INGESTRESPONSE']._serialized_end=778
-  _globals['_REEMBEDREQUEST']._serialized_start=780
-  _globals['_REEMBEDREQUEST']._serialized_end=841
-  _globals['_REEMBEDRESPONSE']._serialized_start=843
-  _globals['_REEMBEDRESPONSE']._serialized_end=913
-  _globals['_VERIFYREQUEST']._serialized_start=915
-  _globals['_VERIFYREQUEST']._serialized_end=976
-  _globals['_VERIFYRESPONSE']._serialized_start=979
-  _globals['_VERIFYRESPONSE']._serialized_end=1112
-  _globals['_DELETEREQUEST']._serialized_start=1114
-  _globals['_DELETEREQUEST']._serialized_end=1166
-  _globals['_DELETERESPONSE']._serialized_start=1168
-  _globals['_DELETERESPONSE']._serialized_end=1201
-  _globals['_RETRIEVEREQUEST']._serialized_start=1203
-  _globals['_RETRIEVEREQUEST']._serialized_end=1287
-  _globals['_RETRIEVERESPONSE']._serialized_start=1289
-  _globals['_RETRIEVERESPONSE']._serialized_end=1382
-  _globals['_BUILDCONTEXTREQUEST']._serialized_start=1385
-  _globals['_BUILDCONTEXTREQUEST']._serialized_end=1531
-  _globals['_BUILDCONTEXTRESPONSE']._serialized_start=1534
-  _globals['_BUILDCONTEXTRESPONSE']._serialized_end=1684
-  _globals['_CONTEXTSERVICE']._serialized_start=1687
-  _globals['_CONTEXTSERVICE']._serialized_end=2564
+  _globals['_CREATECOLLECTIONREQUEST']._serialized_start=236
+  _globals['_CREATECOLLECTIONREQUEST']._serialized_end=343
+  _globals['_CREATECOLLECTIONRESPONSE']._serialized_start=345
+  _globals['_CREATECOLLECTIONRESPONSE']._serialized_end=424
+  _globals['_LISTCOLLECTIONSREQUEST']._serialized_start=426
+  _globals['_LISTCOLLECTIONSREQUEST']._serialized_end=450
+  _globals['_LISTCOLLECTIONSRESPONSE']._serialized_start=452
+  _globals['_LISTCOLLECTIONSRESPONSE']._serialized_end=531
+  _globals['_DELETECOLLECTIONREQUEST']._serialized_start=533
+  _globals['_DELETECOLLECTIONREQUEST']._serialized_end=572
+  _globals['_DELETECOLLECTIONRESPONSE']._serialized_start=574
+  _globals['_DELETECOLLECTIONRESPONSE']._serialized_end=600
+  _globals['_INGESTREQUEST']._serialized_start=602
+  _globals['_INGESTREQUEST']._serialized_end=687
+  _globals['_INGESTRESPONSE']._serialized_start=689
+  _globals['_INGESTRESPONSE']._serialized_end=810
+  _globals['_INGESTFILESREQUEST']._serialized_start=813
+  _globals['_INGESTFILESREQUEST']._serialized_end=964
+  _globals['_INGESTFILESRESPONSE']._serialized_start=967
+  _globals['_INGESTFILESRESPONSE']._serialized_end=1100
+  _globals['_INGESTFOLDERREQUEST']._serialized_start=1102
+  _globals['_INGESTFOLDERREQUEST']._serialized_end=1200
+  _globals['_INGESTFOLDERRESPONSE']._serialized_start=1203
+  _globals['_INGESTFOLDERRESPONSE']._serialized_end=1337
+  _globals['_REEMBEDREQUEST']._serialized_start=1339
+  _globals['_REEMBEDREQUEST']._serialized_end=1400
+  _globals['_REEMBEDRESPONSE']._serialized_start=1402
+  _globals['_REEMBEDRESPONSE']._serialized_end=1472
+  _globals['_VERIFYREQUEST']._serialized_start=1474
+  _globals['_VERIFYREQUEST']._serialized_end=1535
+  _globals['_VERIFYRESPONSE']._serialized_start=1538
+  _globals['_VERIFYRESPONSE']._serialized_end=1671
+  _globals['_DELETEREQUEST']._serialized_start=1673
+  _globals['_DELETEREQUEST']._serialized_end=1725
+  _globals['_DELETERESPONSE']._serialized_start=1727
+  _globals['_DELETERESPONSE']._serialized_end=1760
+  _globals['_RETRIEVEREQUEST']._serialized_start=1762
+  _globals['_RETRIEVEREQUEST']._serialized_end=1846
+  _globals['_RETRIEVERESPONSE']._serialized_start=1848
+  _globals['_RETRIEVERESPONSE']._serialized_end=1941
+  _globals['_BUILDCONTEXTREQUEST']._serialized_start=1944
+  _globals['_BUILDCONTEXTREQUEST']._serialized_end=2090
+  _globals['_BUILDCONTEXTRESPONSE']._serialized_start=2093
+  _globals['_BUILDCONTEXTRESPONSE']._serialized_end=2243
+  _globals['_CONTEXTSERVICE']._serialized_start=2246
+  _globals['_CONTEXTSERVICE']._serialized_end=3328
 # @@protoc_insertion_point(module_scope)

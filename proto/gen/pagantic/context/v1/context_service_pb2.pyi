@@ -10,6 +10,7 @@ from google.protobuf.internal import containers as _containers
 from pagantic.common.v1 import chunk_pb2 as _chunk_pb2
 from pagantic.common.v1 import message_pb2 as _message_pb2
 from pagantic.context.v1 import collection_pb2 as _collection_pb2
+from pagantic.context.v1 import file_pb2 as _file_pb2
 from pagantic.context.v1 import policy_pb2 as _policy_pb2
 import builtins as _builtins
 import sys
@@ -223,6 +224,146 @@ class IngestResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___IngestResponse: _TypeAlias = IngestResponse  # noqa: Y015
+
+@_typing.final
+class IngestFilesRequest(_message.Message):
+    """First the collection; then each file as a header and its parts."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COLLECTION_FIELD_NUMBER: _builtins.int
+    HEADER_FIELD_NUMBER: _builtins.int
+    CONTENT_FIELD_NUMBER: _builtins.int
+    collection: _builtins.str
+    """Name of the collection; a new name makes a collection with the first document."""
+    @_builtins.property
+    def header(self) -> _file_pb2.FileHeader:
+        """Begins a file."""
+
+    @_builtins.property
+    def content(self) -> _file_pb2.FilePart:
+        """The next bytes of the file."""
+
+    def __init__(
+        self,
+        *,
+        collection: _builtins.str = ...,
+        header: _file_pb2.FileHeader | None = ...,
+        content: _file_pb2.FilePart | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["collection", b"collection", "content", b"content", "header", b"header", "part", b"part"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["collection", b"collection", "content", b"content", "header", b"header", "part", b"part"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["collection", "header", "content"]  # noqa: Y015
+    _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
+
+Global___IngestFilesRequest: _TypeAlias = IngestFilesRequest  # noqa: Y015
+
+@_typing.final
+class IngestFilesResponse(_message.Message):
+    """The result of each file in its order, then the summary."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FILE_FIELD_NUMBER: _builtins.int
+    SUMMARY_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def file(self) -> _file_pb2.FileResult:
+        """A file was stored, or failed."""
+
+    @_builtins.property
+    def summary(self) -> _file_pb2.FilesSummary:
+        """All files are done."""
+
+    def __init__(
+        self,
+        *,
+        file: _file_pb2.FileResult | None = ...,
+        summary: _file_pb2.FilesSummary | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "file", b"file", "summary", b"summary"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "file", b"file", "summary", b"summary"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["file", "summary"]  # noqa: Y015
+    _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
+
+Global___IngestFilesResponse: _TypeAlias = IngestFilesResponse  # noqa: Y015
+
+@_typing.final
+class IngestFolderRequest(_message.Message):
+    """Names a folder of the server."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COLLECTION_FIELD_NUMBER: _builtins.int
+    ROOT_FIELD_NUMBER: _builtins.int
+    PATH_FIELD_NUMBER: _builtins.int
+    GLOB_FIELD_NUMBER: _builtins.int
+    PRUNE_FIELD_NUMBER: _builtins.int
+    collection: _builtins.str
+    """Name of the collection; a new name makes a collection with the first document."""
+    root: _builtins.str
+    """Name of a folder in PAGANTIC_CONTEXT_INGEST_ROOTS."""
+    path: _builtins.str
+    """Path of a folder or a file below it; empty is all of it."""
+    glob: _builtins.str
+    """Only files whose path below the root matches this pattern; * stands for any text, ? for one character, [ab] for one
+    of them. Empty is every file.
+    """
+    prune: _builtins.bool
+    """Delete the documents below the path whose files are gone; with a glob, only those that match it."""
+    def __init__(
+        self,
+        *,
+        collection: _builtins.str = ...,
+        root: _builtins.str = ...,
+        path: _builtins.str = ...,
+        glob: _builtins.str = ...,
+        prune: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["collection", b"collection", "glob", b"glob", "path", b"path", "prune", b"prune", "root", b"root"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___IngestFolderRequest: _TypeAlias = IngestFolderRequest  # noqa: Y015
+
+@_typing.final
+class IngestFolderResponse(_message.Message):
+    """The result of each file by its path, then the summary."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FILE_FIELD_NUMBER: _builtins.int
+    SUMMARY_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def file(self) -> _file_pb2.FileResult:
+        """A file was stored, or failed."""
+
+    @_builtins.property
+    def summary(self) -> _file_pb2.FilesSummary:
+        """All files are done."""
+
+    def __init__(
+        self,
+        *,
+        file: _file_pb2.FileResult | None = ...,
+        summary: _file_pb2.FilesSummary | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "file", b"file", "summary", b"summary"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "file", b"file", "summary", b"summary"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["file", "summary"]  # noqa: Y015
+    _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
+
+Global___IngestFolderResponse: _TypeAlias = IngestFolderResponse  # noqa: Y015
 
 @_typing.final
 class ReembedRequest(_message.Message):

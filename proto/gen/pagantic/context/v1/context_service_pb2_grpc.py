@@ -55,6 +55,16 @@ class ContextServiceStub:
                 request_serializer=pagantic_dot_context_dot_v1_dot_context__service__pb2.IngestRequest.SerializeToString,
                 response_deserializer=pagantic_dot_context_dot_v1_dot_context__service__pb2.IngestResponse.FromString,
                 _registered_method=True)
+        self.IngestFiles = channel.stream_stream(
+                '/pagantic.context.v1.ContextService/IngestFiles',
+                request_serializer=pagantic_dot_context_dot_v1_dot_context__service__pb2.IngestFilesRequest.SerializeToString,
+                response_deserializer=pagantic_dot_context_dot_v1_dot_context__service__pb2.IngestFilesResponse.FromString,
+                _registered_method=True)
+        self.IngestFolder = channel.unary_stream(
+                '/pagantic.context.v1.ContextService/IngestFolder',
+                request_serializer=pagantic_dot_context_dot_v1_dot_context__service__pb2.IngestFolderRequest.SerializeToString,
+                response_deserializer=pagantic_dot_context_dot_v1_dot_context__service__pb2.IngestFolderResponse.FromString,
+                _registered_method=True)
         self.Reembed = channel.unary_unary(
                 '/pagantic.context.v1.ContextService/Reembed',
                 request_serializer=pagantic_dot_context_dot_v1_dot_context__service__pb2.ReembedRequest.SerializeToString,
@@ -110,6 +120,23 @@ class ContextServiceServicer:
     def Ingest(self, request, context):
         """Splits documents into chunks and stores them durably; makes the collection when it is not there. A document whose
         source is stored already is replaced; one whose content is unchanged is left alone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def IngestFiles(self, request_iterator, context):
+        """Reads files and stores the document of each; a file that cannot be read fails alone. The next file is received when
+        the one before is stored.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def IngestFolder(self, request, context):
+        """Reads the files below a folder of the server that PAGANTIC_CONTEXT_INGEST_ROOTS names, and stores the document of
+        each. The source of a document is root/path. Hidden files, links and special files are left out.
+        PERMISSION_DENIED where the deployment names no such folder, and for tenants other than `default`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -172,6 +199,16 @@ def add_ContextServiceServicer_to_server(servicer, server):
                     servicer.Ingest,
                     request_deserializer=pagantic_dot_context_dot_v1_dot_context__service__pb2.IngestRequest.FromString,
                     response_serializer=pagantic_dot_context_dot_v1_dot_context__service__pb2.IngestResponse.SerializeToString,
+            ),
+            'IngestFiles': grpc.stream_stream_rpc_method_handler(
+                    servicer.IngestFiles,
+                    request_deserializer=pagantic_dot_context_dot_v1_dot_context__service__pb2.IngestFilesRequest.FromString,
+                    response_serializer=pagantic_dot_context_dot_v1_dot_context__service__pb2.IngestFilesResponse.SerializeToString,
+            ),
+            'IngestFolder': grpc.unary_stream_rpc_method_handler(
+                    servicer.IngestFolder,
+                    request_deserializer=pagantic_dot_context_dot_v1_dot_context__service__pb2.IngestFolderRequest.FromString,
+                    response_serializer=pagantic_dot_context_dot_v1_dot_context__service__pb2.IngestFolderResponse.SerializeToString,
             ),
             'Reembed': grpc.unary_unary_rpc_method_handler(
                     servicer.Reembed,
@@ -308,6 +345,60 @@ class ContextService:
             '/pagantic.context.v1.ContextService/Ingest',
             pagantic_dot_context_dot_v1_dot_context__service__pb2.IngestRequest.SerializeToString,
             pagantic_dot_context_dot_v1_dot_context__service__pb2.IngestResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def IngestFiles(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/pagantic.context.v1.ContextService/IngestFiles',
+            pagantic_dot_context_dot_v1_dot_context__service__pb2.IngestFilesRequest.SerializeToString,
+            pagantic_dot_context_dot_v1_dot_context__service__pb2.IngestFilesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def IngestFolder(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/pagantic.context.v1.ContextService/IngestFolder',
+            pagantic_dot_context_dot_v1_dot_context__service__pb2.IngestFolderRequest.SerializeToString,
+            pagantic_dot_context_dot_v1_dot_context__service__pb2.IngestFolderResponse.FromString,
             options,
             channel_credentials,
             insecure,

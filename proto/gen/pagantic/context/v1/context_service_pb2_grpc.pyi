@@ -43,6 +43,15 @@ class ContextServiceStub:
     """Splits documents into chunks and stores them durably; makes the collection when it is not there. A document whose
     source is stored already is replaced; one whose content is unchanged is left alone.
     """
+    IngestFiles: _grpc.StreamStreamMultiCallable[_context_service_pb2.IngestFilesRequest, _context_service_pb2.IngestFilesResponse]
+    """Reads files and stores the document of each; a file that cannot be read fails alone. The next file is received when
+    the one before is stored.
+    """
+    IngestFolder: _grpc.UnaryStreamMultiCallable[_context_service_pb2.IngestFolderRequest, _context_service_pb2.IngestFolderResponse]
+    """Reads the files below a folder of the server that PAGANTIC_CONTEXT_INGEST_ROOTS names, and stores the document of
+    each. The source of a document is root/path. Hidden files, links and special files are left out.
+    PERMISSION_DENIED where the deployment names no such folder, and for tenants other than `default`.
+    """
     Reembed: _grpc.UnaryUnaryMultiCallable[_context_service_pb2.ReembedRequest, _context_service_pb2.ReembedResponse]
     """Embeds a collection again with another model, in the background; searches by vectors find what is embedded already."""
     Verify: _grpc.UnaryUnaryMultiCallable[_context_service_pb2.VerifyRequest, _context_service_pb2.VerifyResponse]
@@ -68,6 +77,15 @@ class ContextServiceAsyncStub(ContextServiceStub):
     Ingest: _aio.UnaryUnaryMultiCallable[_context_service_pb2.IngestRequest, _context_service_pb2.IngestResponse]  # type: ignore[assignment]
     """Splits documents into chunks and stores them durably; makes the collection when it is not there. A document whose
     source is stored already is replaced; one whose content is unchanged is left alone.
+    """
+    IngestFiles: _aio.StreamStreamMultiCallable[_context_service_pb2.IngestFilesRequest, _context_service_pb2.IngestFilesResponse]  # type: ignore[assignment]
+    """Reads files and stores the document of each; a file that cannot be read fails alone. The next file is received when
+    the one before is stored.
+    """
+    IngestFolder: _aio.UnaryStreamMultiCallable[_context_service_pb2.IngestFolderRequest, _context_service_pb2.IngestFolderResponse]  # type: ignore[assignment]
+    """Reads the files below a folder of the server that PAGANTIC_CONTEXT_INGEST_ROOTS names, and stores the document of
+    each. The source of a document is root/path. Hidden files, links and special files are left out.
+    PERMISSION_DENIED where the deployment names no such folder, and for tenants other than `default`.
     """
     Reembed: _aio.UnaryUnaryMultiCallable[_context_service_pb2.ReembedRequest, _context_service_pb2.ReembedResponse]  # type: ignore[assignment]
     """Embeds a collection again with another model, in the background; searches by vectors find what is embedded already."""
@@ -115,6 +133,27 @@ class ContextServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_context_service_pb2.IngestResponse, _abc.Awaitable[_context_service_pb2.IngestResponse]]:
         """Splits documents into chunks and stores them durably; makes the collection when it is not there. A document whose
         source is stored already is replaced; one whose content is unchanged is left alone.
+        """
+
+    @_abc_1.abstractmethod
+    def IngestFiles(
+        self,
+        request_iterator: _MaybeAsyncIterator[_context_service_pb2.IngestFilesRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_context_service_pb2.IngestFilesResponse], _abc.AsyncIterator[_context_service_pb2.IngestFilesResponse]]:
+        """Reads files and stores the document of each; a file that cannot be read fails alone. The next file is received when
+        the one before is stored.
+        """
+
+    @_abc_1.abstractmethod
+    def IngestFolder(
+        self,
+        request: _context_service_pb2.IngestFolderRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_context_service_pb2.IngestFolderResponse], _abc.AsyncIterator[_context_service_pb2.IngestFolderResponse]]:
+        """Reads the files below a folder of the server that PAGANTIC_CONTEXT_INGEST_ROOTS names, and stores the document of
+        each. The source of a document is root/path. Hidden files, links and special files are left out.
+        PERMISSION_DENIED where the deployment names no such folder, and for tenants other than `default`.
         """
 
     @_abc_1.abstractmethod

@@ -1,0 +1,85 @@
+"""Reads one file into a document. It runs in a worker process: files may be hostile, and libraries have bugs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+from xml.etree.ElementTree import ParseError
+from xml.parsers.expat import ExpatError
+from zipfile import BadZipFile
+from zlib import error as ZlibError  # noqa: N812 - the module's own name says nothing
+
+from pagantic_common.domain.errors import InvalidRequest
+from services.context.adapters.reading.archives import office_format, unpack_gzip
+from services.context.adapters.reading.decoding import decode
+from services.context.adapters.reading.office import read_docx, read_pptx, read_xlsx
+from services.context.adapters.reading.pdf import read_pdf
+from services.context.adapters.reading.text_formats import TEXT_READERS
+from services.context.core.document import Document
+from services.context.core.reading.bounds import ReadingBounds, check_length, check_size
+from services.context.core.reading.draft import ReadText
+from services.context.core.reading.formats import HEAD_BYTES, Format, detect, uncompressed_name
+from services.context.core.reading.metadata import add_properties
+
+_BINARY_READERS: Final[Mapping[Format, Callable[[bytes, ReadingBounds], ReadText]]] = {
+    Format.PDF: read_pdf,
+    Format.DOCX: read_docx,
+    Format.PPTX: read_pptx,
+    Format.XLSX: read_xlsx,
+}
+# What the libraries of the office formats raise for files that are not as their standards say.
+_DAMAGED: Final = (
+    BadZipFile,
+    ZlibError,
+    ParseError,
+    ExpatError,
+    EOFError,
+    LookupError,
+    AttributeError,
+    TypeError,
+    ValueError,
+    AssertionError,
+    RecursionError,
+    NotImplementedError,
+    OSError,
+)
+
+
+def read_file(path: str, source: str, media_type: str, metadata_json: str, bounds: ReadingBounds) -> Document:
+    """Return the document of a file; its source gives its name. Raises InvalidRequest, with the next step."""
+    with Path(path).open("rb") as file:
+        data = file.read(bounds.max_bytes + 1)
+    check_size(bounds, len(data))
+    found = detect(source, media_type, data[:HEAD_BYTES])
+    if found is Format.GZIP:
+        data = unpack_gzip(data, bounds)
+        source_name, media_type = uncompressed_name(source), ""
+        found = detect(source_name, media_type, data[:HEAD_BYTES])
+    read = _read(data, found, bounds)
+    if not read[1].content.strip():
+        raise InvalidRequest("the file has no text: if it shows pictures of text, recognize the text (OCR) first")
+    check_length(bounds, len(read[1].content))
+    return _document_of(source, metadata_json, *read)
+
+
+def _read(data: bytes, found: Format, bounds: ReadingBounds) -> tuple[Format, ReadText]:
+    if found is Format.GZIP:
+        raise InvalidRequest("the gzip file has another one in it: unpack it first")
+    if found is Format.ZIP:
+        found = office_format(data)
+    if found in TEXT_READERS:
+        text = decode(data, is_html=found is Format.HTML)
+        return found, TEXT_READERS[found](text, bounds)
+    try:
+        return found, _BINARY_READERS[found](data, bounds)
+    except _DAMAGED:
+        raise InvalidRequest(f"the {found.name} file is damaged: open it in its program and save it again") from None
+
+
+def _document_of(source: str, metadata_json: str, found: Format, read: ReadText) -> Document:
+    title = read.title
+    if not title and read.outline.headings:
+        title = read.outline.headings[0].title
+    metadata_json = add_properties(metadata_json, {"title": title, "media_type": found.value})
+    return Document(source, read.content, metadata_json, read.outline)

@@ -1,0 +1,1 @@
+"""Turns the contents of files into documents: their text, their outline, and what they say about themselves."""

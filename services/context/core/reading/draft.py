@@ -1,0 +1,83 @@
+"""A text that grows block by block, with the outline of the document that it becomes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from services.context.core.outline import MAX_HEADING_CHARS, Heading, Outline
+from services.context.core.reading.bounds import ReadingBounds, check_length
+from services.context.core.reading.plain_text import clean
+
+MAX_HEADINGS: Final = 4000  # of a document; later headings stay in the text
+MAX_LEVEL: Final = 6
+
+
+@dataclass(frozen=True, slots=True)
+class ReadText:
+    """What a file says: its text, the places of pages and sections in it, and its title, if it names one."""
+
+    content: str
+    outline: Outline = field(default_factory=Outline)
+    title: str = ""
+
+
+class TextDraft:
+    """Blocks of text, separated by empty lines. Raises InvalidRequest when they become too long."""
+
+    def __init__(self, bounds: ReadingBounds) -> None:
+        self._bounds = bounds
+        self._parts: list[str] = []
+        self._length = 0
+        self._page_starts: list[int] = []
+        self._headings: list[Heading] = []
+
+    def start_page(self) -> None:
+        """Begin the next page."""
+        self._separate()
+        self._page_starts.append(self._length)
+
+    def mark_heading(self, level: int, title: str) -> None:
+        """Begin a section at the next block, without a line for its title."""
+        title = " ".join(clean(title).split())[:MAX_HEADING_CHARS]
+        if title and len(self._headings) < MAX_HEADINGS:
+            self._separate()
+            self._headings.append(Heading(self._length, min(max(level, 1), MAX_LEVEL), title))
+
+    def add_heading(self, level: int, title: str) -> None:
+        """Begin a section with its title, written as in Markdown."""
+        title = " ".join(title.split())
+        if title:
+            self.mark_heading(level, title)
+            self.add_block(f"{'#' * min(max(level, 1), MAX_LEVEL)} {title}")
+
+    def add_block(self, text: str) -> None:
+        """Add a paragraph or another block; blank text adds nothing."""
+        text = clean(text).rstrip()
+        if not text.strip():
+            return
+        self._separate()
+        self._append(text)
+
+    def add_line(self, text: str) -> None:
+        """Add a line below the block before it; a blank one adds nothing."""
+        text = clean(text).rstrip()
+        if not text:
+            return
+        if self._parts and self._parts[-1] != "\n\n":
+            text = f"\n{text}"
+        self._append(text)
+
+    def finish(self, title: str = "") -> ReadText:
+        """Return the text with its outline."""
+        outline = Outline(tuple(self._page_starts), tuple(self._headings))
+        return ReadText("".join(self._parts), outline, " ".join(clean(title).split()))
+
+    def _separate(self) -> None:
+        if self._parts and self._parts[-1] != "\n\n":
+            self._append("\n\n")
+
+    def _append(self, text: str) -> None:
+        self._parts.append(text)
+        self._length += len(text)
+        check_length(self._bounds, self._length)
