@@ -8,12 +8,13 @@ from typing import Annotated
 
 import typer
 
-from gateway.cli import catalog, chat, doctor, documents, requests, tuning
+from gateway.cli import catalog, chat, doctor, requests, tuning
 from gateway.cli.failures import EXIT_CODES_HELP, EXIT_FAILED
 from gateway.cli.options import PlainCommand
 from gateway.cli.retrieval import ask as asking
+from gateway.cli.retrieval import documents, ingest
 from gateway.cli.serving import local, mcp
-from gateway.cli.stored import approvals, audit, budgets, executions, ingest, keys, sessions
+from gateway.cli.stored import approvals, audit, budgets, executions, keys, sessions
 from pagantic_common.domain.text.terminal import plain_text
 
 app = typer.Typer(
@@ -42,6 +43,7 @@ for _command in (
     executions.resume,
     executions.usage,
     ingest.ingest,
+    documents.verify,
     catalog.tools,
     catalog.models,
     mcp.mcp,

@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from gateway.cli.main import app
+from gateway.cli.retrieval import ingest
 from gateway.cli.serving import local
-from gateway.cli.stored import ingest
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from tests.unit.client.scripted_orchestrator import ScriptedOrchestrator, serving
 

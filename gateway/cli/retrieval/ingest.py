@@ -16,9 +16,9 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
 
 from gateway.cli import options
-from gateway.cli.documents import Address, ContextCalls, call_context
 from gateway.cli.failures import EXIT_PARTLY
 from gateway.cli.output import UsageError, note, reporting_errors, say, say_json
+from gateway.cli.retrieval.documents import Address, ContextCalls, call_context
 from pagantic.context.v1 import context_service_pb2 as pb
 from pagantic.context.v1 import file_pb2
 from pagantic_common.client.descriptions import count_of

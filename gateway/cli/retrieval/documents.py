@@ -1,4 +1,4 @@
-"""Commands of the context service: list and delete collections. Other commands call the service as these do.
+"""Commands of collections: list, delete, verify, embed again. Other commands call the context service as these do.
 
 With an API key they go through the orchestrator, to the collections of the key's tenant; without one they call the
 context service itself.
@@ -16,15 +16,19 @@ import grpc
 import typer
 
 from gateway.cli import options
-from gateway.cli.output import note, print_json, reporting_errors, show
+from gateway.cli.failures import EXIT_FAILED
+from gateway.cli.output import note, print_json, reporting_errors, say, show
 from pagantic.context.v1 import context_service_pb2 as pb
 from pagantic.context.v1 import context_service_pb2_grpc as pb_grpc
 from pagantic_common.client.credentials import credentials_for, has_key
+from pagantic_common.client.descriptions import count_of
 from pagantic_common.client.tables import cell, list_table
 from pagantic_common.domain.defaults import MAX_MESSAGE_BYTES
+from pagantic_common.domain.text.terminal import plain_text
 from pagantic_common.rpc.access.tls.calling import find_target
 from pagantic_common.rpc.call import call_stream, call_unary
 
+NO_MODEL = "none"
 ResultT = TypeVar("ResultT")
 Address = Annotated[
     str,
@@ -35,7 +39,7 @@ Address = Annotated[
     ),
 ]
 
-collections = typer.Typer(help="List and delete collections of documents.", no_args_is_help=True)
+collections = typer.Typer(help="List, delete and re-embed collections of documents.", no_args_is_help=True)
 
 
 @collections.command("list", cls=options.PlainCommand)
@@ -52,11 +56,13 @@ def list_collections(
     if as_json:
         print_json(listed)
         return
-    table = list_table(("name", "documents", "chunks", "created"), right={"documents", "chunks"})
+    right = {"documents", "chunks", "embedded"}
+    table = list_table(("name", "documents", "chunks", "embedded", "model", "created"), right=right)
     for collection in listed.collections:
         created = collection.created_at.ToDatetime().isoformat(sep=" ", timespec="minutes")
-        counts = (str(collection.document_count), str(collection.chunk_count))
-        table.add_row(cell(collection.name), *counts, f"{created} UTC")
+        counts = (collection.document_count, collection.chunk_count, collection.embedded_chunk_count)
+        model = cell(collection.embedding_model or "none")
+        table.add_row(cell(collection.name), *map(str, counts), model, f"{created} UTC")
     show(table)
 
 
@@ -72,6 +78,56 @@ def delete_collection(
         request = pb.DeleteCollectionRequest(name=name)
         call_context(address, timeout, lambda context: context.call(context.stub.DeleteCollection, request))
     note(f"{name} deleted")
+
+
+@collections.command("reembed", cls=options.PlainCommand)
+def reembed_collection(
+    name: Annotated[str, typer.Argument(metavar="COLLECTION", help="Collection to embed again.")],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Alias of an embedding model; none for no embeddings.")],
+    *,
+    timeout: options.Timeout = 60.0,
+    address: Address = "",
+) -> None:
+    """Embed a collection again with another model."""
+    with reporting_errors():
+        request = pb.ReembedRequest(collection=name, embedding_model="" if model == NO_MODEL else model)
+        reply = call_context(address, timeout, lambda context: context.call(context.stub.Reembed, request))
+    count = reply.collection.chunk_count
+    if model == NO_MODEL:
+        note(f"{name} has no embeddings any more")
+    else:
+        note(f"{count_of(count, 'chunk')} of {name} wait for {model}: `pagantic collections list` counts them")
+
+
+def verify(
+    name: Annotated[str, typer.Argument(metavar="COLLECTION", help="Collection to verify.")],
+    *,
+    embeddings: Annotated[
+        int, typer.Option(metavar="N", min=-1, max=1000, help="Embeddings to compute again; 0 is 32, -1 none.")
+    ] = 0,
+    timeout: options.Timeout = 600.0,
+    as_json: options.AsJson = False,
+    address: Address = "",
+) -> None:
+    """Compare a collection with what its texts make."""
+    with reporting_errors():
+        request = pb.VerifyRequest(collection=name, embedding_sample=embeddings)
+        report = call_context(address, timeout, lambda context: context.call(context.stub.Verify, request))
+    if as_json:
+        print_json(report)
+    else:
+        for difference in report.differences:
+            say(plain_text(difference))
+        compared = ", ".join(
+            (
+                count_of(report.document_count, "document"),
+                count_of(report.chunk_count, "chunk"),
+                count_of(report.embedding_count, "embedding"),
+            )
+        )
+        say(f"{name}: {compared} compared, {count_of(report.difference_count, 'difference')}")
+    if report.difference_count:
+        raise typer.Exit(EXIT_FAILED)
 
 
 @dataclass(frozen=True, slots=True)
