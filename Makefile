@@ -74,7 +74,7 @@ setup-dev: setup $(STAMPS)/dev ## The same, with the tools that the tests need
 # ---- the two commands -------------------------------------------------------------------------------------------
 
 .PHONY: run
-run: setup ## Start every service and answer five requests; ONCE=1 stops afterwards
+run: setup ## Start every service and answer six requests; ONCE=1 stops afterwards
 	@$(BIN)/python -m deploy.local demo $(if $(ONCE),--once)
 
 .PHONY: test

@@ -26,7 +26,7 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("down", help="stop every service")
     status = commands.add_parser("status", help="show the state of each service")
     status.add_argument("--json", action="store_true", help="print JSON")
-    demo = commands.add_parser("demo", help="start, answer five requests, and serve until Ctrl-C")
+    demo = commands.add_parser("demo", help="start, answer six requests, and serve until Ctrl-C")
     demo.add_argument("--once", action="store_true", help="stop after the requests")
     return parser
 

@@ -69,7 +69,7 @@ def test_a_mistake_is_a_line_on_stderr_and_a_code(system, command, exit_code, wr
 
 def test_the_demo_answers_its_requests_and_leaves_a_running_system_alone(system):
     shown = system.run(sys.executable, "-m", "deploy.local", "demo", "--once").stdout
-    assert "5 of 5 requests ended without error" in shown
+    assert "6 of 6 requests ended without error" in shown
     system.run("pagantic", "status")
 
 
