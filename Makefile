@@ -135,6 +135,10 @@ bench: setup-dev ## Measure inference; PEER=URL compares; also SCENARIOS=, CLIEN
 		$(if $(CLIENTS),--clients "$(CLIENTS)") $(if $(RUNS),--runs "$(RUNS)") $(if $(BUSY),--busy) \
 		$(if $(JSON),--json "$(JSON)")
 
+.PHONY: soak-ingest
+soak-ingest: setup-dev ## Kill a context service KILLS=200 times while it ingests and embeds, and look what is lost
+	@$(BIN)/python -m tests.soak.killed_ingests --kills $(or $(KILLS),200)
+
 .PHONY: soak-certificates
 soak-certificates: setup-dev ## Replace certificates and authorities every 2 s for MINUTES=5 while a real system works
 	@$(BIN)/python -m tests.soak.turnover --minutes $(or $(MINUTES),5)

@@ -7,7 +7,13 @@ import string
 
 import numpy as np
 
+from pagantic.inference.v1 import inference_service_pb2 as inference_pb
+from pagantic.inference.v1 import inference_service_pb2_grpc as inference_grpc
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Unavailable
+from pagantic_common.rpc.access.registration import Registration
+from pagantic_common.rpc.process.server import start_server
+from services.context.settings import ContextSettings
+from tests.support.doors import open_to_all
 
 
 class FirstLetters:
@@ -35,3 +41,34 @@ class WordCounter:
 
     async def count(self, model, texts):
         return [len(text.split()) for text in texts]
+
+
+class WordCountingInference(inference_grpc.InferenceServiceServicer):
+    """Counts words, and embeds them by their first letters."""
+
+    def __init__(self, *embedding_models):
+        self._embedding_models = embedding_models
+        self._embedder = FirstLetters()
+
+    async def CountTokens(self, request, _context):
+        if request.model not in ("", "small", *self._embedding_models):
+            raise InvalidRequest("no engine serves it", code=ErrorCode.CONFIG_NO_ENGINE)
+        return inference_pb.CountTokensResponse(text_tokens=[len(text.split()) for text in request.texts])
+
+    async def Embed(self, request, _context):
+        if request.model not in self._embedding_models:
+            raise InvalidRequest("no engine serves it", code=ErrorCode.CONFIG_NO_ENGINE)
+        vectors = await self._embedder.embed(request.model, request.texts)
+        return inference_pb.EmbedResponse(embeddings=[inference_pb.Embedding(values=vector) for vector in vectors])
+
+
+async def serve_inference(*embedding_models):
+    servicer = WordCountingInference(*embedding_models)
+    registration = Registration(
+        "pagantic.inference.v1.InferenceService",
+        lambda server: inference_grpc.add_InferenceServiceServicer_to_server(servicer, server),
+        open_to_all("pagantic.inference.v1.InferenceService"),
+    )
+    server, _, port = await start_server(ContextSettings(port=0), [registration])
+    yield f"127.0.0.1:{port}"
+    await server.stop(None)

@@ -11,54 +11,19 @@ from pagantic.common.v1 import chunk_pb2, message_pb2
 from pagantic.context.v1 import collection_pb2, policy_pb2
 from pagantic.context.v1 import context_service_pb2 as pb
 from pagantic.context.v1 import context_service_pb2_grpc as pb_grpc
-from pagantic.inference.v1 import inference_service_pb2 as inference_pb
-from pagantic.inference.v1 import inference_service_pb2_grpc as inference_grpc
 from pagantic_common.domain.defaults import EMBEDDING_MODEL
-from pagantic_common.domain.errors import ErrorCode, InvalidRequest
-from pagantic_common.rpc.access.registration import Registration
+from pagantic_common.domain.errors import ErrorCode
 from pagantic_common.rpc.process.server import start_server
 from pagantic_common.rpc.status import restore_error
 from services.context.__main__ import open_app
 from services.context.settings import ContextSettings
-from tests.support.doors import open_to_all
-from tests.support.embedding import FirstLetters
-
-
-class WordCountingInference(inference_grpc.InferenceServiceServicer):
-    """Counts words, and embeds them by their first letters."""
-
-    def __init__(self, *embedding_models):
-        self._embedding_models = embedding_models
-        self._embedder = FirstLetters()
-
-    async def CountTokens(self, request, _context):
-        if request.model not in ("", "small", *self._embedding_models):
-            raise InvalidRequest("no engine serves it", code=ErrorCode.CONFIG_NO_ENGINE)
-        return inference_pb.CountTokensResponse(text_tokens=[len(text.split()) for text in request.texts])
-
-    async def Embed(self, request, _context):
-        if request.model not in self._embedding_models:
-            raise InvalidRequest("no engine serves it", code=ErrorCode.CONFIG_NO_ENGINE)
-        vectors = await self._embedder.embed(request.model, request.texts)
-        return inference_pb.EmbedResponse(embeddings=[inference_pb.Embedding(values=vector) for vector in vectors])
+from tests.support.embedding import serve_inference
 
 
 @pytest.fixture(params=[EMBEDDING_MODEL])
 async def inference_address(request):
     async for address in serve_inference(request.param):
         yield address
-
-
-async def serve_inference(*embedding_models):
-    servicer = WordCountingInference(*embedding_models)
-    registration = Registration(
-        "pagantic.inference.v1.InferenceService",
-        lambda server: inference_grpc.add_InferenceServiceServicer_to_server(servicer, server),
-        open_to_all("pagantic.inference.v1.InferenceService"),
-    )
-    server, _, port = await start_server(ContextSettings(port=0), [registration])
-    yield f"127.0.0.1:{port}"
-    await server.stop(None)
 
 
 @pytest.fixture
