@@ -144,6 +144,19 @@ def test_vectors_that_come_later_are_seen_by_later_indexes_only():
     assert second.cosine(query, np.array([False, False, True])).tolist()[2] == 1.0
 
 
+@given(st.integers(1, 600), st.integers(1, 600), st.integers(0, 40))
+def test_positions_without_vectors_may_follow_those_with_them(first, more, few):
+    vectors = np.tile(np.float32([[1, 0]]), (first, 1))
+    index = NO_VECTORS.extend(first, range(first), vectors).extend(first + more, [], vectors[:0])
+    query = np.array([1, 0], dtype=np.float32)
+    expected = [1.0] * first + [NO_VECTOR] * more
+    assert index.cosine(query).tolist() == expected
+    allowed = np.arange(first + more) < few
+    assert index.cosine(query, allowed)[allowed].tolist() == expected[:few]
+    places = np.array([0, first + more - 1])
+    assert index.vectors_at(places).tolist() == [[1, 0], [0, 0]]
+
+
 # ---- collections
 
 

@@ -65,16 +65,18 @@ class VectorIndex:
             return np.full(size, NO_VECTOR)
         if allowed is not None and np.count_nonzero(allowed) <= MAX_GATHERED_RATIO * size:
             return self._cosine_of_some(query, np.flatnonzero(allowed & self._has_vector))
-        scores = (self._matrix[:size] @ query).astype(np.float64)
+        rows = min(size, len(self._matrix))  # positions that came without vectors may be beyond the matrix
+        scores = np.full(size, NO_VECTOR)
+        scores[:rows] = self._matrix[:rows] @ query
         if not self._is_complete:
             scores[~self._has_vector] = NO_VECTOR
         return scores
 
     def vectors_at(self, positions: NDArray[np.intp]) -> Vectors:
         """Return the vectors at positions, zeros where there is none."""
-        if not len(self._matrix):
-            return np.zeros((len(positions), 1), dtype=np.float32)
-        found: Vectors = np.where(self._has_vector[positions, None], self._matrix[positions], np.float32(0))
+        found = np.zeros((len(positions), max(1, self._matrix.shape[1])), dtype=np.float32)
+        known = self._has_vector[positions]
+        found[known] = self._matrix[positions[known]]
         return found
 
     def _cosine_of_some(self, query: Vector, positions: NDArray[np.intp]) -> Scores:
