@@ -175,6 +175,10 @@ bench-required-calls: setup-dev ## Require COUNT=200 tool calls of a running sys
 bench-retrieval: setup-dev ## Measure retrievers on Cranfield; needs PAGANTIC_SUITES, and INFERENCE=host:port of a service
 	@$(BIN)/python -m tests.bench.retrieval --inference $(or $(INFERENCE),127.0.0.1:50052)
 
+.PHONY: bench-search
+bench-search: setup-dev ## Measure searches among 1,000 to 100,000 chunks of the texts of FOLDER
+	@$(BIN)/python -m tests.bench.search "$(FOLDER)" $(if $(SIZES),--sizes "$(SIZES)")
+
 .PHONY: bench-citations
 bench-citations: setup-dev ## Measure constraints and masks of answers with citations; needs PAGANTIC_SUITES
 	@$(BIN)/python -m tests.bench.citations

@@ -7,6 +7,7 @@ import jsonschema_rs
 import pytest
 
 from tests.e2e.conftest import ROOT
+from tests.support.killing import wait_until
 
 EXAMPLES = ROOT / "deploy" / "examples"
 
@@ -49,9 +50,41 @@ def test_ingest_and_tools_talk_to_their_services(system):
     assert all(tool in shown for tool in ("calculator", "clock", "json_query"))
 
 
+def test_a_collection_is_asked_verified_and_embedded_again(system):
+    text = (EXAMPLES / "incident.txt").read_text(encoding="utf-8")
+    system.run("pagantic", "ingest", "asked", EXAMPLES / "incident.txt")
+
+    def embedded():
+        (row,) = [
+            line.split()
+            for line in system.run("pagantic", "collections", "list").stdout.splitlines()
+            if "asked" in line
+        ]
+        return row[2] == row[3]
+
+    wait_until(embedded, "the chunks have embeddings")
+    for retriever in ("auto", "bm25", "vector"):
+        asked = ("ask", "asked", "Why did payments fail?", "--retriever", retriever, "--json", "--max-tokens", "700")
+        answer = json.loads(system.run("pagantic", *asked).stdout)
+        for citation in answer["citations"]:
+            assert text[citation.get("start", 0) : citation["end"]] == citation["quote"]
+            assert citation["guarantee"] == "GUARANTEE_ENFORCED"
+    shown = system.run("pagantic", "ask", "asked", "Why did payments fail?").stdout
+    assert "incident.txt, characters" in shown or "The sources do not have the answer." in shown
+    assert "0 differences" in system.run("pagantic", "verify", "asked").stdout
+    system.run("pagantic", "collections", "reembed", "asked", "none")
+    refused = system.run("pagantic", "ask", "asked", "Why?", "--retriever", "vector", check=False)
+    assert refused.returncode != 0
+    assert "has no embeddings" in refused.stderr
+    system.run("pagantic", "collections", "reembed", "asked", "all-MiniLM-L6-v2")
+
+
 @pytest.mark.parametrize(
     ("command", "exit_code", "wrong"),
     [
+        (("ask", "never", "Why?"), 3, "no collection is named 'never'"),
+        (("ask", "never", "Why?", "--retriever", "magic"), 2, "use one of auto"),
+        (("verify", "never"), 3, "no collection is named 'never'"),
         (("timeline", "never"), 3, "no execution has request_id 'never'"),
         (("run", "no-such-file.json"), 2, "no-such-file.json"),
         (("chat", ""), 2, "the text is empty"),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -18,12 +18,13 @@ from pagantic_common.telemetry.scope import current_principal
 
 Handlers = Mapping[str, Any]
 Behavior = Callable[[Any, Any], Awaitable[Any]]
+StreamBehavior = Callable[[Any, Any], AsyncGenerator[Any, None]]
 
 
 def share(inner: Registration, edge: Registration) -> Registration:
     """Return a registration that gives calls with tenant tokens to `inner`, and all others to `edge`.
 
-    Both have the same service, whose methods are unary. Where either knows no callers, they cannot be told apart, and
+    Both have the same service. Where either knows no callers, they cannot be told apart, and
     `inner` gets all calls.
     """
     of_services, of_callers = inner.guard.authenticator, edge.guard.authenticator
@@ -81,13 +82,28 @@ def _handlers_of(registration: Registration) -> dict[str, Any]:
 
 
 def _chosen(inner: Any, edge: Any) -> Any:
-    of_services: Behavior = inner.unary_unary
-    of_callers: Behavior = edge.unary_unary
+    codec = {"request_deserializer": inner.request_deserializer, "response_serializer": inner.response_serializer}
+    if inner.request_streaming:
+        chosen = _chosen_stream(inner.stream_stream, edge.stream_stream)
+        return grpc.stream_stream_rpc_method_handler(chosen, **codec)
+    if inner.response_streaming:
+        return grpc.unary_stream_rpc_method_handler(_chosen_stream(inner.unary_stream, edge.unary_stream), **codec)
+    return grpc.unary_unary_rpc_method_handler(_chosen_unary(inner.unary_unary, edge.unary_unary), **codec)
 
+
+def _chosen_unary(of_services: Behavior, of_callers: Behavior) -> Behavior:
     async def call(request: Any, context: Any) -> Any:
         is_service = current_principal().kind is PrincipalKind.SERVICE
         return await (of_services if is_service else of_callers)(request, context)
 
-    return grpc.unary_unary_rpc_method_handler(
-        call, request_deserializer=inner.request_deserializer, response_serializer=inner.response_serializer
-    )
+    return call
+
+
+def _chosen_stream(of_services: StreamBehavior, of_callers: StreamBehavior) -> StreamBehavior:
+    async def call(request: Any, context: Any) -> AsyncGenerator[Any, None]:
+        is_service = current_principal().kind is PrincipalKind.SERVICE
+        async with aclosing((of_services if is_service else of_callers)(request, context)) as responses:
+            async for response in responses:
+                yield response
+
+    return call

@@ -326,7 +326,7 @@ def test_keys_are_not_shown(tools_files):
 
 def test_every_service_is_called_by_the_orchestrator():
     assert all("orchestrator" in callers for callers in CALLERS.values())
-    assert set(itertools.chain(*CALLERS.values())) == {"orchestrator", "constraint", "context"}
+    assert set(itertools.chain(*CALLERS.values())) == {"orchestrator", "constraint", "context", "rerank"}
 
 
 @pytest.mark.parametrize(

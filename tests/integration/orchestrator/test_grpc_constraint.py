@@ -33,7 +33,7 @@ async def test_citations_are_compiled_and_enforced_with_the_same_sources():
     sources = ["The red hat is in the box."]
     output = OutputContract(citations=CitationPolicy(max_claims=2))
     asked = Request("r1", Mode.CHAT, (), output=output)
-    answer = '{"in_sources": true, "claims": [{"text": "x", "source": 1, "quote": "red hat is"}]}'
+    answer = '{"in_sources": true, "claims": [{"source": 1, "quote": "red hat is", "text": "x"}]}'
     async with (
         open_app(ConstraintSettings(port=0, workers=1)) as registrations,
         serving(registrations) as (channel, _),
