@@ -116,7 +116,7 @@ def test_a_slow_mask_stops_no_other_request(stub, pattern):
         attack = pool.submit(lambda: status_of(lambda: ask(stub, constraint=regex(pattern), max_tokens=20)))
         started_s = time.monotonic()
         ask(stub)
-        assert time.monotonic() - started_s < 5
+        assert time.monotonic() - started_s < 15
         assert attack.result() in {grpc.StatusCode.OK, *REFUSED}
 
 
@@ -134,7 +134,7 @@ def test_prompts_beyond_the_window_are_refused_before_they_cost_anything(stub, p
     ]
     with ThreadPoolExecutor(len(calls)) as pool:
         assert set(pool.map(status_of, calls)) == {grpc.StatusCode.INVALID_ARGUMENT}
-    assert time.monotonic() - started_s < 5
+    assert time.monotonic() - started_s < 15
     assert rss_mib(pid) - before < 150
 
 
@@ -194,7 +194,7 @@ def test_a_caller_that_comes_while_another_leaves_is_answered(system):
             first.cancel()
             started_s = time.monotonic()
             assert stub.Compile(request, timeout=20).engine_text
-            assert time.monotonic() - started_s < 5
+            assert time.monotonic() - started_s < 15
 
 
 def test_when_the_engine_dies_every_caller_is_told_to_try_elsewhere_at_once(system, tmp_path):
@@ -210,5 +210,5 @@ def test_when_the_engine_dies_every_caller_is_told_to_try_elsewhere_at_once(syst
             assert status_of(lambda: ask(stub, DEADLY_TEXT)) is grpc.StatusCode.UNAVAILABLE
             assert {call.result() for call in running} <= {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.OK}
             assert status_of(lambda: ask(stub)) is grpc.StatusCode.UNAVAILABLE
-            assert time.monotonic() - started_s < 5
+            assert time.monotonic() - started_s < 15
         assert wait_until(lambda: probe_health(process.address) != "SERVING", "it is not well")
