@@ -59,9 +59,9 @@ def test_quotes_are_in_the_documents_that_they_name(system, collection, question
 
 
 def test_the_text_streams_without_its_json_and_the_model_may_abstain(channel, collection):
-    asked = chat_request(
-        "When was the lighthouse of Vell built?", context=collection, citations=True, tools=[], max_tokens=600
-    )
+    bounds = contract_pb2.Citations(max_claims=2)
+    question = "When was the lighthouse of Vell built?"
+    asked = chat_request(question, context=collection, citations=bounds, tools=[], max_tokens=600)
     events = list(rpc.OrchestratorServiceStub(channel).ExecuteStream(asked, timeout=100))
     response = events[-1].completed.response
     assert "".join(event.content_delta.text for event in events) == response.content

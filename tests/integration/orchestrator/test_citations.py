@@ -1,6 +1,7 @@
 """Answers with citations, over a real socket, with scripted services behind it."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -13,6 +14,7 @@ from pagantic_common.domain.chunks import Chunk, ChunkLocation
 from pagantic_common.domain.errors import InvalidRequest, Unavailable
 from pagantic_common.domain.text.citations import ABSTENTION_JSON, NOT_IN_SOURCES
 from pagantic_common.rpc.call import call_unary
+from services.orchestrator.core.model.response import FinishReason
 from tests.support.orchestrator_app import crash, ended, execute, orchestrator, system_request, timeline
 from tests.support.scripted_services import (
     ScriptedConstraint,
@@ -90,10 +92,23 @@ async def test_an_invented_quote_is_told_to_the_model_and_never_cited(tmp_path):
         inference.outputs = [answer(WRONG)]
         response = await execute(stub, loose)
         assert response.validation.guarantee == contract_pb2.GUARANTEE_PARTIAL
-        assert (response.content, list(response.citations)) == (WRONG, [])
+        assert (response.content, list(response.citations)) == ("A box is red. [2]", [])
         constraint.invalid.clear()  # a service that checks nothing
         response = await execute(stub, loose)
-        assert (response.content, list(response.citations)) == (WRONG, [])
+        assert (response.content, list(response.citations)) == ("A box is red. [2]", [])
+
+
+async def test_an_answer_that_is_cut_is_the_text_that_streamed(tmp_path):
+    piece = RIGHT[: RIGHT.index("Hats are, too") + 4]
+    constraint = ScriptedConstraint(piece)
+    inference = ScriptedInference(replace(answer(piece), finish_reason=FinishReason.LENGTH))
+    services = scripted_services(inference, constraint, context=ScriptedContext(*CHUNKS))
+    async with orchestrator(tmp_path, services) as stub:
+        asked = system_request("Which?", **FIELDS)
+        asked.retry.max_retries = 0
+        response = await execute(stub, asked)
+    assert response.HasField("error")
+    assert (response.content, list(response.citations)) == ("A box is blue. [2] Hats", [])
 
 
 async def test_without_chunks_nothing_is_weighed_and_an_outage_is_no_abstention(tmp_path):

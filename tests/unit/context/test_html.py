@@ -45,6 +45,7 @@ PAGES = st.recursive(
         ("<nav>n<form>f</form></nav><header>h</header><main>m</main><footer>f</footer>", "m"),
         ("<article>one</article><article>two</article>", "one\n\ntwo"),
         ("<pre>a\n  b ```\n</pre>", "````\na\n  b ```\n````"),
+        ("<pre>a<br>b<pre>c</pre><script>s</script><i>d</i></pre>e", "```\na\nbcd\n```\n\ne"),
         ("<table><tr><td>a<p>b</p><td><table><tr><td>in<td>side</table>c<td>d</table>", "a b\nin | side\n\nc\n\nd"),
         ("<p>a</p><!-- c --><template>t</template><p hidden>h</p>", "a"),
         ("just text &amp; more", "just text & more"),

@@ -42,15 +42,12 @@ def read_html(text: str, bounds: ReadingBounds) -> ReadText:
 
 
 def _walk(root: LexborNode, left_out: AbstractSet[int]) -> Iterator[tuple[LexborNode, bool]]:
-    """Yield each node below a root when it begins (True) and when it ends. Any depth is walked.
-
-    The nodes within `pre` are left out: its whole text is read at once.
-    """
+    """Yield each node below a root when it begins (True) and when it ends. Any depth is walked."""
     node, depth = root.child, 1
     while node is not None and depth:
         if node.mem_id not in left_out:
             yield node, True
-            if node.child is not None and node.tag != "pre":
+            if node.child is not None:
                 node, depth = node.child, depth + 1
                 continue
             yield node, False
@@ -63,22 +60,36 @@ def _walk(root: LexborNode, left_out: AbstractSet[int]) -> Iterator[tuple[Lexbor
 
 
 class _Writer:
-    """Collects the words of a paragraph or of a table's row, and writes them when it ends."""
+    """Collects the words of a paragraph, of a table's row or of a block of code, and writes them when it ends."""
 
     def __init__(self, draft: TextDraft) -> None:
         self.draft = draft
         self._words: list[str] = []
         self._row: list[str] | None = None
+        self._code: list[str] = []
+        self._code_id: int | None = None  # the `mem_id` of the outermost `pre` around the current node
         self._prefix = ""
 
     def write(self, root: LexborNode, left_out: AbstractSet[int]) -> None:
         """Write all of a node but the nodes that are left out, which are named by their `mem_id`."""
         for node, begins in _walk(root, left_out):
-            if begins:
+            if self._code_id is not None:
+                self._read_code(node, begins)
+            elif begins:
                 self._begin(node)
             else:
                 self._end(node)
         self._flush()
+
+    def _read_code(self, node: LexborNode, begins: bool) -> None:
+        """Read a node within a block of code, or the end of the block."""
+        if node.mem_id == self._code_id:
+            self._code_id = None
+            self._write_code()
+        elif begins and node.tag == "-text":
+            self._code.append(node.text_content or "")
+        elif begins and node.tag == "br":
+            self._code.append("\n")
 
     def _begin(self, node: LexborNode) -> None:
         tag = node.tag or ""
@@ -88,7 +99,7 @@ class _Writer:
             self._words.append("\n")
         elif tag == "pre":
             self._flush()
-            self._write_code(node.text())
+            self._code_id = node.mem_id
         elif tag in _BLOCKS or tag in _HEADINGS:
             self._flush()
         if tag == "tr":
@@ -115,7 +126,9 @@ class _Writer:
         self._row = None
         self.draft.add_line(" | ".join(filter(None, cells)))
 
-    def _write_code(self, text: str) -> None:
+    def _write_code(self) -> None:
+        text = "".join(self._code)
+        self._code.clear()
         if not text.strip():
             return
         fence = "```"

@@ -17,6 +17,7 @@ from services.orchestrator.core.execution.validation import (
     report_of,
     retrieval_confidence_of,
     with_citations,
+    with_cited_text,
 )
 from services.orchestrator.core.model.response import ConfidenceSource, FinishReason, Response
 from services.orchestrator.core.model.response_warning import ResponseWarning
@@ -149,8 +150,10 @@ def _with_enforcement(run: Run, response: Response, enforcement: Enforcement) ->
         structured_output_json=enforcement.structured_output_json,
         validation=report,
     )
-    if run.request.output.citations is None or not enforcement.valid:
+    if run.request.output.citations is None:
         return response
+    if not enforcement.valid:
+        return with_cited_text(response)
     return with_citations(run, response, report.guarantee)
 
 

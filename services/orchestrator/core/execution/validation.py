@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from pagantic_common.domain.text.citations import read_claims, text_of
 from pagantic_common.domain.validation import Enforcement, Guarantee, Stage, StageOutcome, Violation
-from services.orchestrator.core.conversation.citations import citations_of, is_quoted
+from services.orchestrator.core.conversation.citations import CitedText, citations_of, is_quoted
 from services.orchestrator.core.conversation.prompt import last_user_text
 from services.orchestrator.core.conversation.retrieval import retrieval_confidence
 from services.orchestrator.core.execution.run import Run
@@ -44,14 +44,22 @@ def report_of(
 
 
 def with_citations(run: Run, response: Response, guarantee: Guarantee) -> Response:
-    """Return a response whose content is an answer's JSON with its citations, and with its text for people.
+    """Return a response, whose content is an answer's JSON, with the answer's citations and its text for people.
 
-    It is returned as it is where it has a claim that its chunk does not bear out: nobody checked it.
+    It has no citations where its chunks do not bear out a claim: nobody checked it.
     """
     claims, chunks = read_claims(response.content), run.prepared.cited_chunks
     if claims is None or not all(is_quoted(claim, chunks) for claim in claims):
-        return response
+        return with_cited_text(response)
     return replace(response, content=text_of(claims), citations=citations_of(claims, chunks, guarantee))
+
+
+def with_cited_text(response: Response) -> Response:
+    """Return a response with the text for people of an answer that is cut or wrong, as it streamed.
+
+    Content that is no such answer stays.
+    """
+    return replace(response, content=CitedText().feed(response.content) or response.content)
 
 
 def confidence_of(

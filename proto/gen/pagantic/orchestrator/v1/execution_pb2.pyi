@@ -738,7 +738,7 @@ class SystemResponse(_message.Message):
     @_builtins.property
     def citations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Citation]:
         """The claims of the answer with their quotes, in order; set when output.citations was and the output is valid. content
-        then is the claims' texts, each followed by its source as in [1].
+        is the claims' texts, each followed by its source as in [1], as far as the answer goes.
         """
 
     def __init__(
