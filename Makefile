@@ -172,8 +172,8 @@ bench-required-calls: setup-dev ## Require COUNT=200 tool calls of a running sys
 	@$(BIN)/python -m tests.bench.required_calls --count $(or $(COUNT),200)
 
 .PHONY: bench-retrieval
-bench-retrieval: setup-dev ## Measure retrievers on Cranfield; needs PAGANTIC_SUITES, and INFERENCE=host:port of a service
-	@$(BIN)/python -m tests.bench.retrieval --inference $(or $(INFERENCE),127.0.0.1:50052)
+bench-retrieval: setup-dev ## Measure retrievers on Cranfield and on TAGGED=folder; needs PAGANTIC_SUITES, and INFERENCE=host:port of a service
+	@$(BIN)/python -m tests.bench.retrieval --inference $(or $(INFERENCE),127.0.0.1:50052) $(if $(TAGGED),--tagged $(TAGGED))
 
 .PHONY: bench-search
 bench-search: setup-dev ## Measure searches among 1,000 to 100,000 chunks of the texts of FOLDER

@@ -13,7 +13,14 @@ from services.context.app.building import BuiltContext
 from services.context.app.retrieval import Found
 from services.context.app.verification import Report
 from services.context.core.document import Collection, Document
-from services.context.core.policy import DEFAULT_VECTOR_WEIGHT, Expansion, Fusion, RetrievalPolicy, Retriever
+from services.context.core.policy import (
+    DEFAULT_SMOOTHING,
+    DEFAULT_VECTOR_WEIGHT,
+    Expansion,
+    Fusion,
+    RetrievalPolicy,
+    Retriever,
+)
 from services.context.core.reading.files import (
     FileHeader,
     FileOutcome,
@@ -109,6 +116,11 @@ def policy_from_proto(policy: policy_pb2.ContextPolicy) -> RetrievalPolicy:
     vector_weight = DEFAULT_VECTOR_WEIGHT
     if policy.HasField("vector_weight"):
         vector_weight = policy.vector_weight
+    smoothing = 0.0
+    if policy.retriever == policy_pb2.RETRIEVER_HYBRID:
+        smoothing = DEFAULT_SMOOTHING
+    if policy.HasField("smoothing"):
+        smoothing = policy.smoothing
     return RetrievalPolicy(
         collection=policy.collection,
         retriever=_RETRIEVERS.from_proto(policy.retriever or policy_pb2.RETRIEVER_BM25),
@@ -117,8 +129,9 @@ def policy_from_proto(policy: policy_pb2.ContextPolicy) -> RetrievalPolicy:
         max_tokens=policy.max_tokens,
         is_fenced=policy.role != policy_pb2.CONTEXT_ROLE_SYSTEM,
         filter=policy.filter,
-        fusion=_FUSIONS.from_proto(policy.fusion or policy_pb2.FUSION_RECIPROCAL_RANK),
+        fusion=_FUSIONS.from_proto(policy.fusion or policy_pb2.FUSION_WEIGHTED),
         vector_weight=vector_weight,
+        smoothing=smoothing,
         diversity=policy.diversity,
         expansion=Expansion(policy.expansion.neighbours, policy.expansion.section),
     )

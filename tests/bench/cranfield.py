@@ -5,9 +5,20 @@ from __future__ import annotations
 import html
 import os
 import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ir_measures import Qrel, read_trec_qrels
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Texts and queries by their names, and how well texts answer queries."""
+
+    documents: Mapping[str, str]
+    queries: Mapping[str, str]
+    judgements: Sequence[Qrel]
 
 
 def cranfield_folder() -> Path:
@@ -34,3 +45,8 @@ def queries() -> dict[str, str]:
 def judgements() -> list[Qrel]:
     """Return how well abstracts answer questions."""
     return list(read_trec_qrels(str(cranfield_folder() / "cranqrel.trec.txt")))
+
+
+def cranfield() -> Judged:
+    """Return the collection."""
+    return Judged(documents(), queries(), judgements())

@@ -212,6 +212,20 @@ async def test_hybrid_fuses_words_and_vectors(context):
         assert all(0 < chunk.score <= 1 for chunk in found[:2])
 
 
+async def test_smoothing_draws_up_what_resembles_the_best_chunks(context):
+    best = [Document(f"best {number}", f"zebra apple kiwi lime {number}") for number in range(5)]
+    alone = Document("alone", "zebra mango melon mint moss")
+    alike = Document("alike", "apple apricot almond avocado")
+    await context.ingest(*best, alone, alike)
+    await context.embed_all()
+    keyword = {"query": "zebra apple kiwi lime", "retriever": Retriever.KEYWORD}
+    assert (await context.sources(**keyword))[5:] == ["alone", "alike"]  # each has one word of four
+    found = await context.find(**keyword, smoothing=0.5)
+    assert [chunk.source for chunk in found[5:]] == ["alike", "alone"]
+    kept = await context.sources(**keyword, smoothing=0.5, min_score=found[5].score)
+    assert kept == [chunk.source for chunk in found[:6]]
+
+
 async def test_another_model_embeds_anew_and_no_model_ends_vectors(context):
     await context.ingest(Document("a", "apple"), Document("b", "banana"))
     await context.embed_all()

@@ -16,6 +16,8 @@ Scores = NDArray[np.float64]  # one for each position
 Vectors = NDArray[np.float32]  # one row per text
 
 RRF_K: Final = 60
+SMOOTHED: Final = 50  # candidates whose scores are smoothed
+SMOOTHING_NEIGHBOURS: Final = 6  # of each candidate, itself included
 SAMPLING: Final = 16
 
 
@@ -65,6 +67,41 @@ def fuse_scores(legs: Sequence[tuple[Order, Scores, float]]) -> dict[int, float]
                 scaled = 1.0
             fused[position] = fused.get(position, 0.0) + weight * scaled
     return fused
+
+
+def fuse_fractions(legs: Sequence[tuple[Order, Scores, float]]) -> dict[int, float]:
+    """Return the weighted sum of each leg's scores as fractions of its highest one, for every position of any order.
+
+    A leg is an order, the scores of all positions, and its weight. A score below 0 counts as 0.
+    """
+    found = np.unique(np.concatenate([order for order, _, _ in legs]))
+    fused = np.zeros(len(found))
+    for _, scores, weight in legs:
+        highest = scores.max(initial=0.0)
+        if highest > 0:
+            fused += weight * np.maximum(scores[found], 0.0) / highest
+    return dict(zip(found.tolist(), fused.tolist(), strict=True))
+
+
+def smooth(vectors: Vectors, scores: Sequence[float], weight: float) -> list[float]:
+    """Return the candidates' scores, drawn towards those of their nearest candidates.
+
+    Diaz, "Regularizing ad hoc retrieval scores" (2005): a relevant text is seldom alone. Each score becomes
+    (1 - weight) of its own and `weight` of the mean of the smoothed scores of its neighbours, itself among them, by
+    their cosines. The weight is at least 0 and below 1. Results lie between the lowest and the highest score.
+    """
+    own = np.asarray(scores, dtype=np.float64)
+    count = len(own)
+    if not count or not weight:
+        return list(scores)
+    cosines = np.maximum(vectors @ vectors.T, 0.0).astype(np.float64)
+    np.fill_diagonal(cosines, 1.0)  # also where a candidate has no vector
+    order = np.argsort(-cosines, axis=1, kind="stable")[:, :SMOOTHING_NEIGHBOURS]
+    nearness = np.zeros_like(cosines)
+    np.put_along_axis(nearness, order, np.take_along_axis(cosines, order, axis=1), axis=1)
+    nearness /= nearness.sum(axis=1, keepdims=True)
+    smoothed: list[float] = np.linalg.solve(np.eye(count) - weight * nearness, (1 - weight) * own).tolist()
+    return smoothed
 
 
 def diversify(vectors: Vectors, scores: Sequence[float], diversity: float, limit: int) -> list[int]:

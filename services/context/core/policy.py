@@ -6,12 +6,13 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pagantic_common.domain.chunks import MAX_NEIGHBOURS, check_min_score
+from pagantic_common.domain.chunks import MAX_NEIGHBOURS, MAX_SMOOTHING, check_min_score
 from pagantic_common.domain.errors import InvalidRequest
 from services.context.core.document import check_collection_name
 from services.context.core.search.metadata_filter import compile_filter
 
-DEFAULT_VECTOR_WEIGHT = 0.5
+DEFAULT_VECTOR_WEIGHT = 0.6
+DEFAULT_SMOOTHING = 0.5  # of HYBRID
 
 
 class Retriever(StrEnum):
@@ -20,7 +21,7 @@ class Retriever(StrEnum):
     BM25 = "bm25"
     KEYWORD = "keyword"
     VECTOR = "cosine"
-    HYBRID = "rrf"
+    HYBRID = "weighted"
 
 
 class Fusion(StrEnum):
@@ -53,15 +54,16 @@ class RetrievalPolicy:
     max_tokens: int = 0
     is_fenced: bool = True
     filter: str = ""
-    fusion: Fusion | None = Fusion.RECIPROCAL_RANK
+    fusion: Fusion | None = Fusion.WEIGHTED
     vector_weight: float = DEFAULT_VECTOR_WEIGHT
+    smoothing: float = 0.0
     diversity: float = 0.0
     expansion: Expansion = Expansion()
 
     @property
     def needs_vectors(self) -> bool:
         """Whether the search reads embeddings."""
-        return self.embeds_query or self.diversity > 0
+        return self.embeds_query or self.diversity > 0 or self.smoothing > 0
 
     @property
     def embeds_query(self) -> bool:
@@ -95,6 +97,7 @@ class RetrievalPolicy:
             raise InvalidRequest(f"policy.fusion is not known: use one of {known}")
         _check_fraction("policy.vector_weight", self.vector_weight)
         _check_fraction("policy.diversity", self.diversity)
+        _check_fraction("policy.smoothing", self.smoothing, MAX_SMOOTHING)
         if not 0 <= self.expansion.neighbours <= MAX_NEIGHBOURS:
             raise InvalidRequest(
                 f"policy.expansion.neighbours is {self.expansion.neighbours}: it must be 0 to {MAX_NEIGHBOURS}"
@@ -103,6 +106,6 @@ class RetrievalPolicy:
             compile_filter("policy.filter", self.filter)
 
 
-def _check_fraction(field: str, value: float) -> None:
-    if math.isnan(value) or not 0 <= value <= 1:
-        raise InvalidRequest(f"{field} is {value}: it must be in [0, 1]")
+def _check_fraction(field: str, value: float, greatest: float = 1) -> None:
+    if math.isnan(value) or not 0 <= value <= greatest:
+        raise InvalidRequest(f"{field} is {value}: it must be in [0, {greatest}]")

@@ -7,7 +7,17 @@ from typing import Final
 
 import numpy as np
 
-from pagantic_common.domain.text.ranking import Order, Scores, best_positions, diversify, fuse_ranks, fuse_scores
+from pagantic_common.domain.text.ranking import (
+    SMOOTHED,
+    Order,
+    Scores,
+    Vectors,
+    best_positions,
+    diversify,
+    fuse_fractions,
+    fuse_ranks,
+    smooth,
+)
 from services.context.core.policy import Fusion, RetrievalPolicy, Retriever
 from services.context.core.search.collection_index import CollectionIndex
 from services.context.core.search.lexical_index import Mask
@@ -40,29 +50,49 @@ def find_best(index: CollectionIndex, query: Query, policy: RetrievalPolicy, lim
     allowed = index.alive
     if policy.filter:
         allowed = index.allowed(compile_filter("policy.filter", policy.filter))
+    scored = _distinct(index, query, policy, allowed, _candidate_count(policy, limit))
+    if policy.smoothing:
+        scored = _smoothed(index, scored, policy.smoothing)
+    scored = [one for one in scored if policy.min_score is None or one[1] >= policy.min_score]
     if policy.diversity:
-        candidates = _distinct(index, query, policy, allowed, DIVERSIFIED * limit)
-        scored = _spread(index, candidates, policy.diversity, limit)
-    else:
-        scored = _distinct(index, query, policy, allowed, limit)
+        scored = _spread(index, scored, policy.diversity, limit)
+    scored = scored[:limit]
     ids = index.ids_at([position for position, _ in scored])
     return [Hit(chunk_id, score) for chunk_id, (_, score) in zip(ids, scored, strict=True)]
+
+
+def _candidate_count(policy: RetrievalPolicy, limit: int) -> int:
+    count = limit
+    if policy.diversity:
+        count = DIVERSIFIED * limit
+    if policy.smoothing:
+        count = max(count, SMOOTHED)
+    return count
+
+
+def _smoothed(index: CollectionIndex, scored: list[tuple[int, float]], weight: float) -> list[tuple[int, float]]:
+    """Smooth the scores of the best candidates. The others follow as they were: none of them has a higher score."""
+    best, others = scored[:SMOOTHED], scored[SMOOTHED:]
+    scores = smooth(_vectors_of(index, best), [score for _, score in best], weight)
+    smoothed = [(position, score) for (position, _), score in zip(best, scores, strict=True)]
+    return sorted(smoothed, key=lambda one: (-one[1], one[0])) + others
 
 
 def _spread(
     index: CollectionIndex, scored: list[tuple[int, float]], diversity: float, limit: int
 ) -> list[tuple[int, float]]:
-    vectors = index.vectors.vectors_at(np.array([position for position, _ in scored], dtype=np.intp))
-    return [scored[at] for at in diversify(vectors, [score for _, score in scored], diversity, limit)]
+    order = diversify(_vectors_of(index, scored), [score for _, score in scored], diversity, limit)
+    return [scored[at] for at in order]
+
+
+def _vectors_of(index: CollectionIndex, scored: list[tuple[int, float]]) -> Vectors:
+    return index.vectors.vectors_at(np.array([position for position, _ in scored], dtype=np.intp))
 
 
 def _distinct(
     index: CollectionIndex, query: Query, policy: RetrievalPolicy, allowed: Mask, limit: int
 ) -> list[tuple[int, float]]:
-    """Return positions with scores of at least the policy's, best first, without repeated contents."""
-    min_score = -np.inf
-    if policy.min_score is not None:
-        min_score = policy.min_score
+    """Return positions with their scores, best first, without repeated contents."""
     depth = limit
     while True:
         scored = _scored(index, query, policy, allowed, depth)
@@ -70,7 +100,7 @@ def _distinct(
         first_of = dict(reversed(list(zip(digests, scored, strict=True))))
         distinct = sorted(first_of.values(), key=lambda one: (-one[1], one[0]))
         if len(distinct) >= limit or len(scored) < depth:
-            return [one for one in distinct[:limit] if one[1] >= min_score]
+            return distinct[:limit]
         depth *= 4
 
 
@@ -98,7 +128,7 @@ def _fused(
         fused = fuse_ranks([(words, 1.0), (near, 1.0)])
     else:
         weight = policy.vector_weight
-        fused = fuse_scores([(words, word_scores, 1 - weight), (near, near_scores, weight)])
+        fused = fuse_fractions([(words, word_scores, 1 - weight), (near, near_scores, weight)])
     return sorted(fused.items(), key=lambda one: (-one[1], one[0]))[:depth]
 
 

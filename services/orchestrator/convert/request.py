@@ -122,6 +122,7 @@ def context_to_proto(policy: ContextPolicy) -> policy_pb2.ContextPolicy:
         filter=policy.search.filter,
         fusion=policy_pb2.Fusion.Value(policy.search.fusion),
         vector_weight=policy.search.vector_weight,
+        smoothing=policy.search.smoothing,
         diversity=policy.search.diversity,
         expansion=policy_pb2.Expansion(neighbours=policy.search.neighbours, section=policy.search.has_section),
     )
@@ -219,6 +220,7 @@ def _search_from_proto(policy: policy_pb2.ContextPolicy) -> SearchOptions:
         filter=policy.filter,
         fusion=_FUSIONS[policy.fusion],
         vector_weight=optional(policy, "vector_weight"),
+        smoothing=optional(policy, "smoothing"),
         diversity=policy.diversity,
         neighbours=policy.expansion.neighbours,
         has_section=policy.expansion.section,

@@ -23,13 +23,19 @@ def test_a_retriever_of_a_newer_version_decodes_and_is_refused_with_the_known_on
 
 def test_unset_choices_of_a_fusion_are_the_defaults():
     policy = policy_from_proto(policy_pb2.ContextPolicy(retriever=policy_pb2.RETRIEVER_HYBRID))
-    assert (policy.fusion, policy.score_kind, policy.vector_weight) == (Fusion.RECIPROCAL_RANK, "rrf", 0.5)
-    weighted = policy_from_proto(
+    assert (policy.fusion, policy.score_kind) == (Fusion.WEIGHTED, "weighted")
+    assert (policy.vector_weight, policy.smoothing) == (0.6, 0.5)
+    ranks = policy_from_proto(
         policy_pb2.ContextPolicy(
-            retriever=policy_pb2.RETRIEVER_HYBRID, fusion=policy_pb2.FUSION_WEIGHTED, vector_weight=0.0
+            retriever=policy_pb2.RETRIEVER_HYBRID,
+            fusion=policy_pb2.FUSION_RECIPROCAL_RANK,
+            vector_weight=0.0,
+            smoothing=0.0,
         )
     )
-    assert (weighted.fusion, weighted.score_kind, weighted.vector_weight) == (Fusion.WEIGHTED, "weighted", 0.0)
+    assert (ranks.fusion, ranks.score_kind) == (Fusion.RECIPROCAL_RANK, "rrf")
+    assert (ranks.vector_weight, ranks.smoothing) == (0.0, 0.0)
+    assert policy_from_proto(policy_pb2.ContextPolicy(retriever=policy_pb2.RETRIEVER_VECTOR)).smoothing == 0.0
 
 
 @pytest.mark.parametrize(
@@ -41,6 +47,7 @@ def test_unset_choices_of_a_fusion_are_the_defaults():
         (RetrievalPolicy("docs"), "  ", "query is empty"),
         (RetrievalPolicy("docs", fusion=None), "q", "use one of FUSION_RECIPROCAL_RANK, FUSION_WEIGHTED"),
         (RetrievalPolicy("docs", vector_weight=1.5), "q", r"policy.vector_weight is 1.5: it must be in \[0, 1\]"),
+        (RetrievalPolicy("docs", smoothing=0.96), "q", r"policy.smoothing is 0.96: it must be in \[0, 0.95\]"),
         (RetrievalPolicy("docs", diversity=float("nan")), "q", "policy.diversity is nan"),
         (RetrievalPolicy("docs", expansion=Expansion(11)), "q", "policy.expansion.neighbours is 11"),
         (RetrievalPolicy("docs", filter="metadata.a =="), "q", "policy.filter: the expression does not compile"),

@@ -10,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagantic_common.domain.errors import InvalidRequest
-from pagantic_common.domain.text.ranking import best_positions, diversify, fuse_ranks, fuse_scores
+from pagantic_common.domain.text.ranking import (
+    best_positions,
+    diversify,
+    fuse_fractions,
+    fuse_ranks,
+    fuse_scores,
+    smooth,
+)
 from pagantic_common.domain.text.scoring import K1, B, split_terms
 from services.context.core.document import CollectionOptions
 from services.context.core.policy import Fusion, RetrievalPolicy, Retriever
@@ -119,6 +126,37 @@ def test_scores_are_scaled_weighted_and_summed():
     fused = fuse_scores([(np.array([2, 3, 1]), scores, 0.25), (np.array([1]), np.array([0.0, 9.0, 0.0, 0.0]), 0.75)])
     assert fused == {2: pytest.approx(0.25), 3: pytest.approx(0.125), 1: pytest.approx(0.75)}
     assert fuse_scores([(np.array([], dtype=int), scores, 1.0)]) == {}
+
+
+def test_every_found_position_has_the_fractions_of_all_legs():
+    words, near = np.array([0.0, 2.0, 4.0, 1.0]), np.array([0.5, -0.2, 0.1, -2.0])
+    fused = fuse_fractions([(np.array([2]), words, 0.25), (np.array([0, 1]), near, 0.75)])
+    assert fused == {0: pytest.approx(0.75), 1: pytest.approx(0.125), 2: pytest.approx(0.25 + 0.15)}
+    nothing = np.array([], dtype=int)
+    assert fuse_fractions([(nothing, words, 0.5), (nothing, near, 0.5)]) == {}
+    assert fuse_fractions([(nothing, words * 0, 0.5), (np.array([3]), near * 0, 0.5)]) == {3: 0.0}
+
+
+def test_texts_that_resemble_good_ones_are_drawn_up():
+    one, other = [1.0, 0.0], [0.0, 1.0]
+    vectors = np.array([one] * 6 + [other] * 6, dtype=np.float32)
+    scores = [1.0, 1.0, 1.0, 1.0, 1.0, 0.2] + [0.5] * 6
+    assert smooth(vectors, scores, 0.0) == scores
+    smoothed = smooth(vectors, scores, 0.5)
+    assert smoothed[5] == pytest.approx(0.5 * 0.2 + 0.5 * np.mean(scores[:6]))  # the mean of equals stays as it is
+    assert smoothed[6:] == pytest.approx([0.5] * 6)
+    assert smooth(np.zeros((2, 1), dtype=np.float32), [3.0, 1.0], 0.9) == pytest.approx([3.0, 1.0])
+    assert smooth(np.zeros((0, 1), dtype=np.float32), [], 0.9) == []
+
+
+@given(st.integers(1, 30), st.floats(0, 0.95), st.integers(0, 1000))
+def test_smoothed_scores_stay_between_the_lowest_and_the_highest(count, weight, seed):
+    random = np.random.default_rng(seed)
+    vectors = random.standard_normal((count, 3)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    scores = random.normal(size=count).tolist()
+    smoothed = smooth(vectors, scores, weight)
+    assert min(scores) - 1e-9 <= min(smoothed) <= max(smoothed) <= max(scores) + 1e-9
 
 
 @given(st.integers(0, 6), st.floats(0, 1), st.integers(0, 8), st.integers(0, 1000))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pagantic_common.domain.chunks import MAX_NEIGHBOURS
+from pagantic_common.domain.chunks import MAX_NEIGHBOURS, MAX_SMOOTHING
 from pagantic_common.domain.messages import Role
 from pagantic_common.grammar.expressions import MAX_EXPRESSION_CHARS
 
@@ -35,6 +35,7 @@ class SearchOptions:
     filter: str = ""
     fusion: Fusion = Fusion.UNSPECIFIED
     vector_weight: float | None = None
+    smoothing: float | None = None
     diversity: float = 0.0
     neighbours: int = 0
     has_section: bool = False
@@ -42,9 +43,13 @@ class SearchOptions:
     @property
     def objection(self) -> str:
         """The field that is wrong, and why; empty for choices that can be searched with."""
-        for name, value in (("vector_weight", self.vector_weight or 0.0), ("diversity", self.diversity)):
-            if not 0 <= value <= 1:
-                return f"{name} is {value}: it must be in [0, 1]"
+        for name, value, greatest in (
+            ("vector_weight", self.vector_weight or 0.0, 1),
+            ("smoothing", self.smoothing or 0.0, MAX_SMOOTHING),
+            ("diversity", self.diversity, 1),
+        ):
+            if not 0 <= value <= greatest:
+                return f"{name} is {value}: it must be in [0, {greatest}]"
         if not 0 <= self.neighbours <= MAX_NEIGHBOURS:
             return f"expansion.neighbours is {self.neighbours}: it must be 0 to {MAX_NEIGHBOURS}"
         if len(self.filter) > MAX_EXPRESSION_CHARS:

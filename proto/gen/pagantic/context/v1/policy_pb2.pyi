@@ -35,7 +35,7 @@ class _RetrieverEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Retriever.V
     RETRIEVER_VECTOR: _Retriever.ValueType  # 3
     """Cosine of embeddings; score in [-1, 1]. Chunks that are not embedded yet are not found."""
     RETRIEVER_HYBRID: _Retriever.ValueType  # 4
-    """Fusion of BM25 and vectors; score in (0, 1], as fusion says."""
+    """Fusion of BM25 and vectors; score in [0, 1], as fusion says."""
 
 class Retriever(_Retriever, metaclass=_RetrieverEnumTypeWrapper):
     """Method of the scores."""
@@ -49,7 +49,7 @@ RETRIEVER_KEYWORD: Retriever.ValueType  # 2
 RETRIEVER_VECTOR: Retriever.ValueType  # 3
 """Cosine of embeddings; score in [-1, 1]. Chunks that are not embedded yet are not found."""
 RETRIEVER_HYBRID: Retriever.ValueType  # 4
-"""Fusion of BM25 and vectors; score in (0, 1], as fusion says."""
+"""Fusion of BM25 and vectors; score in [0, 1], as fusion says."""
 Global___Retriever: _TypeAlias = Retriever  # noqa: Y015
 
 class _Fusion:
@@ -59,21 +59,21 @@ class _Fusion:
 class _FusionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Fusion.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     FUSION_UNSPECIFIED: _Fusion.ValueType  # 0
-    """The method is not set, which is RECIPROCAL_RANK."""
+    """The method is not set, which is WEIGHTED."""
     FUSION_RECIPROCAL_RANK: _Fusion.ValueType  # 1
     """Sum of 1 / (60 + rank) over the two orders (reciprocal rank fusion); score in (0, 0.033]."""
     FUSION_WEIGHTED: _Fusion.ValueType  # 2
-    """Weighted mean of both scores, each scaled to [0, 1] over what its retriever found; score in [0, 1]."""
+    """Weighted mean of both scores, each as a fraction of its retriever's highest one; score in [0, 1]."""
 
 class Fusion(_Fusion, metaclass=_FusionEnumTypeWrapper):
     """Method of RETRIEVER_HYBRID."""
 
 FUSION_UNSPECIFIED: Fusion.ValueType  # 0
-"""The method is not set, which is RECIPROCAL_RANK."""
+"""The method is not set, which is WEIGHTED."""
 FUSION_RECIPROCAL_RANK: Fusion.ValueType  # 1
 """Sum of 1 / (60 + rank) over the two orders (reciprocal rank fusion); score in (0, 0.033]."""
 FUSION_WEIGHTED: Fusion.ValueType  # 2
-"""Weighted mean of both scores, each scaled to [0, 1] over what its retriever found; score in [0, 1]."""
+"""Weighted mean of both scores, each as a fraction of its retriever's highest one; score in [0, 1]."""
 Global___Fusion: _TypeAlias = Fusion  # noqa: Y015
 
 class _Placement:
@@ -172,6 +172,7 @@ class ContextPolicy(_message.Message):
     VECTOR_WEIGHT_FIELD_NUMBER: _builtins.int
     DIVERSITY_FIELD_NUMBER: _builtins.int
     EXPANSION_FIELD_NUMBER: _builtins.int
+    SMOOTHING_FIELD_NUMBER: _builtins.int
     retriever: Global___Retriever.ValueType
     """Method of the scores."""
     collection: _builtins.str
@@ -206,6 +207,10 @@ class ContextPolicy(_message.Message):
     """Weight of being different from the chunks before, in [0, 1] (maximal marginal relevance); 0 keeps the order by
     score. Needs a collection with embeddings.
     """
+    smoothing: _builtins.float
+    """Weight of the nearest other chunks in a chunk's score, in [0, 0.95]: the best 50 chunks draw up those that resemble
+    them; 0 keeps the scores. Unset is 0.5 with RETRIEVER_HYBRID, otherwise 0. Needs a collection with embeddings.
+    """
     @_builtins.property
     def rerank(self) -> Global___RerankPolicy:
         """Rerank the chunks before min_score applies."""
@@ -233,17 +238,22 @@ class ContextPolicy(_message.Message):
         vector_weight: _builtins.float | None = ...,
         diversity: _builtins.float = ...,
         expansion: Global___Expansion | None = ...,
+        smoothing: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_min_score", b"_min_score", "_vector_weight", b"_vector_weight", "expansion", b"expansion", "min_score", b"min_score", "rerank", b"rerank", "vector_weight", b"vector_weight"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_min_score", b"_min_score", "_smoothing", b"_smoothing", "_vector_weight", b"_vector_weight", "expansion", b"expansion", "min_score", b"min_score", "rerank", b"rerank", "smoothing", b"smoothing", "vector_weight", b"vector_weight"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_min_score", b"_min_score", "_vector_weight", b"_vector_weight", "collection", b"collection", "diversity", b"diversity", "expansion", b"expansion", "filter", b"filter", "fusion", b"fusion", "include_schema", b"include_schema", "include_tools", b"include_tools", "max_chunks", b"max_chunks", "max_tokens", b"max_tokens", "min_score", b"min_score", "placement", b"placement", "required", b"required", "rerank", b"rerank", "retriever", b"retriever", "role", b"role", "vector_weight", b"vector_weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_min_score", b"_min_score", "_smoothing", b"_smoothing", "_vector_weight", b"_vector_weight", "collection", b"collection", "diversity", b"diversity", "expansion", b"expansion", "filter", b"filter", "fusion", b"fusion", "include_schema", b"include_schema", "include_tools", b"include_tools", "max_chunks", b"max_chunks", "max_tokens", b"max_tokens", "min_score", b"min_score", "placement", b"placement", "required", b"required", "rerank", b"rerank", "retriever", b"retriever", "role", b"role", "smoothing", b"smoothing", "vector_weight", b"vector_weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__min_score: _TypeAlias = _typing.Literal["min_score"]  # noqa: Y015
     _WhichOneofArgType__min_score: _TypeAlias = _typing.Literal["_min_score", b"_min_score"]  # noqa: Y015
+    _WhichOneofReturnType__smoothing: _TypeAlias = _typing.Literal["smoothing"]  # noqa: Y015
+    _WhichOneofArgType__smoothing: _TypeAlias = _typing.Literal["_smoothing", b"_smoothing"]  # noqa: Y015
     _WhichOneofReturnType__vector_weight: _TypeAlias = _typing.Literal["vector_weight"]  # noqa: Y015
     _WhichOneofArgType__vector_weight: _TypeAlias = _typing.Literal["_vector_weight", b"_vector_weight"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__min_score) -> _WhichOneofReturnType__min_score | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__smoothing) -> _WhichOneofReturnType__smoothing | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__vector_weight) -> _WhichOneofReturnType__vector_weight | None: ...
 
