@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, closing, suppress
 from functools import partial
 
+from threadpoolctl import threadpool_limits
+
 from pagantic.context.v1 import context_service_pb2_grpc as pb_grpc
 from pagantic_common.rpc.access.registration import Registration
 from pagantic_common.rpc.access.tls.renewed_channel import open_service_channel
@@ -25,7 +27,9 @@ SERVICE_NAME = "pagantic.context.v1.ContextService"
 @asynccontextmanager
 async def open_app(settings: ContextSettings) -> AsyncIterator[Sequence[Registration]]:
     """Wire the service; the store is closed last."""
-    with closing(await asyncio.to_thread(StoreAccess, settings.database_url)) as access:
+    # Searches run beside each other, and a product that is shared among the cores waits for the busiest of them.
+    one_core = threadpool_limits(limits=1, user_api="blas")
+    with one_core, closing(await asyncio.to_thread(StoreAccess, settings.database_url)) as access:
         async with open_service_channel(settings.inference_address, settings) as channel:
             embedding = make_embedding(settings, access, channel)
             guard = guard_of("context", settings)

@@ -83,24 +83,23 @@ def fuse_fractions(legs: Sequence[tuple[Order, Scores, float]]) -> dict[int, flo
     return dict(zip(found.tolist(), fused.tolist(), strict=True))
 
 
-def smooth(vectors: Vectors, scores: Sequence[float], weight: float) -> list[float]:
+def smooth(vectors: Vectors, scores: Scores, weight: float) -> Scores:
     """Return the candidates' scores, drawn towards those of their nearest candidates.
 
     Diaz, "Regularizing ad hoc retrieval scores" (2005): a relevant text is seldom alone. Each score becomes
     (1 - weight) of its own and `weight` of the mean of the smoothed scores of its neighbours, itself among them, by
     their cosines. The weight is at least 0 and below 1. Results lie between the lowest and the highest score.
     """
-    own = np.asarray(scores, dtype=np.float64)
-    count = len(own)
+    count = len(scores)
     if not count or not weight:
-        return list(scores)
+        return scores
     cosines = np.maximum(vectors @ vectors.T, 0.0).astype(np.float64)
     np.fill_diagonal(cosines, 1.0)  # also where a candidate has no vector
     order = np.argsort(-cosines, axis=1, kind="stable")[:, :SMOOTHING_NEIGHBOURS]
     nearness = np.zeros_like(cosines)
     np.put_along_axis(nearness, order, np.take_along_axis(cosines, order, axis=1), axis=1)
     nearness /= nearness.sum(axis=1, keepdims=True)
-    smoothed: list[float] = np.linalg.solve(np.eye(count) - weight * nearness, (1 - weight) * own).tolist()
+    smoothed: Scores = np.linalg.solve(np.eye(count) - weight * nearness, (1 - weight) * scores)
     return smoothed
 
 

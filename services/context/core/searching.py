@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pagantic_common.domain.text.ranking import (
     SMOOTHED,
     Order,
     Scores,
-    Vectors,
     best_positions,
     diversify,
     fuse_fractions,
@@ -45,20 +45,37 @@ class Hit:
     score: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Ranked:
+    """Positions with their scores, best first, ties in the order of the positions."""
+
+    order: Order
+    scores: Scores
+
+    def among(self, places: NDArray[np.intp] | Mask | slice) -> _Ranked:
+        return _Ranked(self.order[places], self.scores[places])
+
+
+def _ranked(order: Order, scores: Scores) -> _Ranked:
+    best_first = np.lexsort((order, -scores))
+    return _Ranked(order[best_first], scores[best_first])
+
+
 def find_best(index: CollectionIndex, query: Query, policy: RetrievalPolicy, limit: int) -> list[Hit]:
     """Return at most `limit` chunks, best first, ties in the order of storing; of equal contents the first."""
     allowed = index.alive
     if policy.filter:
         allowed = index.allowed(compile_filter("policy.filter", policy.filter))
-    scored = _distinct(index, query, policy, allowed, _candidate_count(policy, limit))
+    found = _distinct(index, query, policy, allowed, _candidate_count(policy, limit))
     if policy.smoothing:
-        scored = _smoothed(index, scored, policy.smoothing)
-    scored = [one for one in scored if policy.min_score is None or one[1] >= policy.min_score]
+        found = _smoothed(index, found, policy.smoothing)
+    if policy.min_score is not None:
+        found = found.among(found.scores >= policy.min_score)
     if policy.diversity:
-        scored = _spread(index, scored, policy.diversity, limit)
-    scored = scored[:limit]
-    ids = index.ids_at([position for position, _ in scored])
-    return [Hit(chunk_id, score) for chunk_id, (_, score) in zip(ids, scored, strict=True)]
+        vectors = index.vectors.vectors_at(found.order)
+        found = found.among(np.array(diversify(vectors, found.scores.tolist(), policy.diversity, limit), dtype=np.intp))
+    found = found.among(slice(limit))
+    return [Hit(*one) for one in zip(index.ids_at(found.order), found.scores.tolist(), strict=True)]
 
 
 def _candidate_count(policy: RetrievalPolicy, limit: int) -> int:
@@ -70,66 +87,50 @@ def _candidate_count(policy: RetrievalPolicy, limit: int) -> int:
     return count
 
 
-def _smoothed(index: CollectionIndex, scored: list[tuple[int, float]], weight: float) -> list[tuple[int, float]]:
+def _smoothed(index: CollectionIndex, found: _Ranked, weight: float) -> _Ranked:
     """Smooth the scores of the best candidates. The others follow as they were: none of them has a higher score."""
-    best, others = scored[:SMOOTHED], scored[SMOOTHED:]
-    scores = smooth(_vectors_of(index, best), [score for _, score in best], weight)
-    smoothed = [(position, score) for (position, _), score in zip(best, scores, strict=True)]
-    return sorted(smoothed, key=lambda one: (-one[1], one[0])) + others
+    best = found.order[:SMOOTHED]
+    smoothed = smooth(index.vectors.vectors_at(best), found.scores[:SMOOTHED], weight)
+    first = _ranked(best, smoothed)
+    return _Ranked(
+        np.concatenate([first.order, found.order[SMOOTHED:]]), np.concatenate([first.scores, found.scores[SMOOTHED:]])
+    )
 
 
-def _spread(
-    index: CollectionIndex, scored: list[tuple[int, float]], diversity: float, limit: int
-) -> list[tuple[int, float]]:
-    order = diversify(_vectors_of(index, scored), [score for _, score in scored], diversity, limit)
-    return [scored[at] for at in order]
-
-
-def _vectors_of(index: CollectionIndex, scored: list[tuple[int, float]]) -> Vectors:
-    return index.vectors.vectors_at(np.array([position for position, _ in scored], dtype=np.intp))
-
-
-def _distinct(
-    index: CollectionIndex, query: Query, policy: RetrievalPolicy, allowed: Mask, limit: int
-) -> list[tuple[int, float]]:
-    """Return positions with their scores, best first, without repeated contents."""
+def _distinct(index: CollectionIndex, query: Query, policy: RetrievalPolicy, allowed: Mask, limit: int) -> _Ranked:
+    """Return at most `limit` positions without repeated contents."""
     depth = limit
     while True:
-        scored = _scored(index, query, policy, allowed, depth)
-        digests = index.digests_at(np.array([position for position, _ in scored], dtype=np.intp))
-        first_of = dict(reversed(list(zip(digests, scored, strict=True))))
-        distinct = sorted(first_of.values(), key=lambda one: (-one[1], one[0]))
-        if len(distinct) >= limit or len(scored) < depth:
-            return distinct[:limit]
+        found = _find(index, query, policy, allowed, depth)
+        _, first_places = np.unique(index.digests_at(found.order), return_index=True)
+        if len(first_places) >= limit or len(found.order) < depth:
+            return found.among(np.sort(first_places)[:limit])
         depth *= 4
 
 
-def _scored(
-    index: CollectionIndex, query: Query, policy: RetrievalPolicy, allowed: Mask, depth: int
-) -> list[tuple[int, float]]:
+def _find(index: CollectionIndex, query: Query, policy: RetrievalPolicy, allowed: Mask, depth: int) -> _Ranked:
+    """Return the best positions: at least `depth`, or all that there are."""
     match policy.retriever:
         case Retriever.KEYWORD:
-            return _ranked(*_leg(index.lexical.coverage(query.term_ids), 0.0, allowed, depth))
+            order, scores = _leg(index.lexical.coverage(query.term_ids), 0.0, allowed, depth)
         case Retriever.VECTOR:
-            return _ranked(*_leg(_cosine(index, query, allowed), NO_VECTOR, allowed, depth))
+            order, scores = _leg(_cosine(index, query, allowed), NO_VECTOR, allowed, depth)
         case Retriever.HYBRID:
-            return _fused(index, query, policy, allowed, depth)
+            return _fused(index, query, policy, allowed, max(depth, MIN_DEPTH))
         case _:
-            return _ranked(*_leg(index.lexical.bm25(query.term_ids), 0.0, allowed, depth))
+            order, scores = _leg(index.lexical.bm25(query.term_ids), 0.0, allowed, depth)
+    return _Ranked(order, scores[order])
 
 
-def _fused(
-    index: CollectionIndex, query: Query, policy: RetrievalPolicy, allowed: Mask, depth: int
-) -> list[tuple[int, float]]:
-    leg_depth = max(depth, MIN_DEPTH)
-    words, word_scores = _leg(index.lexical.bm25(query.term_ids), 0.0, allowed, leg_depth)
-    near, near_scores = _leg(_cosine(index, query, allowed), NO_VECTOR, allowed, leg_depth)
+def _fused(index: CollectionIndex, query: Query, policy: RetrievalPolicy, allowed: Mask, depth: int) -> _Ranked:
+    words, word_scores = _leg(index.lexical.bm25(query.term_ids), 0.0, allowed, depth)
+    near, near_scores = _leg(_cosine(index, query, allowed), NO_VECTOR, allowed, depth)
     if policy.fusion is Fusion.RECIPROCAL_RANK:
         fused = fuse_ranks([(words, 1.0), (near, 1.0)])
     else:
         weight = policy.vector_weight
         fused = fuse_fractions([(words, word_scores, 1 - weight), (near, near_scores, weight)])
-    return sorted(fused.items(), key=lambda one: (-one[1], one[0]))[:depth]
+    return _ranked(np.fromiter(fused, dtype=np.intp), np.fromiter(fused.values(), dtype=np.float64))
 
 
 def _cosine(index: CollectionIndex, query: Query, allowed: Mask) -> Scores:
@@ -141,7 +142,3 @@ def _cosine(index: CollectionIndex, query: Query, allowed: Mask) -> Scores:
 def _leg(scores: Scores, above: float, allowed: Mask, depth: int) -> tuple[Order, Scores]:
     masked: Scores = np.where(allowed, scores, above)
     return best_positions(masked, above, depth), masked
-
-
-def _ranked(order: Order, scores: Scores) -> list[tuple[int, float]]:
-    return list(zip(order.tolist(), scores[order].tolist(), strict=True))

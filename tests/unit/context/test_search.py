@@ -140,13 +140,13 @@ def test_every_found_position_has_the_fractions_of_all_legs():
 def test_texts_that_resemble_good_ones_are_drawn_up():
     one, other = [1.0, 0.0], [0.0, 1.0]
     vectors = np.array([one] * 6 + [other] * 6, dtype=np.float32)
-    scores = [1.0, 1.0, 1.0, 1.0, 1.0, 0.2] + [0.5] * 6
-    assert smooth(vectors, scores, 0.0) == scores
+    scores = np.array([1.0, 1.0, 1.0, 1.0, 1.0, 0.2] + [0.5] * 6)
+    assert smooth(vectors, scores, 0.0).tolist() == scores.tolist()
     smoothed = smooth(vectors, scores, 0.5)
     assert smoothed[5] == pytest.approx(0.5 * 0.2 + 0.5 * np.mean(scores[:6]))  # the mean of equals stays as it is
     assert smoothed[6:] == pytest.approx([0.5] * 6)
-    assert smooth(np.zeros((2, 1), dtype=np.float32), [3.0, 1.0], 0.9) == pytest.approx([3.0, 1.0])
-    assert smooth(np.zeros((0, 1), dtype=np.float32), [], 0.9) == []
+    assert smooth(np.zeros((2, 1), dtype=np.float32), np.array([3.0, 1.0]), 0.9) == pytest.approx([3.0, 1.0])
+    assert smooth(np.zeros((0, 1), dtype=np.float32), np.array([]), 0.9).tolist() == []
 
 
 @given(st.integers(1, 30), st.floats(0, 0.95), st.integers(0, 1000))
@@ -154,7 +154,7 @@ def test_smoothed_scores_stay_between_the_lowest_and_the_highest(count, weight, 
     random = np.random.default_rng(seed)
     vectors = random.standard_normal((count, 3)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    scores = random.normal(size=count).tolist()
+    scores = random.normal(size=count)
     smoothed = smooth(vectors, scores, weight)
     assert min(scores) - 1e-9 <= min(smoothed) <= max(smoothed) <= max(scores) + 1e-9
 

@@ -146,14 +146,14 @@ class CollectionIndex:
         position = self._positions.get(chunk_id, len(self.alive))
         return position < len(self.alive) and bool(self.alive[position])
 
-    def ids_at(self, positions: Sequence[int]) -> list[int]:
+    def ids_at(self, positions: NDArray[np.intp]) -> list[int]:
         """Return the ids of the chunks at positions."""
-        ids: list[int] = self._ids[list(positions)].tolist()
+        ids: list[int] = self._ids[positions].tolist()
         return ids
 
-    def digests_at(self, positions: NDArray[np.intp]) -> list[int]:
+    def digests_at(self, positions: NDArray[np.intp]) -> NDArray[np.int64]:
         """Return the hashes of the contents at positions."""
-        digests: list[int] = self._digests[positions].tolist()
+        digests: NDArray[np.int64] = self._digests[positions]
         return digests
 
     def _tables(self, changes: Changes) -> tuple[list[IndexedDocument], dict[int, int], dict[int, int]]:
