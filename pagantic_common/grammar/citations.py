@@ -27,10 +27,11 @@ from pagantic_common.domain.text.citations import (
     CitationPolicy,
 )
 from pagantic_common.domain.text.words import split_words
-from pagantic_common.grammar.engine_text import MAX_ENGINE_TEXT_BYTES
+from pagantic_common.grammar.engine_text import MAX_ENGINE_TEXT_BYTES, beginning_line
 from pagantic_common.grammar.problems import GrammarTooComplexError, Problem
 
 _CLAIMS_KEY, _QUOTE_KEY = ', "claims": [', ', "quote": '
+_FIRST_CLAIM = f'{AFFIRMATION_JSON}{_CLAIMS_KEY}{{"source": '
 _CLAIM = r'claim: "{\"source\": " cited ", \"text\": " TEXT "}"'
 _TEXT = r'TEXT: "\"" /([^"\\\x00-\x1F\x7F]|\\["\\\/bfnrt]){1,' + str(MAX_CLAIM_CHARS) + r'}/ "\""'
 
@@ -62,6 +63,7 @@ def engine_text_of_citations(sources: Sequence[str], policy: CitationPolicy) -> 
         if quote := list(_quote_lines(number, source, policy.max_quote_words // 2)):
             cited.append(f"{_literal(f'{number}{_QUOTE_KEY}')} Q{number}")
             lines += quote
+            lines += [beginning_line(f"{_FIRST_CLAIM}{number}{_QUOTE_KEY}{mark}") for mark in ("", '"')]
     answers = []
     if policy.may_abstain or not cited:
         answers.append(_literal(ABSTENTION_JSON))

@@ -26,20 +26,24 @@ __all__ = [
     "STACK_BYTES",
     "GrammarError",
     "GrammarTooComplexError",
+    "beginning_line",
     "byte_tokenizer",
     "check_engine_text",
     "engine_text_of_gbnf",
     "engine_text_of_regex",
     "engine_text_of_schema",
     "engine_text_of_values",
+    "find_beginnings",
     "has_pattern",
     "start_matcher",
+    "start_ready_matcher",
 ]
 
 ITEM_SEPARATOR = ", "
 KEY_SEPARATOR = ": "
 MAX_REASON_CHARS = 400
 MAX_ENGINE_TEXT_BYTES = 256 * 1024  # of a constraint that the decoder takes
+MAX_BEGINNINGS = 64
 STACK_BYTES = 256 * 1024 * 1024  # for threads that compile: the engine recurses along chains of thousands of rules
 # Limits on the cost of one mask and on the size of its lexer: a decoding step waits tens of milliseconds at most. Under
 # the engine's own limits, which are several times as wide, the schemas of the JSON Schema Test Suite decode the same.
@@ -118,6 +122,10 @@ def engine_text_of_values(values: list[str]) -> str:
     return _of_lark("start: " + " | ".join(json.dumps(value) for value in values) + "\n")
 
 
+_BEGINNING = "// begins "
+_BEGINNING_LINE = re.compile(f'^{_BEGINNING}(".*")$', re.MULTILINE)
+
+
 def check_engine_text(text: str) -> list[str]:
     """Have the engine build the text and compute the first mask; returns the engine's warnings.
 
@@ -146,6 +154,28 @@ def start_matcher(text: str, tokenizer: LLTokenizer) -> LLMatcher:
         if reason.startswith(_NOTHING):
             raise _refusal("it derives nothing")
         raise _refusal(reason)
+    return matcher
+
+
+def beginning_line(text: str) -> str:
+    """Return a line of a Lark grammar that names a beginning of outputs after which a mask is costly."""
+    return f"{_BEGINNING}{json.dumps(text)}"
+
+
+def find_beginnings(text: str) -> list[str]:
+    """Return the beginnings that an engine's text names, at most MAX_BEGINNINGS."""
+    return [json.loads(line) for line in _BEGINNING_LINE.findall(text)[:MAX_BEGINNINGS]]
+
+
+def start_ready_matcher(text: str, tokenizer: LLTokenizer) -> LLMatcher:
+    """Return a matcher as start_matcher does, which has computed the costly masks that the text names."""
+    matcher = start_matcher(text, tokenizer)
+    for beginning in find_beginnings(text):
+        ahead = matcher.deep_copy()  # shares the lexer
+        for token in tokenizer.tokenize_str(beginning):
+            if not ahead.consume_token(token):
+                break
+        ahead.compute_bitmask()
     return matcher
 
 

@@ -2,8 +2,7 @@
 
 The sources are chunks of 400 tokens of the Cranfield abstracts (PAGANTIC_SUITES), by default 8, under the tokens of
 the default model. Answers of four claims, which quote random runs of words, are decoded as given. Each answer has
-a lexer of its own, as each request with other sources has. A chunk that is quoted for the first time needs a larger
-mask once.
+a lexer of its own, as each request with other sources has.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from llguidance.llamacpp import lltokenizer_from_vocab
 from pagantic_common.domain.text.citations import CitationPolicy
 from pagantic_common.domain.text.words import split_words
 from pagantic_common.grammar.citations import engine_text_of_citations
-from pagantic_common.grammar.engine_text import start_matcher
+from pagantic_common.grammar.engine_text import start_ready_matcher
 from services.inference.adapters.constraint_trial import try_constraint
 from services.inference.adapters.default_model import find_default_model
 from services.inference.core.generation import ConstraintKind
@@ -49,7 +48,7 @@ def main() -> None:
     sys.stdout.write(f"{count} chunks of {CHUNK_TOKENS} tokens: {len(text)} bytes of text, {memory_bytes} of memory\n")
     _print_times("compile, in the constraint service", _times(lambda: engine_text_of_citations(sources, policy)))
     _print_times("trial, in a worker process", _times(lambda: try_constraint(ConstraintKind.ENGINE_TEXT, text)))
-    _print_times("build, in the inference service", _times(lambda: start_matcher(text, tokenizer)))
+    _print_times("build, in the inference service", _times(lambda: start_ready_matcher(text, tokenizer)))
     draw = random.Random(1)  # noqa: S311 - the same answers each time
     masks: list[float] = []
     for _ in range(ANSWERS):
@@ -81,13 +80,13 @@ def _answer(sources: Sequence[str], draw: random.Random) -> str:
         words = split_words(source)
         first, more = draw.randrange(len(words) - 20), draw.randrange(4, 20)
         quote = source[words[first][0] : words[first + more][1]]
-        claims.append({"text": " ".join(source[:CLAIM_CHARS].split()), "source": number + 1, "quote": quote})
+        claims.append({"source": number + 1, "quote": quote, "text": " ".join(source[:CLAIM_CHARS].split())})
     return json.dumps({"in_sources": True, "claims": claims}, ensure_ascii=False)
 
 
 def _masks_of(text: str, tokenizer: LLTokenizer, answer: str) -> list[float]:
     """Return the seconds of the mask before each token of an answer."""
-    matcher = start_matcher(text, tokenizer)
+    matcher = start_ready_matcher(text, tokenizer)
     masks: list[float] = []
     for token in tokenizer.tokenize_str(answer):
         started_s = time.perf_counter()

@@ -18,7 +18,7 @@ from llguidance import LLMatcher
 from llguidance.llamacpp import lltokenizer_from_vocab
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Overloaded
-from pagantic_common.grammar.engine_text import MAX_ENGINE_TEXT_BYTES, GrammarError, has_pattern, start_matcher
+from pagantic_common.grammar.engine_text import MAX_ENGINE_TEXT_BYTES, GrammarError, has_pattern, start_ready_matcher
 from pagantic_common.workers.thread_workers import without_panic
 from pagantic_common.workers.work_cache import WorkCache
 from services.inference.adapters.constraint_trial import refusal, try_constraint
@@ -197,7 +197,7 @@ class LlguidanceCompiler:
                 retry_after_s=RETRY_AFTER_S,
             )
         loop = asyncio.get_running_loop()
-        work = (start_matcher, (lexer.engine_text, self._tokenizer))
+        work = (start_ready_matcher, (lexer.engine_text, self._tokenizer))
         try:
             matcher = LlguidanceMatcher(await loop.run_in_executor(self._thread, without_panic, *work), lexer)
         except GrammarError as error:

@@ -8,7 +8,7 @@ from llguidance import LLMatcher
 from pagantic_common.domain.text.citations import ABSTENTION_JSON, MIN_QUOTE_WORDS, CitationPolicy
 from pagantic_common.domain.text.words import split_words
 from pagantic_common.grammar.citations import engine_text_of_citations
-from pagantic_common.grammar.engine_text import byte_tokenizer, start_matcher
+from pagantic_common.grammar.engine_text import byte_tokenizer, find_beginnings, start_matcher, start_ready_matcher
 from tests.support.hostile_sources import HOSTILE_SOURCES
 
 POLICY = CitationPolicy(max_claims=2, max_quote_words=12)
@@ -64,6 +64,17 @@ def random_output(engine_text, draw):
         output += bytes([byte])
     assert matcher.is_accepting()
     return output.decode()
+
+
+def test_the_beginnings_whose_masks_are_computed_ahead_are_those_of_quotes():
+    engine_text = engine_text_of_citations([SOURCE, "!", "a b c"], POLICY)
+    beginning = '{"in_sources": true, "claims": [{"source": '
+    quotes = [f'{beginning}{number}, "quote": ' for number in (1, 3)]  # source 2 has no words
+    assert find_beginnings(engine_text) == [text for quote in quotes for text in (quote, f'{quote}"')]
+    for text in find_beginnings(engine_text):
+        assert start_matcher(engine_text, byte_tokenizer()).validate_tokens(list(text.encode())) == len(text)
+    ready = start_ready_matcher(engine_text, byte_tokenizer())
+    assert bytes_allowed(ready) == bytes_allowed(start_matcher(engine_text, byte_tokenizer()))
 
 
 @pytest.mark.parametrize(
