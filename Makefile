@@ -185,7 +185,7 @@ bench-citations: setup-dev ## Measure constraints and masks of answers with cita
 
 .PHONY: bench-cited
 bench-cited: setup-dev ## Ask COUNT=1000 questions of a running system with citations, and count invented quotes
-	@$(BIN)/python -m tests.bench.cited_answers --count $(or $(COUNT),1000) $(if $(MODEL),--model "$(MODEL)")
+	@$(BIN)/python -m tests.bench.cited_answers --plain --count $(or $(COUNT),1000) $(if $(MODEL),--model "$(MODEL)")
 
 .PHONY: bench-rerank
 bench-rerank: setup-dev ## Measure the scorers of a running system; SAMPLE=40 questions for the slow ones; needs PAGANTIC_SUITES

@@ -1,9 +1,10 @@
-"""How many quotes are invented: `python -m tests.bench.cited_answers [--count N] [--address A] [--model ALIAS]`.
+"""How many quotes are invented: `python -m tests.bench.cited_answers [--count N] [--plain] [--model ALIAS]`.
 
 Questions of the Cranfield collection are asked of a running system, about its abstracts and about documents that try
-to break the answer. Each is asked with citations, and again under a plain JSON Schema that describes the same form.
-A quote is invented when it is not in the document that the citation names or, under the plain schema, in no document
-at all, whatever its spaces. The check knows only the documents. PAGANTIC_SUITES is the folder of the collection.
+to break the answer. Each is asked with citations and, with `--plain`, again under a plain JSON Schema that describes
+the same form. Answers are sampled, so a question that comes again has another answer. A quote is invented when it is
+not in the document that the citation names or, under the plain schema, in no document at all, whatever its spaces. The
+check knows only the documents. PAGANTIC_SUITES is the folder of the collection.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import grpc
@@ -28,9 +30,12 @@ from pagantic_common.domain.text.citations import CitationPolicy, read_claims, s
 from tests.bench import cranfield
 from tests.support.hostile_sources import HOSTILE_SOURCES
 
-MAX_CLAIMS = 3
+DEFAULT_CLAIMS = 3
+AT_ONCE = 8
 MAX_CHUNKS = 4
 MAX_TOKENS = 768
+TEMPERATURE = 0.8
+TOLD_EACH = 50  # answers
 BATCH = 100
 INGEST_S = 120.0
 HOSTILE_EACH = 20  # one question in so many is about the hostile documents
@@ -38,50 +43,64 @@ HOSTILE_EACH = 20  # one question in so many is about the hostile documents
 
 @dataclass
 class Tally:
-    """The counts of one way to ask, the seconds that it took, and the invented quotes."""
+    """The counts of one way to ask, the seconds that it took, and the quotes that were invented though held."""
 
     counts: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
     invented: list[str] = field(default_factory=list)
 
 
+Make = Callable[[str], execution_pb2.SystemRequest]
 Count = Callable[[Tally, execution_pb2.SystemResponse], None]
 
 
 def main() -> int:
-    """Print the counts of both ways; 1 when a held quote is invented."""
+    """Print the counts of each way; 1 when a held quote is invented."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--claims", type=int, default=DEFAULT_CLAIMS, help="Most claims of an answer.")
+    parser.add_argument("--plain", action="store_true", help="Ask under a plain schema, too.")
     parser.add_argument("--address", default=local_address("orchestrator"))
     parser.add_argument("--model", default="")
     options = parser.parse_args()
     documents = cranfield_documents() | _hostile_documents()
-    questions = _questions(options.count)
+    spaced = {source: _with_single_spaces(text) for source, text in documents.items()}
     collection = f"cited-{uuid.uuid4()}"
+    common = {
+        "context": policy_pb2.ContextPolicy(collection=collection, max_chunks=MAX_CHUNKS),
+        "model": options.model,
+        "max_tokens": MAX_TOKENS,
+        "temperature": TEMPERATURE,
+    }
+    bounds = contract_pb2.Citations(max_claims=options.claims)
+    schema = schema_of(CitationPolicy(max_claims=options.claims))
+    ways: dict[str, tuple[Make, Count]] = {
+        "with citations": (
+            lambda question: chat_request(question, tools=[], citations=bounds, **common),
+            lambda tally, response: _count_held(tally, response, documents),
+        )
+    }
+    if options.plain:
+        ways["under a plain schema"] = (
+            lambda question: structured_request(question, schema, **common),
+            lambda tally, response: _count_plain(tally, response, spaced),
+        )
+    invented: list[str] = []
     with grpc.insecure_channel(options.address) as channel:
         context = context_service_pb2_grpc.ContextServiceStub(channel)  # type: ignore[no-untyped-call]
         _ingest(context, collection, documents)
         try:
             with Client(options.address) as client:
-                held = _ask_all(
-                    client,
-                    (_cited(question, collection, options.model) for question in questions),
-                    lambda tally, response: _count_held(tally, response, documents),
-                )
-                spaced = {source: _with_single_spaces(text) for source, text in documents.items()}
-                plain = _ask_all(
-                    client,
-                    (_plain(question, collection, options.model) for question in questions),
-                    lambda tally, response: _count_plain(tally, response, spaced),
-                )
+                for name, (make, count) in ways.items():
+                    tally = _ask_all(client, _questions(options.count), make, count)
+                    listed = ", ".join(f"{number} {what}" for what, number in sorted(tally.counts.items()))
+                    _say(f"{name}: {listed}; {tally.seconds:.0f} s")
+                    invented += tally.invented
         finally:
             context.DeleteCollection(context_service_pb2.DeleteCollectionRequest(name=collection), timeout=INGEST_S)
-    for name, tally in (("with citations", held), ("under a plain schema", plain)):
-        listed = ", ".join(f"{count} {what}" for what, count in sorted(tally.counts.items()))
-        sys.stdout.write(f"{name}: {listed}; {tally.seconds / len(questions):.2f} s for a question\n")
-    for quote in held.invented:
-        sys.stdout.write(f"invented: {quote!r}\n")
-    return int(bool(held.invented))
+    for quote in invented:
+        _say(f"invented: {quote!r}")
+    return int(bool(invented))
 
 
 def cranfield_documents() -> dict[str, str]:
@@ -112,39 +131,19 @@ def _ingest(
         context.Ingest(context_service_pb2.IngestRequest(collection=collection, documents=batch), timeout=INGEST_S)
 
 
-def _cited(question: str, collection: str, model: str) -> execution_pb2.SystemRequest:
-    return chat_request(
-        question,
-        tools=[],
-        context=_context(collection),
-        citations=contract_pb2.Citations(max_claims=MAX_CLAIMS),
-        model=model,
-        max_tokens=MAX_TOKENS,
-        temperature=0,
-    )
-
-
-def _plain(question: str, collection: str, model: str) -> execution_pb2.SystemRequest:
-    schema = schema_of(CitationPolicy(max_claims=MAX_CLAIMS))
-    return structured_request(
-        question, schema, context=_context(collection), model=model, max_tokens=MAX_TOKENS, temperature=0
-    )
-
-
-def _context(collection: str) -> policy_pb2.ContextPolicy:
-    return policy_pb2.ContextPolicy(collection=collection, max_chunks=MAX_CHUNKS)
-
-
-def _ask_all(client: Client, requests: Iterable[execution_pb2.SystemRequest], count: Count) -> Tally:
+def _ask_all(client: Client, questions: Sequence[str], make: Make, count: Count) -> Tally:
+    """Ask the questions, several at once, and count what the answers say."""
     tally = Tally()
     started_s = time.perf_counter()
-    for request in requests:
-        tally.counts["questions"] += 1
-        response = client.execute(request)
-        if response.HasField("error"):
-            tally.counts[f"failed ({error_code_name(response.error.code)})"] += 1
-        else:
-            count(tally, response)
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        for response in threads.map(lambda question: client.execute(make(question)), questions):
+            tally.counts["questions"] += 1
+            if response.HasField("error"):
+                tally.counts[f"failed ({error_code_name(response.error.code)})"] += 1
+            else:
+                count(tally, response)
+            if tally.counts["questions"] % TOLD_EACH == 0:
+                sys.stderr.write(f"{tally.counts['questions']} answers\n")
     tally.seconds = time.perf_counter() - started_s
     return tally
 
@@ -169,6 +168,11 @@ def _count_plain(tally: Tally, response: execution_pb2.SystemResponse, documents
 
 def _with_single_spaces(text: str) -> str:
     return " ".join(text.split())
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":
