@@ -21,6 +21,7 @@ from pagantic_common.domain.text.ranking import (
 from pagantic_common.domain.text.scoring import K1, B, split_terms
 from services.context.core.document import CollectionOptions
 from services.context.core.policy import Fusion, RetrievalPolicy, Retriever
+from services.context.core.search import vector_index
 from services.context.core.search.collection_index import Changes, CollectionIndex, IndexedChunk, IndexedDocument
 from services.context.core.search.lexical_index import EMPTY
 from services.context.core.search.metadata_filter import compile_filter, is_selected
@@ -293,3 +294,28 @@ def test_a_filter_selects_documents_for_which_it_is_true(expression, metadata, e
 def test_a_filter_that_is_no_expression_is_refused():
     with pytest.raises(InvalidRequest, match=r"filter: .*does not compile"):
         compile_filter("filter", "a b")
+
+
+def _clustered(random, count):
+    """Return unit vectors around a few centers, as embeddings of texts on a few subjects are."""
+    centers = random.standard_normal((20, 256))
+    vectors = centers[random.integers(0, 20, count)] + random.standard_normal((count, 256))
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+
+def test_the_nearest_by_signs_are_the_nearest(monkeypatch):
+    monkeypatch.setattr(vector_index, "EXACT_ROWS", 1000)
+    monkeypatch.setattr(vector_index, "RESCORED", 400)
+    random = np.random.default_rng(1)
+    vectors = _clustered(random, 3000)
+    index = NO_VECTORS.extend(1500, range(1500), vectors[:1500]).extend(3000, range(1500, 2900), vectors[1500:2900])
+    found = []
+    for query in _clustered(random, 40):
+        exact = best_positions((vectors[:2900] @ query).astype(np.float64), NO_VECTOR, 10)
+        scores = index.cosine(query)
+        assert np.count_nonzero(scores > NO_VECTOR) == 400
+        assert scores[scores > NO_VECTOR] == pytest.approx((vectors @ query)[scores > NO_VECTOR], abs=1e-6)
+        found.append(len(set(best_positions(scores, NO_VECTOR, 10)) & set(exact)))
+    assert np.mean(found) > 8
+    allowed = np.arange(3000) % 7 == 0
+    assert set(np.flatnonzero(index.cosine(query, allowed) > NO_VECTOR)) <= set(np.flatnonzero(allowed[:2900]))

@@ -1,4 +1,10 @@
-"""Exact search over vectors of unit length, by one product of matrix and vector."""
+"""Search over vectors of unit length: exact up to a number of vectors, beyond it among the nearest by signs.
+
+Exact search is one product of matrix and vector, and reads all of the matrix. Beyond EXACT_ROWS the signs of the
+components, one bit each, choose candidates by how many differ from the query's, and only the candidates' cosines are
+computed (binary quantization with rescoring; Charikar, "Similarity Estimation Techniques from Rounding Algorithms",
+2002). Signs need no building, so an index grows as fast with them as without.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +18,13 @@ from pagantic_common.domain.text.ranking import Scores, Vectors
 from services.context.core.search.lexical_index import Mask
 
 Vector = NDArray[np.float32]
+Signs = NDArray[np.uint64]
 
 NO_VECTOR: Final = -2.0  # the score of a position without a vector: below every cosine
 FIRST_ROWS: Final = 256
+WORD_BITS: Final = 64
+EXACT_ROWS: Final = 100_000
+RESCORED: Final = 4_000  # candidates by signs
 MAX_GATHERED_RATIO: Final = 0.1  # above this share of all rows, the product of all is faster than a copy of some
 
 
@@ -25,15 +35,16 @@ class VectorIndex:
     newest may be extended.
     """
 
-    def __init__(self, matrix: Vectors, has_vector: Mask) -> None:
+    def __init__(self, matrix: Vectors, signs: Signs, has_vector: Mask) -> None:
         self._matrix = matrix
+        self._signs = signs
         self._has_vector = has_vector
         self._is_complete = bool(has_vector.all())
 
     @property
     def size_bytes(self) -> int:
         """Memory of the index."""
-        return self._matrix.nbytes + self._has_vector.nbytes
+        return self._matrix.nbytes + self._signs.nbytes + self._has_vector.nbytes
 
     def count_among(self, mask: Mask) -> int:
         """Return the number of positions of a mask that have a vector."""
@@ -43,22 +54,26 @@ class VectorIndex:
         """Return an index of `size` positions, with a vector at each of `positions`, which had none before."""
         has_vector = np.zeros(size, dtype=np.bool_)
         has_vector[: len(self._has_vector)] = self._has_vector
-        matrix = self._matrix
+        matrix, signs = self._matrix, self._signs
         if len(positions):
             dimensions = vectors.shape[1]
             if len(matrix) < size or matrix.shape[1] != dimensions:
-                matrix = np.zeros((max(size, 2 * len(matrix), FIRST_ROWS), dimensions), dtype=np.float32)
+                rows = max(size, 2 * len(matrix), FIRST_ROWS)
+                matrix = np.zeros((rows, dimensions), dtype=np.float32)
+                signs = np.zeros((-(-dimensions // WORD_BITS), rows), dtype=np.uint64)
                 known = len(self._has_vector)
                 if self._matrix.shape[1] == dimensions:
-                    matrix[:known] = self._matrix[:known]
+                    matrix[:known], signs[:, :known] = self._matrix[:known], self._signs[:, :known]
             matrix[positions] = vectors
+            signs[:, positions] = signs_of(vectors)
             has_vector[positions] = True
-        return VectorIndex(matrix, has_vector)
+        return VectorIndex(matrix, signs, has_vector)
 
     def cosine(self, query: Vector, allowed: Mask | None = None) -> Scores:
         """Return the cosine of each position with the query, or NO_VECTOR.
 
-        `allowed` limits the work to some positions; the others may have NO_VECTOR.
+        `allowed` limits the work to some positions; the others may have NO_VECTOR, and so do, among more than
+        EXACT_ROWS positions, all but the nearest by signs.
         """
         size = len(self._has_vector)
         if size == 0 or self._matrix.shape[1] != len(query):
@@ -66,6 +81,8 @@ class VectorIndex:
         if allowed is not None and np.count_nonzero(allowed) <= MAX_GATHERED_RATIO * size:
             return self._cosine_of_some(query, np.flatnonzero(allowed & self._has_vector))
         rows = min(size, len(self._matrix))  # positions that came without vectors may be beyond the matrix
+        if rows > EXACT_ROWS:
+            return self._cosine_of_some(query, self._nearest_by_signs(query, allowed, rows))
         scores = np.full(size, NO_VECTOR)
         scores[:rows] = self._matrix[:rows] @ query
         if not self._is_complete:
@@ -79,10 +96,32 @@ class VectorIndex:
         found[known] = self._matrix[positions[known]]
         return found
 
+    def _nearest_by_signs(self, query: Vector, allowed: Mask | None, rows: int) -> NDArray[np.intp]:
+        differing = np.zeros(rows, dtype=np.uint16)
+        for row, word in zip(self._signs, signs_of(query[np.newaxis])[:, 0], strict=True):
+            differing += np.bitwise_count(row[:rows] ^ word)
+        searched = self._has_vector[:rows]
+        if allowed is not None:
+            searched = searched & allowed[:rows]
+        differing[~searched] = np.iinfo(np.uint16).max
+        nearest = np.argpartition(differing, RESCORED)[:RESCORED]
+        found: NDArray[np.intp] = nearest[searched[nearest]]
+        return found
+
     def _cosine_of_some(self, query: Vector, positions: NDArray[np.intp]) -> Scores:
         scores = np.full(len(self._has_vector), NO_VECTOR)
         scores[positions] = self._matrix[positions] @ query
         return scores
 
 
-NO_VECTORS: Final = VectorIndex(np.zeros((0, 0), dtype=np.float32), np.zeros(0, dtype=np.bool_))
+def signs_of(vectors: Vectors) -> Signs:
+    """Return the signs of vectors as bits, WORD_BITS components in each row, and a column for each vector."""
+    bits = np.packbits(vectors > 0, axis=1)
+    padded = np.zeros((len(vectors), -(-vectors.shape[1] // WORD_BITS) * WORD_BITS // 8), dtype=np.uint8)
+    padded[:, : bits.shape[1]] = bits
+    return padded.view(np.uint64).T
+
+
+NO_VECTORS: Final = VectorIndex(
+    np.zeros((0, 0), dtype=np.float32), np.zeros((0, 0), dtype=np.uint64), np.zeros(0, dtype=np.bool_)
+)
