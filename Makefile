@@ -177,7 +177,7 @@ bench-retrieval: setup-dev ## Measure retrievers on Cranfield and on TAGGED=fold
 
 .PHONY: bench-search
 bench-search: setup-dev ## Measure searches among 1,000 to 100,000 chunks of the texts of FOLDER
-	@$(BIN)/python -m tests.bench.search "$(FOLDER)" $(if $(SIZES),--sizes "$(SIZES)")
+	@$(BIN)/python -m tests.bench.search "$(FOLDER)" $(if $(SIZES),--sizes "$(SIZES)") $(if $(LANCEDB),--lancedb)
 
 .PHONY: bench-citations
 bench-citations: setup-dev ## Measure constraints and masks of answers with citations; needs PAGANTIC_SUITES

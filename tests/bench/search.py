@@ -1,8 +1,10 @@
-"""How searches scale: `python -m tests.bench.search FOLDER [--sizes 1000,10000,100000]`.
+"""How searches scale: `python -m tests.bench.search FOLDER [--sizes 1000,10000,100000] [--lancedb]`.
 
 The texts of a folder, Debian's documentation packages for one, are ingested into a store of its own for each number of
 chunks, with random vectors in place of embeddings, and searched by spans of its texts. BM25 alone is compared with
-bm25s over the same terms. Times are those of the app, without the network and without embedding.
+bm25s over the same terms. Times are those of the app, without the network and without embedding. With `--lancedb`
+a table of LanceDB, which must be installed, takes the same chunks and vectors in, with an index of their words, and is
+searched for the same queries and vectors in the same process.
 """
 
 from __future__ import annotations
@@ -23,10 +25,11 @@ from random import Random
 import bm25s
 import numpy as np
 import psutil
+from threadpoolctl import threadpool_limits
 
 from pagantic_common.domain.text.scoring import split_terms
 from services.context.core.document import Document
-from services.context.core.policy import RetrievalPolicy, Retriever
+from services.context.core.policy import DEFAULT_SMOOTHING, RetrievalPolicy, Retriever
 from services.context.core.search.lexical_index import EMPTY
 from services.context.core.search.terms import count_terms, query_term_ids
 from services.context.core.searching import best_positions
@@ -53,7 +56,11 @@ class RandomEmbedder:
 
     async def embed(self, _model: str, texts: Sequence[str]) -> np.ndarray:
         """Return a row for each text."""
-        vectors = self._random.standard_normal((len(texts), DIMENSIONS), dtype=np.float32)
+        return self.draw(len(texts))
+
+    def draw(self, count: int) -> np.ndarray:
+        """Return some vectors, one in each row."""
+        vectors = self._random.standard_normal((count, DIMENSIONS), dtype=np.float32)
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
@@ -62,12 +69,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--sizes", default="1000,10000,100000")
+    parser.add_argument("--lancedb", action="store_true", help="Measure LanceDB beside.")
     options = parser.parse_args()
-    for size in map(int, options.sizes.split(",")):
-        asyncio.run(_measure(options.folder, size))
+    with threadpool_limits(limits=1, user_api="blas"):  # as in the service
+        for size in map(int, options.sizes.split(",")):
+            asyncio.run(_measure(options.folder, size, has_peer=options.lancedb))
 
 
-async def _measure(folder: Path, size: int) -> None:
+async def _measure(folder: Path, size: int, *, has_peer: bool) -> None:
     with tempfile.TemporaryDirectory() as state:
         url = f"sqlite:///{state}/context.sqlite3"
         with closing(_open(url, size)) as context:
@@ -82,8 +91,48 @@ async def _measure(folder: Path, size: int) -> None:
             _say(f"  adding a document and finding it {_times(added_ms)}")
             index = await context.indexes.open(key(COLLECTION))
             resident = psutil.Process().memory_info().rss / 2**20
+            peer = await _read_chunks(context) if has_peer else []
             _say(f"  index {index.size_bytes / 2**20:.0f} MiB at most, process {resident:.0f} MiB")
     _compare(folder, size, queries)
+    if has_peer:
+        with tempfile.TemporaryDirectory() as state:
+            _measure_lancedb(state, peer, queries)
+
+
+async def _read_chunks(context: Context) -> list[str]:
+    return [part.chunk.content async for one in context.chunks.read_documents(key(COLLECTION)) for part in one.chunks]
+
+
+def _measure_lancedb(state: str, texts: Sequence[str], queries: Sequence[str]) -> None:
+    import lancedb  # noqa: PLC0415 - a peer that need not be installed
+
+    embedder = RandomEmbedder()
+    vectors = embedder.draw(len(texts))
+    rows = [{"text": text, "vector": vector} for text, vector in zip(texts, vectors, strict=True)]
+    started_s = time.perf_counter()
+    table = lancedb.connect(state).create_table(COLLECTION, rows[:DOCUMENTS_AT_ONCE])
+    for start in range(DOCUMENTS_AT_ONCE, len(rows), CHUNKS_AT_ONCE):
+        table.add(rows[start : start + CHUNKS_AT_ONCE])
+    table.create_index("text", config=lancedb.index.FTS())
+    table.optimize()
+    _say(f"  LanceDB {lancedb.__version__}: ingested at {len(rows) / (time.perf_counter() - started_s):.0f} chunks/s")
+    started_s = time.perf_counter()
+    table = lancedb.connect(state).open_table(COLLECTION)
+
+    def search(query: str) -> float:
+        began_s = time.perf_counter()
+        table.search(query_type="hybrid").vector(embedder.draw(1)[0]).text(query).limit(FOUND).to_list()
+        return (time.perf_counter() - began_s) * 1000
+
+    def add(number: int) -> float:
+        began_s = time.perf_counter()
+        table.add([{"text": f"added{number} {queries[0]}", "vector": vectors[0]}])
+        return (time.perf_counter() - began_s) * 1000 + search(f"added{number}")
+
+    search(queries[0])
+    _say(f"    first answer {time.perf_counter() - started_s:.2f} s after the start")
+    _say(f"    hybrid {_times([search(query) for query in queries])}")
+    _say(f"    adding a chunk and finding it {_times([add(number) for number in range(30)])}")
 
 
 def _open(url: str, size: int) -> Context:
@@ -121,7 +170,7 @@ async def _embed(context: Context) -> None:
 
 
 async def _search(context: Context, query: str) -> float:
-    policy = RetrievalPolicy(COLLECTION, Retriever.HYBRID, max_chunks=FOUND)
+    policy = RetrievalPolicy(COLLECTION, Retriever.HYBRID, max_chunks=FOUND, smoothing=DEFAULT_SMOOTHING)
     started_s = time.perf_counter()
     await context.retrieval.retrieve("acme", query, policy)
     return (time.perf_counter() - started_s) * 1000
