@@ -146,6 +146,13 @@ def disagree(world):
     return run(world.stub, work)
 
 
+@ROWS.add("ORCHESTRATION_NOT_ANSWERABLE", "a question without a word of the collection")
+def find_nothing(world):
+    weighed = policy_pb2.Answerability(min_probability=0.5)
+    context = policy_pb2.ContextPolicy(collection=COLLECTION, answerability=weighed)
+    return run(world.stub, say("Zyxwv?", context=context))
+
+
 @ROWS.add("ORCHESTRATION_PLAN_REJECTED", "two steps of one name", planning(TWICE))
 def name_twice(world):
     return run(world.stub, plan(*TWICE.plan.steps))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -35,16 +36,19 @@ class Hit:
     score: float
 
 
-def find_best(index: CollectionIndex, query: Query, policy: RetrievalPolicy, limit: int) -> list[Hit]:
-    """Return at most `limit` chunks, best first, ties in the order of storing; of equal contents the first."""
+def find_best(index: CollectionIndex, queries: Sequence[Query], policy: RetrievalPolicy, limit: int) -> list[Hit]:
+    """Return at most `limit` chunks, best first, ties in the order of storing; of equal contents the first.
+
+    The orders of several queries are fused by reciprocal rank, each with the same weight.
+    """
     allowed = index.alive
     if policy.filter:
         allowed = index.allowed(compile_filter("policy.filter", policy.filter))
     if policy.diversity:
-        candidates = _distinct(index, query, policy, allowed, DIVERSIFIED * limit)
+        candidates = _distinct(index, queries, policy, allowed, DIVERSIFIED * limit)
         scored = _spread(index, candidates, policy.diversity, limit)
     else:
-        scored = _distinct(index, query, policy, allowed, limit)
+        scored = _distinct(index, queries, policy, allowed, limit)
     ids = index.ids_at([position for position, _ in scored])
     return [Hit(chunk_id, score) for chunk_id, (_, score) in zip(ids, scored, strict=True)]
 
@@ -57,21 +61,44 @@ def _spread(
 
 
 def _distinct(
-    index: CollectionIndex, query: Query, policy: RetrievalPolicy, allowed: Mask, limit: int
+    index: CollectionIndex, queries: Sequence[Query], policy: RetrievalPolicy, allowed: Mask, limit: int
 ) -> list[tuple[int, float]]:
-    """Return positions with scores of at least the policy's, best first, without repeated contents."""
-    min_score = -np.inf
-    if policy.min_score is not None:
-        min_score = policy.min_score
+    """Return positions with their scores, best first, without repeated contents."""
     depth = limit
     while True:
-        scored = _scored(index, query, policy, allowed, depth)
+        scored = _found_by_all(index, queries, policy, allowed, depth)
         digests = index.digests_at(np.array([position for position, _ in scored], dtype=np.intp))
         first_of = dict(reversed(list(zip(digests, scored, strict=True))))
         distinct = sorted(first_of.values(), key=lambda one: (-one[1], one[0]))
         if len(distinct) >= limit or len(scored) < depth:
-            return [one for one in distinct[:limit] if one[1] >= min_score]
+            return distinct[:limit]
         depth *= 4
+
+
+def _found_by_all(
+    index: CollectionIndex, queries: Sequence[Query], policy: RetrievalPolicy, allowed: Mask, depth: int
+) -> list[tuple[int, float]]:
+    """Return what the queries find together: for one its own scores, for several the fusion of their orders."""
+    if len(queries) == 1:
+        return _found(index, queries[0], policy, allowed, depth)
+    leg_depth = max(depth, MIN_DEPTH)
+    orders = [_found(index, query, policy, allowed, leg_depth) for query in queries]
+    legs = [(np.array([position for position, _ in order], dtype=np.intp), 1.0) for order in orders]
+    return _by_score(fuse_ranks(legs), depth)
+
+
+def _found(
+    index: CollectionIndex, query: Query, policy: RetrievalPolicy, allowed: Mask, depth: int
+) -> list[tuple[int, float]]:
+    """Return what one query finds with at least the policy's score."""
+    scored = _scored(index, query, policy, allowed, depth)
+    if policy.min_score is None:
+        return scored
+    return [one for one in scored if one[1] >= policy.min_score]
+
+
+def _by_score(scores: Mapping[int, float], depth: int) -> list[tuple[int, float]]:
+    return sorted(scores.items(), key=lambda one: (-one[1], one[0]))[:depth]
 
 
 def _scored(
@@ -99,7 +126,7 @@ def _fused(
     else:
         weight = policy.vector_weight
         fused = fuse_scores([(words, word_scores, 1 - weight), (near, near_scores, weight)])
-    return sorted(fused.items(), key=lambda one: (-one[1], one[0]))[:depth]
+    return _by_score(fused, depth)
 
 
 def _cosine(index: CollectionIndex, query: Query, allowed: Mask) -> Scores:

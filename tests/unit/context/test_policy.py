@@ -23,13 +23,13 @@ def test_a_retriever_of_a_newer_version_decodes_and_is_refused_with_the_known_on
 
 def test_unset_choices_of_a_fusion_are_the_defaults():
     policy = policy_from_proto(policy_pb2.ContextPolicy(retriever=policy_pb2.RETRIEVER_HYBRID))
-    assert (policy.fusion, policy.score_kind, policy.vector_weight) == (Fusion.RECIPROCAL_RANK, "rrf", 0.5)
+    assert (policy.fusion, policy.score_kind_of(1), policy.vector_weight) == (Fusion.RECIPROCAL_RANK, "rrf", 0.5)
     weighted = policy_from_proto(
         policy_pb2.ContextPolicy(
             retriever=policy_pb2.RETRIEVER_HYBRID, fusion=policy_pb2.FUSION_WEIGHTED, vector_weight=0.0
         )
     )
-    assert (weighted.fusion, weighted.score_kind, weighted.vector_weight) == (Fusion.WEIGHTED, "weighted", 0.0)
+    assert (weighted.fusion, weighted.score_kind_of(1), weighted.vector_weight) == (Fusion.WEIGHTED, "weighted", 0.0)
 
 
 @pytest.mark.parametrize(
@@ -50,3 +50,17 @@ def test_unset_choices_of_a_fusion_are_the_defaults():
 def test_a_wrong_policy_is_refused_with_its_field(policy, query, problem):
     with pytest.raises(InvalidRequest, match=problem):
         policy.check_retrieval(query)
+
+
+@pytest.mark.parametrize(
+    ("more_queries", "problem"),
+    [(["a"] * 9, "more_queries has 9 entries: at most 8"), (["a", " "], r"more_queries\[1\] is empty: leave it out")],
+)
+def test_further_queries_have_bounds(more_queries, problem):
+    with pytest.raises(InvalidRequest, match=problem):
+        RetrievalPolicy("docs").check_retrieval("q", more_queries)
+
+
+def test_what_several_queries_find_is_scored_by_ranks():
+    for retriever in Retriever:
+        assert RetrievalPolicy("docs", retriever).score_kind_of(2) == "rrf"
