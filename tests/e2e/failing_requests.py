@@ -8,6 +8,7 @@ from pagantic.orchestrator.v1 import execution_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from tests.support.killing import wait_until
 from tests.support.live_requests import (
+    COLLECTION,
     LONG_TALE,
     MANY,
     ONCE,

@@ -163,7 +163,8 @@ class ScriptedContext:
         self.chunks = chunks
         self.failure = None
 
-    async def build(self, _query, policy, _model):
+    async def build(self, query, policy, _model, more_queries=()):
+        self.searched = (query, *more_queries)
         if self.failure is not None:
             raise self.failure
         role = Role.SYSTEM if policy.is_system else Role.USER
