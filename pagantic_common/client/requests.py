@@ -82,7 +82,7 @@ def ask_request(
         max_chunks: Most chunks that the model reads.
         filter: CEL expression over `metadata` and `source`; only documents for which it is true are searched.
         queries: Other wordings of the question that the model writes, and that are searched, too; at most 5.
-        hypothetical_document: Search by a passage that the model writes as an answer, too; needs "vector" or "hybrid".
+        hypothetical_document: Search by an answer that the model makes up, too; needs "vector" or "hybrid".
         min_probability: Abstain if the chunks are less likely to have the answer; None does not ask the model.
         options: See Options; by default an answer has at most 3 claims.
     """

@@ -47,7 +47,7 @@ def run(system, request):
         return response, client.timeline(response.request_id)
 
 
-def test_the_model_writes_queries_and_a_passage_which_find_what_the_question_finds(system, collection):
+def test_the_model_writes_queries_and_a_document_which_find_what_the_question_finds(system, collection):
     expansion = policy_pb2.QueryExpansion(queries=2, hypothetical_document=True)
     policy = policy_of(collection, query_expansion=expansion)
     request = chat_request(QUESTION, context=policy, tools=[], max_tokens=40, temperature=0)

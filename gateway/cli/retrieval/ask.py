@@ -42,9 +42,7 @@ def ask(
     queries: Annotated[
         int, typer.Option(metavar="N", min=0, max=5, help="Other wordings of the question to search by, too.")
     ] = 0,
-    hyde: Annotated[
-        bool, typer.Option("--hyde", help="Search by a passage that the model writes as an answer, too.")
-    ] = False,
+    hyde: Annotated[bool, typer.Option("--hyde", help="Search by an answer that the model makes up, too.")] = False,
     min_probability: Annotated[
         float | None,
         typer.Option(metavar="P", min=0, max=1, help="Answer only if the chunks have the answer with probability P."),

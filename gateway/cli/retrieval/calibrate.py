@@ -55,7 +55,7 @@ def calibrate(
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
-    """Calibrate the probability that retrieved chunks have the answer."""
+    """Calibrate the probability of an answer on labels."""
     with reporting_errors():
         check_retriever(retriever)
         labelled = _read_labels(labels)

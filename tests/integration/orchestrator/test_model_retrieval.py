@@ -62,9 +62,9 @@ async def test_the_model_writes_queries_which_are_searched_in_one_call_and_charg
     assert response.content == "hello"
     assert context.searched == ("Which color?", "Which hue?", "What tint?", "Hats are blue.")
     assert purposes(events) == ["QUERY", "QUERY", "ANSWER"]
-    wordings, passage, _ = inference.commands
-    assert (wordings.engine_text, passage.engine_text) == ("engine text", "")
-    assert [(command.seed, command.is_streamed) for command in (wordings, passage)] == [(7, False)] * 2
+    wordings, document, _ = inference.commands
+    assert (wordings.engine_text, document.engine_text) == ("engine text", "")
+    assert [(command.seed, command.is_streamed) for command in (wordings, document)] == [(7, False)] * 2
     asked = inference.hinted[:2]
     assert [(hints.temperature, hints.model, hints.max_tokens) for hints in asked] == [(0, "small", 160)] * 2
     assert response.token_usage.output_tokens == 3 * 3

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.orchestrator.core.conversation.query_writing import query_prompts, read_passage, read_wordings
+from services.orchestrator.core.conversation.query_writing import query_prompts, read_document, read_wordings
 from services.orchestrator.core.model.retrieval import QueryExpansion
 
 texts = st.lists(st.text(max_size=20), max_size=6)
@@ -14,11 +14,11 @@ texts = st.lists(st.text(max_size=20), max_size=6)
 
 def test_each_method_is_one_inference_with_a_bound():
     assert query_prompts("Why?", QueryExpansion()) == []
-    wordings, passage = query_prompts("Why?", QueryExpansion(3, has_hypothetical_document=True))
+    wordings, document = query_prompts("Why?", QueryExpansion(3, has_hypothetical_document=True))
     schema = json.loads(wordings.schema_json)
     assert (schema["minItems"], schema["maxItems"]) == (3, 3)
-    assert (wordings.max_tokens, passage.max_tokens, passage.schema_json) == (240, 160, "")
-    for prompt in (wordings, passage):
+    assert (wordings.max_tokens, document.max_tokens, document.schema_json) == (240, 160, "")
+    for prompt in (wordings, document):
         assert prompt.messages[0].content.endswith("```\nWhy?\n```")
 
 
@@ -45,6 +45,6 @@ def test_what_is_no_list_of_texts_gives_no_queries(output):
     assert read_wordings(output) == ()
 
 
-def test_a_passage_is_the_output_without_the_space_around_it():
-    assert read_passage(" It rains.\n") == ("It rains.",)
-    assert read_passage(" \n") == ()
+def test_a_document_is_the_output_without_the_space_around_it():
+    assert read_document(" It rains.\n") == ("It rains.",)
+    assert read_document(" \n") == ()

@@ -165,8 +165,8 @@ class QueryExpansion(_message.Message):
     queries: _builtins.int
     """Other wordings of the question, at most 5 (multi-query); 0 asks for none."""
     hypothetical_document: _builtins.bool
-    """A passage such as would answer the question (HyDE). Its embedding finds texts that are like an answer, so it needs
-    RETRIEVER_VECTOR or RETRIEVER_HYBRID; the latter searches its words, too.
+    """A short document that answers the question, made up by the model (HyDE). Its embedding finds texts that are like an
+    answer, so it needs RETRIEVER_VECTOR or RETRIEVER_HYBRID; the latter searches its words, too.
     """
     model: _builtins.str
     """Alias of the model that writes them; empty is the request's."""

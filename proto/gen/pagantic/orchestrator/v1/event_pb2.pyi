@@ -45,7 +45,7 @@ class _InferencePurposeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Infe
     INFERENCE_PURPOSE_JUDGE: _InferencePurpose.ValueType  # 4
     """A verdict of the semantic stage."""
     INFERENCE_PURPOSE_QUERY: _InferencePurpose.ValueType  # 5
-    """Further queries for a retrieval: other wordings of the question, or a passage such as would answer it."""
+    """Further queries for a retrieval: other wordings of the question, or a made-up document that answers it."""
 
 class InferencePurpose(_InferencePurpose, metaclass=_InferencePurposeEnumTypeWrapper):
     """Purpose of an inference."""
@@ -61,7 +61,7 @@ INFERENCE_PURPOSE_SUMMARY: InferencePurpose.ValueType  # 3
 INFERENCE_PURPOSE_JUDGE: InferencePurpose.ValueType  # 4
 """A verdict of the semantic stage."""
 INFERENCE_PURPOSE_QUERY: InferencePurpose.ValueType  # 5
-"""Further queries for a retrieval: other wordings of the question, or a passage such as would answer it."""
+"""Further queries for a retrieval: other wordings of the question, or a made-up document that answers it."""
 Global___InferencePurpose: _TypeAlias = InferencePurpose  # noqa: Y015
 
 @_typing.final
