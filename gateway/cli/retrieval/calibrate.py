@@ -125,7 +125,7 @@ def _read_labels(path: Path) -> list[_Label]:
 
 def _label_of(line: str, where: str) -> _Label:
     try:
-        label: Any = parse_json(line)
+        label: Any = parse_json(line, is_rewritable=True)
     except JsonTextError as error:
         raise UsageError(f"{where} is not JSON: {error}") from None
     question = label.get("question") if isinstance(label, dict) else None

@@ -104,6 +104,7 @@ def test_a_model_that_guesses_and_labels_of_one_kind_are_told(calibrate):
         ('{"question": "a", "answerable": true}\n{"question": "a", "answerable": 1}', "line 2 of"),
         ('{"question": " ", "answerable": true}', "is no label: write {"),
         ('["a"]', "is no label"),
+        ('{"question": "\\ud800", "answerable": true}', "half of a surrogate pair"),
     ],
 )
 def test_a_wrong_label_is_told_before_anything_is_asked(invoke, orchestrator, tmp_path, content, wrong):

@@ -45,6 +45,10 @@ def test_what_is_no_list_of_texts_gives_no_queries(output):
     assert read_wordings(output) == ()
 
 
+def test_a_query_can_be_sent_whatever_its_escapes_give():
+    assert read_wordings('["\\ud800", "a\\ud800b", "\\ud83d\\ude00"]') == ("ab", "\U0001f600")
+
+
 def test_a_document_is_the_output_without_the_space_around_it():
     assert read_document(" It rains.\n") == ("It rains.",)
     assert read_document(" \n") == ()

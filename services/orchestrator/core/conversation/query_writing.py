@@ -62,8 +62,8 @@ def _wordings_prompt(question: str, count: int) -> QueryPrompt:
 def _document_prompt(question: str) -> QueryPrompt:
     """Return the prompt for a hypothetical document that answers a question (HyDE).
 
-    Gao et al., "Precise Zero-Shot Dense Retrieval without Relevance Labels" (2022): what the document says may be wrong,
-    but its embedding is near those of texts that answer. The paper takes the mean of the embeddings of several
+    Gao et al., "Precise Zero-Shot Dense Retrieval without Relevance Labels" (2022): the document may be wrong, but its
+    embedding is near those of texts that answer. The paper takes the mean of the embeddings of several
     documents and the question; here there is one document, and its order is fused with that of the question.
     """
     return QueryPrompt(_asked(_DOCUMENT, question), MAX_DOCUMENT_TOKENS, "", read_document)
@@ -75,11 +75,12 @@ def _asked(instructions: str, question: str) -> tuple[Message, ...]:
 
 
 def read_wordings(output: str) -> tuple[str, ...]:
-    """Return the different texts of a JSON list, as far as it goes."""
+    """Return the different texts of a JSON list, as far as it goes; halves of surrogate pairs are left out of them."""
     listed = partial_json(output)
     if not isinstance(listed, list):
         return ()
-    return tuple(dict.fromkeys(text.strip() for text in listed if isinstance(text, str) and text.strip()))
+    texts = [text.encode(errors="ignore").decode().strip() for text in listed if isinstance(text, str)]
+    return tuple(dict.fromkeys(text for text in texts if text))
 
 
 def read_document(output: str) -> tuple[str, ...]:

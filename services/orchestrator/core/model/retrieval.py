@@ -87,7 +87,7 @@ class RankingOptions:
 
 @dataclass(frozen=True, slots=True)
 class QueryExpansion:
-    """The further queries that the model writes: other wordings of the question, and a made-up document that answers it.
+    """The further queries that the model writes: other wordings of the question, and a document that answers it.
 
     An empty model is the request's.
     """
