@@ -1,8 +1,9 @@
 """What asking the model adds to retrieval on Cranfield: `python -m tests.bench.model_retrieval`.
 
-The services must run at the addresses of --orchestrator and --context. Answerability: each question is asked once about an abstract that is judged relevant and once
-about a random one that is not; labels of odd questions calibrate, those of even ones are reported. Query expansion:
-nDCG@10 of the hybrid search by the question alone, and with the queries that the model writes.
+The services must run at the addresses of --orchestrator and --context. Answerability: each question is asked once about
+an abstract that is judged relevant and once about a random one that is not; the labels of odd questions calibrate, and
+those of even ones are reported. Query expansion: nDCG@10 of the hybrid search by the question alone, and with the
+queries that the model writes.
 """
 
 from __future__ import annotations
@@ -37,7 +38,6 @@ from tests.bench.cranfield import documents, judgements, queries
 COLLECTION = "bench-cranfield"
 BATCH = 200
 DEPTH = 100
-LEAST_RELEVANT = 2  # judgements of Cranfield below it are marginal
 EXPANSIONS = {
     "the question": QueryExpansion(),
     "3 wordings": QueryExpansion(3),
@@ -68,7 +68,7 @@ def _answerable_questions() -> dict[str, str]:
 
 
 def _is_relevant(judgement: Qrel) -> bool:
-    return bool(judgement.relevance >= LEAST_RELEVANT)
+    return bool(judgement.relevance >= 1)
 
 
 def _ingest(context: context_service_pb2_grpc.ContextServiceStub) -> None:
