@@ -74,7 +74,12 @@ async def test_the_model_writes_queries_which_are_searched_in_one_call_and_charg
 
 
 @pytest.mark.parametrize(
-    "failure", [Unavailable("no service"), Overloaded("no room", code=ErrorCode.INFERENCE_OVERLOADED)]
+    "failure",
+    [
+        Unavailable("no service"),
+        Overloaded("no room", code=ErrorCode.INFERENCE_OVERLOADED),
+        InvalidRequest("too long", code=ErrorCode.INFERENCE_CONTEXT_EXCEEDED),
+    ],
 )
 async def test_without_the_model_the_question_alone_is_searched_with_a_warning(tmp_path, failure):
     inference, context = ScriptedInference(failure, answer()), ScriptedContext(*CHUNKS)

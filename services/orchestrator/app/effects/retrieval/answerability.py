@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from pagantic_common.domain.errors import InvalidRequest, PaganticError
+from pagantic_common.domain.errors import PaganticError
 from pagantic_common.domain.messages import Message, ToolChoice
-from pagantic_common.domain.text.fitting import is_too_long
-from pagantic_common.domain.usage import TokenUsage
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.app.effects.weighing import weigh
-from services.orchestrator.app.failures import failure_from, is_outage
+from services.orchestrator.app.failures import failure_from, is_excused, optional_failure_from
 from services.orchestrator.core.conversation.answerability import YES_OR_NO, answerability_messages
 from services.orchestrator.core.execution import events
 from services.orchestrator.core.execution.commands import Infer
@@ -35,49 +33,40 @@ async def weigh_answerability(
         await scope.recorder.emit(events.ContextWeighed(policy.min_probability, 0.0), caused_by=scope.cause)
         return Weighed(0.0)
     started_s = scope.clock.monotonic_s()
-    command = _command(question, context, hints)
+    weighed = events.ContextWeighed(policy.min_probability)
     failed: PaganticError | None = None
-    told = events.ContextWeighed(policy.min_probability)
     try:
-        log_odds, usage = await weigh(
-            command, replace(side_hints(hints), model=policy.model or hints.model), YES_OR_NO, scope
-        )
+        weighed = await _ask(question, context, policy, hints, scope)
     except PaganticError as error:
         failed = error
-    else:
-        scope.inference.lost += usage  # PREPARE's answer takes it, or its failure
-        told = _weighed(policy, log_odds, usage)
     await scope.recorder.emit(
-        told,
+        weighed,
         duration_s=scope.clock.monotonic_s() - started_s,
-        failure=None if failed is None else failure_from(failed),
+        failure=optional_failure_from(failed),
         caused_by=scope.cause,
     )
     if failed is None:
-        return Weighed(told.probability)
-    if not _is_excused(failed):
+        return Weighed(weighed.probability)
+    if not is_excused(failed):
         raise failed
     text = f"the probability that the context has the answer is not known: {failure_from(failed).message}"
     return Weighed(None, (ResponseWarning("answerability_unavailable", text),))
 
 
-def _command(question: str, context: Message, hints: Hints) -> Infer:
-    return Infer(
+async def _ask(
+    question: str, context: Message, policy: Answerability, hints: Hints, scope: RunScope
+) -> events.ContextWeighed:
+    command = Infer(
         messages=answerability_messages(question, context.content),
         tools=(),
         tool_choice=ToolChoice(),
         engine_text="",
         seed=hints.seed,
         is_streamed=False,
-        max_tokens=1,
+        max_tokens=1,  # a score decodes nothing, and a budget holds no more for it
     )
-
-
-def _weighed(policy: Answerability, log_odds: float, usage: TokenUsage) -> events.ContextWeighed:
+    asked = replace(side_hints(hints), model=policy.model or hints.model)
+    log_odds, usage = await weigh(command, asked, YES_OR_NO, scope)
+    scope.inference.lost += usage  # PREPARE's answer takes it, or its failure
     probability = policy.calibration.probability_of(log_odds)
     return events.ContextWeighed(policy.min_probability, probability, log_odds, usage.prompt_tokens)
-
-
-def _is_excused(error: PaganticError) -> bool:
-    """Tell whether a request goes on without the probability: in an outage, or where the context is too long for it."""
-    return is_outage(error) or (isinstance(error, InvalidRequest) and is_too_long(error))

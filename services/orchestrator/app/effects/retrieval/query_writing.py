@@ -8,7 +8,7 @@ from pagantic_common.domain.errors import PaganticError
 from pagantic_common.domain.messages import ToolChoice
 from services.orchestrator.app.effects.inferring import infer
 from services.orchestrator.app.effects.scope import RunScope
-from services.orchestrator.app.failures import failure_from, is_outage
+from services.orchestrator.app.failures import failure_from, is_excused
 from services.orchestrator.core.conversation.query_writing import QueryPrompt, query_prompts
 from services.orchestrator.core.execution.commands import Infer
 from services.orchestrator.core.execution.events import InferencePurpose
@@ -28,13 +28,16 @@ class WrittenQueries:
 
 
 async def write_queries(run: Run, question: str, expansion: QueryExpansion, scope: RunScope) -> WrittenQueries:
-    """Return the queries that an expansion asks for; in an outage those that there are, with a warning."""
+    """Return the queries that an expansion asks for.
+
+    Where the model cannot be had, or the question is too long for it, those that there are with a warning.
+    """
     texts: list[str] = []
     for prompt in query_prompts(question, expansion):
         try:
             texts += await _write(run, prompt, expansion.model, scope)
         except PaganticError as error:
-            if not is_outage(error):
+            if not is_excused(error):
                 raise
             scope.inference.give_up()
             return WrittenQueries(tuple(texts), (_warning(len(texts), error),))
@@ -61,5 +64,7 @@ async def _write(run: Run, prompt: QueryPrompt, model: str, scope: RunScope) -> 
 
 
 def _warning(count: int, error: PaganticError) -> ResponseWarning:
-    found = "the question alone" if not count else f"the question and {count} queries that the model wrote before"
+    found = "the question alone"
+    if count:
+        found = f"the question and {count} of the model's queries"
     return ResponseWarning("query_expansion_unavailable", f"searched {found}: {failure_from(error).message}")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pagantic_common.domain.chunks import Chunk
-from pagantic_common.domain.errors import Failure, PaganticError
+from pagantic_common.domain.errors import PaganticError
 from pagantic_common.domain.messages import Message
 from services.orchestrator.app.effects.retrieval.answerability import weigh_answerability
 from services.orchestrator.app.effects.retrieval.query_writing import WrittenQueries, write_queries
 from services.orchestrator.app.effects.scope import RunScope
-from services.orchestrator.app.failures import failure_from, is_outage
+from services.orchestrator.app.failures import failure_from, is_outage, optional_failure_from
 from services.orchestrator.core.conversation.prompt import last_user_text
 from services.orchestrator.core.conversation.retrieval import retrieval_confidence
 from services.orchestrator.core.execution import events
@@ -68,7 +68,7 @@ async def _build(
     await scope.recorder.emit(
         events.ContextRetrieved(policy.collection, len(built.chunks), built.token_count, len(more_queries)),
         duration_s=scope.clock.monotonic_s() - started_s,
-        failure=_failure_of(failed),
+        failure=optional_failure_from(failed),
         caused_by=scope.cause,
     )
     if failed is None:
@@ -78,9 +78,3 @@ async def _build(
         raise failed
     text = f"answered without the context of collection {policy.collection!r}: {failure_from(failed).message}"
     return built, ResponseWarning("context_unavailable", text)
-
-
-def _failure_of(error: PaganticError | None) -> Failure | None:
-    if error is None:
-        return None
-    return failure_from(error)
