@@ -22,7 +22,7 @@ QUESTION = "When was the lighthouse of Vell built?"
 
 @pytest.fixture(scope="module")
 def collection(system):
-    name = f"asked-{uuid.uuid4()}"
+    name = f"weighed-{uuid.uuid4()}"
     documents = [collection_pb2.Document(source=source, content=text) for source, text in DOCUMENTS.items()]
     with grpc.insecure_channel(system.address("context")) as channel:
         stub = context_service_pb2_grpc.ContextServiceStub(channel)
