@@ -12,7 +12,7 @@ from gateway.cli import catalog, chat, doctor, requests, tuning
 from gateway.cli.failures import EXIT_CODES_HELP, EXIT_FAILED
 from gateway.cli.options import PlainCommand
 from gateway.cli.retrieval import ask as asking
-from gateway.cli.retrieval import documents, ingest
+from gateway.cli.retrieval import calibrate, documents, ingest
 from gateway.cli.serving import local, mcp
 from gateway.cli.stored import approvals, audit, budgets, executions, keys, sessions
 from pagantic_common.domain.text.terminal import plain_text
@@ -44,6 +44,7 @@ for _command in (
     executions.usage,
     ingest.ingest,
     documents.verify,
+    calibrate.calibrate,
     catalog.tools,
     catalog.models,
     mcp.mcp,

@@ -137,11 +137,22 @@ class AsyncClient(Approvals, Sources):
         retriever: str = "bm25",
         max_chunks: int = ASKED_CHUNKS,
         filter: str = "",  # noqa: A002 - the policy's field
+        queries: int = 0,
+        hypothetical_document: bool = False,
+        min_probability: float | None = None,
         **options: Unpack[Options],
     ) -> execution_pb2.SystemResponse:
         """Answer from a collection, with citations; raises PaganticError. Arguments are those of `ask_request`."""
         request = ask_request(
-            collection, question, retriever=retriever, max_chunks=max_chunks, filter=filter, **options
+            collection,
+            question,
+            retriever=retriever,
+            max_chunks=max_chunks,
+            filter=filter,
+            queries=queries,
+            hypothetical_document=hypothetical_document,
+            min_probability=min_probability,
+            **options,
         )
         return raise_for_error(await self.execute(request))
 

@@ -91,7 +91,15 @@ def _describe_retrieval(retrieved: event_pb2.ContextRetrieved) -> str:
     described = f"{retrieved.collection}: {count_of(retrieved.chunk_count, 'chunk')}"
     if retrieved.token_count:  # a plan's retrieve step counts no tokens
         described += f", {count_of(retrieved.token_count, 'token')}"
+    if retrieved.more_query_count:
+        described += f", queries by the model: {retrieved.more_query_count}"
     return described
+
+
+def _describe_weighed(weighed: event_pb2.ContextWeighed) -> str:
+    if not weighed.HasField("probability"):
+        return "no probability of an answer"
+    return f"an answer with probability {weighed.probability:.3f}, at least {weighed.min_probability:g} is asked for"
 
 
 def _describe_repair(repair: event_pb2.RepairApplied) -> str:
@@ -156,6 +164,7 @@ _DESCRIPTIONS: dict[str, Callable[[Any], str]] = {
     "approval_requested": _describe_requested,
     "approval_resolved": _describe_resolved,
     "context_retrieved": _describe_retrieval,
+    "context_weighed": _describe_weighed,
     "repair_applied": _describe_repair,
     "validation_stage": _describe_stage,
     "vote_cast": _describe_vote,

@@ -68,6 +68,9 @@ def ask_request(
     retriever: str = "bm25",
     max_chunks: int = ASKED_CHUNKS,
     filter: str = "",  # noqa: A002 - the policy's field
+    queries: int = 0,
+    hypothetical_document: bool = False,
+    min_probability: float | None = None,
     **options: Unpack[Options],
 ) -> execution_pb2.SystemRequest:
     """Make a CHAT request that answers from a collection, with citations and without tools.
@@ -78,18 +81,27 @@ def ask_request(
         retriever: "bm25", "keyword", "vector" or "hybrid"; the last two need a collection with embeddings.
         max_chunks: Most chunks that the model reads.
         filter: CEL expression over `metadata` and `source`; only documents for which it is true are searched.
+        queries: Other wordings of the question that the model writes, and that are searched, too; at most 5.
+        hypothetical_document: Search by an answer that the model makes up, too; needs "vector" or "hybrid".
+        min_probability: Abstain if the chunks are less likely to have the answer; None does not ask the model.
         options: See Options; by default an answer has at most 3 claims.
     """
     if retriever.upper() not in RETRIEVERS:
         known = ", ".join(name.lower() for name in RETRIEVERS)
         raise ValueError(f"retriever {retriever!r} is not known: use one of {known}")
-    options["context"] = policy_pb2.ContextPolicy(
+    policy = policy_pb2.ContextPolicy(
         collection=collection,
         retriever=RETRIEVERS[retriever.upper()],
         max_chunks=max_chunks,
         filter=filter,
         required=True,
     )
+    if queries or hypothetical_document:
+        expansion = policy_pb2.QueryExpansion(queries=queries, hypothetical_document=hypothetical_document)
+        policy.query_expansion.CopyFrom(expansion)
+    if min_probability is not None:
+        policy.answerability.CopyFrom(policy_pb2.Answerability(min_probability=min_probability))
+    options["context"] = policy
     options.setdefault("citations", contract_pb2.Citations(max_claims=ASKED_CLAIMS))
     return chat_request(question, tools=[], **options)
 

@@ -77,6 +77,7 @@ _CLASS_OF_CODE: dict[ErrorCode, type[PaganticError]] = {
     ErrorCode.ORCHESTRATION_ITERATION_LIMIT: errors.PreconditionFailed,
     ErrorCode.ORCHESTRATION_NO_CONSENSUS: errors.PreconditionFailed,
     ErrorCode.ORCHESTRATION_PLAN_REJECTED: errors.PreconditionFailed,
+    ErrorCode.ORCHESTRATION_NOT_ANSWERABLE: errors.PreconditionFailed,
     ErrorCode.ORCHESTRATION_DEPENDENCY_UNAVAILABLE: errors.Unavailable,
     ErrorCode.ORCHESTRATION_DEPENDENCY_FAILED: errors.Internal,
     ErrorCode.ORCHESTRATION_STEP_TIMEOUT: errors.DeadlineExceeded,

@@ -139,12 +139,14 @@ class ContextServicer(pb_grpc.ContextServiceServicer):
 
     async def Retrieve(self, request: pb.RetrieveRequest, context: Context) -> pb.RetrieveResponse:
         tenant, policy = current_principal().tenant, policy_from_proto(request.policy)
-        return found_to_proto(await self._retrieval.retrieve(tenant, request.query, policy))
+        return found_to_proto(await self._retrieval.retrieve(tenant, request.query, policy, request.more_queries))
 
     async def BuildContext(self, request: pb.BuildContextRequest, context: Context) -> pb.BuildContextResponse:
         tenant, policy = current_principal().tenant, policy_from_proto(request.policy)
         given = [chunk_from_proto(chunk) for chunk in request.chunks]
-        built = await self._building.build(tenant, request.query, policy, given, request.model)
+        built = await self._building.build(
+            tenant, request.query, policy, given, request.model, more_queries=request.more_queries
+        )
         return built_context_to_proto(built, is_fenced=policy.is_fenced)
 
 

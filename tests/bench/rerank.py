@@ -80,7 +80,7 @@ def find_candidates(count: int) -> dict[str, list[Chunk]]:
     index = CollectionIndex(changes.options).apply(changes)
     found = {}
     for number, question in cranfield.queries().items():
-        hits = find_best(index, Query(query_term_ids(question, LANGUAGE)), RetrievalPolicy("docs"), count)
+        hits = find_best(index, [Query(query_term_ids(question, LANGUAGE))], RetrievalPolicy("docs"), count)
         found[number] = [Chunk(*texts[hit.chunk_id], texts[hit.chunk_id][0], hit.score, "bm25") for hit in hits]
     return found
 

@@ -8,6 +8,7 @@ from pagantic.orchestrator.v1 import execution_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from tests.support.killing import wait_until
 from tests.support.live_requests import (
+    COLLECTION,
     LONG_TALE,
     MANY,
     ONCE,
@@ -144,6 +145,13 @@ def disagree(world):
     work.voting.n = 5
     work.voting.strategy = execution_pb2.VOTING_STRATEGY_UNANIMITY
     return run(world.stub, work)
+
+
+@ROWS.add("ORCHESTRATION_NOT_ANSWERABLE", "a question without a word of the collection")
+def find_nothing(world):
+    weighed = policy_pb2.Answerability(min_probability=0.5)
+    context = policy_pb2.ContextPolicy(collection=COLLECTION, answerability=weighed)
+    return run(world.stub, say("Zyxwv?", context=context))
 
 
 @ROWS.add("ORCHESTRATION_PLAN_REJECTED", "two steps of one name", planning(TWICE))

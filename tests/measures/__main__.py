@@ -36,6 +36,8 @@ MAY_IMPORT_MORE = {
     f"{APP}effects.planning": MEETS_ALL,
     f"{APP}effects.preparing": MEETS_ALL,
     f"{APP}effects.remembering": MEETS_ALL,
+    f"{APP}effects.retrieval.query_writing": MEETS_ALL,
+    f"{APP}effects.retrieval.retrieving": MEETS_ALL,
     f"{APP}effects.sampling": MEETS_ALL,
     f"{APP}effects.plan_steps.attempts": MEETS_ALL,
     f"{APP}effects.plan_steps.infer": MEETS_ALL,

@@ -40,6 +40,7 @@ class ScriptedInference:
         self.window = 8192
         self.logprobs = (-2.0, -1.0)
         self.counted = []
+        self.hinted = []
 
     async def count_tokens(self, messages, tools, texts, model):
         """Count words, and one token around each message; `window` may be an exception."""
@@ -52,8 +53,9 @@ class ScriptedInference:
     def context_window(self, model):
         return 0 if isinstance(self.window, Exception) else self.window
 
-    async def infer(self, command, _hints):
+    async def infer(self, command, hints):
         self.commands.append(command)
+        self.hinted.append(hints)
         output = self.outputs.pop(0) if len(self.outputs) > 1 else self.outputs[0]
         if isinstance(output, Exception):
             raise output
@@ -70,7 +72,7 @@ class ScriptedInference:
 
     async def score(self, command, hints, continuations):
         """Find the continuations of these log-probabilities."""
-        self.scored = (command, continuations)
+        self.scored, self.scored_hints = (command, continuations), hints
         if isinstance(self.logprobs, Exception):
             raise self.logprobs
         return Scores(self.logprobs, TokenUsage(prompt_tokens=10))
@@ -163,7 +165,8 @@ class ScriptedContext:
         self.chunks = chunks
         self.failure = None
 
-    async def build(self, _query, policy, _model):
+    async def build(self, query, policy, _model, more_queries=()):
+        self.searched = (query, *more_queries)
         if self.failure is not None:
             raise self.failure
         role = Role.SYSTEM if policy.is_system else Role.USER

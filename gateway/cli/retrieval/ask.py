@@ -20,22 +20,33 @@ AUTO = "auto"
 UNSURE = 0.5  # a probability of no answer above this is worth a word
 _KNOWN = (AUTO, *(name.lower() for name in RETRIEVERS))
 
+RetrieverName = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME", help=f"{', '.join(_KNOWN)}; auto is hybrid where the collection has embeddings, else bm25."
+    ),
+]
+Chunks = Annotated[int, typer.Option(metavar="N", min=1, max=64, help="Most chunks to read.")]
+
 
 def ask(
     collection: Annotated[str, typer.Argument(metavar="COLLECTION", help="Collection to answer from.")],
     question: Annotated[str, typer.Argument(metavar="QUESTION", help="The question; - reads stdin, @FILE a file.")],
     *,
-    retriever: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME", help=f"{', '.join(_KNOWN)}; auto is hybrid where the collection has embeddings, else bm25."
-        ),
-    ] = AUTO,
-    chunks: Annotated[int, typer.Option(metavar="N", min=1, max=64, help="Most chunks to read.")] = ASKED_CHUNKS,
+    retriever: RetrieverName = AUTO,
+    chunks: Chunks = ASKED_CHUNKS,
     only: Annotated[
         str,
         typer.Option("--filter", metavar="CEL", help="Only documents for which it is true; reads metadata and source."),
     ] = "",
+    queries: Annotated[
+        int, typer.Option(metavar="N", min=0, max=5, help="Other wordings of the question to search by, too.")
+    ] = 0,
+    hyde: Annotated[bool, typer.Option("--hyde", help="Search by an answer that the model makes up, too.")] = False,
+    min_probability: Annotated[
+        float | None,
+        typer.Option(metavar="P", min=0, max=1, help="Answer only if the chunks have the answer with probability P."),
+    ] = None,
     model: options.Model = "",
     max_tokens: options.MaxTokens = 0,
     temperature: options.Temperature = 0.0,
@@ -47,15 +58,24 @@ def ask(
 ) -> None:
     """Answer from a collection, with quotes."""
     with reporting_errors():
-        if retriever not in _KNOWN:
-            raise UsageError(f"--retriever {retriever!r}: use one of {', '.join(_KNOWN)}")
+        check_retriever(retriever)
         asked = options.options_of(options.request_id_of(request_id), max_tokens, temperature, seed, model=model)
         asked.pop("context")  # it is the collection
         words = options.read_text(question)
     with reporting_errors(asked["request_id"]), Client(address, timeout_s=timeout) as client:
         if retriever == AUTO:
-            retriever = _best_retriever(client, collection)
-        request = ask_request(collection, words, retriever=retriever, max_chunks=chunks, filter=only, **asked)
+            retriever = best_retriever(client, collection)
+        request = ask_request(
+            collection,
+            words,
+            retriever=retriever,
+            max_chunks=chunks,
+            filter=only,
+            queries=queries,
+            hypothetical_document=hyde,
+            min_probability=min_probability,
+            **asked,
+        )
         note_request_id(request)
         if as_json:
             response = client.execute(request)
@@ -66,7 +86,14 @@ def ask(
         check_response(response)
 
 
-def _best_retriever(client: Client, name: str) -> str:
+def check_retriever(name: str) -> None:
+    """Raise UsageError for a retriever that is not known."""
+    if name not in _KNOWN:
+        raise UsageError(f"--retriever {name!r}: use one of {', '.join(_KNOWN)}")
+
+
+def best_retriever(client: Client, name: str) -> str:
+    """Return the retriever for what a collection has; raises NotFound for the collection."""
     for collection in client.list_collections():
         if collection.name != name:
             continue

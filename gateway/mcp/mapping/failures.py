@@ -68,6 +68,7 @@ _NEXT_OF_CODE: dict[ErrorCode | None, str] = {
     ErrorCode.TOOL_DENIED: "a policy of the deployment forbids it: ask its operator",
     ErrorCode.ORCHESTRATION_DEPENDENCY_UNAVAILABLE: "have the deployment's operator look at `pagantic status`",
     ErrorCode.ORCHESTRATION_NO_CONSENSUS: "ask more precisely, raise n, or lower min_agreement",
+    ErrorCode.ORCHESTRATION_NOT_ANSWERABLE: "ask what the collection has, or add documents that answer it",
     ErrorCode.AUTH_MISSING: "send an API key as `Authorization: Bearer KEY`, or set PAGANTIC_API_KEY_FILE for stdio",
     ErrorCode.AUTH_INVALID: "send another API key",
     ErrorCode.AUTH_EXPIRED: "have an administrator create another API key",

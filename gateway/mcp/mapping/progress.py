@@ -15,7 +15,7 @@ MAX_MESSAGE_CHARACTERS = 300
 _STAGES = frozenset(
     {
         *("tool_start", "tool_end", "step_start", "step_end", "vote_cast", "context_retrieved", "attempt_discarded"),
-        *("approval_requested", "approval_resolved"),
+        *("approval_requested", "approval_resolved", "context_weighed"),
     }
 )
 

@@ -15,6 +15,7 @@ MAX_HALVINGS = 8
 MAX_TEXTS = 256  # of one call of an embedder
 
 ResultT = TypeVar("ResultT")
+PartsOf = Callable[[str], Sequence[str]]  # a text and ever shorter parts of it
 
 
 class TextEmbedder(Protocol):
@@ -29,23 +30,24 @@ async def embed_beginnings(embedder: TextEmbedder, model: str, texts: Sequence[s
 
     There must be at least one text.
     """
-    rows = [
-        await _embed_some(embedder, model, texts[start : start + MAX_TEXTS])
-        for start in range(0, len(texts), MAX_TEXTS)
-    ]
-    return np.concatenate(rows)
+    return await _embed_all(embedder, model, texts, beginnings)
 
 
-async def embed_end(embedder: TextEmbedder, model: str, text: str) -> Vectors:
-    """Embed the last 8192 characters of a text, or the end of one that is too long for the model."""
-    text = text[-MAX_QUERY_CHARS:]
-    ends = [text[len(text) - (len(text) >> halvings) :] for halvings in range(MAX_HALVINGS)]
-    return await first_fitting(ends, lambda part: embedder.embed(model, [part]))
+async def embed_ends(embedder: TextEmbedder, model: str, texts: Sequence[str]) -> Vectors:
+    """Embed the last 8192 characters of each text, or the end of one that is too long for the model.
+
+    Takes as few calls as possible. There must be at least one text.
+    """
+    return await _embed_all(embedder, model, [text[-MAX_QUERY_CHARS:] for text in texts], _ends)
 
 
 def beginnings(text: str) -> list[str]:
     """Return a text and its ever shorter beginnings, each half as long as the one before."""
     return [text[: len(text) >> halvings] for halvings in range(MAX_HALVINGS)]
+
+
+def _ends(text: str) -> list[str]:
+    return [text[len(text) - (len(text) >> halvings) :] for halvings in range(MAX_HALVINGS)]
 
 
 def is_too_long(error: InvalidRequest) -> bool:
@@ -64,14 +66,22 @@ async def first_fitting(parts: Sequence[str], work: Callable[[str], Awaitable[Re
     return await work(parts[-1])
 
 
-async def _embed_some(embedder: TextEmbedder, model: str, texts: Sequence[str]) -> Vectors:
+async def _embed_all(embedder: TextEmbedder, model: str, texts: Sequence[str], parts_of: PartsOf) -> Vectors:
+    rows = [
+        await _embed_some(embedder, model, texts[start : start + MAX_TEXTS], parts_of)
+        for start in range(0, len(texts), MAX_TEXTS)
+    ]
+    return np.concatenate(rows)
+
+
+async def _embed_some(embedder: TextEmbedder, model: str, texts: Sequence[str], parts_of: PartsOf) -> Vectors:
     if len(texts) == 1:
-        return await first_fitting(beginnings(texts[0]), lambda part: embedder.embed(model, [part]))
+        return await first_fitting(parts_of(texts[0]), lambda part: embedder.embed(model, [part]))
     try:
         return await embedder.embed(model, texts)
     except InvalidRequest as error:
         if not is_too_long(error):
             raise
     half = len(texts) // 2  # a few calls find the texts that are too long
-    parts = [await _embed_some(embedder, model, part) for part in (texts[:half], texts[half:])]
+    parts = [await _embed_some(embedder, model, part, parts_of) for part in (texts[:half], texts[half:])]
     return np.concatenate(parts)

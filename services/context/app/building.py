@@ -39,7 +39,14 @@ class ContextBuilding:
         self._default_max_tokens = default_max_tokens
 
     async def build(
-        self, tenant: str, query: str, policy: RetrievalPolicy, chunks: Sequence[Chunk], model: str
+        self,
+        tenant: str,
+        query: str,
+        policy: RetrievalPolicy,
+        chunks: Sequence[Chunk],
+        model: str,
+        *,
+        more_queries: Sequence[str] = (),
     ) -> BuiltContext:
         """Lay out the given chunks, or retrieved ones of a tenant when none are given.
 
@@ -48,7 +55,7 @@ class ContextBuilding:
         policy.check()
         check_chunks(chunks)
         if not chunks:
-            chunks = (await self._retrieval.retrieve(tenant, query, policy)).chunks
+            chunks = (await self._retrieval.retrieve(tenant, query, policy, more_queries)).chunks
         kept, tokens = len(chunks), 0
         budget = policy.max_tokens or self._default_max_tokens
         if chunks and budget:

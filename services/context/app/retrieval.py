@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from pagantic_common.domain.chunks import MAX_CHUNKS, Chunk
 from pagantic_common.domain.errors import PreconditionFailed
-from pagantic_common.domain.text.fitting import TextEmbedder, embed_end
+from pagantic_common.domain.text.fitting import TextEmbedder, embed_ends
 from services.context.app.expansion import Expanding
 from services.context.app.indexes import Indexes
 from services.context.core.chunk import within_reply
@@ -37,45 +37,54 @@ class Retrieval:
         self._embedder = embedder
         self._expanding = Expanding(chunks)
 
-    async def retrieve(self, tenant: str, query: str, policy: RetrievalPolicy) -> Found:
-        """Return chunks of a tenant, best first, without duplicates.
+    async def retrieve(
+        self, tenant: str, query: str, policy: RetrievalPolicy, more_queries: Sequence[str] = ()
+    ) -> Found:
+        """Return chunks of a tenant, best first, without duplicates; several queries are searched in one pass.
 
         Raises NotFound for the collection, PreconditionFailed for vectors of a collection that has none, and the
         inference service's errors.
         """
-        policy.check_retrieval(query)
+        policy.check_retrieval(query, more_queries)
         key = CollectionKey(tenant, policy.collection)
         index = await self._indexes.open(key)
-        searched = Query(query_term_ids(query, index.options.language), await self._embed(index.options, query, policy))
+        texts = tuple(dict.fromkeys((query, *more_queries)))
+        searched = await self._queries(index.options, texts, policy)
         limit = MAX_CHUNKS
         if policy.max_chunks > 0:
             limit = min(policy.max_chunks, MAX_CHUNKS)
         hits = await asyncio.to_thread(find_best, index, searched, policy, limit)
-        chunks = await self._read(hits, policy)
+        chunks = await self._read(hits, policy, policy.score_kind_of(len(searched)))
         unembedded = 0
         if policy.embeds_query:
             unembedded = index.live_count - index.embedded_count
         return Found(tuple(within_reply(chunks)), unembedded)
 
-    async def _embed(self, options: CollectionOptions, query: str, policy: RetrievalPolicy) -> Vector | None:
-        if not policy.needs_vectors:
-            return None
-        if not options.embedding_model:
+    async def _queries(
+        self, options: CollectionOptions, texts: Sequence[str], policy: RetrievalPolicy
+    ) -> tuple[Query, ...]:
+        vectors = await self._embed(options, texts, policy)
+        return tuple(
+            Query(query_term_ids(text, options.language), vector) for text, vector in zip(texts, vectors, strict=True)
+        )
+
+    async def _embed(
+        self, options: CollectionOptions, texts: Sequence[str], policy: RetrievalPolicy
+    ) -> Sequence[Vector | None]:
+        if policy.needs_vectors and not options.embedding_model:
             raise PreconditionFailed(
                 f"collection {policy.collection!r} has no embeddings: give it a model with Reembed, or retrieve with "
                 "RETRIEVER_BM25"
             )
         if not policy.embeds_query:
-            return None
-        vectors = await embed_end(self._embedder, options.embedding_model, query)
-        vector: Vector = vectors[0]
-        return vector
+            return [None] * len(texts)
+        return list(await embed_ends(self._embedder, options.embedding_model, texts))
 
-    async def _read(self, hits: Sequence[Hit], policy: RetrievalPolicy) -> list[Chunk]:
+    async def _read(self, hits: Sequence[Hit], policy: RetrievalPolicy, score_kind: str) -> list[Chunk]:
         stored = {one.id: one for one in await self._chunks.read_chunks([hit.chunk_id for hit in hits])}
         # A chunk may be gone since the index was read.
         found: list[StoredChunk] = [
-            replace(one, chunk=replace(one.chunk, score=hit.score, score_kind=policy.score_kind))
+            replace(one, chunk=replace(one.chunk, score=hit.score, score_kind=score_kind))
             for hit in hits
             if (one := stored.get(hit.chunk_id)) is not None
         ]

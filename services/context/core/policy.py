@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -13,6 +14,7 @@ from services.context.core.search.metadata_filter import compile_filter
 
 DEFAULT_VECTOR_WEIGHT = 0.6
 DEFAULT_SMOOTHING = 0.5  # of HYBRID
+MAX_MORE_QUERIES = 8
 
 
 class Retriever(StrEnum):
@@ -70,9 +72,10 @@ class RetrievalPolicy:
         """Whether the query is embedded."""
         return self.retriever in (Retriever.VECTOR, Retriever.HYBRID)
 
-    @property
-    def score_kind(self) -> str:
-        """The score_kind of the chunks."""
+    def score_kind_of(self, query_count: int) -> str:
+        """Return the score_kind of the chunks that a number of queries find."""
+        if query_count > 1:
+            return Fusion.RECIPROCAL_RANK.value
         if self.retriever is Retriever.HYBRID and self.fusion is not None:
             return self.fusion.value
         return str(self.retriever)
@@ -85,13 +88,14 @@ class RetrievalPolicy:
         if self.max_tokens < 0:
             raise InvalidRequest(f"policy.max_tokens is {self.max_tokens}: it must not be negative")
 
-    def check_retrieval(self, query: str) -> None:
+    def check_retrieval(self, query: str, more_queries: Sequence[str] = ()) -> None:
         """Raise InvalidRequest for a query or policy that cannot be searched with."""
         self.check()
         check_collection_name("policy.collection", self.collection)
         check_min_score("policy.min_score", self.min_score)
         if not query.strip():
             raise InvalidRequest("query is empty")
+        _check_more_queries(more_queries)
         if self.fusion is None:
             known = ", ".join(f"FUSION_{fusion.name}" for fusion in Fusion)
             raise InvalidRequest(f"policy.fusion is not known: use one of {known}")
@@ -104,6 +108,14 @@ class RetrievalPolicy:
             )
         if self.filter:
             compile_filter("policy.filter", self.filter)
+
+
+def _check_more_queries(queries: Sequence[str]) -> None:
+    if len(queries) > MAX_MORE_QUERIES:
+        raise InvalidRequest(f"more_queries has {len(queries)} entries: at most {MAX_MORE_QUERIES} are taken")
+    for position, query in enumerate(queries):
+        if not query.strip():
+            raise InvalidRequest(f"more_queries[{position}] is empty: leave it out")
 
 
 def _check_fraction(field: str, value: float, greatest: float = 1) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -61,16 +62,19 @@ def _ranked(order: Order, scores: Scores) -> _Ranked:
     return _Ranked(order[best_first], scores[best_first])
 
 
-def find_best(index: CollectionIndex, query: Query, policy: RetrievalPolicy, limit: int) -> list[Hit]:
-    """Return at most `limit` chunks, best first, ties in the order of storing; of equal contents the first."""
+def find_best(index: CollectionIndex, queries: Sequence[Query], policy: RetrievalPolicy, limit: int) -> list[Hit]:
+    """Return at most `limit` chunks, best first, ties in the order of storing; of equal contents the first.
+
+    The orders of several queries are fused by reciprocal rank, each with the same weight.
+    """
     allowed = index.alive
     if policy.filter:
         allowed = index.allowed(compile_filter("policy.filter", policy.filter))
-    found = _distinct(index, query, policy, allowed, _candidate_count(policy, limit))
-    if policy.smoothing:
-        found = _smoothed(index, found, policy.smoothing)
-    if policy.min_score is not None:
-        found = found.among(found.scores >= policy.min_score)
+    count = _candidate_count(policy, limit, len(queries))
+    answers = [_answer(index, query, policy, allowed, count) for query in queries]
+    found = answers[0]
+    if len(answers) > 1:
+        found = _by_score(fuse_ranks([(answer.order, 1.0) for answer in answers]))
     if policy.diversity:
         vectors = index.vectors.vectors_at(found.order)
         found = found.among(np.array(diversify(vectors, found.scores.tolist(), policy.diversity, limit), dtype=np.intp))
@@ -78,13 +82,25 @@ def find_best(index: CollectionIndex, query: Query, policy: RetrievalPolicy, lim
     return [Hit(*one) for one in zip(index.ids_at(found.order), found.scores.tolist(), strict=True)]
 
 
-def _candidate_count(policy: RetrievalPolicy, limit: int) -> int:
+def _candidate_count(policy: RetrievalPolicy, limit: int, query_count: int) -> int:
     count = limit
     if policy.diversity:
         count = DIVERSIFIED * limit
     if policy.smoothing:
         count = max(count, SMOOTHED)
+    if query_count > 1:
+        count = max(count, MIN_DEPTH)
     return count
+
+
+def _answer(index: CollectionIndex, query: Query, policy: RetrievalPolicy, allowed: Mask, limit: int) -> _Ranked:
+    """Return what one query finds with at least the policy's score, without repeated contents."""
+    found = _distinct(index, query, policy, allowed, limit)
+    if policy.smoothing:
+        found = _smoothed(index, found, policy.smoothing)
+    if policy.min_score is not None:
+        found = found.among(found.scores >= policy.min_score)
+    return found
 
 
 def _smoothed(index: CollectionIndex, found: _Ranked, weight: float) -> _Ranked:
@@ -130,7 +146,11 @@ def _fused(index: CollectionIndex, query: Query, policy: RetrievalPolicy, allowe
     else:
         weight = policy.vector_weight
         fused = fuse_fractions([(words, word_scores, 1 - weight), (near, near_scores, weight)])
-    return _ranked(np.fromiter(fused, dtype=np.intp), np.fromiter(fused.values(), dtype=np.float64))
+    return _by_score(fused)
+
+
+def _by_score(scores: Mapping[int, float]) -> _Ranked:
+    return _ranked(np.fromiter(scores, dtype=np.intp), np.fromiter(scores.values(), dtype=np.float64))
 
 
 def _cosine(index: CollectionIndex, query: Query, allowed: Mask) -> Scores:

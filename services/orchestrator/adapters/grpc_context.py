@@ -36,11 +36,13 @@ class GrpcContext:
         self._context_peer = Peer("context", context, patience_s=patience_s, credentials=credentials)
         self._rerank_peer = Peer("rerank", rerank, patience_s=patience_s, credentials=credentials)
 
-    async def build(self, query: str, policy: ContextPolicy, model: str) -> BuiltContext:
+    async def build(
+        self, query: str, policy: ContextPolicy, model: str, more_queries: Sequence[str] = ()
+    ) -> BuiltContext:
         """Retrieve, rerank where the policy says so, and lay out."""
         chunks: tuple[Chunk, ...] = ()
         if policy.scorer is not None:
-            chunks = await self._retrieve_and_rerank(query, policy, policy.scorer)
+            chunks = await self._retrieve_and_rerank(query, policy, policy.scorer, more_queries)
             if not chunks:
                 return BuiltContext(None)
         request = context_service_pb2.BuildContextRequest(
@@ -48,6 +50,7 @@ class GrpcContext:
             policy=context_to_proto(policy),
             chunks=[chunk_to_proto(chunk) for chunk in chunks],
             model=model,
+            more_queries=more_queries,
         )
         reply = await self._context_peer.call_unary(self._context.BuildContext, request)
         if not reply.HasField("message"):
@@ -59,9 +62,11 @@ class GrpcContext:
             message = Message(policy.role, content=lay_out(laid_out, is_fenced=not policy.is_system))
         return BuiltContext(message, laid_out, reply.token_count)
 
-    async def retrieve(self, query: str, policy: ContextPolicy) -> tuple[Chunk, ...]:
+    async def retrieve(self, query: str, policy: ContextPolicy, more_queries: Sequence[str] = ()) -> tuple[Chunk, ...]:
         """Return chunks, best first."""
-        request = context_service_pb2.RetrieveRequest(query=query, policy=context_to_proto(policy))
+        request = context_service_pb2.RetrieveRequest(
+            query=query, policy=context_to_proto(policy), more_queries=more_queries
+        )
         reply = await self._context_peer.call_unary(self._context.Retrieve, request)
         return tuple(chunk_from_proto(chunk) for chunk in reply.chunks)
 
@@ -81,6 +86,9 @@ class GrpcContext:
         reply = await self._rerank_peer.call_unary(self._rerank.Rerank, request)
         return tuple(chunk_from_proto(chunk) for chunk in reply.chunks)
 
-    async def _retrieve_and_rerank(self, query: str, policy: ContextPolicy, scorer: str) -> tuple[Chunk, ...]:
-        found = await self.retrieve(query, replace(policy, min_score=None))  # it applies to the reranked score
+    async def _retrieve_and_rerank(
+        self, query: str, policy: ContextPolicy, scorer: str, more_queries: Sequence[str]
+    ) -> tuple[Chunk, ...]:
+        searched = replace(policy, min_score=None)  # it applies to the reranked score
+        found = await self.retrieve(query, searched, more_queries)
         return await self.rerank(query, found, Ranking(scorer, policy.min_score, policy.top_k, policy.ranking))

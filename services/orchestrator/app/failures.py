@@ -42,6 +42,13 @@ def failure_from(error: PaganticError) -> Failure:
     return failure_of(code, error.failure.message, details=error.failure.details)
 
 
+def optional_failure_from(error: PaganticError | None) -> Failure | None:
+    """Return the failure of an error, if there is one."""
+    if error is None:
+        return None
+    return failure_from(error)
+
+
 def error_from(error: PaganticError) -> PaganticError:
     """Return an error with the failure that it means, for a caller who waits for no execution."""
     kind = type(error)
@@ -55,6 +62,11 @@ def is_outage(error: PaganticError) -> bool:
     if error.code in _REFUSALS:
         return True
     return isinstance(error, Unavailable | Overloaded | Internal) or _is_own_timeout(error)
+
+
+def is_excused(error: PaganticError) -> bool:
+    """Tell whether work beside the answer is left out for an error: an outage, or a text too long for the model."""
+    return is_outage(error) or error.code is ErrorCode.INFERENCE_CONTEXT_EXCEEDED
 
 
 def _is_own_timeout(error: PaganticError) -> bool:

@@ -157,12 +157,33 @@ def _decode_resolved(resolved: event_pb2.ApprovalResolved) -> events.ApprovalRes
 
 def _encode_retrieved(found: events.ContextRetrieved) -> event_pb2.ContextRetrieved:
     return event_pb2.ContextRetrieved(
-        collection=found.collection, chunk_count=found.chunk_count, token_count=found.token_count
+        collection=found.collection,
+        chunk_count=found.chunk_count,
+        token_count=found.token_count,
+        more_query_count=found.more_query_count,
     )
 
 
 def _decode_retrieved(found: event_pb2.ContextRetrieved) -> events.ContextRetrieved:
-    return events.ContextRetrieved(found.collection, found.chunk_count, found.token_count)
+    return events.ContextRetrieved(found.collection, found.chunk_count, found.token_count, found.more_query_count)
+
+
+def _encode_weighed(weighed: events.ContextWeighed) -> event_pb2.ContextWeighed:
+    return event_pb2.ContextWeighed(
+        probability=weighed.probability,
+        log_odds=weighed.log_odds,
+        min_probability=weighed.min_probability,
+        tokens_in=weighed.tokens_in,
+    )
+
+
+def _decode_weighed(weighed: event_pb2.ContextWeighed) -> events.ContextWeighed:
+    return events.ContextWeighed(
+        min_probability=weighed.min_probability,
+        probability=optional(weighed, "probability"),
+        log_odds=optional(weighed, "log_odds"),
+        tokens_in=weighed.tokens_in,
+    )
 
 
 def _encode_repair(applied: events.RepairApplied) -> event_pb2.RepairApplied:
@@ -258,6 +279,7 @@ ENCODERS: Mapping[type[Payload], tuple[str, Callable[[Any], Message]]] = Mapping
         events.ApprovalRequested: ("approval_requested", _encode_requested),
         events.ApprovalResolved: ("approval_resolved", _encode_resolved),
         events.ContextRetrieved: ("context_retrieved", _encode_retrieved),
+        events.ContextWeighed: ("context_weighed", _encode_weighed),
         events.RepairApplied: ("repair_applied", _encode_repair),
         events.ValidationStage: ("validation_stage", _encode_stage),
         events.StepStart: ("step_start", _encode_step_start),
@@ -282,6 +304,7 @@ DECODERS: Mapping[str, Callable[[Any], Payload]] = MappingProxyType(
         "approval_requested": _decode_requested,
         "approval_resolved": _decode_resolved,
         "context_retrieved": _decode_retrieved,
+        "context_weighed": _decode_weighed,
         "repair_applied": _decode_repair,
         "validation_stage": _decode_stage,
         "step_start": _decode_step_start,

@@ -35,8 +35,10 @@ from services.orchestrator.core.model.request import (
     TemplateCall,
 )
 from services.orchestrator.core.model.retrieval import (
+    Answerability,
     ContextPolicy,
     Fusion,
+    QueryExpansion,
     RankingOptions,
     Retriever,
     ScoreFusion,
@@ -210,7 +212,20 @@ def _context_from_proto(policy: policy_pb2.ContextPolicy) -> ContextPolicy:
         includes_schema=policy.include_schema,
         is_required=policy.required,
         is_system=policy.role == policy_pb2.CONTEXT_ROLE_SYSTEM,
+        query_expansion=decode_optional(policy, "query_expansion", _query_expansion_from_proto),
+        answerability=decode_optional(policy, "answerability", _answerability_from_proto),
     )
+
+
+def _query_expansion_from_proto(expansion: policy_pb2.QueryExpansion) -> QueryExpansion:
+    return QueryExpansion(expansion.queries, expansion.hypothetical_document, expansion.model)
+
+
+def _answerability_from_proto(answerability: policy_pb2.Answerability) -> Answerability:
+    slope = 1.0
+    if answerability.HasField("slope"):
+        slope = answerability.slope
+    return Answerability(answerability.min_probability, slope, answerability.intercept, answerability.model)
 
 
 def _search_from_proto(policy: policy_pb2.ContextPolicy) -> SearchOptions:

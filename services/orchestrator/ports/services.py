@@ -184,8 +184,10 @@ class ToolsPort(Protocol):
 class ContextPort(Protocol):
     """The context and rerank services."""
 
-    async def build(self, query: str, policy: ContextPolicy, model: str) -> BuiltContext:
-        """Retrieve, rerank where the policy says so, and lay out."""
+    async def build(
+        self, query: str, policy: ContextPolicy, model: str, more_queries: Sequence[str] = ()
+    ) -> BuiltContext:
+        """Retrieve by a query and further ones, rerank by the query where the policy says so, and lay out."""
 
     async def retrieve(self, query: str, policy: ContextPolicy) -> tuple[Chunk, ...]:
         """Return chunks, best first. Raises NotFound for an unknown collection."""

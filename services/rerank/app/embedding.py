@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pagantic_common.domain.chunks import Chunk
-from pagantic_common.domain.text.fitting import TextEmbedder, embed_beginnings, embed_end
+from pagantic_common.domain.text.fitting import TextEmbedder, embed_beginnings, embed_ends
 from pagantic_common.domain.text.ranking import Vectors, diversify
 from services.rerank.ports import ScorerInfo
 
@@ -34,7 +34,7 @@ class EmbeddingScorer:
         if not scored:
             return scores
         model = model or self._model
-        query_vector = (await embed_end(self._embedder, model, query))[0]
+        query_vector = (await embed_ends(self._embedder, model, [query]))[0]
         vectors = await embed_beginnings(self._embedder, model, [chunks[position].content for position in scored])
         cosines = np.clip(vectors.astype(np.float64) @ query_vector.astype(np.float64), -1.0, 1.0)
         for position, cosine in zip(scored, cosines.tolist(), strict=True):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from pagantic_common.domain.chunks import Chunk
 from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.domain.text.calibration import probability_of
 from pagantic_common.domain.text.fitting import beginnings, first_fitting, is_too_long
 from pagantic_common.domain.text.scoring import MAX_QUERY_CHARS
 from services.rerank.core.prompts import (
@@ -18,7 +19,6 @@ from services.rerank.core.prompts import (
     judge_messages,
     likelihood_messages,
     likelihood_of,
-    probability_of_yes,
 )
 from services.rerank.ports import LanguageModel, ScorerInfo
 
@@ -98,4 +98,4 @@ class JudgeScorer(ProbabilityScorer):
 
     async def _score_text(self, model: str, query: str, text: str) -> float:
         yes, no = await self._language_model.weigh(model, judge_messages(query, text), [YES, NO])
-        return probability_of_yes(yes.logprob, no.logprob)
+        return probability_of(yes.logprob - no.logprob)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Final
 
 from pagantic_common.domain.messages import Message, Role
@@ -38,11 +37,3 @@ def judge_messages(query: str, text: str) -> tuple[Message, ...]:
 def likelihood_of(logprob: float, token_count: int) -> float:
     """Return the mean log-probability of a token, at least -100."""
     return max(LOWEST_LIKELIHOOD, min(0.0, logprob / max(1, token_count)))
-
-
-def probability_of_yes(yes_logprob: float, no_logprob: float) -> float:
-    """Return the probability of the first of two answers, given that it is one of them."""
-    difference = no_logprob - yes_logprob
-    if difference > 0:
-        return math.exp(-difference) / (1 + math.exp(-difference))
-    return 1 / (1 + math.exp(difference))

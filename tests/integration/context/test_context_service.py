@@ -100,6 +100,11 @@ async def test_given_chunks_are_laid_out_without_a_collection(context):
         ("Reembed", pb.ReembedRequest(collection="docs", embedding_model="huge"), grpc.StatusCode.INVALID_ARGUMENT),
         ("CreateCollection", pb.CreateCollectionRequest(name="a", language="x"), grpc.StatusCode.INVALID_ARGUMENT),
         ("Retrieve", pb.RetrieveRequest(query="q", policy=policy(retriever=77)), grpc.StatusCode.INVALID_ARGUMENT),
+        (
+            "Retrieve",
+            pb.RetrieveRequest(query="q", policy=policy(), more_queries=["a"] * 9),
+            grpc.StatusCode.INVALID_ARGUMENT,
+        ),
         ("BuildContext", pb.BuildContextRequest(query="q", policy=policy()), grpc.StatusCode.NOT_FOUND),
         ("Delete", pb.DeleteRequest(collection="docs", sources=["a"]), grpc.StatusCode.NOT_FOUND),
         ("DeleteCollection", pb.DeleteCollectionRequest(name="docs"), grpc.StatusCode.NOT_FOUND),
@@ -111,6 +116,17 @@ async def test_mistake_has_its_status(context, method, request_, status):
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await getattr(context, method)(request_)
     assert raised.value.code() is status
+
+
+async def test_several_queries_are_searched_together(context):
+    await ingest(context, fox="the quick fox", dog="the lazy dog", bird="a bird")
+    asked = pb.RetrieveRequest(query="fox", policy=policy(), more_queries=["dogs lazy", "fox"])
+    found = (await context.Retrieve(asked)).chunks
+    assert {(chunk.source, chunk.score_kind) for chunk in found} == {("fox", "rrf"), ("dog", "rrf")}
+    request = pb.BuildContextRequest(query="fox", policy=policy(), more_queries=["lazy"])
+    built = await context.BuildContext(request)
+    assert {chunk.source for chunk in built.chunks} == {"fox", "dog"}
+    assert built.coverage == 1
 
 
 async def test_collection_is_made_once_listed_and_deleted(context):

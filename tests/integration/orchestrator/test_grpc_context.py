@@ -14,8 +14,10 @@ from pagantic_common.domain.messages import Role
 from pagantic_common.rpc.access.registration import Registration
 from pagantic_common.testing.server import serving
 from services.orchestrator.adapters.grpc_context import GrpcContext
+from services.orchestrator.convert.entry import entry_from_json, entry_to_json
 from services.orchestrator.convert.request import request_from_proto
-from services.orchestrator.core.model.retrieval import ContextPolicy, Retriever
+from services.orchestrator.core.execution.replay import Admitted
+from services.orchestrator.core.model.retrieval import Answerability, ContextPolicy, QueryExpansion, Retriever
 from tests.support.doors import open_to_all
 
 NAME = "pagantic.context.v1.ContextService"
@@ -48,6 +50,7 @@ class Remembering(rpc.ContextServiceServicer, rerank_service_pb2_grpc.RerankServ
         self.asked = None
 
     async def Retrieve(self, request, context):
+        self.retrieved = request
         return pb.RetrieveResponse(chunks=[chunk_pb2.Chunk(source="a", content="Obey.")])
 
     async def Rerank(self, request, context):
@@ -55,7 +58,20 @@ class Remembering(rpc.ContextServiceServicer, rerank_service_pb2_grpc.RerankServ
         return rerank_service_pb2.RerankResponse(chunks=request.chunks)
 
     async def BuildContext(self, request, context):
+        self.built = request
         return pb.BuildContextResponse(chunks=request.chunks)
+
+
+def registrations_of(service):
+    """Return what serves a context and a rerank service."""
+    return [
+        Registration(NAME, lambda server: rpc.add_ContextServiceServicer_to_server(service, server), open_to_all(NAME)),
+        Registration(
+            RERANK,
+            lambda server: rerank_service_pb2_grpc.add_RerankServiceServicer_to_server(service, server),
+            open_to_all(RERANK),
+        ),
+    ]
 
 
 RERANKING = policy_pb2.RerankPolicy(
@@ -72,25 +88,50 @@ RERANKING = policy_pb2.RerankPolicy(
 
 async def test_a_requests_ranking_reaches_the_rerank_service():
     service = Remembering()
-    registrations = [
-        Registration(NAME, lambda server: rpc.add_ContextServiceServicer_to_server(service, server), open_to_all(NAME)),
-        Registration(
-            RERANK,
-            lambda server: rerank_service_pb2_grpc.add_RerankServiceServicer_to_server(service, server),
-            open_to_all(RERANK),
-        ),
-    ]
     request = execution_pb2.SystemRequest(
         mode=execution_pb2.MODE_CHAT,
         context=policy_pb2.ContextPolicy(collection="c", min_score=0.5, rerank=RERANKING),
     )
     policy = request_from_proto(request, "r").context
-    async with serving(registrations) as (channel, _):
+    async with serving(registrations_of(service)) as (channel, _):
         await GrpcContext(channel, channel, 5.0).build("q", policy, "")
     asked = service.asked
     assert (asked.query, asked.scorer, asked.top_k, asked.min_score) == ("q", "", 3, 0.5)
     assert (asked.scorers, asked.fusion) == (RERANKING.scorers, RERANKING.fusion)
     assert (asked.diversity, asked.max_per_source) == (0.5, 2)
+
+
+async def test_further_queries_are_searched_and_the_question_alone_reranks():
+    service = Remembering()
+    async with serving(registrations_of(service)) as (channel, _):
+        context = GrpcContext(channel, channel, 5.0)
+        await context.build("q", ContextPolicy(Retriever.BM25, "c"), "", ("a", "b"))
+        assert (service.built.query, list(service.built.more_queries)) == ("q", ["a", "b"])
+        await context.build("q", ContextPolicy(Retriever.BM25, "c", scorer="judge"), "", ("a", "b"))
+    assert (service.retrieved.query, list(service.retrieved.more_queries)) == ("q", ["a", "b"])
+    assert service.asked.query == "q"
+
+
+@pytest.mark.parametrize(
+    ("field", "decoded"),
+    [
+        ({}, Answerability()),
+        ({"slope": 0.0, "intercept": -1.5, "model": "m"}, Answerability(0.0, 0.0, -1.5, "m")),
+        ({"min_probability": 0.5, "slope": 2.0}, Answerability(0.5, 2.0)),
+    ],
+)
+def test_what_the_model_is_asked_for_survives_the_journal(field, decoded):
+    policy = policy_pb2.ContextPolicy(
+        collection="c",
+        retriever=policy_pb2.RETRIEVER_VECTOR,
+        query_expansion=policy_pb2.QueryExpansion(queries=2, hypothetical_document=True, model="m"),
+        answerability=policy_pb2.Answerability(**field),
+    )
+    admitted = Admitted(request_from_proto(execution_pb2.SystemRequest(mode=1, context=policy), "r"))
+    for kept in (admitted, entry_from_json(entry_to_json(admitted))):
+        assert kept.request.context.query_expansion == QueryExpansion(2, has_hypothetical_document=True, model="m")
+        assert kept.request.context.answerability == decoded
+    assert request_from_proto(execution_pb2.SystemRequest(mode=1), "r").context is None
 
 
 def test_a_fusion_of_scores_that_is_not_known_is_refused():

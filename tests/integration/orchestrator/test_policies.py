@@ -8,6 +8,7 @@ import pytest
 from pagantic.common.v1 import error_pb2
 from pagantic.context.v1 import policy_pb2
 from pagantic.orchestrator.v1 import execution_pb2
+from pagantic_common.domain.chunks import Chunk
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, PermissionDenied
 from pagantic_common.domain.messages import ToolCall
 from pagantic_common.rpc.access import watched_file
@@ -15,7 +16,7 @@ from services.orchestrator.adapters.access.cedar_policy import CedarPolicy
 from services.orchestrator.app.access.permitting.services import within_policy
 from services.orchestrator.ports.policy import Action, Collection, Model, Tool
 from tests.support.orchestrator_app import execute, orchestrator, system_request
-from tests.support.scripted_services import ScriptedTools, scripted_services
+from tests.support.scripted_services import ScriptedContext, ScriptedTools, scripted_services
 
 POLICIES = """
 @id("everybody") permit(principal, action == Action::"infer", resource);
@@ -119,6 +120,22 @@ async def test_a_denied_model_fails_the_request_with_the_name_of_the_policy(tmp_
     assert code == "ERROR_CODE_AUTH_POLICY"
     assert "forbidden by 'none here'" in response.error.message
     assert not response.error.retryable
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"query_expansion": policy_pb2.QueryExpansion(queries=1, model="large")},
+        {"answerability": policy_pb2.Answerability(model="large")},
+    ],
+)
+async def test_a_denied_model_is_not_asked_about_the_context_either(tmp_path, asked):
+    rules = 'permit(principal, action, resource); forbid(principal, action, resource == Model::"large");'
+    context = policy_pb2.ContextPolicy(collection="docs", **asked)
+    services = governed(rules, tmp_path, context=ScriptedContext(Chunk("1", "red", "s", 1.0, "bm25")))
+    async with orchestrator(tmp_path, services) as stub:
+        response = await execute(stub, system_request(context=context))
+    assert response.error.code == error_pb2.ERROR_CODE_AUTH_POLICY
 
 
 async def test_a_denied_collection_fails_the_request(tmp_path):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
-from pagantic_common.domain.text.fitting import embed_beginnings, embed_end
+from pagantic_common.domain.text.fitting import embed_beginnings, embed_ends
 from tests.support.embedding import FirstLetters
 
 
@@ -48,8 +48,14 @@ async def test_one_long_text_among_many_costs_few_calls():
 
 async def test_a_long_query_counts_by_its_end():
     embedder = Counted(max_chars=6)
-    vector = await embed_end(embedder, "m", "apple banana")
-    assert np.array_equal(vector, await FirstLetters().embed("m", ["banana"]))
+    vectors = await embed_ends(embedder, "m", ["apple banana", "cherry"])
+    assert np.array_equal(vectors, await FirstLetters().embed("m", ["banana", "cherry"]))
+
+
+async def test_short_queries_take_one_call():
+    embedder = Counted()
+    await embed_ends(embedder, "m", ["apple", "banana", "cherry"])
+    assert embedder.calls == [["apple", "banana", "cherry"]]
 
 
 async def test_what_never_fits_is_refused():

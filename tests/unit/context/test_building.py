@@ -17,7 +17,8 @@ class ScriptedRetrieval:
     def __init__(self, *chunks):
         self.found = Found(chunks)
 
-    async def retrieve(self, _tenant, _query, _policy):
+    async def retrieve(self, _tenant, _query, _policy, more_queries=()):
+        self.more_queries = more_queries
         return self.found
 
 

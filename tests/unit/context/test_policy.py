@@ -23,7 +23,7 @@ def test_a_retriever_of_a_newer_version_decodes_and_is_refused_with_the_known_on
 
 def test_unset_choices_of_a_fusion_are_the_defaults():
     policy = policy_from_proto(policy_pb2.ContextPolicy(retriever=policy_pb2.RETRIEVER_HYBRID))
-    assert (policy.fusion, policy.score_kind) == (Fusion.WEIGHTED, "weighted")
+    assert (policy.fusion, policy.score_kind_of(1)) == (Fusion.WEIGHTED, "weighted")
     assert (policy.vector_weight, policy.smoothing) == (0.6, 0.5)
     ranks = policy_from_proto(
         policy_pb2.ContextPolicy(
@@ -33,7 +33,7 @@ def test_unset_choices_of_a_fusion_are_the_defaults():
             smoothing=0.0,
         )
     )
-    assert (ranks.fusion, ranks.score_kind) == (Fusion.RECIPROCAL_RANK, "rrf")
+    assert (ranks.fusion, ranks.score_kind_of(1)) == (Fusion.RECIPROCAL_RANK, "rrf")
     assert (ranks.vector_weight, ranks.smoothing) == (0.0, 0.0)
     assert policy_from_proto(policy_pb2.ContextPolicy(retriever=policy_pb2.RETRIEVER_VECTOR)).smoothing == 0.0
 
@@ -57,3 +57,17 @@ def test_unset_choices_of_a_fusion_are_the_defaults():
 def test_a_wrong_policy_is_refused_with_its_field(policy, query, problem):
     with pytest.raises(InvalidRequest, match=problem):
         policy.check_retrieval(query)
+
+
+@pytest.mark.parametrize(
+    ("more_queries", "problem"),
+    [(["a"] * 9, "more_queries has 9 entries: at most 8"), (["a", " "], r"more_queries\[1\] is empty: leave it out")],
+)
+def test_further_queries_have_bounds(more_queries, problem):
+    with pytest.raises(InvalidRequest, match=problem):
+        RetrievalPolicy("docs").check_retrieval("q", more_queries)
+
+
+def test_what_several_queries_find_is_scored_by_ranks():
+    for retriever in Retriever:
+        assert RetrievalPolicy("docs", retriever).score_kind_of(2) == "rrf"

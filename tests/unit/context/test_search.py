@@ -220,7 +220,7 @@ def changes(numbers_and_texts, *, removed=(), revision=1, vectors=None):
 
 def search(index, query, vector=None, limit=10, **policy):
     searched = Query(query_term_ids(query, "none"), vector)
-    return find_best(index, searched, RetrievalPolicy("docs", **policy), limit)
+    return find_best(index, [searched], RetrievalPolicy("docs", **policy), limit)
 
 
 @settings(max_examples=60)
@@ -252,6 +252,44 @@ def test_an_index_that_followed_changes_finds_what_a_new_one_finds(steps, query,
         assert {one.chunk_id for one in found} <= set(live)
         texts_found = [live[one.chunk_id] for one in found]
         assert len(texts_found) == len(set(texts_found))
+
+
+corpora = st.lists(st.text(alphabet="abc ", min_size=1, max_size=9), unique=True, max_size=8)
+asked = st.lists(queries.filter(str.strip), min_size=2, max_size=4)
+
+
+def corpus_index(corpus):
+    return CollectionIndex(OPTIONS).apply(changes(list(enumerate(corpus))))
+
+
+def search_all(index, texts, **policy):
+    searched = [Query(query_term_ids(text, "none")) for text in texts]
+    return find_best(index, searched, RetrievalPolicy("docs", **policy), 10)
+
+
+@given(corpora, asked, st.sampled_from([Retriever.BM25, Retriever.KEYWORD]))
+def test_several_queries_are_fused_by_the_ranks_that_each_gives(corpus, texts, retriever):
+    index, expected = corpus_index(corpus), {}
+    for text in texts:
+        for rank, hit in enumerate(search(index, text, retriever=retriever), 1):
+            expected[hit.chunk_id] = expected.get(hit.chunk_id, 0.0) + 1 / (60 + rank)
+    found = search_all(index, texts, retriever=retriever)
+    assert {hit.chunk_id: hit.score for hit in found} == pytest.approx(expected)
+    scores = [hit.score for hit in found]
+    assert scores == sorted(scores, reverse=True)
+
+
+@given(corpora, asked)
+def test_what_one_query_finds_is_found_by_it_among_others(corpus, texts):
+    index = corpus_index(corpus)
+    alone = {hit.chunk_id for text in texts for hit in search(index, text)}
+    assert {hit.chunk_id for hit in search_all(index, texts)} == alone
+
+
+def test_a_least_score_is_one_of_each_query_and_not_of_their_ranks():
+    index = corpus_index(["a b", "a c", "d"])
+    found = search_all(index, ["a b", "d"], retriever=Retriever.KEYWORD, min_score=1.0)
+    assert [(hit.chunk_id, hit.score) for hit in found] == [(0, pytest.approx(1 / 61)), (2, pytest.approx(1 / 61))]
 
 
 @given(st.integers(0, 999))

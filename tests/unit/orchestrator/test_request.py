@@ -30,13 +30,21 @@ from services.orchestrator.core.model.request import (
     TemplateCall,
 )
 from services.orchestrator.core.model.request_check import check_configuration, check_request
-from services.orchestrator.core.model.retrieval import ContextPolicy, Retriever
+from services.orchestrator.core.model.retrieval import Answerability, ContextPolicy, QueryExpansion, Retriever
 from services.orchestrator.core.model.retry import MAX_BACKOFF_S, MAX_RETRIES, MAX_WAITS_S
 
 BM25 = Retriever.BM25
 NOT_SCORED = Value(ValueKind.CANDIDATES, proposals=(Proposal("a", score=math.nan),))
 USER = Message(Role.USER, "why?")
 CONTEXT = Message(Role.SYSTEM, "Relevant context:")
+
+
+def expanding(**fields):
+    return ContextPolicy(BM25, "c", query_expansion=QueryExpansion(**fields))
+
+
+def weighing(**fields):
+    return ContextPolicy(BM25, "c", answerability=Answerability(**fields))
 
 
 def request(**fields):
@@ -77,6 +85,20 @@ def request(**fields):
         ({"context": ContextPolicy(BM25, "c", min_score=math.nan)}, "context.min_score is nan"),
         ({"context": ContextPolicy(BM25, "c", min_score=math.inf)}, "context.min_score is inf"),
         ({"context": ContextPolicy(BM25, "c", max_tokens=-1)}, "must not be negative"),
+        ({"context": expanding(queries=6)}, "context.query_expansion.queries is 6: it must be 0 to 5"),
+        ({"context": expanding(queries=-1)}, "context.query_expansion.queries is -1"),
+        (
+            {"context": expanding(has_hypothetical_document=True)},
+            "retriever to RETRIEVER_VECTOR or RETRIEVER_HYBRID",
+        ),
+        ({"context": expanding(model="a\n")}, "context.query_expansion.model must be a model's alias"),
+        ({"context": weighing(min_probability=1.1)}, r"answerability.min_probability is 1.1: it must be in \[0, 1\]"),
+        ({"context": weighing(min_probability=math.nan)}, "min_probability is nan"),
+        ({"context": weighing(slope=math.inf)}, "answerability.slope is inf: it must be between -1000 and 1000"),
+        ({"context": weighing(intercept=-1001)}, "answerability.intercept is -1001"),
+        ({"context": weighing(model="x" * 201)}, "context.answerability.model must be a model's alias"),
+        ({"mode": Mode.PLAN, "context": expanding(queries=1)}, "leave context.query_expansion"),
+        ({"mode": Mode.PLAN, "context": weighing()}, "context.answerability unset"),
         ({"mode": Mode.PLAN, "plan": Plan((Step("s", "rerank", input=NOT_SCORED),))}, "step 's': input has a score"),
         ({"rules": (Rule("", "true"),)}, "0 characters"),
         ({"rules": (Rule("r", "true"), Rule("r", "true"))}, "rules has 'r' more than once"),

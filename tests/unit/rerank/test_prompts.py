@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import math
-
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,22 +8,7 @@ from services.rerank.core.prompts import (
     judge_messages,
     likelihood_messages,
     likelihood_of,
-    probability_of_yes,
 )
-
-logprobs = st.floats(-1e6, 0)
-
-
-@given(logprobs, logprobs)
-def test_probabilities_of_yes_and_no_add_up(yes, no):
-    assert probability_of_yes(yes, no) + probability_of_yes(no, yes) == pytest.approx(1.0)
-    assert 0 <= probability_of_yes(yes, no) <= 1
-    if yes > no:
-        assert probability_of_yes(yes, no) >= 0.5
-
-
-def test_probability_of_yes_is_its_share_of_both():
-    assert probability_of_yes(math.log(0.3), math.log(0.1)) == pytest.approx(0.75)
 
 
 @given(st.floats(-1e9, 0), st.integers(0, 1000))

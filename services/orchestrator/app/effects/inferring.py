@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from pagantic_common.domain.errors import ErrorCode, Failure, PaganticError, Unavailable
 from pagantic_common.telemetry.scope import work_scope
-from services.orchestrator.app.effects.citing import weigh_abstention
 from services.orchestrator.app.effects.scope import RunScope
+from services.orchestrator.app.effects.weighing import weigh_abstention
 from services.orchestrator.app.failures import failure_from
 from services.orchestrator.core.conversation.citations import CitedText
 from services.orchestrator.core.execution import events

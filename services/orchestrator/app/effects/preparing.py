@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from pagantic_common.domain.messages import Message
 from services.orchestrator.app.effects.remembering import MAX_RECALLED_BYTES, Memory
-from services.orchestrator.app.effects.retrieving import retrieve
+from services.orchestrator.app.effects.retrieval.retrieving import retrieve
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.app.effects.tools.offering import offered_tools, plan_tools
 from services.orchestrator.core.conversation.memory import Eviction
@@ -42,15 +42,14 @@ async def prepare(run: Run, _command: Prepare, scope: RunScope) -> Prepared:
     if run.plan is not None:  # only a run in mode PLAN has one
         prepared = replace(prepared, tools=await plan_tools(request, tools_of(run.plan), scope))
     else:
-        prepared = await _prepare_turn(request, prepared, history, scope)
+        prepared = await _prepare_turn(run, prepared, history, scope)
     return await Memory(run, scope).recall(prepared, history, first)
 
 
-async def _prepare_turn(
-    request: Request, prepared: Prepared, history: tuple[Message, ...], scope: RunScope
-) -> Prepared:
+async def _prepare_turn(run: Run, prepared: Prepared, history: tuple[Message, ...], scope: RunScope) -> Prepared:
+    request = run.request
     tools, away = await offered_tools(request, history, scope)
-    retrieved = await retrieve(request, history, scope)
+    retrieved = await retrieve(run, history, scope)
     if request.output.citations is not None:
         prepared = replace(prepared, cited_chunks=retrieved.chunks)
     compiled = await _compiled(request, prepared.cited_sources, scope)
@@ -61,6 +60,7 @@ async def _prepare_turn(
         tools=tools,
         engine_text=compiled.engine_text,
         is_fully_enforced=compiled.is_fully_enforced,
+        usage=prepared.usage + scope.inference.take_lost(),
         warnings=(*_schema_warnings(request), *_decoder_warnings(compiled), *away, *retrieved.warnings),
     )
 

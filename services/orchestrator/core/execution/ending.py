@@ -16,6 +16,7 @@ from services.orchestrator.core.execution.validation import (
     confidence_of,
     report_of,
     retrieval_confidence_of,
+    with_abstention,
     with_citations,
     with_cited_text,
 )
@@ -64,6 +65,12 @@ def _with_confidence(run: Run, response: Response) -> Response:
     if confidence is None:
         return response
     return replace(response, confidence=confidence, confidence_source=ConfidenceSource.RETRIEVAL)
+
+
+def abstain(run: Run, reason: str) -> Outcome:
+    """End a run with the answer that the sources have none, which no model gave and nothing checked."""
+    response = _with_confidence(run, with_abstention(_response(run)))
+    return move(run, State.COMPLETE, reason, Finish(response, _turn(run, response)))
 
 
 def fail(run: Run, failure: Failure) -> Outcome:

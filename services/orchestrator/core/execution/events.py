@@ -24,6 +24,7 @@ class InferencePurpose(StrEnum):
     PLAN = "PLAN"
     SUMMARY = "SUMMARY"
     JUDGE = "JUDGE"
+    QUERY = "QUERY"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,17 @@ class ContextRetrieved:
     collection: str
     chunk_count: int
     token_count: int
+    more_query_count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ContextWeighed:
+    """The model weighed whether the chunks have the answer; None for what is not known."""
+
+    min_probability: float
+    probability: float | None = None
+    log_odds: float | None = None
+    tokens_in: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +215,7 @@ Payload = (
     | ApprovalRequested
     | ApprovalResolved
     | ContextRetrieved
+    | ContextWeighed
     | RepairApplied
     | ValidationStage
     | VoteCast
@@ -246,6 +259,7 @@ NAME_OF: Mapping[type[Payload], EventName] = MappingProxyType(
         ToolProgressed: EventName("tools", "tool.progress"),
         ToolEnd: EventName("tools", "tool.end"),
         ContextRetrieved: EventName("context", "context.retrieved"),
+        ContextWeighed: EventName("inference", "context.weighed"),
         ValidationStage: EventName("constraint", "validation.stage"),
         RepairApplied: EventName("constraint", "repair.applied"),
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pagantic_common.domain.text.citations import read_claims, text_of
+from pagantic_common.domain.text.citations import ABSTENTION_JSON, NOT_IN_SOURCES, read_claims, text_of
 from pagantic_common.domain.validation import Enforcement, Guarantee, Stage, StageOutcome, Violation
 from services.orchestrator.core.conversation.citations import CitedText, citations_of, is_quoted
 from services.orchestrator.core.conversation.prompt import last_user_text
@@ -60,6 +60,11 @@ def with_cited_text(response: Response) -> Response:
     Content that is no such answer stays.
     """
     return replace(response, content=CitedText().feed(response.content) or response.content)
+
+
+def with_abstention(response: Response) -> Response:
+    """Return a response that says that the sources do not have the answer."""
+    return replace(response, content=NOT_IN_SOURCES, structured_output_json=ABSTENTION_JSON)
 
 
 def confidence_of(

@@ -19,7 +19,7 @@ class Prepared:
         history: Messages before those of the request: a summary may come first, then the stored conversation from
             position `history_start` to before `history_end`.
         context_message: The retrieved context; None without any.
-        retrieval_confidence: How well the context covers the question, 0 to 1.
+        retrieval_confidence: How well the context covers the question, or how likely it has the answer, 0 to 1.
         tools: The tools that the model may call.
         engine_text: The decoder's constraint; empty for none.
         is_fully_enforced: Whether the decoder enforces the whole schema.

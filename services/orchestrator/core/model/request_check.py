@@ -143,12 +143,18 @@ def _unused_by_plan(request: Request) -> str:
         return ""
     if request.plan is not None:
         return "the plan retrieves what it needs: leave context unset, or give the plan a retrieve step"
+    return _unused_by_retrieve_step(policy)
+
+
+def _unused_by_retrieve_step(policy: ContextPolicy) -> str:
     is_laid_out = policy.is_after_system or policy.is_system or policy.max_tokens
     if policy.includes_tools or policy.includes_schema or is_laid_out:
         return (
             "mode PLAN lays out no context message: leave context.include_tools, include_schema, placement, role and "
             "max_tokens unset"
         )
+    if policy.query_expansion is not None or policy.answerability is not None:
+        return "mode PLAN retrieves by steps of its plan: leave context.query_expansion and context.answerability unset"
     return ""
 
 
@@ -163,8 +169,7 @@ def _check_voting(request: Request) -> None:
 
 
 def _check_hints(hints: Hints) -> None:
-    if len(hints.model) > MAX_MODEL_CHARS or not (hints.model.isprintable() or not hints.model):
-        raise InvalidRequest(f"hints.model must be a model's alias: at most {MAX_MODEL_CHARS} printable characters")
+    _check_model("hints.model", hints.model)
     if hints.max_tokens < 0 or hints.max_tool_rounds < 0:
         raise InvalidRequest("hints.max_tokens and hints.max_tool_rounds must not be negative")
     if hints.timeout_s is not None and not 0 < hints.timeout_s <= MAX_TIMEOUT_S:
@@ -178,13 +183,22 @@ def _check_hints(hints: Hints) -> None:
     _check_engine_hints(hints)
 
 
+def _check_model(field: str, alias: str) -> None:
+    if len(alias) > MAX_MODEL_CHARS or not alias.isprintable():
+        raise InvalidRequest(f"{field} must be a model's alias: at most {MAX_MODEL_CHARS} printable characters")
+
+
 def _check_context(policy: ContextPolicy) -> None:
     if policy.min_score is not None and not math.isfinite(policy.min_score):
         raise InvalidRequest(f"context.min_score is {policy.min_score}: it must be a finite number")
     if policy.max_tokens < 0 or policy.top_k < 0:
         raise InvalidRequest("context.max_tokens and context.rerank.top_k must not be negative")
-    if wrong := policy.search.objection:
+    if wrong := policy.objection:
         raise InvalidRequest(f"context.{wrong}")
+    if policy.query_expansion is not None:
+        _check_model("context.query_expansion.model", policy.query_expansion.model)
+    if policy.answerability is not None:
+        _check_model("context.answerability.model", policy.answerability.model)
 
 
 def _check_rules(rules: Sequence[Rule]) -> None:

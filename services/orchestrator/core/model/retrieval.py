@@ -7,7 +7,11 @@ from enum import StrEnum
 
 from pagantic_common.domain.chunks import MAX_NEIGHBOURS, MAX_SMOOTHING
 from pagantic_common.domain.messages import Role
+from pagantic_common.domain.text.calibration import Calibration
 from pagantic_common.grammar.expressions import MAX_EXPRESSION_CHARS
+
+MAX_WRITTEN_QUERIES = 5
+MAX_SCALING = 1000.0
 
 
 class Retriever(StrEnum):
@@ -18,6 +22,9 @@ class Retriever(StrEnum):
     VECTOR = "RETRIEVER_VECTOR"
     HYBRID = "RETRIEVER_HYBRID"
     KEYWORD = "RETRIEVER_KEYWORD"
+
+
+_EMBEDDING_RETRIEVERS = frozenset({Retriever.VECTOR, Retriever.HYBRID})
 
 
 class Fusion(StrEnum):
@@ -84,6 +91,50 @@ class RankingOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class QueryExpansion:
+    """The further queries that the model writes: other wordings of the question, and a document that answers it.
+
+    An empty model is the request's.
+    """
+
+    queries: int = 0
+    has_hypothetical_document: bool = False
+    model: str = ""
+
+    @property
+    def objection(self) -> str:
+        """The field that is wrong, and why; empty for an expansion that can be asked for."""
+        if not 0 <= self.queries <= MAX_WRITTEN_QUERIES:
+            return f"query_expansion.queries is {self.queries}: it must be 0 to {MAX_WRITTEN_QUERIES}"
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Answerability:
+    """Whom to ask whether the chunks have the answer, and how probable it must be; an empty model is the request's."""
+
+    min_probability: float = 0.0
+    slope: float = 1.0
+    intercept: float = 0.0
+    model: str = ""
+
+    @property
+    def calibration(self) -> Calibration:
+        """The line that turns the model's log-odds into those of the probability."""
+        return Calibration(self.slope, self.intercept)
+
+    @property
+    def objection(self) -> str:
+        """The field that is wrong, and why; empty for one that can be asked for."""
+        if not 0 <= self.min_probability <= 1:
+            return f"answerability.min_probability is {self.min_probability}: it must be in [0, 1]"
+        for name, value in (("slope", self.slope), ("intercept", self.intercept)):
+            if not abs(value) <= MAX_SCALING:
+                return f"answerability.{name} is {value}: it must be between -{MAX_SCALING:g} and {MAX_SCALING:g}"
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
 class ContextPolicy:
     """Which context to retrieve; an empty collection, 0 and None mean not set."""
 
@@ -101,6 +152,19 @@ class ContextPolicy:
     includes_schema: bool = False
     is_required: bool = False
     is_system: bool = False
+    query_expansion: QueryExpansion | None = None
+    answerability: Answerability | None = None
+
+    @property
+    def objection(self) -> str:
+        """The field that is wrong, and why; empty for a policy that can be carried out."""
+        expansion, answerability = self.query_expansion or QueryExpansion(), self.answerability or Answerability()
+        if expansion.has_hypothetical_document and self.retriever not in _EMBEDDING_RETRIEVERS:
+            return (
+                "query_expansion.hypothetical_document is searched by its embedding: set retriever to RETRIEVER_VECTOR "
+                "or RETRIEVER_HYBRID"
+            )
+        return self.search.objection or expansion.objection or answerability.objection
 
     @property
     def role(self) -> Role:

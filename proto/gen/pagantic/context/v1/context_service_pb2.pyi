@@ -539,21 +539,29 @@ class RetrieveRequest(_message.Message):
 
     QUERY_FIELD_NUMBER: _builtins.int
     POLICY_FIELD_NUMBER: _builtins.int
+    MORE_QUERIES_FIELD_NUMBER: _builtins.int
     query: _builtins.str
     """The question; of a longer one its last 8192 characters."""
     @_builtins.property
     def policy(self) -> _policy_pb2.ContextPolicy:
-        """Policy of the retrieval; placement, rerank and the fields after it are ignored."""
+        """Policy of the retrieval; placement, rerank, the fields after it, query_expansion and answerability are ignored."""
+
+    @_builtins.property
+    def more_queries(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Further queries, at most 8, each bounded as the query is. The order of a chunk is then the sum of 1 / (60 + rank)
+        over the queries that find it (reciprocal rank fusion), and its score_kind is rrf.
+        """
 
     def __init__(
         self,
         *,
         query: _builtins.str = ...,
         policy: _policy_pb2.ContextPolicy | None = ...,
+        more_queries: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy", "query", b"query"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["more_queries", b"more_queries", "policy", b"policy", "query", b"query"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -599,6 +607,7 @@ class BuildContextRequest(_message.Message):
     POLICY_FIELD_NUMBER: _builtins.int
     CHUNKS_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
+    MORE_QUERIES_FIELD_NUMBER: _builtins.int
     query: _builtins.str
     """The query; ignored when chunks are given."""
     model: _builtins.str
@@ -611,6 +620,10 @@ class BuildContextRequest(_message.Message):
     def chunks(self) -> _containers.RepeatedCompositeFieldContainer[_chunk_pb2.Chunk]:
         """Chunks retrieved already (reranked ones, say), laid out as they are; empty retrieves."""
 
+    @_builtins.property
+    def more_queries(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Further queries, as in RetrieveRequest; ignored when chunks are given."""
+
     def __init__(
         self,
         *,
@@ -618,10 +631,11 @@ class BuildContextRequest(_message.Message):
         policy: _policy_pb2.ContextPolicy | None = ...,
         chunks: _abc.Iterable[_chunk_pb2.Chunk] | None = ...,
         model: _builtins.str = ...,
+        more_queries: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunks", b"chunks", "model", b"model", "policy", b"policy", "query", b"query"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunks", b"chunks", "model", b"model", "more_queries", b"more_queries", "policy", b"policy", "query", b"query"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -25,25 +25,29 @@ _sym_db = _symbol_database.Default()
 from pagantic.rerank.v1 import ranking_pb2 as pagantic_dot_rerank_dot_v1_dot_ranking__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n pagantic/context/v1/policy.proto\x12\x13pagantic.context.v1\x1a pagantic/rerank/v1/ranking.proto\"0\n\tExpansion\x12\x12\n\nneighbours\x18\x01 \x01(\x05\x12\x0f\n\x07section\x18\x02 \x01(\x08\"\xd2\x04\n\rContextPolicy\x12\x31\n\tretriever\x18\x01 \x01(\x0e\x32\x1e.pagantic.context.v1.Retriever\x12\x12\n\ncollection\x18\x02 \x01(\t\x12\x12\n\nmax_chunks\x18\x03 \x01(\x05\x12\x16\n\tmin_score\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x31\n\tplacement\x18\x05 \x01(\x0e\x32\x1e.pagantic.context.v1.Placement\x12\x31\n\x06rerank\x18\x06 \x01(\x0b\x32!.pagantic.context.v1.RerankPolicy\x12\x12\n\nmax_tokens\x18\x07 \x01(\x05\x12\x15\n\rinclude_tools\x18\x08 \x01(\x08\x12\x16\n\x0einclude_schema\x18\t \x01(\x08\x12\x10\n\x08required\x18\n \x01(\x08\x12.\n\x04role\x18\x0b \x01(\x0e\x32 .pagantic.context.v1.ContextRole\x12\x0e\n\x06\x66ilter\x18\x0c \x01(\t\x12+\n\x06\x66usion\x18\r \x01(\x0e\x32\x1b.pagantic.context.v1.Fusion\x12\x1a\n\rvector_weight\x18\x0e \x01(\x01H\x01\x88\x01\x01\x12\x11\n\tdiversity\x18\x0f \x01(\x01\x12\x31\n\texpansion\x18\x10 \x01(\x0b\x32\x1e.pagantic.context.v1.Expansion\x12\x16\n\tsmoothing\x18\x14 \x01(\x01H\x02\x88\x01\x01\x42\x0c\n\n_min_scoreB\x10\n\x0e_vector_weightB\x0c\n\n_smoothing\"\xbe\x01\n\x0cRerankPolicy\x12\x0e\n\x06scorer\x18\x01 \x01(\t\x12\r\n\x05top_k\x18\x02 \x01(\x05\x12\x33\n\x07scorers\x18\x03 \x03(\x0b\x32\".pagantic.rerank.v1.WeightedScorer\x12/\n\x06\x66usion\x18\x04 \x01(\x0e\x32\x1f.pagantic.rerank.v1.ScoreFusion\x12\x11\n\tdiversity\x18\x05 \x01(\x01\x12\x16\n\x0emax_per_source\x18\x06 \x01(\x05*}\n\tRetriever\x12\x19\n\x15RETRIEVER_UNSPECIFIED\x10\x00\x12\x12\n\x0eRETRIEVER_BM25\x10\x01\x12\x15\n\x11RETRIEVER_KEYWORD\x10\x02\x12\x14\n\x10RETRIEVER_VECTOR\x10\x03\x12\x14\n\x10RETRIEVER_HYBRID\x10\x04*Q\n\x06\x46usion\x12\x16\n\x12\x46USION_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x46USION_RECIPROCAL_RANK\x10\x01\x12\x13\n\x0f\x46USION_WEIGHTED\x10\x02*b\n\tPlacement\x12\x19\n\x15PLACEMENT_UNSPECIFIED\x10\x00\x12\x1e\n\x1aPLACEMENT_BEFORE_LAST_USER\x10\x01\x12\x1a\n\x16PLACEMENT_AFTER_SYSTEM\x10\x02*[\n\x0b\x43ontextRole\x12\x1c\n\x18\x43ONTEXT_ROLE_UNSPECIFIED\x10\x00\x12\x15\n\x11\x43ONTEXT_ROLE_USER\x10\x01\x12\x17\n\x13\x43ONTEXT_ROLE_SYSTEM\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n pagantic/context/v1/policy.proto\x12\x13pagantic.context.v1\x1a pagantic/rerank/v1/ranking.proto\"0\n\tExpansion\x12\x12\n\nneighbours\x18\x01 \x01(\x05\x12\x0f\n\x07section\x18\x02 \x01(\x08\"O\n\x0eQueryExpansion\x12\x0f\n\x07queries\x18\x01 \x01(\x05\x12\x1d\n\x15hypothetical_document\x18\x02 \x01(\x08\x12\r\n\x05model\x18\x03 \x01(\t\"{\n\rAnswerability\x12\x17\n\x0fmin_probability\x18\x01 \x01(\x01\x12\x12\n\x05slope\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x16\n\tintercept\x18\x03 \x01(\x01H\x01\x88\x01\x01\x12\r\n\x05model\x18\x04 \x01(\tB\x08\n\x06_slopeB\x0c\n\n_intercept\"\xcb\x05\n\rContextPolicy\x12\x31\n\tretriever\x18\x01 \x01(\x0e\x32\x1e.pagantic.context.v1.Retriever\x12\x12\n\ncollection\x18\x02 \x01(\t\x12\x12\n\nmax_chunks\x18\x03 \x01(\x05\x12\x16\n\tmin_score\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x31\n\tplacement\x18\x05 \x01(\x0e\x32\x1e.pagantic.context.v1.Placement\x12\x31\n\x06rerank\x18\x06 \x01(\x0b\x32!.pagantic.context.v1.RerankPolicy\x12\x12\n\nmax_tokens\x18\x07 \x01(\x05\x12\x15\n\rinclude_tools\x18\x08 \x01(\x08\x12\x16\n\x0einclude_schema\x18\t \x01(\x08\x12\x10\n\x08required\x18\n \x01(\x08\x12.\n\x04role\x18\x0b \x01(\x0e\x32 .pagantic.context.v1.ContextRole\x12\x0e\n\x06\x66ilter\x18\x0c \x01(\t\x12+\n\x06\x66usion\x18\r \x01(\x0e\x32\x1b.pagantic.context.v1.Fusion\x12\x1a\n\rvector_weight\x18\x0e \x01(\x01H\x01\x88\x01\x01\x12\x11\n\tdiversity\x18\x0f \x01(\x01\x12\x31\n\texpansion\x18\x10 \x01(\x0b\x32\x1e.pagantic.context.v1.Expansion\x12<\n\x0fquery_expansion\x18\x11 \x01(\x0b\x32#.pagantic.context.v1.QueryExpansion\x12\x39\n\ranswerability\x18\x12 \x01(\x0b\x32\".pagantic.context.v1.Answerability\x12\x16\n\tsmoothing\x18\x13 \x01(\x01H\x02\x88\x01\x01\x42\x0c\n\n_min_scoreB\x10\n\x0e_vector_weightB\x0c\n\n_smoothing\"\xbe\x01\n\x0cRerankPolicy\x12\x0e\n\x06scorer\x18\x01 \x01(\t\x12\r\n\x05top_k\x18\x02 \x01(\x05\x12\x33\n\x07scorers\x18\x03 \x03(\x0b\x32\".pagantic.rerank.v1.WeightedScorer\x12/\n\x06\x66usion\x18\x04 \x01(\x0e\x32\x1f.pagantic.rerank.v1.ScoreFusion\x12\x11\n\tdiversity\x18\x05 \x01(\x01\x12\x16\n\x0emax_per_source\x18\x06 \x01(\x05*}\n\tRetriever\x12\x19\n\x15RETRIEVER_UNSPECIFIED\x10\x00\x12\x12\n\x0eRETRIEVER_BM25\x10\x01\x12\x15\n\x11RETRIEVER_KEYWORD\x10\x02\x12\x14\n\x10RETRIEVER_VECTOR\x10\x03\x12\x14\n\x10RETRIEVER_HYBRID\x10\x04*Q\n\x06\x46usion\x12\x16\n\x12\x46USION_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x46USION_RECIPROCAL_RANK\x10\x01\x12\x13\n\x0f\x46USION_WEIGHTED\x10\x02*b\n\tPlacement\x12\x19\n\x15PLACEMENT_UNSPECIFIED\x10\x00\x12\x1e\n\x1aPLACEMENT_BEFORE_LAST_USER\x10\x01\x12\x1a\n\x16PLACEMENT_AFTER_SYSTEM\x10\x02*[\n\x0b\x43ontextRole\x12\x1c\n\x18\x43ONTEXT_ROLE_UNSPECIFIED\x10\x00\x12\x15\n\x11\x43ONTEXT_ROLE_USER\x10\x01\x12\x17\n\x13\x43ONTEXT_ROLE_SYSTEM\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'pagantic.context.v1.policy_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_RETRIEVER']._serialized_start=931
-  _globals['_RETRIEVER']._serialized_end=1056
-  _globals['_FUSION']._serialized_start=1058
-  _globals['_FUSION']._serialized_end=1139
-  _globals['_PLACEMENT']._serialized_start=1141
-  _globals['_PLACEMENT']._serialized_end=1239
-  _globals['_CONTEXTROLE']._serialized_start=1241
-  _globals['_CONTEXTROLE']._serialized_end=1332
+  _globals['_RETRIEVER']._serialized_start=1258
+  _globals['_RETRIEVER']._serialized_end=1383
+  _globals['_FUSION']._serialized_start=1385
+  _globals['_FUSION']._serialized_end=1466
+  _globals['_PLACEMENT']._serialized_start=1468
+  _globals['_PLACEMENT']._serialized_end=1566
+  _globals['_CONTEXTROLE']._serialized_start=1568
+  _globals['_CONTEXTROLE']._serialized_end=1659
   _globals['_EXPANSION']._serialized_start=91
   _globals['_EXPANSION']._serialized_end=139
-  _globals['_CONTEXTPOLICY']._serialized_start=142
-  _globals['_CONTEXTPOLICY']._serialized_end=736
-  _globals['_RERANKPOLICY']._serialized_start=739
-  _globals['_RERANKPOLICY']._serialized_end=929
+  _globals['_QUERYEXPANSION']._serialized_start=141
+  _globals['_QUERYEXPANSION']._serialized_end=220
+  _globals['_ANSWERABILITY']._serialized_start=222
+  _globals['_ANSWERABILITY']._serialized_end=345
+  _globals['_CONTEXTPOLICY']._serialized_start=348
+  _globals['_CONTEXTPOLICY']._serialized_end=1063
+  _globals['_RERANKPOLICY']._serialized_start=1066
+  _globals['_RERANKPOLICY']._serialized_end=1256
 # @@protoc_insertion_point(module_scope)

@@ -151,6 +151,87 @@ class Expansion(_message.Message):
 Global___Expansion: _TypeAlias = Expansion  # noqa: Y015
 
 @_typing.final
+class QueryExpansion(_message.Message):
+    """Further queries that the model writes before the search: the orchestrator asks it, with one more inference for each of
+    the two methods. Where the model is temporarily unavailable, the question alone is searched, with the warning
+    query_expansion_unavailable.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUERIES_FIELD_NUMBER: _builtins.int
+    HYPOTHETICAL_DOCUMENT_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    queries: _builtins.int
+    """Other wordings of the question, at most 5 (multi-query); 0 asks for none."""
+    hypothetical_document: _builtins.bool
+    """A short document that answers the question, made up by the model (HyDE). Its embedding finds texts that are like an
+    answer, so it needs RETRIEVER_VECTOR or RETRIEVER_HYBRID; the latter searches its words, too.
+    """
+    model: _builtins.str
+    """Alias of the model that writes them; empty is the request's."""
+    def __init__(
+        self,
+        *,
+        queries: _builtins.int = ...,
+        hypothetical_document: _builtins.bool = ...,
+        model: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hypothetical_document", b"hypothetical_document", "model", b"model", "queries", b"queries"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueryExpansion: _TypeAlias = QueryExpansion  # noqa: Y015
+
+@_typing.final
+class Answerability(_message.Message):
+    """The model is asked for the probability that the retrieved chunks have the answer, by the weights of a yes and a no.
+    The probability is the confidence of the response, and 0 where nothing was retrieved. Where the model is temporarily
+    unavailable, there is none, with the warning answerability_unavailable.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MIN_PROBABILITY_FIELD_NUMBER: _builtins.int
+    SLOPE_FIELD_NUMBER: _builtins.int
+    INTERCEPT_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    min_probability: _builtins.float
+    """A request whose chunks are less likely to have the answer is refused before anything is decoded: with
+    ORCHESTRATION_NOT_ANSWERABLE, or with the abstention of output.citations that may abstain. In [0, 1]; 0 refuses none.
+    """
+    slope: _builtins.float
+    """Factor of the log-odds of yes over no (Platt scaling), in [-1000, 1000]; unset is 1. `pagantic calibrate` finds it."""
+    intercept: _builtins.float
+    """Added to the scaled log-odds, in [-1000, 1000]; unset is 0."""
+    model: _builtins.str
+    """Alias of the model that is asked; empty is the request's."""
+    def __init__(
+        self,
+        *,
+        min_probability: _builtins.float = ...,
+        slope: _builtins.float | None = ...,
+        intercept: _builtins.float | None = ...,
+        model: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_intercept", b"_intercept", "_slope", b"_slope", "intercept", b"intercept", "slope", b"slope"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_intercept", b"_intercept", "_slope", b"_slope", "intercept", b"intercept", "min_probability", b"min_probability", "model", b"model", "slope", b"slope"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__intercept: _TypeAlias = _typing.Literal["intercept"]  # noqa: Y015
+    _WhichOneofArgType__intercept: _TypeAlias = _typing.Literal["_intercept", b"_intercept"]  # noqa: Y015
+    _WhichOneofReturnType__slope: _TypeAlias = _typing.Literal["slope"]  # noqa: Y015
+    _WhichOneofArgType__slope: _TypeAlias = _typing.Literal["_slope", b"_slope"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__intercept) -> _WhichOneofReturnType__intercept | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__slope) -> _WhichOneofReturnType__slope | None: ...
+
+Global___Answerability: _TypeAlias = Answerability  # noqa: Y015
+
+@_typing.final
 class ContextPolicy(_message.Message):
     """Context of a request. The query is the last user message."""
 
@@ -172,6 +253,8 @@ class ContextPolicy(_message.Message):
     VECTOR_WEIGHT_FIELD_NUMBER: _builtins.int
     DIVERSITY_FIELD_NUMBER: _builtins.int
     EXPANSION_FIELD_NUMBER: _builtins.int
+    QUERY_EXPANSION_FIELD_NUMBER: _builtins.int
+    ANSWERABILITY_FIELD_NUMBER: _builtins.int
     SMOOTHING_FIELD_NUMBER: _builtins.int
     retriever: Global___Retriever.ValueType
     """Method of the scores."""
@@ -180,7 +263,9 @@ class ContextPolicy(_message.Message):
     max_chunks: _builtins.int
     """Most chunks; 0 or less is as many as a reply takes, which is 1000 and 3 MiB."""
     min_score: _builtins.float
-    """Chunks below this score are dropped; applies after reranking when there is one. Unset drops none."""
+    """Chunks below this score are dropped; applies after reranking when there is one. Of several queries, it applies to
+    the scores of each, before their orders are fused. Unset drops none.
+    """
     placement: Global___Placement.ValueType
     """Placement of the context."""
     max_tokens: _builtins.int
@@ -219,6 +304,14 @@ class ContextPolicy(_message.Message):
     def expansion(self) -> Global___Expansion:
         """Text around each chunk; unset is the chunk alone."""
 
+    @_builtins.property
+    def query_expansion(self) -> Global___QueryExpansion:
+        """Further queries that the model writes; unset searches the question alone. Not in MODE_PLAN."""
+
+    @_builtins.property
+    def answerability(self) -> Global___Answerability:
+        """Asks the model whether the chunks have the answer; unset does not ask. Not in MODE_PLAN."""
+
     def __init__(
         self,
         *,
@@ -238,11 +331,13 @@ class ContextPolicy(_message.Message):
         vector_weight: _builtins.float | None = ...,
         diversity: _builtins.float = ...,
         expansion: Global___Expansion | None = ...,
+        query_expansion: Global___QueryExpansion | None = ...,
+        answerability: Global___Answerability | None = ...,
         smoothing: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_min_score", b"_min_score", "_smoothing", b"_smoothing", "_vector_weight", b"_vector_weight", "expansion", b"expansion", "min_score", b"min_score", "rerank", b"rerank", "smoothing", b"smoothing", "vector_weight", b"vector_weight"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_min_score", b"_min_score", "_smoothing", b"_smoothing", "_vector_weight", b"_vector_weight", "answerability", b"answerability", "expansion", b"expansion", "min_score", b"min_score", "query_expansion", b"query_expansion", "rerank", b"rerank", "smoothing", b"smoothing", "vector_weight", b"vector_weight"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_min_score", b"_min_score", "_smoothing", b"_smoothing", "_vector_weight", b"_vector_weight", "collection", b"collection", "diversity", b"diversity", "expansion", b"expansion", "filter", b"filter", "fusion", b"fusion", "include_schema", b"include_schema", "include_tools", b"include_tools", "max_chunks", b"max_chunks", "max_tokens", b"max_tokens", "min_score", b"min_score", "placement", b"placement", "required", b"required", "rerank", b"rerank", "retriever", b"retriever", "role", b"role", "smoothing", b"smoothing", "vector_weight", b"vector_weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_min_score", b"_min_score", "_smoothing", b"_smoothing", "_vector_weight", b"_vector_weight", "answerability", b"answerability", "collection", b"collection", "diversity", b"diversity", "expansion", b"expansion", "filter", b"filter", "fusion", b"fusion", "include_schema", b"include_schema", "include_tools", b"include_tools", "max_chunks", b"max_chunks", "max_tokens", b"max_tokens", "min_score", b"min_score", "placement", b"placement", "query_expansion", b"query_expansion", "required", b"required", "rerank", b"rerank", "retriever", b"retriever", "role", b"role", "smoothing", b"smoothing", "vector_weight", b"vector_weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__min_score: _TypeAlias = _typing.Literal["min_score"]  # noqa: Y015
     _WhichOneofArgType__min_score: _TypeAlias = _typing.Literal["_min_score", b"_min_score"]  # noqa: Y015

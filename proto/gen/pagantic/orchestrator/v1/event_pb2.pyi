@@ -44,6 +44,8 @@ class _InferencePurposeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Infe
     """A summary of what a conversation's memory no longer holds."""
     INFERENCE_PURPOSE_JUDGE: _InferencePurpose.ValueType  # 4
     """A verdict of the semantic stage."""
+    INFERENCE_PURPOSE_QUERY: _InferencePurpose.ValueType  # 5
+    """Further queries for a retrieval: other wordings of the question, or a made-up document that answers it."""
 
 class InferencePurpose(_InferencePurpose, metaclass=_InferencePurposeEnumTypeWrapper):
     """Purpose of an inference."""
@@ -58,6 +60,8 @@ INFERENCE_PURPOSE_SUMMARY: InferencePurpose.ValueType  # 3
 """A summary of what a conversation's memory no longer holds."""
 INFERENCE_PURPOSE_JUDGE: InferencePurpose.ValueType  # 4
 """A verdict of the semantic stage."""
+INFERENCE_PURPOSE_QUERY: InferencePurpose.ValueType  # 5
+"""Further queries for a retrieval: other wordings of the question, or a made-up document that answers it."""
 Global___InferencePurpose: _TypeAlias = InferencePurpose  # noqa: Y015
 
 @_typing.final
@@ -96,6 +100,7 @@ class ExecutionEvent(_message.Message):
     TOOL_PROGRESS_FIELD_NUMBER: _builtins.int
     APPROVAL_REQUESTED_FIELD_NUMBER: _builtins.int
     APPROVAL_RESOLVED_FIELD_NUMBER: _builtins.int
+    CONTEXT_WEIGHED_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """From 1, without gaps among stored events. Streamed deltas repeat the sequence of the stored event before them."""
     layer: _builtins.str
@@ -206,6 +211,10 @@ class ExecutionEvent(_message.Message):
     def approval_resolved(self) -> Global___ApprovalResolved:
         """A tool call waits no longer."""
 
+    @_builtins.property
+    def context_weighed(self) -> Global___ContextWeighed:
+        """The model weighed whether the retrieved chunks have the answer."""
+
     def __init__(
         self,
         *,
@@ -239,12 +248,13 @@ class ExecutionEvent(_message.Message):
         tool_progress: _message_pb2.ToolProgress | None = ...,
         approval_requested: Global___ApprovalRequested | None = ...,
         approval_resolved: Global___ApprovalResolved | None = ...,
+        context_weighed: Global___ContextWeighed | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["approval_requested", b"approval_requested", "approval_resolved", b"approval_resolved", "attempt_discarded", b"attempt_discarded", "completed", b"completed", "content_delta", b"content_delta", "context_retrieved", b"context_retrieved", "correlation", b"correlation", "duration", b"duration", "error", b"error", "event", b"event", "inference_end", b"inference_end", "inference_start", b"inference_start", "reasoning_delta", b"reasoning_delta", "repair_applied", b"repair_applied", "resumed", b"resumed", "step_end", b"step_end", "step_start", b"step_start", "timestamp", b"timestamp", "tool_call_delta", b"tool_call_delta", "tool_end", b"tool_end", "tool_progress", b"tool_progress", "tool_start", b"tool_start", "transition", b"transition", "validation_stage", b"validation_stage", "vote_cast", b"vote_cast"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["approval_requested", b"approval_requested", "approval_resolved", b"approval_resolved", "attempt_discarded", b"attempt_discarded", "completed", b"completed", "content_delta", b"content_delta", "context_retrieved", b"context_retrieved", "context_weighed", b"context_weighed", "correlation", b"correlation", "duration", b"duration", "error", b"error", "event", b"event", "inference_end", b"inference_end", "inference_start", b"inference_start", "reasoning_delta", b"reasoning_delta", "repair_applied", b"repair_applied", "resumed", b"resumed", "step_end", b"step_end", "step_start", b"step_start", "timestamp", b"timestamp", "tool_call_delta", b"tool_call_delta", "tool_end", b"tool_end", "tool_progress", b"tool_progress", "tool_start", b"tool_start", "transition", b"transition", "validation_stage", b"validation_stage", "vote_cast", b"vote_cast"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "approval_requested", b"approval_requested", "approval_resolved", b"approval_resolved", "attempt", b"attempt", "attempt_discarded", b"attempt_discarded", "completed", b"completed", "content_delta", b"content_delta", "context_retrieved", b"context_retrieved", "correlation", b"correlation", "duration", b"duration", "error", b"error", "event", b"event", "inference_end", b"inference_end", "inference_start", b"inference_start", "layer", b"layer", "reasoning_delta", b"reasoning_delta", "repair_applied", b"repair_applied", "resumed", b"resumed", "sequence", b"sequence", "step_end", b"step_end", "step_name", b"step_name", "step_start", b"step_start", "timestamp", b"timestamp", "tool_call_delta", b"tool_call_delta", "tool_call_id", b"tool_call_id", "tool_end", b"tool_end", "tool_progress", b"tool_progress", "tool_start", b"tool_start", "transition", b"transition", "validation_stage", b"validation_stage", "vote_cast", b"vote_cast"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "approval_requested", b"approval_requested", "approval_resolved", b"approval_resolved", "attempt", b"attempt", "attempt_discarded", b"attempt_discarded", "completed", b"completed", "content_delta", b"content_delta", "context_retrieved", b"context_retrieved", "context_weighed", b"context_weighed", "correlation", b"correlation", "duration", b"duration", "error", b"error", "event", b"event", "inference_end", b"inference_end", "inference_start", b"inference_start", "layer", b"layer", "reasoning_delta", b"reasoning_delta", "repair_applied", b"repair_applied", "resumed", b"resumed", "sequence", b"sequence", "step_end", b"step_end", "step_name", b"step_name", "step_start", b"step_start", "timestamp", b"timestamp", "tool_call_delta", b"tool_call_delta", "tool_call_id", b"tool_call_id", "tool_end", b"tool_end", "tool_progress", b"tool_progress", "tool_start", b"tool_start", "transition", b"transition", "validation_stage", b"validation_stage", "vote_cast", b"vote_cast"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["transition", "inference_start", "inference_end", "tool_start", "tool_end", "context_retrieved", "repair_applied", "validation_stage", "vote_cast", "step_start", "step_end", "content_delta", "reasoning_delta", "attempt_discarded", "completed", "resumed", "tool_call_delta", "tool_progress", "approval_requested", "approval_resolved"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["transition", "inference_start", "inference_end", "tool_start", "tool_end", "context_retrieved", "repair_applied", "validation_stage", "vote_cast", "step_start", "step_end", "content_delta", "reasoning_delta", "attempt_discarded", "completed", "resumed", "tool_call_delta", "tool_progress", "approval_requested", "approval_resolved", "context_weighed"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -449,26 +459,71 @@ class ContextRetrieved(_message.Message):
     COLLECTION_FIELD_NUMBER: _builtins.int
     CHUNK_COUNT_FIELD_NUMBER: _builtins.int
     TOKEN_COUNT_FIELD_NUMBER: _builtins.int
+    MORE_QUERY_COUNT_FIELD_NUMBER: _builtins.int
     collection: _builtins.str
     """The collection that was searched."""
     chunk_count: _builtins.int
     """The number of chunks that were taken."""
     token_count: _builtins.int
     """Tokens of the chunks as they are laid out."""
+    more_query_count: _builtins.int
+    """Queries that the model wrote, and that were searched beside the question."""
     def __init__(
         self,
         *,
         collection: _builtins.str = ...,
         chunk_count: _builtins.int = ...,
         token_count: _builtins.int = ...,
+        more_query_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk_count", b"chunk_count", "collection", b"collection", "token_count", b"token_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk_count", b"chunk_count", "collection", b"collection", "more_query_count", b"more_query_count", "token_count", b"token_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ContextRetrieved: _TypeAlias = ContextRetrieved  # noqa: Y015
+
+@_typing.final
+class ContextWeighed(_message.Message):
+    """The probability that the retrieved chunks have the answer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROBABILITY_FIELD_NUMBER: _builtins.int
+    LOG_ODDS_FIELD_NUMBER: _builtins.int
+    MIN_PROBABILITY_FIELD_NUMBER: _builtins.int
+    TOKENS_IN_FIELD_NUMBER: _builtins.int
+    probability: _builtins.float
+    """The probability, after the scaling of the policy; unset when the model could not be asked."""
+    log_odds: _builtins.float
+    """The model's log-odds of yes over no, before the scaling; unset when nothing was retrieved, too."""
+    min_probability: _builtins.float
+    """The least probability with which the request is not refused."""
+    tokens_in: _builtins.int
+    """The number of prompt tokens that the model read."""
+    def __init__(
+        self,
+        *,
+        probability: _builtins.float | None = ...,
+        log_odds: _builtins.float | None = ...,
+        min_probability: _builtins.float = ...,
+        tokens_in: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_log_odds", b"_log_odds", "_probability", b"_probability", "log_odds", b"log_odds", "probability", b"probability"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_log_odds", b"_log_odds", "_probability", b"_probability", "log_odds", b"log_odds", "min_probability", b"min_probability", "probability", b"probability", "tokens_in", b"tokens_in"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__log_odds: _TypeAlias = _typing.Literal["log_odds"]  # noqa: Y015
+    _WhichOneofArgType__log_odds: _TypeAlias = _typing.Literal["_log_odds", b"_log_odds"]  # noqa: Y015
+    _WhichOneofReturnType__probability: _TypeAlias = _typing.Literal["probability"]  # noqa: Y015
+    _WhichOneofArgType__probability: _TypeAlias = _typing.Literal["_probability", b"_probability"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__log_odds) -> _WhichOneofReturnType__log_odds | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__probability) -> _WhichOneofReturnType__probability | None: ...
+
+Global___ContextWeighed: _TypeAlias = ContextWeighed  # noqa: Y015
 
 @_typing.final
 class ApprovalRequested(_message.Message):

@@ -106,7 +106,9 @@ class _ConfidenceSourceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Conf
     CONFIDENCE_SOURCE_VALIDATION: _ConfidenceSource.ValueType  # 2
     """The semantic score where a semantic stage ran; else 1 when every rule passes, 0 when one fails."""
     CONFIDENCE_SOURCE_RETRIEVAL: _ConfidenceSource.ValueType  # 3
-    """Mean score of retrievers in [0, 1], else the fraction of query terms found."""
+    """The probability that the chunks have the answer, if context.answerability asks for it; else the mean score of
+    retrievers in [0, 1], or the fraction of query terms found.
+    """
 
 class ConfidenceSource(_ConfidenceSource, metaclass=_ConfidenceSourceEnumTypeWrapper):
     """Source of a confidence. If several apply: VOTING before VALIDATION before RETRIEVAL."""
@@ -118,7 +120,9 @@ CONFIDENCE_SOURCE_VOTING: ConfidenceSource.ValueType  # 1
 CONFIDENCE_SOURCE_VALIDATION: ConfidenceSource.ValueType  # 2
 """The semantic score where a semantic stage ran; else 1 when every rule passes, 0 when one fails."""
 CONFIDENCE_SOURCE_RETRIEVAL: ConfidenceSource.ValueType  # 3
-"""Mean score of retrievers in [0, 1], else the fraction of query terms found."""
+"""The probability that the chunks have the answer, if context.answerability asks for it; else the mean score of
+retrievers in [0, 1], or the fraction of query terms found.
+"""
 Global___ConfidenceSource: _TypeAlias = ConfidenceSource  # noqa: Y015
 
 class _LifecycleState:

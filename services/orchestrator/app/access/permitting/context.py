@@ -18,10 +18,12 @@ class PermittedContext(ContextPort):
         self._context = context
         self._policy = policy
 
-    async def build(self, query: str, policy: ContextPolicy, model: str) -> BuiltContext:
+    async def build(
+        self, query: str, policy: ContextPolicy, model: str, more_queries: Sequence[str] = ()
+    ) -> BuiltContext:
         check_collection(self._policy, Action.RETRIEVE, policy.collection)
         check_model(self._policy, model)
-        return await self._context.build(query, policy, model)
+        return await self._context.build(query, policy, model, more_queries)
 
     async def retrieve(self, query: str, policy: ContextPolicy) -> tuple[Chunk, ...]:
         check_collection(self._policy, Action.RETRIEVE, policy.collection)

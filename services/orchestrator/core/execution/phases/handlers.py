@@ -7,8 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from services.orchestrator.core.execution.commands import RunPlan
-from services.orchestrator.core.execution.ending import fail, move
+from services.orchestrator.core.execution.ending import fail
 from services.orchestrator.core.execution.inputs import (
     Enforced,
     Failed,
@@ -19,24 +18,13 @@ from services.orchestrator.core.execution.inputs import (
     Sampled,
     ToolsRan,
 )
-from services.orchestrator.core.execution.lifecycle import State
-from services.orchestrator.core.execution.phases.asking import infer
 from services.orchestrator.core.execution.phases.enforcement import after_enforcement
 from services.orchestrator.core.execution.phases.inference import after_inference, after_tools
 from services.orchestrator.core.execution.phases.planning import after_plan, after_planning
-from services.orchestrator.core.execution.phases.voting import after_merging, after_sampling, sample
+from services.orchestrator.core.execution.phases.preparing import after_preparing
+from services.orchestrator.core.execution.phases.voting import after_merging, after_sampling
 from services.orchestrator.core.execution.run import Outcome, Run
 from services.orchestrator.core.model.prepared import Prepared
-from services.orchestrator.core.model.request import Mode
-
-
-def _after_preparing(run: Run, prepared: Prepared) -> Outcome:
-    run = replace(run, prepared=prepared, is_in_tool_phase=bool(prepared.tools))
-    if run.request.mode is Mode.REDUNDANT:
-        return move(run, State.EXECUTE, "prepared", sample(run))
-    if run.plan is not None:
-        return move(run, State.EXECUTE, "prepared", RunPlan(run.plan))
-    return move(run, State.EXECUTE, "prepared", infer(run))
 
 
 def _after_enforcing(run: Run, enforced: Enforced) -> Outcome:
@@ -69,7 +57,7 @@ def _with_partial_results(run: Run, failed: Failed) -> Run:
 HANDLERS: Mapping[type[Input], Callable[[Run, Any], Outcome]] = MappingProxyType(
     {
         Planned: after_planning,
-        Prepared: _after_preparing,
+        Prepared: after_preparing,
         Inferred: after_inference,
         ToolsRan: after_tools,
         Enforced: _after_enforcing,

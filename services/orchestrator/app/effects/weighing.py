@@ -1,10 +1,9 @@
-"""Asks the model how probable it is that the sources do not have the answer."""
+"""Asks the model how probable the beginnings of an answer are: yes or no, or an abstention in place of claims."""
 
 from __future__ import annotations
 
-import math
-
 from pagantic_common.domain.errors import ErrorCategory, PaganticError
+from pagantic_common.domain.text.calibration import probability_of
 from pagantic_common.domain.text.citations import ABSTENTION_JSON, AFFIRMATION_JSON
 from pagantic_common.domain.usage import TokenUsage
 from services.orchestrator.app.effects.scope import RunScope
@@ -12,10 +11,18 @@ from services.orchestrator.app.failures import failure_from
 from services.orchestrator.core.execution.commands import Infer
 from services.orchestrator.core.execution.phases.asking import has_answer_phase
 from services.orchestrator.core.execution.run import Run
+from services.orchestrator.core.model.request import Hints
 from services.orchestrator.core.model.response import InferenceOutput
 
 # The two beginnings that an answer can have, up to the character in which they differ.
 _BEGINNINGS = (ABSTENTION_JSON.removesuffix("}"), AFFIRMATION_JSON)
+
+
+async def weigh(command: Infer, hints: Hints, beginnings: tuple[str, str], scope: RunScope) -> tuple[float, TokenUsage]:
+    """Return the model's log-odds of the first beginning over the second, and the usage; raises PaganticError."""
+    scores = await scope.services.inference.score(command, hints, beginnings)
+    first, second = scores.logprobs
+    return first - second, scores.usage
 
 
 async def weigh_abstention(
@@ -29,16 +36,12 @@ async def weigh_abstention(
     if not _is_wanted(run, output):
         return None, TokenUsage()
     try:
-        scores = await scope.services.inference.score(command, run.request.hints, _BEGINNINGS)
+        log_odds, usage = await weigh(command, run.request.hints, _BEGINNINGS, scope)
     except PaganticError as error:
         if failure_from(error).category is ErrorCategory.CANCELLATION:
             raise
         return None, TokenUsage()
-    abstention, affirmation = scores.logprobs
-    return 1 / (1 + math.exp(min(affirmation - abstention, _MOST_NATS))), scores.usage
-
-
-_MOST_NATS = 700.0  # the exponential of more overflows
+    return probability_of(log_odds), usage
 
 
 def _is_wanted(run: Run, output: InferenceOutput) -> bool:

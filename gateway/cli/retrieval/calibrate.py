@@ -1,0 +1,164 @@
+"""`pagantic calibrate`: the numbers that turn a model's yes into a probability, from labelled questions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gateway.cli import options
+from gateway.cli.failures import EXIT_FAILED
+from gateway.cli.output import UsageError, check_response, note, reporting_errors, say, say_json, showing_progress
+from gateway.cli.retrieval.ask import AUTO, Chunks, RetrieverName, best_retriever, check_retriever
+from pagantic.orchestrator.v1 import event_pb2
+from pagantic_common.client import Client, ask_request
+from pagantic_common.client.descriptions import count_of
+from pagantic_common.client.requests import ASKED_CHUNKS
+from pagantic_common.domain.errors import Unavailable
+from pagantic_common.domain.text.calibration import (
+    Calibration,
+    Example,
+    area_under_curve,
+    brier_score,
+    fit_calibration,
+)
+from pagantic_common.domain.text.json_text import JsonTextError, dump_json, parse_json
+
+MAX_LABELS = 10_000
+USEFUL_AREA = 0.7
+_FORM = '{"question": "...", "answerable": true}'
+
+
+@dataclass(frozen=True, slots=True)
+class _Label:
+    """A question, and whether the collection has its answer."""
+
+    question: str
+    is_answerable: bool
+
+
+def calibrate(
+    collection: Annotated[str, typer.Argument(metavar="COLLECTION", help="Collection that the questions ask.")],
+    labels: Annotated[
+        Path, typer.Argument(metavar="LABELS", help="JSON Lines: a question and whether it is answerable in each line.")
+    ],
+    *,
+    retriever: RetrieverName = AUTO,
+    chunks: Chunks = ASKED_CHUNKS,
+    model: options.Model = "",
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0.001, help="Longest time for one question.", show_default=True)
+    ] = options.TIMEOUT_S,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
+    address: options.Address = options.ORCHESTRATOR,
+) -> None:
+    """Calibrate the probability of an answer on labels."""
+    with reporting_errors():
+        check_retriever(retriever)
+        labelled = _read_labels(labels)
+        with Client(address, timeout_s=timeout) as client:
+            if retriever == AUTO:
+                retriever = best_retriever(client, collection)
+            examples = _Asking(client, collection, retriever, chunks, model).ask_all(labelled)
+    missing = len(labelled) - len(examples)
+    if missing:
+        note(f"nothing was retrieved for {count_of(missing, 'question')}, whose probability is 0: they do not count")
+    if not examples:
+        note("there is nothing to calibrate by: ask what the collection has")
+        raise typer.Exit(EXIT_FAILED)
+    _report(examples, as_json=as_json)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asking:
+    """Asks whether the chunks of questions have the answers."""
+
+    client: Client
+    collection: str
+    retriever: str
+    max_chunks: int
+    model: str
+
+    def ask_all(self, labels: Sequence[_Label]) -> list[Example]:
+        """Return the log-odds and labels of the questions for which there are chunks."""
+        examples: list[Example] = []
+        with showing_progress() as progress:
+            for number, label in enumerate(labels, 1):
+                progress.show(f"question {number} of {len(labels)}")
+                weighed = self._ask(label.question)
+                if weighed.HasField("log_odds"):
+                    examples.append((weighed.log_odds, label.is_answerable))
+        return examples
+
+    def _ask(self, question: str) -> event_pb2.ContextWeighed:
+        """Return what the model weighed. A least probability of 1 has the request end before anything is decoded."""
+        request = ask_request(
+            self.collection,
+            question,
+            retriever=self.retriever,
+            max_chunks=self.max_chunks,
+            min_probability=1.0,
+            model=self.model,
+            max_tokens=1,
+            max_retries=0,
+        )
+        weighed = event_pb2.ContextWeighed()
+        for event in self.client.stream(request):
+            if event.HasField("context_weighed"):
+                weighed = event.context_weighed
+            elif event.HasField("completed") and not weighed.HasField("probability"):
+                check_response(event.completed.response)
+                raise Unavailable("the model could not be asked")
+        return weighed
+
+
+def _read_labels(path: Path) -> list[_Label]:
+    """Return the labels of a file; raises UsageError that names the line."""
+    lines = [line for line in options.read_file(path).splitlines() if line.strip()]
+    if not 1 <= len(lines) <= MAX_LABELS:
+        raise UsageError(f"{str(path)!r} has {len(lines)} lines: give 1 to {MAX_LABELS}, each as {_FORM}")
+    return [_label_of(line, f"line {number} of {str(path)!r}") for number, line in enumerate(lines, 1)]
+
+
+def _label_of(line: str, where: str) -> _Label:
+    try:
+        label: Any = parse_json(line, is_rewritable=True)
+    except JsonTextError as error:
+        raise UsageError(f"{where} is not JSON: {error}") from None
+    question = label.get("question") if isinstance(label, dict) else None
+    if not isinstance(question, str) or not question.strip() or not isinstance(label.get("answerable"), bool):
+        raise UsageError(f"{where} is no label: write {_FORM}")
+    return _Label(question, label["answerable"])
+
+
+def _report(examples: Sequence[Example], *, as_json: bool) -> None:
+    found = fit_calibration(examples)
+    figures = {
+        "questions": len(examples),
+        "answerable": sum(is_answerable for _, is_answerable in examples),
+        "brier_before": brier_score(Calibration(), examples),
+        "brier_after": brier_score(found, examples),
+        "area_under_curve": area_under_curve(examples),
+        "slope": found.slope,
+        "intercept": found.intercept,
+    }
+    if as_json:
+        say_json(dump_json(figures))
+        return
+    say(f"{count_of(len(examples), 'question')}, {figures['answerable']} answerable")
+    say(f"Brier score: {figures['brier_before']:.3f} before, {figures['brier_after']:.3f} after (on these questions)")
+    _say_area(figures["area_under_curve"])
+    say(f"slope: {found.slope:.4f}")
+    say(f"intercept: {found.intercept:.4f}")
+
+
+def _say_area(area: float | None) -> None:
+    if area is None:
+        note("the labels are of one kind, so nothing tells whether the model tells questions apart: label both kinds")
+        return
+    say(f"area under the curve: {area:.3f}")
+    if area < USEFUL_AREA:
+        note(f"below {USEFUL_AREA} the model hardly tells answerable questions from others; 0.5 is a guess")

@@ -1,0 +1,111 @@
+"""Probabilities of a model's yes, their calibration on labels, and how good they are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+MAX_STEPS: Final = 100
+MIN_STEP: Final = 1e-10
+MIN_GRADIENT: Final = 1e-9
+RIDGE: Final = 1e-12  # keeps the matrix of a step invertible
+
+Example = tuple[float, bool]  # the log-odds that a model gave, and what was right
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """A line through log-odds; as it is made, it leaves them as they are."""
+
+    slope: float = 1.0
+    intercept: float = 0.0
+
+    def probability_of(self, log_odds: float) -> float:
+        """Return the probability of yes for a model's log-odds of yes over no."""
+        return probability_of(self.slope * log_odds + self.intercept)
+
+
+def probability_of(log_odds: float) -> float:
+    """Return the probability with these natural log-odds, in [0, 1]."""
+    if log_odds >= 0:
+        return 1 / (1 + math.exp(-log_odds))
+    odds = math.exp(log_odds)
+    return odds / (1 + odds)
+
+
+def fit_calibration(examples: Sequence[Example]) -> Calibration:
+    """Return the line that makes the labels most likely; raises ValueError without examples.
+
+    Platt, "Probabilistic Outputs for Support Vector Machines" (1999): the labels are smoothed, so that labels of one
+    kind, or ones that the log-odds separate, have a finite line. The steps are Newton's with a line search, after Lin,
+    Lin and Weng, "A Note on Platt's Probabilistic Outputs for Support Vector Machines" (2007).
+    """
+    if not examples:
+        raise ValueError("there are no examples to calibrate by")
+    mean = sum(log_odds for log_odds, _ in examples) / len(examples)
+    spread = math.sqrt(sum((log_odds - mean) ** 2 for log_odds, _ in examples) / len(examples)) or 1.0
+    positives = sum(is_right for _, is_right in examples)
+    high, low = (positives + 1) / (positives + 2), 1 / (len(examples) - positives + 2)
+    points = [((log_odds - mean) / spread, high if is_right else low) for log_odds, is_right in examples]
+    line = Calibration(0.0, math.log((positives + 1) / (len(examples) - positives + 1)))
+    for _ in range(MAX_STEPS):
+        stepped = _stepped(line, points)
+        if stepped is None:
+            break
+        line = stepped
+    slope = line.slope / spread
+    return Calibration(slope, line.intercept - slope * mean)
+
+
+def _stepped(line: Calibration, points: Sequence[tuple[float, float]]) -> Calibration | None:
+    """Return the line after one step of Newton's method; None where no step makes it better."""
+    slope, intercept, by_slope, by_both, by_intercept = 0.0, 0.0, RIDGE, 0.0, RIDGE
+    for at, target in points:
+        found = line.probability_of(at)
+        slope += at * (found - target)
+        intercept += found - target
+        curvature = found * (1 - found)
+        by_slope += at * at * curvature
+        by_both += at * curvature
+        by_intercept += curvature
+    if max(abs(slope), abs(intercept)) < MIN_GRADIENT:
+        return None
+    determinant = by_slope * by_intercept - by_both * by_both
+    ahead = (by_intercept * slope - by_both * intercept) / determinant
+    aside = (by_slope * intercept - by_both * slope) / determinant
+    loss, step = _loss_of(line, points), 1.0
+    while step >= MIN_STEP:
+        stepped = Calibration(line.slope - step * ahead, line.intercept - step * aside)
+        if _loss_of(stepped, points) < loss:
+            return stepped
+        step /= 2
+    return None
+
+
+def _loss_of(line: Calibration, points: Sequence[tuple[float, float]]) -> float:
+    """Return the negative log-likelihood of the targets."""
+    loss = 0.0
+    for at, target in points:
+        log_odds = line.slope * at + line.intercept
+        loss += max(log_odds, 0.0) - target * log_odds + math.log1p(math.exp(-abs(log_odds)))
+    return loss
+
+
+def brier_score(calibration: Calibration, examples: Sequence[Example]) -> float:
+    """Return the mean squared distance of the probabilities from the labels; 0 is best, 0.25 a coin. Needs examples."""
+    return sum((calibration.probability_of(odds) - is_right) ** 2 for odds, is_right in examples) / len(examples)
+
+
+def area_under_curve(examples: Sequence[Example]) -> float | None:
+    """Return the chance that an example that is right has higher log-odds than one that is not; a tie is half.
+
+    0.5 is a guess. Returns None for labels of one kind.
+    """
+    positives = [log_odds for log_odds, is_right in examples if is_right]
+    negatives = [log_odds for log_odds, is_right in examples if not is_right]
+    if not positives or not negatives:
+        return None
+    higher = sum((one > other) + 0.5 * (one == other) for one in positives for other in negatives)
+    return higher / (len(positives) * len(negatives))

@@ -1,0 +1,72 @@
+"""Asks the model how probable it is that retrieved chunks have the answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from pagantic_common.domain.errors import PaganticError
+from pagantic_common.domain.messages import Message, ToolChoice
+from services.orchestrator.app.effects.scope import RunScope
+from services.orchestrator.app.effects.weighing import weigh
+from services.orchestrator.app.failures import failure_from, is_excused, optional_failure_from
+from services.orchestrator.core.conversation.answerability import YES_OR_NO, answerability_messages
+from services.orchestrator.core.execution import events
+from services.orchestrator.core.execution.commands import Infer
+from services.orchestrator.core.model.request import Hints, side_hints
+from services.orchestrator.core.model.response_warning import ResponseWarning
+from services.orchestrator.core.model.retrieval import Answerability
+
+
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    """The probability that the chunks have the answer, None where the model could not be asked, and why not."""
+
+    probability: float | None
+    warnings: tuple[ResponseWarning, ...] = ()
+
+
+async def weigh_answerability(
+    question: str, context: Message | None, policy: Answerability, hints: Hints, scope: RunScope
+) -> Weighed:
+    """Return how probable it is that a context has the answer, 0 without one; an answer is not lost for an outage."""
+    if context is None:
+        await scope.recorder.emit(events.ContextWeighed(policy.min_probability, 0.0), caused_by=scope.cause)
+        return Weighed(0.0)
+    started_s = scope.clock.monotonic_s()
+    weighed = events.ContextWeighed(policy.min_probability)
+    failed: PaganticError | None = None
+    try:
+        weighed = await _ask(question, context, policy, hints, scope)
+    except PaganticError as error:
+        failed = error
+    await scope.recorder.emit(
+        weighed,
+        duration_s=scope.clock.monotonic_s() - started_s,
+        failure=optional_failure_from(failed),
+        caused_by=scope.cause,
+    )
+    if failed is None:
+        return Weighed(weighed.probability)
+    if not is_excused(failed):
+        raise failed
+    text = f"the probability that the context has the answer is not known: {failure_from(failed).message}"
+    return Weighed(None, (ResponseWarning("answerability_unavailable", text),))
+
+
+async def _ask(
+    question: str, context: Message, policy: Answerability, hints: Hints, scope: RunScope
+) -> events.ContextWeighed:
+    command = Infer(
+        messages=answerability_messages(question, context.content),
+        tools=(),
+        tool_choice=ToolChoice(),
+        engine_text="",
+        seed=hints.seed,
+        is_streamed=False,
+        max_tokens=1,  # a score decodes nothing, and a budget holds no more for it
+    )
+    asked = replace(side_hints(hints), model=policy.model or hints.model)
+    log_odds, usage = await weigh(command, asked, YES_OR_NO, scope)
+    scope.inference.lost += usage  # PREPARE's answer takes it, or its failure
+    probability = policy.calibration.probability_of(log_odds)
+    return events.ContextWeighed(policy.min_probability, probability, log_odds, usage.prompt_tokens)

@@ -1,0 +1,80 @@
+"""Retrieves the context of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pagantic_common.domain.chunks import Chunk
+from pagantic_common.domain.errors import PaganticError
+from pagantic_common.domain.messages import Message
+from services.orchestrator.app.effects.retrieval.answerability import weigh_answerability
+from services.orchestrator.app.effects.retrieval.query_writing import WrittenQueries, write_queries
+from services.orchestrator.app.effects.scope import RunScope
+from services.orchestrator.app.failures import failure_from, is_outage, optional_failure_from
+from services.orchestrator.core.conversation.prompt import last_user_text
+from services.orchestrator.core.conversation.retrieval import retrieval_confidence
+from services.orchestrator.core.execution import events
+from services.orchestrator.core.execution.run import Run
+from services.orchestrator.core.model.request import Request
+from services.orchestrator.core.model.response_warning import ResponseWarning
+from services.orchestrator.core.model.retrieval import ContextPolicy
+from services.orchestrator.ports.services import BuiltContext
+
+
+@dataclass(frozen=True, slots=True)
+class Retrieved:
+    """The context message, None for none, how likely it has the answer, what could not be had, and the chunks."""
+
+    message: Message | None = None
+    confidence: float | None = None
+    warnings: tuple[ResponseWarning, ...] = ()
+    chunks: tuple[Chunk, ...] = ()
+
+
+async def retrieve(run: Run, history: tuple[Message, ...], scope: RunScope) -> Retrieved:
+    """Return the context that a request's policy asks for, or a warning where it cannot be had for now.
+
+    A collection, retriever or scorer that does not exist fails the request, and so does an outage where the context is
+    required or cited: an answer that the sources are not searched for would say that they do not have it.
+    """
+    policy, query = run.request.context, last_user_text(run.request, history)
+    if policy is None:
+        return Retrieved()
+    written = WrittenQueries()
+    if policy.query_expansion is not None:
+        written = await write_queries(run, query, policy.query_expansion, scope)
+    built, warning = await _build(run.request, policy, query, written.texts, scope)
+    if warning is not None:
+        return Retrieved(warnings=(*written.warnings, warning))
+    confidence, warnings = retrieval_confidence(query, built.chunks), written.warnings
+    if policy.answerability is not None:
+        weighed = await weigh_answerability(query, built.message, policy.answerability, run.request.hints, scope)
+        confidence = weighed.probability
+        warnings += weighed.warnings
+    return Retrieved(built.message, confidence, warnings, built.chunks)
+
+
+async def _build(
+    request: Request, policy: ContextPolicy, query: str, more_queries: tuple[str, ...], scope: RunScope
+) -> tuple[BuiltContext, ResponseWarning | None]:
+    """Return the context of a query and those that the model wrote, or a warning; tells of it in any case."""
+    started_s = scope.clock.monotonic_s()
+    built = BuiltContext(None)
+    failed: PaganticError | None = None
+    try:
+        built = await scope.services.context.build(query, policy, request.hints.model, more_queries)
+    except PaganticError as error:
+        failed = error
+    await scope.recorder.emit(
+        events.ContextRetrieved(policy.collection, len(built.chunks), built.token_count, len(more_queries)),
+        duration_s=scope.clock.monotonic_s() - started_s,
+        failure=optional_failure_from(failed),
+        caused_by=scope.cause,
+    )
+    if failed is None:
+        return built, None
+    is_required = policy.is_required or request.output.citations is not None
+    if is_required or not is_outage(failed):
+        raise failed
+    text = f"answered without the context of collection {policy.collection!r}: {failure_from(failed).message}"
+    return built, ResponseWarning("context_unavailable", text)

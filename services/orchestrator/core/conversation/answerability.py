@@ -1,0 +1,46 @@
+"""Whether retrieved chunks have the answer to a question: the prompt that asks a model, and the refusal."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pagantic_common.domain.errors import ErrorCode, Failure, failure_of
+from pagantic_common.domain.messages import Message, Role
+from pagantic_common.domain.text.quoting import fenced
+from pagantic_common.domain.text.scoring import MAX_QUERY_CHARS
+from services.orchestrator.core.model.request import Request
+
+YES_OR_NO: Final = ("Yes", "No")
+
+
+def answerability_messages(question: str, context: str) -> tuple[Message, ...]:
+    """Return the conversation that asks whether a context has the answer to a question.
+
+    The context comes first, as in the prompt of the answer, which can then share its computation.
+    """
+    yes, no = YES_OR_NO
+    asked = (
+        f"{context}\n\nQuestion:\n\n{fenced(question[-MAX_QUERY_CHARS:])}\n\n"
+        f"Does the context have the answer to the question? Answer {yes} or {no}."
+    )
+    return (Message(Role.USER, content=asked),)
+
+
+def refusal_of(request: Request, probability: float | None) -> Failure | None:
+    """Return why a request is refused whose chunks have the answer with this probability; None for no refusal.
+
+    A probability of None is unknown.
+    """
+    policy = request.context
+    if policy is None or policy.answerability is None or probability is None:
+        return None
+    least = policy.answerability.min_probability
+    if probability >= least:
+        return None
+    message = (
+        f"the chunks retrieved from collection {policy.collection!r} have the answer with probability "
+        f"{probability:.3g}, and context.answerability.min_probability is {least:g}: add documents that answer, raise "
+        "context.max_chunks, or lower min_probability"
+    )
+    details = {"probability": probability, "min_probability": least}
+    return failure_of(ErrorCode.ORCHESTRATION_NOT_ANSWERABLE, message, details=details)

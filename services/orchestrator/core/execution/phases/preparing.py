@@ -1,0 +1,39 @@
+"""The end of PREPARE: begins the answer, or refuses a request whose context is too unlikely to have one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pagantic_common.domain.errors import Failure
+from services.orchestrator.core.conversation.answerability import refusal_of
+from services.orchestrator.core.execution.commands import RunPlan
+from services.orchestrator.core.execution.ending import abstain, fail, move
+from services.orchestrator.core.execution.lifecycle import State
+from services.orchestrator.core.execution.phases.asking import infer
+from services.orchestrator.core.execution.phases.voting import sample
+from services.orchestrator.core.execution.run import Outcome, Run
+from services.orchestrator.core.model.prepared import Prepared
+from services.orchestrator.core.model.request import Mode
+
+
+def after_preparing(run: Run, prepared: Prepared) -> Outcome:
+    """Ask for the answer, the replicas or the plan's steps."""
+    run = replace(run, prepared=prepared, is_in_tool_phase=bool(prepared.tools))
+    refusal = refusal_of(run.request, prepared.retrieval_confidence)
+    if refusal is not None:
+        return _refuse(run, refusal)
+    if run.request.mode is Mode.REDUNDANT:
+        return move(run, State.EXECUTE, "prepared", sample(run))
+    if run.plan is not None:
+        return move(run, State.EXECUTE, "prepared", RunPlan(run.plan))
+    return move(run, State.EXECUTE, "prepared", infer(run))
+
+
+def _refuse(run: Run, refusal: Failure) -> Outcome:
+    """End with an abstention where the model might have abstained, else with the failure."""
+    citations = run.request.output.citations
+    if citations is None or not citations.may_abstain:
+        return fail(run, refusal)
+    moved = move(run, State.EXECUTE, "prepared")
+    ended = abstain(moved.run, "the context is too unlikely to have the answer")
+    return replace(ended, transitions=(*moved.transitions, *ended.transitions))
