@@ -38,9 +38,13 @@ async def embed_beginnings(embedder: TextEmbedder, model: str, texts: Sequence[s
 
 async def embed_end(embedder: TextEmbedder, model: str, text: str) -> Vectors:
     """Embed the last 8192 characters of a text, or the end of one that is too long for the model."""
+    return await first_fitting(ends(text), lambda part: embedder.embed(model, [part]))
+
+
+def ends(text: str) -> list[str]:
+    """Return the last 8192 characters of a text and their ever shorter ends, each half as long as the one before."""
     text = text[-MAX_QUERY_CHARS:]
-    ends = [text[len(text) - (len(text) >> halvings) :] for halvings in range(MAX_HALVINGS)]
-    return await first_fitting(ends, lambda part: embedder.embed(model, [part]))
+    return [text[len(text) - (len(text) >> halvings) :] for halvings in range(MAX_HALVINGS)]
 
 
 def beginnings(text: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The questions to a language model about a chunk, and the scores that its probabilities give."""
+"""The questions to a language model about a chunk, and the scores that the numbers of models give."""
 
 from __future__ import annotations
 
@@ -42,7 +42,11 @@ def likelihood_of(logprob: float, token_count: int) -> float:
 
 def probability_of_yes(yes_logprob: float, no_logprob: float) -> float:
     """Return the probability of the first of two answers, given that it is one of them."""
-    difference = no_logprob - yes_logprob
-    if difference > 0:
-        return math.exp(-difference) / (1 + math.exp(-difference))
-    return 1 / (1 + math.exp(difference))
+    return logistic(yes_logprob - no_logprob)
+
+
+def logistic(score: float) -> float:
+    """Return 1 / (1 + e^-score), the probability of a score without bounds."""
+    if score < 0:
+        return math.exp(score) / (1 + math.exp(score))
+    return 1 / (1 + math.exp(-score))
