@@ -62,9 +62,9 @@ async def test_ingest_that_fails_stores_nothing(context):
 async def test_collections_are_made_listed_and_removed(context):
     made = await context.library.create_collection(key("b"), None, "")
     await context.library.create_collection(key("a"), "", "german")
-    assert (made.name, made.document_count, made.chunk_count, made.embedding_model) == ("b", 0, 0, "letters")
+    assert (made.name, made.document_count, made.chunk_count, made.options.embedding_model) == ("b", 0, 0, "letters")
     listed = await context.library.list_collections("acme")
-    assert [(one.name, one.embedding_model, one.language) for one in listed] == [
+    assert [(one.name, one.options.embedding_model, one.options.language) for one in listed] == [
         ("a", "", "german"),
         ("b", "letters", "none"),
     ]
@@ -217,7 +217,7 @@ async def test_another_model_embeds_anew_and_no_model_ends_vectors(context):
     await context.embed_all()
     assert await context.sources("apricot", retriever=Retriever.VECTOR) == ["a", "b"]
     changed = await context.embedding.change_model(key("docs"), "last")
-    assert (changed.embedding_model, changed.embedded_chunk_count) == ("last", 0)
+    assert (changed.options.embedding_model, changed.embedded_chunk_count) == ("last", 0)
     assert await context.sources("aha", retriever=Retriever.VECTOR) == []
     await context.embed_all()
     assert (await context.find("aha", retriever=Retriever.VECTOR))[0].score == pytest.approx(1.0)
@@ -251,13 +251,13 @@ async def test_a_chunk_that_is_too_long_for_the_model_is_embedded_by_its_beginni
 
 async def test_embeddings_of_removed_chunks_and_other_models_are_dropped(context):
     await context.ingest(Document("a", "apple"), Document("b", "banana"))
-    model, waiting = await context.embeddings.find_unembedded(10, [])
+    waiting = await context.embeddings.claim_unembedded(10, [])
     await context.library.delete_documents(key("docs"), ["a"])
-    await context.embeddings.put_embeddings(model, waiting, np.eye(2, 26, dtype=np.float32))
+    await context.embeddings.put_embeddings(waiting, np.eye(2, 26, dtype=np.float32))
     assert await context.sources("apple", retriever=Retriever.VECTOR) == ["b"]
     await context.embedding.change_model(key("docs"), "last")
-    await context.embeddings.put_embeddings(model, waiting, np.eye(2, 26, dtype=np.float32))
-    assert [one.content for one in (await context.embeddings.find_unembedded(10, []))[1]] == ["banana"]
+    await context.embeddings.put_embeddings(waiting, np.eye(2, 26, dtype=np.float32))
+    assert (await context.embeddings.claim_unembedded(10, [])).contents == ["banana"]
 
 
 # ---- filters, diversity, expansion

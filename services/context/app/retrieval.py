@@ -11,6 +11,7 @@ from pagantic_common.domain.errors import PreconditionFailed
 from pagantic_common.domain.text.fitting import TextEmbedder, embed_end
 from services.context.app.expansion import Expanding
 from services.context.app.indexes import Indexes
+from services.context.app.prefixed_embedder import PrefixedEmbedder
 from services.context.core.chunk import within_reply
 from services.context.core.document import CollectionKey, CollectionOptions
 from services.context.core.policy import RetrievalPolicy
@@ -67,7 +68,8 @@ class Retrieval:
             )
         if not policy.embeds_query:
             return None
-        vectors = await embed_end(self._embedder, options.embedding_model, query)
+        embedder = PrefixedEmbedder(self._embedder, options.prefixes.query)
+        vectors = await embed_end(embedder, options.embedding_model, query)
         vector: Vector = vectors[0]
         return vector
 

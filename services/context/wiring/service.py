@@ -6,7 +6,10 @@ import time
 
 import grpc
 
+from pagantic_common.rpc.access.tenant_tokens import TenantTokens, read_signing_key
 from pagantic_common.rpc.inference_embedder import InferenceEmbedder
+from pagantic_common.rpc.peer import Credentials, pass_on
+from pagantic_common.telemetry.clock import SystemClock
 from services.context.adapters.inference_token_counter import InferenceTokenCounter
 from services.context.adapters.store.access import StoreAccess
 from services.context.adapters.store.embeddings import SqlEmbeddings
@@ -19,11 +22,18 @@ from services.context.wiring.files import FileReaders
 from services.context.wiring.library import make_library
 from services.context.wiring.search import Search
 
+LEASE_TIMEOUTS = 2  # a batch of chunks takes one call, or a few where texts are too long
+
 
 def make_embedding(settings: ContextSettings, access: StoreAccess, channel: grpc.aio.Channel) -> BackgroundEmbedding:
     """Make the background embedding of the store's chunks."""
+    lease_s = LEASE_TIMEOUTS * settings.embedding_timeout_s
     return BackgroundEmbedding(
-        SqlEmbeddings(access), make_embedder(settings, channel), settings.embedding_pause_s, time.monotonic
+        SqlEmbeddings(access, SystemClock(), lease_s),
+        make_embedder(settings, channel, _background_credentials(settings)),
+        settings.defaults,
+        settings.embedding_pause_s,
+        time.monotonic,
     )
 
 
@@ -49,6 +59,20 @@ def make_servicer(
     )
 
 
-def make_embedder(settings: ContextSettings, channel: grpc.aio.Channel) -> InferenceEmbedder:
+def make_embedder(
+    settings: ContextSettings, channel: grpc.aio.Channel, credentials: Credentials = pass_on
+) -> InferenceEmbedder:
     """Make the adapter of the inference service's Embed."""
-    return InferenceEmbedder(channel, settings.embedding_timeout_s, settings.connect_patience_s)
+    return InferenceEmbedder(
+        channel, settings.embedding_timeout_s, settings.connect_patience_s, credentials=credentials
+    )
+
+
+def _background_credentials(settings: ContextSettings) -> Credentials:
+    """Return what signs tokens for work without a caller; without a key such calls have no token.
+
+    Raises InvalidRequest for a file that cannot be used.
+    """
+    if settings.signing_key_file is None:
+        return pass_on
+    return TenantTokens(read_signing_key(settings.signing_key_file)).credentials
