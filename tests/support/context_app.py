@@ -37,18 +37,28 @@ def key(name, tenant="acme"):
 class Context:
     """The app of the context service over one database."""
 
-    def __init__(self, url, *, max_chunks=50, max_collections=1000, max_index_bytes=1 << 20, chunk_tokens=8):
+    def __init__(
+        self,
+        url,
+        *,
+        max_chunks=50,
+        max_collections=1000,
+        max_index_bytes=1 << 20,
+        chunk_tokens=8,
+        clock=None,
+        defaults=DEFAULTS,
+    ):
         self.access = StoreAccess(url)
         self.embedder = FirstLetters()
         self.collections = SqlCollections(self.access, SystemClock(), max_chunks, max_collections)
         self.chunks = SqlChunks(self.access)
-        self.embeddings = SqlEmbeddings(self.access, SystemClock(), LEASE_S)
+        self.embeddings = SqlEmbeddings(self.access, clock or SystemClock(), LEASE_S)
         words = WordCounts(WordCounter())
-        self.library = Library(self.collections, words, BOUNDS, Splitting(chunk_tokens, 0), DEFAULTS)
+        self.library = Library(self.collections, words, BOUNDS, Splitting(chunk_tokens, 0), defaults)
         self.indexes = Indexes(self.chunks, max_index_bytes)
         self.retrieval = Retrieval(self.chunks, self.indexes, self.embedder)
         self.embedding = BackgroundEmbedding(
-            self.embeddings, self.embedder, DEFAULTS, 0.01, asyncio.get_running_loop().time
+            self.embeddings, self.embedder, defaults, 0.01, asyncio.get_running_loop().time
         )
         self.verification = Verification(self.chunks, self.indexes, self.embedder)
 
