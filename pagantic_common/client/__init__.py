@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pagantic_common.client.async_client import AsyncClient
+from pagantic_common.client.files.upload import IngestedFiles
 from pagantic_common.client.hints import Hints, Options
 from pagantic_common.client.requests import (
     ask_request,
@@ -22,6 +23,7 @@ __all__ = [
     "AsyncClient",
     "Client",
     "Hints",
+    "IngestedFiles",
     "Options",
     "StructuredResult",
     "ask_request",
