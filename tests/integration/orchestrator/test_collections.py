@@ -265,6 +265,8 @@ async def test_the_client_raises_for_paths_that_it_cannot_send(tmp_path, callers
             await client.ingest_files("docs", [tmp_path / "nowhere.txt"])
         with pytest.raises(InvalidRequest, match="the paths have no files"):
             await client.ingest_files("docs", [tmp_path / "empty"])
+        with pytest.raises(OSError, match="/proc/self/mem"):  # it opens, and cannot be read
+            await client.ingest_files("docs", ["/proc/self/mem"])
         (tmp_path / "a.txt").write_text("the red fox", encoding="utf-8")
         with pytest.raises(DeadlineExceeded, match="no file was stored within"):
             await client.ingest_files("docs", [tmp_path / "a.txt"], file_timeout_s=1e-6)
