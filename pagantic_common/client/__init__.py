@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pagantic_common.client.async_client import AsyncClient
-from pagantic_common.client.files.upload import IngestedFiles
 from pagantic_common.client.hints import Hints, Options
 from pagantic_common.client.requests import (
     ask_request,
@@ -15,6 +14,7 @@ from pagantic_common.client.requests import (
     vote_request,
 )
 from pagantic_common.client.responses import raise_for_error
+from pagantic_common.client.sources.upload import IngestedFiles
 from pagantic_common.client.sync_client import Client
 from pagantic_common.client.typed_output import StructuredResult
 from pagantic_common.domain.text.json_completion import partial_json

@@ -29,7 +29,7 @@ from pagantic_common.client.requests import (
     vote_request,
 )
 from pagantic_common.client.responses import raise_for_error
-from pagantic_common.client.sources import Sources
+from pagantic_common.client.sources.methods import Sources
 from pagantic_common.client.typed_output import (
     OutputType,
     StructuredResult,

@@ -19,8 +19,8 @@ from gateway.cli.output import UsageError, note, reporting_errors, say, say_json
 from gateway.cli.retrieval.documents import Address, ContextCalls, call_context
 from pagantic.context.v1 import file_pb2
 from pagantic_common.client.descriptions import count_of
-from pagantic_common.client.files.finding import find_files, size_of
-from pagantic_common.client.files.upload import IngestedFiles, reason_of, upload_files
+from pagantic_common.client.sources.files import find_files, size_of
+from pagantic_common.client.sources.upload import IngestedFiles, reason_of, upload_files
 from pagantic_common.codec.errors import error_code_from_proto
 from pagantic_common.domain.text.json_text import dump_json
 

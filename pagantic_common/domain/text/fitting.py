@@ -24,6 +24,18 @@ class TextEmbedder(Protocol):
         """Return a row for each of at most 256 texts; raises the inference service's errors."""
 
 
+class PrefixedEmbedder:
+    """Puts before each text what a model wants there; a TextEmbedder, so that a text that is cut keeps its prefix."""
+
+    def __init__(self, embedder: TextEmbedder, prefix: str) -> None:
+        self._embedder = embedder
+        self._prefix = prefix
+
+    async def embed(self, model: str, texts: Sequence[str]) -> Vectors:
+        """Return a row for each text."""
+        return await self._embedder.embed(model, [self._prefix + text for text in texts])
+
+
 async def embed_beginnings(embedder: TextEmbedder, model: str, texts: Sequence[str]) -> Vectors:
     """Embed texts in as few calls as possible; of a text that is too long for the model, its beginning.
 

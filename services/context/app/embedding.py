@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 from pagantic_common.domain.calls.principal import work_of
 from pagantic_common.domain.errors import PaganticError
-from pagantic_common.domain.text.fitting import TextEmbedder, embed_beginnings
+from pagantic_common.domain.text.fitting import PrefixedEmbedder, TextEmbedder, embed_beginnings
 from pagantic_common.telemetry.logging import get_logger
 from pagantic_common.telemetry.scope import work_scope
-from services.context.app.prefixed_embedder import PrefixedEmbedder
 from services.context.core.document import Collection, CollectionDefaults, CollectionKey, check_collection_name
 from services.context.ports import EmbeddingStore, UnembeddedChunks
 

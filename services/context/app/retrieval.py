@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 
 from pagantic_common.domain.chunks import MAX_CHUNKS, Chunk
 from pagantic_common.domain.errors import PreconditionFailed
-from pagantic_common.domain.text.fitting import TextEmbedder, embed_end
+from pagantic_common.domain.text.fitting import PrefixedEmbedder, TextEmbedder, embed_end
 from services.context.app.expansion import Expanding
 from services.context.app.indexes import Indexes
-from services.context.app.prefixed_embedder import PrefixedEmbedder
 from services.context.core.chunk import within_reply
 from services.context.core.document import CollectionKey, CollectionOptions
 from services.context.core.policy import RetrievalPolicy

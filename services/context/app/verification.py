@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pagantic_common.domain.errors import InvalidRequest
-from pagantic_common.domain.text.fitting import TextEmbedder
+from pagantic_common.domain.text.fitting import PrefixedEmbedder, TextEmbedder
 from pagantic_common.domain.text.ranking import Vectors
 from services.context.app.indexes import Indexes
-from services.context.app.prefixed_embedder import PrefixedEmbedder
 from services.context.core.document import CollectionKey, CollectionOptions, check_collection_name
 from services.context.core.search.collection_index import CollectionIndex
 from services.context.core.search.terms import count_terms

@@ -2,39 +2,19 @@
 
 from __future__ import annotations
 
-import time
-
 import grpc
 
-from pagantic_common.rpc.access.tenant_tokens import TenantTokens, read_signing_key
-from pagantic_common.rpc.inference_embedder import InferenceEmbedder
-from pagantic_common.rpc.peer import Credentials, pass_on
-from pagantic_common.telemetry.clock import SystemClock
 from services.context.adapters.inference_token_counter import InferenceTokenCounter
 from services.context.adapters.store.access import StoreAccess
-from services.context.adapters.store.embeddings import SqlEmbeddings
 from services.context.app.building import ContextBuilding
 from services.context.app.embedding import BackgroundEmbedding
 from services.context.app.verification import Verification
 from services.context.servicer import ContextServicer
 from services.context.settings import ContextSettings
+from services.context.wiring.embedding import make_embedder
 from services.context.wiring.files import FileReaders
 from services.context.wiring.library import make_library
 from services.context.wiring.search import Search
-
-LEASE_TIMEOUTS = 2  # a batch of chunks takes one call, or a few where texts are too long
-
-
-def make_embedding(settings: ContextSettings, access: StoreAccess, channel: grpc.aio.Channel) -> BackgroundEmbedding:
-    """Make the background embedding of the store's chunks."""
-    lease_s = LEASE_TIMEOUTS * settings.embedding_timeout_s
-    return BackgroundEmbedding(
-        SqlEmbeddings(access, SystemClock(), lease_s),
-        make_embedder(settings, channel, _background_credentials(settings)),
-        settings.defaults,
-        settings.embedding_pause_s,
-        time.monotonic,
-    )
 
 
 def make_servicer(
@@ -57,22 +37,3 @@ def make_servicer(
         ContextBuilding(search.retrieval, counter, settings.default_max_tokens),
         files=readers.make_ingest(library, access),
     )
-
-
-def make_embedder(
-    settings: ContextSettings, channel: grpc.aio.Channel, credentials: Credentials = pass_on
-) -> InferenceEmbedder:
-    """Make the adapter of the inference service's Embed."""
-    return InferenceEmbedder(
-        channel, settings.embedding_timeout_s, settings.connect_patience_s, credentials=credentials
-    )
-
-
-def _background_credentials(settings: ContextSettings) -> Credentials:
-    """Return what signs tokens for work without a caller; without a key such calls have no token.
-
-    Raises InvalidRequest for a file that cannot be used.
-    """
-    if settings.signing_key_file is None:
-        return pass_on
-    return TenantTokens(read_signing_key(settings.signing_key_file)).credentials

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from gateway.cli.main import app
 from gateway.cli.serving import local
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
-from pagantic_common.client.files.finding import find_files
+from pagantic_common.client.sources.files import find_files
 from tests.unit.client.scripted_orchestrator import ScriptedOrchestrator, serving
 
 

@@ -12,8 +12,8 @@ from pagantic.context.v1 import collection_pb2, context_service_pb2, context_ser
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.client.administration import OrchestratorCalls
-from pagantic_common.client.files.finding import find_files
-from pagantic_common.client.files.upload import IngestedFiles, OnFile, upload_files
+from pagantic_common.client.sources.files import find_files
+from pagantic_common.client.sources.upload import IngestedFiles, OnFile, upload_files
 from pagantic_common.domain.errors import InvalidRequest
 
 RETRIEVED_CHUNKS = 10

@@ -1,1 +1,0 @@
-"""Files of this machine on their way to a collection."""
