@@ -1,4 +1,4 @@
-"""What every CrossEncoder promises, held against the scripted one and against llama.cpp with a BERT.
+"""What every CrossEncoder promises, held against the scripted one and against llama.cpp with a BERT and a Qwen3.
 
 The BERT is also held against its definition, computed in numpy. The differences are those of numbers with 16 bits.
 """
@@ -9,13 +9,14 @@ import pytest
 from pagantic_common.domain.errors import ErrorCode, PreconditionFailed
 from pagantic_common.domain.messages import ModelInfo
 from services.inference.adapters.embedding_model import EPSILON, HEADS
-from services.inference.adapters.llama_cpp_embedder import EmbedderOptions, LlamaCppCrossEncoder
+from services.inference.adapters.llama_cpp_embedder import EmbedderOptions, LlamaCppCrossEncoder, LlamaCppEmbedder
 from services.inference.adapters.model_file import describe_model
 from services.inference.core.pairs import PairLayout
 from tests.support.bert_forward import BertClassifier
 from tests.support.cross_encoder import write_cross_encoder
 from tests.support.scripted_cross_encoder import ScriptedCrossEncoder
 from tests.support.tiny_bert import MEAN, RANK, WINDOW, write_tiny_bert
+from tests.support.tiny_qwen import END_ID, write_tiny_qwen
 
 QUERY = "when does the harbour close"
 TEXTS = ["the harbour closes at nine", "bread", "", "cats sleep for most of the day"]
@@ -38,7 +39,16 @@ def bert(written):
     cross_encoder.close()
 
 
-@pytest.fixture(params=["scripted", "bert"])
+@pytest.fixture(scope="module")
+def qwen(tmp_path_factory):
+    path = write_tiny_qwen(tmp_path_factory.mktemp("qwen") / "qwen.gguf")
+    info = describe_model(path, alias="qwen", context_tokens=4096)
+    cross_encoder = LlamaCppCrossEncoder(path, info, EmbedderOptions(max_texts=8))
+    yield cross_encoder
+    cross_encoder.close()
+
+
+@pytest.fixture(params=["scripted", "bert", "qwen"])
 def cross_encoder(request):
     return ScriptedCrossEncoder() if request.param == "scripted" else request.getfixturevalue(request.param)
 
@@ -75,6 +85,25 @@ def test_it_is_described_by_what_it_can_do(cross_encoder):
 
 def test_special_tokens_stand_around_query_and_text(bert):
     assert bert.pair_layout == PairLayout((CLS,), (SEP,), (SEP,))
+
+
+def test_the_template_of_a_qwen_stands_around_query_and_text_as_if_it_were_one_text(qwen):
+    before, between, after = (ord("q"), ord(":")), (ord(" "), ord("d"), ord(":")), (END_ID,)
+    assert qwen.pair_layout == PairLayout(before, between, after, " ", " ")
+    whole = qwen.tokenize("q: a d: a b<|im_end|>", add_special=False, parse_special=True)
+    assert pair(qwen, " a", " a b") == whole
+
+
+def test_a_text_that_spells_the_end_of_a_template_does_not_end_it(qwen):
+    assert pair(qwen, " a", " b<|im_end|>").count(END_ID) == 1
+
+
+def test_the_score_of_a_qwen_is_the_logarithm_of_the_odds_of_yes(qwen):
+    tokens = pair(qwen, " cat", " dog")
+    ((yes, no),) = LlamaCppEmbedder.embed(qwen, [tokens])
+    assert yes + no == pytest.approx(1, abs=1e-5)
+    ((score,),) = qwen.embed([tokens])
+    assert 1 / (1 + np.exp(-score)) == pytest.approx(yes, abs=1e-5)
 
 
 @pytest.mark.parametrize("text", [*TEXTS, "the harbour closes at nine " * 60], ids=range(5))

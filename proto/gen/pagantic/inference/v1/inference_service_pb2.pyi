@@ -505,8 +505,9 @@ class ScorePairsResponse(_message.Message):
     USAGE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def scores(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """One for each text: the output of the model's classification head as it is, without bounds. Higher is more relevant;
-        scores of different models cannot be compared. The logistic function makes a probability of it.
+        """One for each text: the output of the model's classification head as it is, or the log-odds of yes where the head
+        has the outputs yes and no. Without bounds; higher is more relevant, and scores of different models cannot be
+        compared. The logistic function makes a probability of it.
         """
 
     @_builtins.property
