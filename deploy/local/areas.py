@@ -13,6 +13,7 @@ from pagantic_common.settings import Auth
 
 MAX_PORT = 65535
 IDENTITY_VARIABLES = ("PAGANTIC_ORCHESTRATOR_SIGNING_KEY_FILE", "PAGANTIC_VERIFYING_KEYS_FILE")
+BACKGROUND_VARIABLE = "PAGANTIC_CONTEXT_SIGNING_KEY_FILE"  # on one machine the two services may share the key
 _LISTENS_ANYWHERE = ("0.0.0.0", "::", "[::]")  # noqa: S104 - compared with, not bound
 
 
@@ -79,4 +80,5 @@ def _tenant_token_keys(state: Path, given: Mapping[str, str]) -> dict[str, str]:
     auth = given.get("PAGANTIC_ORCHESTRATOR_AUTH") or given.get("PAGANTIC_AUTH")
     if auth != Auth.KEYS or any(name in given for name in IDENTITY_VARIABLES):
         return {}
-    return dict(zip(IDENTITY_VARIABLES, map(str, write_key_pair(state / "identity")), strict=True))
+    signing, verifying = map(str, write_key_pair(state / "identity"))
+    return {**dict(zip(IDENTITY_VARIABLES, (signing, verifying), strict=True)), BACKGROUND_VARIABLE: signing}

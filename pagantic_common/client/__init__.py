@@ -14,6 +14,7 @@ from pagantic_common.client.requests import (
     vote_request,
 )
 from pagantic_common.client.responses import raise_for_error
+from pagantic_common.client.sources.upload import IngestedFiles
 from pagantic_common.client.sync_client import Client
 from pagantic_common.client.typed_output import StructuredResult
 from pagantic_common.domain.text.json_completion import partial_json
@@ -22,6 +23,7 @@ __all__ = [
     "AsyncClient",
     "Client",
     "Hints",
+    "IngestedFiles",
     "Options",
     "StructuredResult",
     "ask_request",

@@ -5,14 +5,14 @@ from __future__ import annotations
 import copy
 import itertools
 import os
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 import grpc
 from pydantic import TypeAdapter, ValidationError
 
-from pagantic.context.v1 import context_service_pb2_grpc
+from pagantic.context.v1 import context_service_pb2, context_service_pb2_grpc
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2, plan_pb2, session_pb2, usage_total_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as pb_grpc
@@ -29,7 +29,7 @@ from pagantic_common.client.requests import (
     vote_request,
 )
 from pagantic_common.client.responses import raise_for_error
-from pagantic_common.client.sources import Sources
+from pagantic_common.client.sources.methods import Sources
 from pagantic_common.client.typed_output import (
     OutputType,
     StructuredResult,
@@ -398,6 +398,11 @@ class AsyncClient(Approvals, Sources):
         if self._made_stub is None:
             self._made_stub = pb_grpc.OrchestratorServiceStub(self._channel_of_loop())
         return self._made_stub
+
+    def _call_ingest(
+        self, requests: AsyncIterator[context_service_pb2.IngestFilesRequest]
+    ) -> AsyncGenerator[context_service_pb2.IngestFilesResponse, None]:
+        return call_stream(_SERVICE, self._context_stub().IngestFiles, requests, credentials=self._credentials)
 
     def _context_stub(self) -> context_service_pb2_grpc.ContextServiceAsyncStub:
         stub: context_service_pb2_grpc.ContextServiceAsyncStub

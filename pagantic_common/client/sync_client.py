@@ -90,6 +90,7 @@ class Client:
     render_prompt_template = _blocking(AsyncClient.render_prompt_template)
     list_collections = _blocking(AsyncClient.list_collections)
     retrieve = _blocking(AsyncClient.retrieve)
+    ingest_files = _blocking(AsyncClient.ingest_files)
     list_approvals = _blocking(AsyncClient.list_approvals)
     approve = _blocking(AsyncClient.approve)
     reject = _blocking(AsyncClient.reject)

@@ -10,15 +10,22 @@ import numpy as np
 from pagantic.inference.v1 import inference_service_pb2 as pb
 from pagantic.inference.v1 import inference_service_pb2_grpc as pb_grpc
 from pagantic_common.domain.text.ranking import Vectors
-from pagantic_common.rpc.peer import Peer
+from pagantic_common.rpc.peer import Credentials, Peer, pass_on
 
 
 class InferenceEmbedder:
     """Implements TextEmbedder; raises the inference service's errors, and Unavailable when it cannot be reached."""
 
-    def __init__(self, channel: grpc.aio.Channel, timeout_s: float, patience_s: float) -> None:
+    def __init__(
+        self,
+        channel: grpc.aio.Channel,
+        timeout_s: float,
+        patience_s: float,
+        *,
+        credentials: Credentials = pass_on,
+    ) -> None:
         self._stub: pb_grpc.InferenceServiceAsyncStub = pb_grpc.InferenceServiceStub(channel)
-        self._peer = Peer("inference", channel, patience_s=patience_s)
+        self._peer = Peer("inference", channel, patience_s=patience_s, credentials=credentials)
         self._timeout_s = timeout_s
 
     async def embed(self, model: str, texts: Sequence[str]) -> Vectors:

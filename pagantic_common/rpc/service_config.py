@@ -20,6 +20,7 @@ RETRIED_METHODS = {
     "pagantic.inference.v1.InferenceService": (
         "Infer",
         "Embed",
+        "ScorePairs",
         "Score",
         "Tokenize",
         "Detokenize",

@@ -48,9 +48,9 @@ def collection_to_proto(collection: Collection) -> collection_pb2.Collection:
         name=collection.name,
         document_count=collection.document_count,
         chunk_count=collection.chunk_count,
-        embedding_model=collection.embedding_model,
+        embedding_model=collection.options.embedding_model,
         embedded_chunk_count=collection.embedded_chunk_count,
-        language=collection.language,
+        language=collection.options.language,
     )
     encoded.created_at.FromDatetime(collection.created_at)
     return encoded

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from pagantic_common.domain.chunks import Chunk
 from pagantic_common.domain.text.ranking import Vectors
-from services.context.core.document import Collection, CollectionKey, CollectionOptions, Document
+from services.context.core.document import Collection, CollectionKey, CollectionOptions, Document, Prefixes
 from services.context.core.reading.files import FileHeader, FolderSelection
 from services.context.core.search.collection_index import Changes, Version
 from services.context.core.search.terms import TermCounts
@@ -47,12 +47,15 @@ class StoredChunk:
 
 
 @dataclass(frozen=True, slots=True)
-class UnembeddedChunk:
-    """A chunk that waits for its embedding by a model."""
+class UnembeddedChunks:
+    """Chunks of one collection that wait for their embeddings: their ids, and their contents in the same order."""
 
-    id: int
+    tenant: str
     collection_id: int
-    content: str
+    model: str
+    prefix: str
+    ids: Sequence[int]
+    contents: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,14 +126,20 @@ class ChunkStore(Protocol):
 class EmbeddingStore(Protocol):
     """Keeps the embeddings of chunks."""
 
-    async def find_unembedded(self, limit: int, excluded_models: Sequence[str]) -> tuple[str, list[UnembeddedChunk]]:
-        """Return the oldest chunks of one embedding model that wait, with the model's alias; empty when none waits."""
+    async def claim_unembedded(self, limit: int, excluded_models: Sequence[str]) -> UnembeddedChunks | None:
+        """Return the oldest chunks of a collection that wait, which no other replica gets for a time.
 
-    async def put_embeddings(self, model: str, chunks: Sequence[UnembeddedChunk], vectors: Vectors) -> None:
-        """Store embeddings of chunks that are still there and still want this model."""
+        None when none waits, or only chunks of excluded models.
+        """
 
-    async def change_model(self, key: CollectionKey, model: str) -> Collection:
-        """Drop a collection's embeddings, and queue its chunks for another model; raises NotFound."""
+    async def release(self, chunks: UnembeddedChunks) -> None:
+        """Let every replica have claimed chunks again."""
+
+    async def put_embeddings(self, chunks: UnembeddedChunks, vectors: Vectors) -> None:
+        """Store embeddings of chunks that are still there and still want this model and prefix."""
+
+    async def change_model(self, key: CollectionKey, model: str, prefixes: Prefixes) -> Collection:
+        """Drop a collection's embeddings, and queue its chunks for a model; raises NotFound."""
 
 
 class TokenCounter(Protocol):

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from pagantic_common.domain.defaults import EMBEDDING_MODEL, PORTS, local_address
 from pagantic_common.settings import CallerSettings, InnerSettings, state_folder
 from pagantic_common.workers.worker_process import WorkerLimits
-from services.context.core.document import CollectionOptions, IngestBounds
+from services.context.core.document import CollectionDefaults, IngestBounds, Prefixes
 from services.context.core.reading.bounds import ReadingBounds
 from services.context.core.search.terms import LANGUAGES
 
 READING_ADVICE = "split the file, send it in a simpler format, or raise MAX_READING_S and MAX_READING_MIB"
+MAX_PREFIX_CHARS = 256
 ROOT_NAME = "^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}$"
+
+
+class PrefixSettings(BaseModel):
+    """What an embedding model wants before a query, and before the text of a document."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    query: str = Field("", max_length=MAX_PREFIX_CHARS)
+    document: str = Field("", max_length=MAX_PREFIX_CHARS)
 
 
 class ContextSettings(InnerSettings, CallerSettings):
@@ -42,6 +52,14 @@ class ContextSettings(InnerSettings, CallerSettings):
     )
     language: str = Field(
         "english", description="language whose word endings searches of new collections ignore; none compares words"
+    )
+    embedding_prefixes: dict[str, PrefixSettings] = Field(
+        default_factory=dict,
+        description="what models want before texts, a JSON object of alias to query and document, for new collections",
+    )
+    signing_key_file: Path | None = Field(
+        None,
+        description="PEM file of the private key that signs tokens for embedding in the background, without a caller",
     )
     embedding_timeout_s: float = Field(60.0, gt=0, le=3600, description="time for embedding one query or 32 chunks")
     chunk_tokens: int = Field(200, ge=16, le=8192, description="longest chunk, in tokens of its embedding model")
@@ -92,9 +110,15 @@ class ContextSettings(InnerSettings, CallerSettings):
         return self.store_url or f"sqlite:///{self.data_folder / 'context.sqlite3'}"
 
     @property
-    def defaults(self) -> CollectionOptions:
+    def defaults(self) -> CollectionDefaults:
         """The options of a collection that is made without any."""
-        return CollectionOptions(self.embedding_model, self.language)
+        prefixes = {alias: Prefixes(each.query, each.document) for alias, each in self.embedding_prefixes.items()}
+        return CollectionDefaults(self.embedding_model, self.language, prefixes)
+
+    @field_validator("signing_key_file", mode="before")
+    @classmethod
+    def _empty_path_is_none(cls, value: Any) -> Any:
+        return value or None
 
     @model_validator(mode="after")
     def _check_roots(self) -> Self:

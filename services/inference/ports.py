@@ -10,6 +10,7 @@ from services.inference.core.decoding.output import Matcher, Vocabulary
 from services.inference.core.decoding.sampling import Logits
 from services.inference.core.embedding import Vectors
 from services.inference.core.generation import Constraint
+from services.inference.core.pairs import PairLayout
 from services.inference.core.scheduling.batch import Slice
 from services.inference.core.tuning import Round, Tuning
 
@@ -141,6 +142,14 @@ class TextEmbedder(Tokenizer, Protocol):
 
     def close(self) -> None:
         """Free the model. Nothing may be called afterwards."""
+
+
+class CrossEncoder(TextEmbedder, Protocol):
+    """A loaded model that reads a query and a text as one sequence; the vector of a sequence is its score alone."""
+
+    @property
+    def pair_layout(self) -> PairLayout:
+        """How the query and the text become a sequence."""
 
 
 class ChatTemplate(Protocol):

@@ -11,7 +11,7 @@ import grpc
 
 from pagantic.inference.v1 import inference_service_pb2 as pb
 from pagantic.inference.v1 import inference_service_pb2_grpc as rpc
-from pagantic_common.codec.messages import model_info_to_proto
+from pagantic_common.codec.messages import model_info_to_proto, usage_to_proto
 from pagantic_common.domain.calls.principal import Scope
 from services.inference.app.models import Models
 from services.inference.app.scoring import score_continuations
@@ -36,6 +36,7 @@ SCOPES: Mapping[str, Scope] = MappingProxyType(
         "Infer": Scope.EXECUTE,
         "CancelCandidates": Scope.EXECUTE,
         "Embed": Scope.EXECUTE,
+        "ScorePairs": Scope.EXECUTE,
         "Score": Scope.EXECUTE,
         "Tokenize": Scope.EXECUTE,
         "Detokenize": Scope.EXECUTE,
@@ -77,6 +78,11 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         async with self._models.use(self._models.embedding_alias(request.model)) as served:
             vectors, usage = await served.embeds().embed(request.texts)
         return embed_response_to_proto(vectors, usage)
+
+    async def ScorePairs(self, request: pb.ScorePairsRequest, context: Context) -> pb.ScorePairsResponse:
+        async with self._models.use(self._models.cross_encoder_alias(request.model)) as served:
+            scores, usage = await served.scores_pairs().score_pairs(request.query, request.texts)
+        return pb.ScorePairsResponse(scores=scores, usage=usage_to_proto(usage))
 
     async def Score(self, request: pb.ScoreRequest, context: Context) -> pb.ScoreResponse:
         prompt = prompt_from_proto(request)

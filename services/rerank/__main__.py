@@ -6,41 +6,23 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
-import grpc
-
 from pagantic.rerank.v1 import rerank_service_pb2_grpc as pb_grpc
 from pagantic_common.rpc.access.registration import Registration
 from pagantic_common.rpc.access.tls.renewed_channel import open_service_channel
 from pagantic_common.rpc.access.tls.service_callers import guard_of
 from pagantic_common.rpc.process.program import Program
-from services.rerank.adapters.custom_scorers import load_scorers
-from services.rerank.adapters.inference_models import InferenceModels
-from services.rerank.app.embedding import EmbeddingScorer
-from services.rerank.app.local_scorers import local_scorers
-from services.rerank.app.probability import JudgeScorer, LikelihoodScorer, ProbabilityOptions
-from services.rerank.app.reranking import Reranking
 from services.rerank.servicer import SCOPES, RerankServicer
 from services.rerank.settings import RerankSettings
+from services.rerank.wiring import make_reranking
 
 
 @asynccontextmanager
 async def open_app(settings: RerankSettings) -> AsyncIterator[Sequence[Registration]]:
-    """Wire the service; raises InvalidRequest for a custom scorer that cannot be loaded."""
+    """Wire the service; raises InvalidRequest for a wrong custom or default scorer."""
     async with open_service_channel(settings.inference_address, settings) as channel:
         servicer = RerankServicer(make_reranking(settings, channel))
         add_to = partial(pb_grpc.add_RerankServiceServicer_to_server, servicer)
         yield [Registration("pagantic.rerank.v1.RerankService", add_to, SCOPES, guard_of("rerank", settings))]
-
-
-def make_reranking(settings: RerankSettings, channel: grpc.aio.Channel) -> Reranking:
-    """Make the use-case with all scorers."""
-    models = InferenceModels(channel, settings.inference_timeout_s, settings.connect_patience_s)
-    options = ProbabilityOptions(settings.model, settings.chunk_chars, settings.chunks_at_once)
-    embedding = EmbeddingScorer(models, settings.embedding_model)
-    built_in = [*local_scorers(), embedding, LikelihoodScorer(models, options), JudgeScorer(models, options)]
-    taken = [scorer.info.name for scorer in built_in]
-    custom = load_scorers(settings.custom_scorers, settings.custom_scorer_timeout_s, taken)
-    return Reranking([*built_in, *custom], embedding)
 
 
 PROGRAM = Program("rerank", RerankSettings, open_app)

@@ -7,7 +7,7 @@ from pagantic.rerank.v1 import rerank_service_pb2 as pb
 from pagantic_common.codec.enums import EnumCodec
 from pagantic_common.codec.fields import optional
 from pagantic_common.domain.errors import InvalidRequest
-from services.rerank.core.policy import DEFAULT_SCORER, Fusion, RerankPolicy, WeightedScorer
+from services.rerank.core.policy import Fusion, RerankPolicy, WeightedScorer
 from services.rerank.ports import ScorerInfo
 
 _FUSIONS = EnumCodec(ranking_pb2.ScoreFusion, Fusion, "SCORE_FUSION_", unknown=None)
@@ -18,11 +18,13 @@ def policy_from_proto(request: pb.RerankRequest) -> RerankPolicy:
     if request.scorer and request.scorers:
         raise InvalidRequest(f"scorer is {request.scorer[:80]!r} and scorers is set, too: set only one of them")
     scorers = tuple(map(_weighted_from_proto, request.scorers))
+    if request.scorer:
+        scorers = (WeightedScorer(request.scorer),)
     fusion = _FUSIONS.from_proto(request.fusion)
     if request.fusion == ranking_pb2.SCORE_FUSION_UNSPECIFIED:
         fusion = Fusion.WEIGHTED
     return RerankPolicy(
-        scorers=scorers or (WeightedScorer(request.scorer or DEFAULT_SCORER),),
+        scorers=scorers,
         min_score=optional(request, "min_score"),
         top_k=request.top_k,
         fusion=fusion,
@@ -31,13 +33,14 @@ def policy_from_proto(request: pb.RerankRequest) -> RerankPolicy:
     )
 
 
-def scorer_to_proto(scorer: ScorerInfo) -> pb.Scorer:
-    """Encode a scorer."""
+def scorer_to_proto(scorer: ScorerInfo, default_weight: float) -> pb.Scorer:
+    """Encode a scorer with its weight in the default."""
     return pb.Scorer(
         name=scorer.name,
         description=scorer.description,
         min_score=scorer.min_score,
         max_score=scorer.max_score,
+        default_weight=default_weight,
     )
 
 
@@ -45,4 +48,4 @@ def _weighted_from_proto(scorer: ranking_pb2.WeightedScorer) -> WeightedScorer:
     weight = 1.0
     if scorer.HasField("weight"):
         weight = scorer.weight
-    return WeightedScorer(scorer.scorer or DEFAULT_SCORER, weight, scorer.model)
+    return WeightedScorer(scorer.scorer, weight, scorer.model)

@@ -42,6 +42,13 @@ class Continuation:
     token_count: int
 
 
+class PairScorer(Protocol):
+    """Reads a query together with each text."""
+
+    async def score_pairs(self, model: str, query: str, texts: Sequence[str]) -> list[float]:
+        """Return the score of each text, without bounds; raises the inference service's errors."""
+
+
 class LanguageModel(Protocol):
     """Weighs how a conversation may go on."""
 

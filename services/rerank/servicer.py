@@ -38,4 +38,5 @@ class RerankServicer(pb_grpc.RerankServiceServicer):
         return pb.RerankResponse(chunks=[chunk_to_proto(chunk) for chunk in reranked])
 
     async def ListScorers(self, request: pb.ListScorersRequest, context: Context) -> pb.ListScorersResponse:
-        return pb.ListScorersResponse(scorers=[scorer_to_proto(info) for info in self._reranking.infos])
+        scorers = [scorer_to_proto(info, weight) for info, weight in self._reranking.infos]
+        return pb.ListScorersResponse(scorers=scorers)

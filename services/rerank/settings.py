@@ -9,6 +9,7 @@ from pydantic_settings import NoDecode, SettingsConfigDict
 
 from pagantic_common.domain.defaults import EMBEDDING_MODEL, PORTS, local_address
 from pagantic_common.settings import CallerSettings, InnerSettings
+from services.rerank.core.policy import MAX_SCORERS, MAX_WEIGHT
 
 
 class RerankSettings(InnerSettings, CallerSettings):
@@ -26,8 +27,21 @@ class RerankSettings(InnerSettings, CallerSettings):
     model: str = Field(
         "", description="model of the scorers likelihood and judge, an alias of the inference service; empty is its own"
     )
+    cross_encoder_model: str = Field(
+        "",
+        description="model of the scorer cross_encoder, an alias of the inference service; empty is its first one",
+    )
+    default_scorers: dict[str, Annotated[float, Field(gt=0, le=MAX_WEIGHT, allow_inf_nan=False)]] = Field(
+        default_factory=lambda: {"retriever": 0.3, "embedding": 0.7},
+        min_length=1,
+        max_length=MAX_SCORERS,
+        description="scorers of requests that name none, a JSON object of scorer to weight; several are fused",
+    )
     inference_timeout_s: float = Field(
-        60.0, gt=0, le=3600, description="time for embedding 256 texts, or for one chunk for likelihood or judge"
+        60.0,
+        gt=0,
+        le=3600,
+        description="time for embedding 256 texts, for 32 chunks for cross_encoder, or for one for likelihood or judge",
     )
     chunks_at_once: int = Field(2, ge=1, le=64, description="chunks of one request that a model reads at once")
     chunk_chars: int = Field(4000, ge=1, description="characters of a chunk that likelihood and judge read")

@@ -33,7 +33,6 @@ from services.context.core.policy import DEFAULT_SMOOTHING, RetrievalPolicy, Ret
 from services.context.core.search.lexical_index import EMPTY
 from services.context.core.search.terms import count_terms, query_term_ids
 from services.context.core.searching import best_positions
-from services.context.ports import UnembeddedChunk
 from tests.support.context_app import Context, key
 
 COLLECTION = "docs"
@@ -161,12 +160,11 @@ async def _fill(context: Context, folder: Path, size: int) -> list[str]:
 
 async def _embed(context: Context) -> None:
     while True:
-        model, waiting = await context.embeddings.find_unembedded(CHUNKS_AT_ONCE, [])
-        if not waiting:
+        waiting = await context.embeddings.claim_unembedded(CHUNKS_AT_ONCE, [])
+        if waiting is None:
             return
-        contents: list[UnembeddedChunk] = waiting
-        vectors = await context.embedder.embed(model, [chunk.content for chunk in contents])
-        await context.embeddings.put_embeddings(model, contents, vectors)
+        vectors = await context.embedder.embed(waiting.model, waiting.contents)
+        await context.embeddings.put_embeddings(waiting, vectors)
 
 
 async def _search(context: Context, query: str) -> float:

@@ -17,10 +17,16 @@ def database_url(request, tmp_path):
     """The URL of an empty database."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'journal.sqlite3'}"
-    url, name = request.getfixturevalue("postgres"), f"j{uuid.uuid4().hex}"
-    with psycopg.connect(url, autocommit=True) as connection:
+    return request.getfixturevalue("postgresql_url")
+
+
+@pytest.fixture
+def postgresql_url(postgres):
+    """The URL of an empty database that several replicas may use."""
+    name = f"j{uuid.uuid4().hex}"
+    with psycopg.connect(postgres, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}")
-    return url.rsplit("/", 1)[0] + f"/{name}"
+    return postgres.rsplit("/", 1)[0] + f"/{name}"
 
 
 @pytest.fixture(params=["plain", "sealed"])

@@ -64,7 +64,7 @@ async def test_collections_of_earlier_files_are_taken_over(tmp_path, version):
         db.executescript(EARLIER[version])
     with closing(Context(f"sqlite:///{path}")) as context:
         (kept,) = await context.library.list_collections("default")
-        assert (kept.name, kept.document_count, kept.chunk_count, kept.embedding_model) == ("docs", 1, 2, "")
+        assert (kept.name, kept.document_count, kept.chunk_count, kept.options.embedding_model) == ("docs", 1, 2, "")
         assert await context.library.list_collections("acme") == []
         found = await context.find("beta", tenant="default")
         assert [(one.source, one.content, one.id, one.metadata_json) for one in found] == [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import closing
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,13 +16,14 @@ from pagantic_common.domain.errors import (
     NotFound,
     PreconditionFailed,
 )
+from pagantic_common.testing.clock import FakeClock
 from services.context.adapters.store.collections import MAX_REMOVALS
 from services.context.app.indexes import Indexes
 from services.context.app.retrieval import Retrieval
-from services.context.core.document import Document
+from services.context.core.document import CollectionDefaults, Document
 from services.context.core.outline import Heading, Outline
 from services.context.core.policy import Expansion, Fusion, RetrievalPolicy, Retriever
-from tests.support.context_app import Context, key
+from tests.support.context_app import LEASE_S, Context, key
 
 
 @pytest.fixture
@@ -62,9 +64,9 @@ async def test_ingest_that_fails_stores_nothing(context):
 async def test_collections_are_made_listed_and_removed(context):
     made = await context.library.create_collection(key("b"), None, "")
     await context.library.create_collection(key("a"), "", "german")
-    assert (made.name, made.document_count, made.chunk_count, made.embedding_model) == ("b", 0, 0, "letters")
+    assert (made.name, made.document_count, made.chunk_count, made.options.embedding_model) == ("b", 0, 0, "letters")
     listed = await context.library.list_collections("acme")
-    assert [(one.name, one.embedding_model, one.language) for one in listed] == [
+    assert [(one.name, one.options.embedding_model, one.options.language) for one in listed] == [
         ("a", "", "german"),
         ("b", "letters", "none"),
     ]
@@ -231,7 +233,7 @@ async def test_another_model_embeds_anew_and_no_model_ends_vectors(context):
     await context.embed_all()
     assert await context.sources("apricot", retriever=Retriever.VECTOR) == ["a", "b"]
     changed = await context.embedding.change_model(key("docs"), "last")
-    assert (changed.embedding_model, changed.embedded_chunk_count) == ("last", 0)
+    assert (changed.options.embedding_model, changed.embedded_chunk_count) == ("last", 0)
     assert await context.sources("aha", retriever=Retriever.VECTOR) == []
     await context.embed_all()
     assert (await context.find("aha", retriever=Retriever.VECTOR))[0].score == pytest.approx(1.0)
@@ -265,13 +267,91 @@ async def test_a_chunk_that_is_too_long_for_the_model_is_embedded_by_its_beginni
 
 async def test_embeddings_of_removed_chunks_and_other_models_are_dropped(context):
     await context.ingest(Document("a", "apple"), Document("b", "banana"))
-    model, waiting = await context.embeddings.find_unembedded(10, [])
+    waiting = await context.embeddings.claim_unembedded(10, [])
     await context.library.delete_documents(key("docs"), ["a"])
-    await context.embeddings.put_embeddings(model, waiting, np.eye(2, 26, dtype=np.float32))
+    await context.embeddings.put_embeddings(waiting, np.eye(2, 26, dtype=np.float32))
     assert await context.sources("apple", retriever=Retriever.VECTOR) == ["b"]
     await context.embedding.change_model(key("docs"), "last")
-    await context.embeddings.put_embeddings(model, waiting, np.eye(2, 26, dtype=np.float32))
-    assert [one.content for one in (await context.embeddings.find_unembedded(10, []))[1]] == ["banana"]
+    await context.embeddings.put_embeddings(waiting, np.eye(2, 26, dtype=np.float32))
+    assert (await context.embeddings.claim_unembedded(10, [])).contents == ["banana"]
+
+
+async def test_chunks_have_the_prefixes_of_their_collections_model(context):
+    await context.library.create_collection(key("docs"), "asymmetric", "")
+    await context.ingest(Document("a", "apple"))
+    await context.embed_all()
+    query, text = await context.embedder.embed("asymmetric", ["query: apple", "zebra: apple"])
+    assert (await context.find("apple", retriever=Retriever.VECTOR))[0].score == pytest.approx(float(query @ text))
+    report = await context.verification.verify(key("docs"), 10)
+    assert (report.embedding_count, report.differences) == (1, [])
+    await context.embedding.change_model(key("docs"), "letters")
+    await context.embed_all()
+    assert (await context.find("apple", retriever=Retriever.VECTOR))[0].score == pytest.approx(1.0)
+
+
+async def test_a_collection_keeps_its_prefixes_until_it_is_embedded_anew(database_url):
+    with closing(Context(database_url)) as before:
+        await before.library.create_collection(key("docs"), "asymmetric", "")
+        await before.ingest(Document("a", "apple"))
+        await before.embed_all()
+        (found,) = await before.find("apple", retriever=Retriever.VECTOR)
+    with closing(Context(database_url, defaults=CollectionDefaults("letters", "none"))) as after:
+        await after.ingest(Document("b", "apple"))
+        await after.embed_all()
+        assert [one.score for one in await after.find("apple", retriever=Retriever.VECTOR)] == [found.score]
+        waiting = replace(await claimed_after_reembedding(after), prefix="zebra: ")
+        await after.embeddings.put_embeddings(waiting, np.eye(2, 26, dtype=np.float32))
+        assert await after.sources("apple", retriever=Retriever.VECTOR) == []
+        await after.embed_all()
+        (again,) = await after.find("apple", retriever=Retriever.VECTOR)
+        assert again.score == pytest.approx(1.0)
+
+
+async def claimed_after_reembedding(context):
+    await context.embedding.change_model(key("docs"), "asymmetric")
+    waiting = await context.embeddings.claim_unembedded(10, [])
+    await context.embeddings.release(waiting)
+    return waiting
+
+
+async def test_replicas_of_one_database_claim_different_chunks(postgresql_url):
+    clock = FakeClock()
+    with closing(Context(postgresql_url, clock=clock)) as one, closing(Context(postgresql_url, clock=clock)) as other:
+        await one.ingest(*(Document(name, name) for name in ("apple", "banana", "cherry")))
+        first = await one.embeddings.claim_unembedded(2, [])
+        second = await other.embeddings.claim_unembedded(2, [])
+        assert (first.contents, second.contents) == (["apple", "banana"], ["cherry"])
+        assert await other.embeddings.claim_unembedded(2, []) is None
+        await one.embeddings.release(first)
+        assert (await other.embeddings.claim_unembedded(2, [])).ids == first.ids
+        clock.advance(LEASE_S)
+        assert (await one.embeddings.claim_unembedded(10, [])).contents == ["apple", "banana", "cherry"]
+
+
+async def test_replicas_that_embed_at_once_embed_each_chunk_once(postgresql_url):
+    with closing(Context(postgresql_url, max_chunks=500)) as one, closing(Context(postgresql_url)) as other:
+        texts = [f"word{number}" for number in range(400)]
+        embedded = []
+        for context in (one, other):
+            context.embedder.on_embed = embedded.extend
+        for start in range(0, 400, 100):
+            await one.ingest(*(Document(text, text) for text in texts[start : start + 100]))
+        async with one.embedding_in_background(), other.embedding_in_background():
+            await one.until_embedded()
+        assert sorted(embedded) == sorted(texts)
+
+
+async def test_a_replica_that_stops_gives_its_chunks_back(postgresql_url):
+    with closing(Context(postgresql_url)) as context:
+        await context.ingest(Document("a", "apple"))
+        context.embedder.waits = asyncio.Event()
+        running = asyncio.create_task(context.embedding.run())
+        await context.embedder.reached.wait()
+        assert await context.embeddings.claim_unembedded(1, []) is None
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert (await context.embeddings.claim_unembedded(1, [])).contents == ["apple"]
 
 
 # ---- filters, diversity, expansion

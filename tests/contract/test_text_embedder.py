@@ -18,7 +18,7 @@ from services.inference.adapters.embedding_model import SHA256, SIZE_BYTES, conv
 from services.inference.adapters.llama_cpp_embedder import EmbedderOptions, LlamaCppEmbedder
 from services.inference.adapters.model_file import describe_model
 from services.inference.core.embedding import unit_vectors
-from tests.support.tiny_bert import CLS, DIMENSIONS, LAST, MEAN, RANK, WINDOW, write_tiny_bert
+from tests.support.tiny_bert import CLS, DIMENSIONS, LAST, MEAN, WINDOW, write_tiny_bert
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "all-MiniLM-L6-v2.json").read_text(encoding="ascii"))[
     "texts"
@@ -124,7 +124,7 @@ def test_pooling_is_the_models_own(tmp_path, pooling, word):
         embedder.close()
 
 
-@pytest.mark.parametrize(("pooling", "word"), [(RANK, "ranks pairs"), (None, "names no pooling"), (0, "no pooling")])
+@pytest.mark.parametrize(("pooling", "word"), [(None, "names no pooling"), (0, "no pooling")])
 def test_a_file_that_makes_no_embeddings_is_refused_with_the_reason(tmp_path, pooling, word):
     path = write_tiny_bert(tmp_path / "tiny.gguf", pooling=pooling)
     with pytest.raises(PreconditionFailed, match=word) as refused:

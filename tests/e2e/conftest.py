@@ -1,5 +1,6 @@
 """Real processes with the real model, started once by the supervisor that users have."""
 
+import json
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import grpc
 import pytest
 
 from pagantic_common.rpc.access.tenant_tokens import write_key_pair
+from tests.support.cross_encoder import write_cross_encoder
 from tests.support.killing import Processes
 from tests.support.live_requests import ingest
 from tests.support.ports import free_ports
@@ -62,6 +64,9 @@ class System:
 @pytest.fixture(scope="session")
 def system(tmp_path_factory):
     running = System(tmp_path_factory.mktemp("state"))
+    cross_encoder = running.state / "cross-encoder.gguf"
+    write_cross_encoder(cross_encoder)
+    running.environment["PAGANTIC_INFERENCE_MODELS"] = json.dumps({"pairs": str(cross_encoder)})
     running.run(sys.executable, "-m", "deploy.local", "up")
     yield running
     running.run(sys.executable, "-m", "deploy.local", "down")

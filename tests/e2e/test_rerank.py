@@ -1,10 +1,13 @@
 """Reranking by the real models, from the rerank service and through the orchestrator."""
 
+import math
+
 import grpc
 import pytest
 
 from pagantic.common.v1 import chunk_pb2
 from pagantic.context.v1 import collection_pb2, context_service_pb2, context_service_pb2_grpc, policy_pb2
+from pagantic.inference.v1 import inference_service_pb2, inference_service_pb2_grpc
 from pagantic.orchestrator.v1 import execution_pb2, orchestrator_service_pb2_grpc
 from pagantic.rerank.v1 import ranking_pb2, rerank_service_pb2, rerank_service_pb2_grpc
 from tests.support.live_requests import request
@@ -44,6 +47,25 @@ def test_the_judge_gives_probabilities(rerank):
     scores = [chunk.score for chunk in reply.chunks]
     assert scores == sorted(scores, reverse=True)
     assert all(0 < score < 1 for score in scores)
+
+
+def test_a_cross_encoder_orders_by_the_scores_of_the_pairs(system, rerank):
+    with grpc.insecure_channel(system.address("inference")) as channel:
+        inference = inference_service_pb2_grpc.InferenceServiceStub(channel)
+        request = inference_service_pb2.ScorePairsRequest(query=QUESTION, texts=TEXTS.values())
+        scored = inference.ScorePairs(request, timeout=60)
+    chunks = [chunk_pb2.Chunk(id=name, content=text, source=name) for name, text in TEXTS.items()]
+    work = rerank_service_pb2.RerankRequest(query=QUESTION, chunks=chunks, scorer="cross_encoder")
+    reply = rerank.Rerank(work, timeout=60)
+    expected = {name: 1 / (1 + math.exp(-score)) for name, score in zip(TEXTS, scored.scores, strict=True)}
+    assert [chunk.id for chunk in reply.chunks] == sorted(expected, key=expected.get, reverse=True)
+    assert {chunk.id: chunk.score for chunk in reply.chunks} == pytest.approx(expected, abs=1e-3)
+
+
+def test_without_a_scorer_the_embedding_decides_among_chunks_without_scores(rerank):
+    chunks = [chunk_pb2.Chunk(id=name, content=text, source=name) for name, text in reversed(TEXTS.items())]
+    reply = rerank.Rerank(rerank_service_pb2.RerankRequest(query=QUESTION, chunks=chunks), timeout=60)
+    assert (reply.chunks[0].id, reply.chunks[0].score_kind) == ("harbour", "weighted")
 
 
 def test_a_request_fuses_the_scores_of_retrieval_and_model(system, stub):

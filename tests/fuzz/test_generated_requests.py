@@ -24,6 +24,7 @@ DECODING = frozenset(
         "InferenceService/Infer",
         "InferenceService/Score",
         "InferenceService/Embed",
+        "InferenceService/ScorePairs",
         "OrchestratorService/Execute",
         "OrchestratorService/ExecuteStream",
         "OrchestratorService/CreatePlan",

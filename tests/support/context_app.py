@@ -5,24 +5,28 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 
+from sqlalchemy import func, select
+
 from pagantic_common.telemetry.clock import SystemClock
 from services.context.adapters.store.access import StoreAccess
 from services.context.adapters.store.chunks import SqlChunks
 from services.context.adapters.store.collections import SqlCollections
 from services.context.adapters.store.embeddings import SqlEmbeddings
+from services.context.adapters.store.schema import unembedded
 from services.context.app.embedding import BackgroundEmbedding
 from services.context.app.indexes import Indexes
 from services.context.app.library import Library
 from services.context.app.retrieval import Retrieval
 from services.context.app.verification import Verification
 from services.context.app.word_counts import WordCounts
-from services.context.core.document import CollectionKey, CollectionOptions, IngestBounds
+from services.context.core.document import CollectionDefaults, CollectionKey, IngestBounds, Prefixes
 from services.context.core.policy import RetrievalPolicy, Retriever
 from services.context.core.splitting import Splitting
 from tests.support.embedding import FirstLetters, WordCounter
 
 BOUNDS = IngestBounds(100, 10_000)
-DEFAULTS = CollectionOptions("letters", "none")
+DEFAULTS = CollectionDefaults("letters", "none", {"asymmetric": Prefixes("query: ", "zebra: ")})
+LEASE_S = 60
 
 
 def key(name, tenant="acme"):
@@ -33,17 +37,29 @@ def key(name, tenant="acme"):
 class Context:
     """The app of the context service over one database."""
 
-    def __init__(self, url, *, max_chunks=50, max_collections=1000, max_index_bytes=1 << 20, chunk_tokens=8):
+    def __init__(
+        self,
+        url,
+        *,
+        max_chunks=50,
+        max_collections=1000,
+        max_index_bytes=1 << 20,
+        chunk_tokens=8,
+        clock=None,
+        defaults=DEFAULTS,
+    ):
         self.access = StoreAccess(url)
         self.embedder = FirstLetters()
         self.collections = SqlCollections(self.access, SystemClock(), max_chunks, max_collections)
         self.chunks = SqlChunks(self.access)
-        self.embeddings = SqlEmbeddings(self.access)
+        self.embeddings = SqlEmbeddings(self.access, clock or SystemClock(), LEASE_S)
         words = WordCounts(WordCounter())
-        self.library = Library(self.collections, words, BOUNDS, Splitting(chunk_tokens, 0), DEFAULTS)
+        self.library = Library(self.collections, words, BOUNDS, Splitting(chunk_tokens, 0), defaults)
         self.indexes = Indexes(self.chunks, max_index_bytes)
         self.retrieval = Retrieval(self.chunks, self.indexes, self.embedder)
-        self.embedding = BackgroundEmbedding(self.embeddings, self.embedder, 0.01, asyncio.get_running_loop().time)
+        self.embedding = BackgroundEmbedding(
+            self.embeddings, self.embedder, defaults, 0.01, asyncio.get_running_loop().time
+        )
         self.verification = Verification(self.chunks, self.indexes, self.embedder)
 
     async def ingest(self, *documents, name="docs", tenant="acme"):
@@ -67,8 +83,7 @@ class Context:
 
     async def until_embedded(self, name=None):
         while True:
-            _, waiting = await self.embeddings.find_unembedded(1, [])
-            if not waiting:
+            if not await self.access.read(lambda db: db.execute(select(func.count()).select_from(unembedded)).scalar()):
                 return
             if name is not None and await self.sources("a", name=name, retriever=Retriever.VECTOR):
                 return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import string
 
@@ -10,20 +11,34 @@ import numpy as np
 from pagantic.inference.v1 import inference_service_pb2 as inference_pb
 from pagantic.inference.v1 import inference_service_pb2_grpc as inference_grpc
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Unavailable
+from pagantic_common.rpc.access.gate import OPEN_TO_ALL
 from pagantic_common.rpc.access.registration import Registration
 from pagantic_common.rpc.process.server import start_server
 from services.context.settings import ContextSettings
 from tests.support.doors import open_to_all
 
+INFERENCE = "pagantic.inference.v1.InferenceService"
+
 
 class FirstLetters:
-    """Counts the first letters of words, or the last ones as model "last", scaled to unit length."""
+    """Counts the first letters of words, or the last ones as model "last", scaled to unit length.
+
+    Attributes:
+        on_embed: Called with the texts of each call.
+        reached, waits: Set at the first call; an event without which no call ends, None for none.
+    """
 
     def __init__(self):
         self.failing = set()
         self.max_chars = 1_000_000
+        self.on_embed = len
+        self.reached, self.waits = asyncio.Event(), None
 
     async def embed(self, model, texts):
+        self.on_embed(texts)
+        self.reached.set()
+        if self.waits is not None:
+            await self.waits.wait()
         if model in self.failing:
             raise Unavailable("the model is away", code=ErrorCode.INFERENCE_MODEL_UNAVAILABLE)
         if any(len(text) > self.max_chars for text in texts):
@@ -62,13 +77,17 @@ class WordCountingInference(inference_grpc.InferenceServiceServicer):
         return inference_pb.EmbedResponse(embeddings=[inference_pb.Embedding(values=vector) for vector in vectors])
 
 
-async def serve_inference(*embedding_models):
+def word_counting_registration(*embedding_models, guard=OPEN_TO_ALL):
     servicer = WordCountingInference(*embedding_models)
-    registration = Registration(
-        "pagantic.inference.v1.InferenceService",
+    return Registration(
+        INFERENCE,
         lambda server: inference_grpc.add_InferenceServiceServicer_to_server(servicer, server),
-        open_to_all("pagantic.inference.v1.InferenceService"),
+        open_to_all(INFERENCE),
+        guard,
     )
-    server, _, port = await start_server(ContextSettings(port=0), [registration])
+
+
+async def serve_inference(*embedding_models):
+    server, _, port = await start_server(ContextSettings(port=0), [word_counting_registration(*embedding_models)])
     yield f"127.0.0.1:{port}"
     await server.stop(None)

@@ -36,7 +36,7 @@ def _metadata(pooling):
     }
 
 
-def _shapes(pooling):
+def _shapes(outputs):
     shapes = {
         "token_embd.weight": (len(WORDS), DIMENSIONS),
         "token_types.weight": (2, DIMENSIONS),
@@ -51,17 +51,22 @@ def _shapes(pooling):
             shapes |= {f"blk.{layer}.{name}.weight": (rows, columns), f"blk.{layer}.{name}.bias": (rows,)}
         for name in ("attn_output_norm", "layer_output_norm"):
             shapes |= {f"blk.{layer}.{name}.weight": (DIMENSIONS,), f"blk.{layer}.{name}.bias": (DIMENSIONS,)}
-    if pooling == RANK:
-        shapes |= {"cls.output.weight": (1, DIMENSIONS), "cls.output.bias": (1,)}
+    if outputs:
+        shapes |= {"cls.output.weight": (outputs, DIMENSIONS), "cls.output.bias": (outputs,)}
     return shapes
 
 
-def write_tiny_bert(path, *, pooling=MEAN):
-    """Write the model to `path` and return it; `pooling` None leaves it out of the file."""
+def write_tiny_bert(path, *, pooling=MEAN, has_head=True, labels=(), metadata=None):
+    """Write the model to `path` and return it; `pooling` None leaves it out of the file.
+
+    A model of pooling RANK has a head of an output for each of the labels, or of a single one without labels.
+    """
+    outputs = (len(labels) or 1) if pooling == RANK and has_head else 0
+    named = {"bert.classifier.output_labels": list(labels)} if labels else {}
     random = np.random.default_rng(7)
     tensors = {
         name: random.normal(1.0 if name.endswith("norm.weight") else 0.0, 0.3, shape).astype(np.float32)
-        for name, shape in _shapes(pooling).items()
+        for name, shape in _shapes(outputs).items()
     }
-    path.write_bytes(b"".join(gguf_parts(_metadata(pooling), tensors)))
+    path.write_bytes(b"".join(gguf_parts(_metadata(pooling) | named | (metadata or {}), tensors)))
     return path

@@ -25,6 +25,18 @@ class TextEmbedder(Protocol):
         """Return a row for each of at most 256 texts; raises the inference service's errors."""
 
 
+class PrefixedEmbedder:
+    """Puts before each text what a model wants there; a TextEmbedder, so that a text that is cut keeps its prefix."""
+
+    def __init__(self, embedder: TextEmbedder, prefix: str) -> None:
+        self._embedder = embedder
+        self._prefix = prefix
+
+    async def embed(self, model: str, texts: Sequence[str]) -> Vectors:
+        """Return a row for each text."""
+        return await self._embedder.embed(model, [self._prefix + text for text in texts])
+
+
 async def embed_beginnings(embedder: TextEmbedder, model: str, texts: Sequence[str]) -> Vectors:
     """Embed texts in as few calls as possible; of a text that is too long for the model, its beginning.
 
@@ -38,16 +50,18 @@ async def embed_ends(embedder: TextEmbedder, model: str, texts: Sequence[str]) -
 
     Takes as few calls as possible. There must be at least one text.
     """
-    return await _embed_all(embedder, model, [text[-MAX_QUERY_CHARS:] for text in texts], _ends)
+    return await _embed_all(embedder, model, [ends(text)[0] for text in texts], ends)
+
+
+def ends(text: str) -> list[str]:
+    """Return the last 8192 characters of a text and their ever shorter ends, each half as long as the one before."""
+    text = text[-MAX_QUERY_CHARS:]
+    return [text[len(text) - (len(text) >> halvings) :] for halvings in range(MAX_HALVINGS)]
 
 
 def beginnings(text: str) -> list[str]:
     """Return a text and its ever shorter beginnings, each half as long as the one before."""
     return [text[: len(text) >> halvings] for halvings in range(MAX_HALVINGS)]
-
-
-def _ends(text: str) -> list[str]:
-    return [text[len(text) - (len(text) >> halvings) :] for halvings in range(MAX_HALVINGS)]
 
 
 def is_too_long(error: InvalidRequest) -> bool:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from pagantic_common.domain.calls.principal import work_of
 from pagantic_common.domain.errors import PaganticError
-from pagantic_common.domain.text.fitting import TextEmbedder, embed_beginnings
+from pagantic_common.domain.text.fitting import PrefixedEmbedder, TextEmbedder, embed_beginnings
 from pagantic_common.telemetry.logging import get_logger
-from services.context.core.document import Collection, CollectionKey, check_collection_name
-from services.context.ports import EmbeddingStore, UnembeddedChunk
+from pagantic_common.telemetry.scope import work_scope
+from services.context.core.document import Collection, CollectionDefaults, CollectionKey, check_collection_name
+from services.context.ports import EmbeddingStore, UnembeddedChunks
 
 CHUNKS_AT_ONCE = 32
 MAX_PAUSE_S = 60.0
@@ -33,6 +35,7 @@ class BackgroundEmbedding:
     Args:
         store: Knows which chunks wait.
         embedder: Makes the embeddings.
+        defaults: Know what models want before texts.
         pause_s: The time before the next look when nothing waits, and the first one after a failure of a model.
         monotonic_s: The time, for these pauses.
     """
@@ -41,11 +44,13 @@ class BackgroundEmbedding:
         self,
         store: EmbeddingStore,
         embedder: TextEmbedder,
+        defaults: CollectionDefaults,
         pause_s: float,
         monotonic_s: Callable[[], float],
     ) -> None:
         self._store = store
         self._embedder = embedder
+        self._defaults = defaults
         self._pause_s = pause_s
         self._monotonic_s = monotonic_s
         self._resting: dict[str, _Rest] = {}
@@ -60,19 +65,25 @@ class BackgroundEmbedding:
         while True:
             now_s = self._monotonic_s()
             resting = [model for model, rest in self._resting.items() if rest.until_s > now_s]
-            model, waiting = await self._store.find_unembedded(CHUNKS_AT_ONCE, resting)
-            if not waiting:
+            waiting = await self._store.claim_unembedded(CHUNKS_AT_ONCE, resting)
+            if waiting is None:
                 await self._wait()
                 continue
             try:
-                await self._embed(model, waiting)
-                self._resting.pop(model, None)
+                await self._embed(waiting)
+                self._resting.pop(waiting.model, None)
             except PaganticError as error:
-                self._rest(model, error)
+                self._rest(waiting.model, error)
 
-    async def _embed(self, model: str, waiting: Sequence[UnembeddedChunk]) -> None:
-        vectors = await embed_beginnings(self._embedder, model, [chunk.content for chunk in waiting])
-        await self._store.put_embeddings(model, waiting, vectors)
+    async def _embed(self, waiting: UnembeddedChunks) -> None:
+        embedder = PrefixedEmbedder(self._embedder, waiting.prefix)
+        try:
+            with work_scope(principal=work_of(waiting.tenant)):
+                vectors = await embed_beginnings(embedder, waiting.model, waiting.contents)
+        except BaseException:
+            await self._store.release(waiting)  # also when the service stops: another replica goes on at once
+            raise
+        await self._store.put_embeddings(waiting, vectors)
 
     def _rest(self, model: str, error: PaganticError) -> None:
         pause_s = self._pause_s
@@ -82,11 +93,14 @@ class BackgroundEmbedding:
         log.warning("embedding waits", model=model, reason=str(error), code=error.code, seconds=pause_s)
 
     async def change_model(self, key: CollectionKey, model: str) -> Collection:
-        """Embed a collection anew with another model; an empty one removes the embeddings."""
+        """Embed a collection anew with a model; an empty one removes the embeddings.
+
+        The collection then remembers what the model wants before texts by the settings of now.
+        """
         check_collection_name("collection", key.name)
         if model:
             await self._embedder.embed(model, ["word"])  # raises for a model that makes no embeddings
-        collection = await self._store.change_model(key, model)
+        collection = await self._store.change_model(key, model, self._defaults.prefixes_of(model))
         self.wake()
         return collection
 

@@ -11,6 +11,7 @@ from pagantic_common.telemetry.logging import get_logger
 from services.context.app.word_counts import WordCounts
 from services.context.core.document import (
     Collection,
+    CollectionDefaults,
     CollectionKey,
     CollectionOptions,
     Document,
@@ -42,7 +43,7 @@ class Library:
         words: WordCounts,
         bounds: IngestBounds,
         splitting: Splitting,
-        defaults: CollectionOptions,
+        defaults: CollectionDefaults,
     ) -> None:
         self._store = store
         self._words = words
@@ -58,8 +59,7 @@ class Library:
             embedding_model = await self._default_model()
         elif embedding_model:
             await self._words.check_model(embedding_model)
-        options = CollectionOptions(embedding_model, language or self._defaults.language)
-        return await self._store.create_collection(key, options)
+        return await self._store.create_collection(key, self._defaults.options(embedding_model, language))
 
     async def list_collections(self, tenant: str) -> list[Collection]:
         """Return the collections of a tenant by name."""
@@ -109,8 +109,8 @@ class Library:
     async def _options_of(self, key: CollectionKey) -> CollectionOptions:
         found = await self._store.find_collection(key)
         if found is not None:
-            return CollectionOptions(found.embedding_model, found.language)
-        return CollectionOptions(await self._default_model(), self._defaults.language)
+            return found.options
+        return self._defaults.options(await self._default_model())
 
     async def _default_model(self) -> str:
         """Return the default embedding model; empty where the inference service does not serve it."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from pagantic_common.domain.chunks import MAX_CHUNKS, Chunk
 from pagantic_common.domain.errors import PreconditionFailed
-from pagantic_common.domain.text.fitting import TextEmbedder, embed_ends
+from pagantic_common.domain.text.fitting import PrefixedEmbedder, TextEmbedder, embed_ends
 from services.context.app.expansion import Expanding
 from services.context.app.indexes import Indexes
 from services.context.core.chunk import within_reply
@@ -78,7 +78,8 @@ class Retrieval:
             )
         if not policy.embeds_query:
             return [None] * len(texts)
-        return list(await embed_ends(self._embedder, options.embedding_model, texts))
+        embedder = PrefixedEmbedder(self._embedder, options.prefixes.query)
+        return list(await embed_ends(embedder, options.embedding_model, texts))
 
     async def _read(self, hits: Sequence[Hit], policy: RetrievalPolicy, score_kind: str) -> list[Chunk]:
         stored = {one.id: one for one in await self._chunks.read_chunks([hit.chunk_id for hit in hits])}

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pagantic_common.domain.errors import InvalidRequest
-from pagantic_common.domain.text.fitting import TextEmbedder
+from pagantic_common.domain.text.fitting import PrefixedEmbedder, TextEmbedder
 from pagantic_common.domain.text.ranking import Vectors
 from services.context.app.indexes import Indexes
-from services.context.core.document import CollectionKey, check_collection_name
+from services.context.core.document import CollectionKey, CollectionOptions, check_collection_name
 from services.context.core.search.collection_index import CollectionIndex
 from services.context.core.search.terms import count_terms
 from services.context.ports import ChunkStore, StoredChunk, StoredDocument
@@ -66,14 +66,17 @@ class Verification:
                 report.chunk_count += 1
                 if vector is not None and chunk.id % stride == 0 and len(sample) < wanted:
                     sample.append((_name_of(stored, chunk), chunk.chunk.content, vector))
-        await self._compare_embeddings(index.options.embedding_model, sample, report)
+        await self._compare_embeddings(index.options, sample, report)
         if report.chunk_count != index.live_count:
             report.add(f"the index has {index.live_count} chunks, the store {report.chunk_count}")
         return report
 
-    async def _compare_embeddings(self, model: str, sample: list[tuple[str, str, Vectors]], report: Report) -> None:
+    async def _compare_embeddings(
+        self, options: CollectionOptions, sample: list[tuple[str, str, Vectors]], report: Report
+    ) -> None:
+        embedder = PrefixedEmbedder(self._embedder, options.prefixes.document)
         for name, content, vector in sample:
-            (again,) = await self._embedder.embed(model, [content])
+            (again,) = await embedder.embed(options.embedding_model, [content])
             report.embedding_count += 1
             if len(again) != len(vector) or float(np.dot(again, vector)) < MIN_COSINE:
                 report.add(f"{name}: the embedding is not that of its text")

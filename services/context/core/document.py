@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -44,16 +44,11 @@ class CollectionKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Collection:
-    """A named set of documents. Without an embedding model it has no vectors."""
+class Prefixes:
+    """What an embedding model wants before a query, and before the text of a document."""
 
-    name: str
-    created_at: datetime
-    embedding_model: str
-    language: str
-    document_count: int = 0
-    chunk_count: int = 0
-    embedded_chunk_count: int = 0
+    query: str = ""
+    document: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +57,36 @@ class CollectionOptions:
 
     embedding_model: str
     language: str
+    prefixes: Prefixes = Prefixes()
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionDefaults:
+    """The model and language of collections that are made without, and what each model wants before texts."""
+
+    embedding_model: str
+    language: str
+    prefixes: Mapping[str, Prefixes] = field(default_factory=dict)
+
+    def options(self, model: str, language: str = "") -> CollectionOptions:
+        """Return the options of a new collection; an empty language is the default one."""
+        return CollectionOptions(model, language or self.language, self.prefixes_of(model))
+
+    def prefixes_of(self, model: str) -> Prefixes:
+        """Return what a model wants before texts."""
+        return self.prefixes.get(model, Prefixes())
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """A named set of documents. Without an embedding model it has no vectors."""
+
+    name: str
+    created_at: datetime
+    options: CollectionOptions
+    document_count: int = 0
+    chunk_count: int = 0
+    embedded_chunk_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,13 @@
-"""TextEmbedder over llama.cpp's low-level API: a context of its own, whose cache is empty before each batch."""
+"""TextEmbedder and CrossEncoder over llama.cpp's low-level API: a context whose cache is empty before each batch."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from types import MappingProxyType
+from typing import ClassVar, cast
 
 import llama_cpp
 import numpy as np
@@ -14,15 +15,16 @@ import numpy as np
 from pagantic_common.domain.errors import ErrorCode, Internal, PreconditionFailed
 from pagantic_common.domain.messages import ModelInfo
 from services.inference.adapters.llama_cpp_engine import EngineOptions, TokenBatch
-from services.inference.adapters.llama_cpp_model import LlamaTokenizer, load_model
+from services.inference.adapters.llama_cpp_model import LlamaTokenizer, load_model, read_metadata
+from services.inference.core import embedding, pairs
 from services.inference.core.embedding import Vectors
+from services.inference.core.pairs import PairLayout, split_template
 from services.inference.core.scheduling.batch import Slice
 
-_POOLINGS = {
-    llama_cpp.LLAMA_POOLING_TYPE_MEAN: "mean",
-    llama_cpp.LLAMA_POOLING_TYPE_CLS: "cls",
-    llama_cpp.LLAMA_POOLING_TYPE_LAST: "last",
-}
+_TEMPLATE = b"rerank"  # the name of the template that joins a pair, in files that have one
+_YES_AND_NO = 2  # the outputs of a Qwen3 reranker
+_NO_TOKEN = llama_cpp.LLAMA_TOKEN_NULL
+_LEAST_PROBABILITY = np.finfo(np.float32).tiny
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,15 @@ class EmbedderOptions:
 class LlamaCppEmbedder:
     """A loaded GGUF model that pools a text into one vector; close it to free its memory."""
 
+    poolings: ClassVar[Mapping[int, str]] = MappingProxyType(
+        {
+            llama_cpp.LLAMA_POOLING_TYPE_MEAN: "mean",
+            llama_cpp.LLAMA_POOLING_TYPE_CLS: "cls",
+            llama_cpp.LLAMA_POOLING_TYPE_LAST: "last",
+        }
+    )
+    purpose: ClassVar[str] = "makes no embeddings: its pooling is none of mean, cls and last"
+
     def __init__(self, path: Path, info: ModelInfo, options: EmbedderOptions) -> None:
         self._model = load_model(path, gpu_layers=options.gpu_layers, use_extra_bufts=options.use_extra_bufts)
         window = min(options.context_tokens, llama_cpp.llama_model_n_ctx_train(self._model))
@@ -65,13 +76,10 @@ class LlamaCppEmbedder:
                 f"no context of {window} tokens could be made for {str(path)!r}: lower context_tokens or free memory",
                 code=ErrorCode.CONFIG_NO_ENGINE,
             )
-        self.pooling = _POOLINGS.get(llama_cpp.llama_pooling_type(self._context), "")
+        self.pooling = self.poolings.get(llama_cpp.llama_pooling_type(self._context), "")
         if not self.pooling:
             self.close()
-            raise PreconditionFailed(
-                f"{str(path)!r} makes no embeddings: its pooling is none of mean, cls and last",
-                code=ErrorCode.CONFIG_NO_ENGINE,
-            )
+            raise PreconditionFailed(f"{str(path)!r} {self.purpose}", code=ErrorCode.CONFIG_NO_ENGINE)
         self._memory = llama_cpp.llama_get_memory(self._context)  # None for an encoder, which has no KV cache
         self._compute = llama_cpp.llama_encode
         if self._memory and llama_cpp.llama_model_has_decoder(self._model):
@@ -128,6 +136,82 @@ class LlamaCppEmbedder:
         """Free the model. Nothing may be called afterwards."""
         llama_cpp.llama_free(self._context)
         llama_cpp.llama_model_free(self._model)
+
+
+class LlamaCppCrossEncoder(LlamaCppEmbedder):
+    """A loaded GGUF model whose classification head gives a score for a query and a text.
+
+    The engine adds the vector of the first token type to all tokens, also to those of the text. A model that was
+    trained with a second type for the text is less exact here than where it was trained.
+    """
+
+    poolings: ClassVar[Mapping[int, str]] = MappingProxyType({llama_cpp.LLAMA_POOLING_TYPE_RANK: "rank"})
+    purpose: ClassVar[str] = "is no cross-encoder: its pooling is not rank"
+
+    def __init__(self, path: Path, info: ModelInfo, options: EmbedderOptions) -> None:
+        super().__init__(path, info, options)
+        self._dimensions = int(llama_cpp.llama_model_n_cls_out(self._model))
+        try:
+            self.pair_layout = self._read_layout()
+            self._check_outputs()
+        except PreconditionFailed:
+            self.close()
+            raise
+
+    def embed(self, texts: Sequence[Sequence[int]]) -> Vectors:
+        """Return the score of each sequence of a query and a text, in order, in a row of its own."""
+        rows = super().embed(texts)
+        if self._dimensions == 1:
+            return rows
+        # The engine has made probabilities of the two outputs; the logarithm of their ratio is the score.
+        logarithms = np.log(np.maximum(rows, _LEAST_PROBABILITY))
+        return cast("Vectors", logarithms[:, :1] - logarithms[:, 1:])
+
+    def _check_outputs(self) -> None:
+        """Raise PreconditionFailed for a head of several outputs, except the yes and no of a Qwen3 reranker."""
+        architecture = read_metadata(self._model, "general.architecture")
+        if self._dimensions == 1 or (self._dimensions == _YES_AND_NO and architecture.startswith("qwen3")):
+            return
+        raise PreconditionFailed(
+            f"model {self._info.name!r} has {self._dimensions} outputs: the head of a cross-encoder has one",
+            code=ErrorCode.CONFIG_NO_ENGINE,
+        )
+
+    def _read_layout(self) -> PairLayout:
+        """Return how the model joins a pair: by its file's template, or by the special tokens of its vocabulary."""
+        template = llama_cpp.llama_model_chat_template(self._model, _TEMPLATE)
+        if not template:
+            return self._special_layout()
+        parts = split_template(template.decode("utf-8", "replace"))
+        if parts is None:
+            raise PreconditionFailed(
+                f"the template 'rerank' of model {self._info.name!r} has no {{query}} before a {{document}}",
+                code=ErrorCode.CONFIG_NO_ENGINE,
+            )
+        before, between, after = (
+            tuple(self.tokenize(part, add_special=False, parse_special=True)) for part in parts.fixed
+        )
+        return PairLayout(before, between, after, parts.query_lead, parts.text_lead)
+
+    def _special_layout(self) -> PairLayout:
+        vocab = self._tokenizer.vocab
+        separator = llama_cpp.llama_vocab_sep(vocab)
+        end = llama_cpp.llama_vocab_eos(vocab)
+        if end == _NO_TOKEN:
+            end = separator
+        begins = [llama_cpp.llama_vocab_bos(vocab)] * llama_cpp.llama_vocab_get_add_bos(vocab)
+        ends = [end] * llama_cpp.llama_vocab_get_add_eos(vocab)
+        separators = [separator] * llama_cpp.llama_vocab_get_add_sep(vocab)
+        return PairLayout(tuple(begins), (*ends, *separators), tuple(ends))
+
+
+def embedder_kind(info: ModelInfo) -> type[LlamaCppEmbedder] | None:
+    """Return the class that loads an embedding model or a cross-encoder; None for a model that generates text."""
+    if pairs.CAPABILITY in info.capabilities:
+        return LlamaCppCrossEncoder
+    if embedding.CAPABILITY in info.capabilities:
+        return LlamaCppEmbedder
+    return None
 
 
 def _context_params(window: int, options: EmbedderOptions) -> llama_cpp.llama_context_params:

@@ -22,6 +22,7 @@ log = get_logger(__name__)
 _HANGUL = re.compile("[\uac00-\ud7a3]+")
 _UNKNOWN_WORD_BYTES = 32
 _PIECE_BYTES = 512
+_VALUE_BYTES = 256
 _MAX_ADDED_TOKENS = 8  # special tokens that a tokenizer adds to a text
 _GGML_LOG_LEVEL_WARN = 3
 
@@ -51,6 +52,15 @@ def load_model(path: Path, *, gpu_layers: int, use_extra_bufts: bool) -> llama_c
             code=ErrorCode.CONFIG_NO_ENGINE,
         )
     return cast("llama_cpp.llama_model_p", model)
+
+
+def read_metadata(model: llama_cpp.llama_model_p, key: str) -> str:
+    """Return a value of a model's file as text; empty without one."""
+    buffer = ctypes.create_string_buffer(_VALUE_BYTES)
+    length = llama_cpp.llama_model_meta_val_str(model, key.encode(), buffer, _VALUE_BYTES)
+    if length < 0:
+        return ""
+    return buffer.value.decode("utf-8", "replace")
 
 
 class LlamaTokenizer:

@@ -7,27 +7,29 @@ import re
 from pathlib import Path
 
 import llama_cpp
+from llama_cpp._ggml import libggml
 
 from pagantic_common.domain.errors import ErrorCode, PreconditionFailed
 from pagantic_common.domain.messages import ModelInfo
 from services.inference.adapters.default_model import sha256_of
-from services.inference.adapters.llama_cpp_model import forward_logs
-from services.inference.core.embedding import CAPABILITY
+from services.inference.adapters.llama_cpp_model import forward_logs, read_metadata
+from services.inference.core import embedding, pairs
 
 CHAT_CAPABILITIES = ("chat", "tools", "json_schema", "gbnf")
 TEXT_CAPABILITIES = ("json_schema", "gbnf")
-EMBEDDING_CAPABILITIES = (CAPABILITY,)
-_VALUE_BYTES = 256
+EMBEDDING_CAPABILITIES = (embedding.CAPABILITY,)
+CROSS_ENCODER_CAPABILITIES = (pairs.CAPABILITY,)
 _PART = re.compile(r"-\d{5}-of-\d{5}\.gguf$")  # the engine finds the other parts by itself
 _NO_POOLING = ("", str(llama_cpp.LLAMA_POOLING_TYPE_NONE))
 _RANK_POOLING = str(llama_cpp.LLAMA_POOLING_TYPE_RANK)
+_HEADS = (b"cls.weight", b"cls.output.weight")  # tensors of a classification head; each may be alone
 
 
 def describe_model(path: Path, *, alias: str, context_tokens: int) -> ModelInfo:
     """Return a model's description.
 
     Raises PreconditionFailed (CONFIG_NO_ENGINE) if llama.cpp does not know the model, or if it neither generates text
-    nor makes embeddings.
+    nor makes embeddings, nor scores pairs.
     """
     if not path.is_file():
         raise PreconditionFailed(
@@ -43,7 +45,7 @@ def describe_model(path: Path, *, alias: str, context_tokens: int) -> ModelInfo:
             code=ErrorCode.CONFIG_NO_ENGINE,
         )
     try:
-        return _describe(model, alias, context_tokens)
+        return _describe(model, path, alias, context_tokens)
     finally:
         llama_cpp.llama_model_free(model)
 
@@ -72,21 +74,19 @@ def check_digest(path: Path, *, alias: str, sha256: str) -> None:
         )
 
 
-def _describe(model: llama_cpp.llama_model_p, alias: str, context_tokens: int) -> ModelInfo:
-    architecture = _metadata(model, "general.architecture")
-    pooling = _metadata(model, f"{architecture}.pooling_type")
+def _describe(model: llama_cpp.llama_model_p, path: Path, alias: str, context_tokens: int) -> ModelInfo:
+    architecture = read_metadata(model, "general.architecture")
+    pooling = read_metadata(model, f"{architecture}.pooling_type")
     window = context_tokens
-    trained = _metadata(model, f"{architecture}.context_length")
+    trained = read_metadata(model, f"{architecture}.context_length")
     if trained.isdigit():
         window = min(context_tokens, int(trained))
     if pooling == _RANK_POOLING:
-        raise PreconditionFailed(
-            f"model {alias!r} ranks pairs of texts (pooling 'rank'), and makes no embeddings",
-            code=ErrorCode.CONFIG_NO_ENGINE,
-        )
+        _check_head(path, alias)
+        return ModelInfo(alias, window, CROSS_ENCODER_CAPABILITIES)
     if pooling not in _NO_POOLING:
         return ModelInfo(alias, window, EMBEDDING_CAPABILITIES)
-    if _metadata(model, f"{architecture}.attention.causal") == "false":
+    if read_metadata(model, f"{architecture}.attention.causal") == "false":
         raise PreconditionFailed(
             f"model {alias!r} cannot generate text, and its file names no pooling to make embeddings with",
             code=ErrorCode.CONFIG_NO_ENGINE,
@@ -96,9 +96,27 @@ def _describe(model: llama_cpp.llama_model_p, alias: str, context_tokens: int) -
     return ModelInfo(alias, window, TEXT_CAPABILITIES)
 
 
-def _metadata(model: llama_cpp.llama_model_p, key: str) -> str:
-    buffer = ctypes.create_string_buffer(_VALUE_BYTES)
-    length = llama_cpp.llama_model_meta_val_str(model, key.encode(), buffer, _VALUE_BYTES)
-    if length < 0:
-        return ""
-    return buffer.value.decode("utf-8", "replace")
+class _GgufParams(ctypes.Structure):
+    _fields_ = (("no_alloc", ctypes.c_bool), ("context", ctypes.c_void_p))
+
+
+def _check_head(path: Path, alias: str) -> None:
+    """Raise PreconditionFailed for a file without a classification head, of which the engine makes no failure."""
+    if _PART.search(path.name):
+        return  # another part of the model may have the head
+    libggml.gguf_init_from_file.restype = ctypes.c_void_p
+    libggml.gguf_init_from_file.argtypes = (ctypes.c_char_p, _GgufParams)
+    libggml.gguf_find_tensor.restype = ctypes.c_int64
+    libggml.gguf_find_tensor.argtypes = (ctypes.c_void_p, ctypes.c_char_p)
+    libggml.gguf_free.argtypes = (ctypes.c_void_p,)
+    file = libggml.gguf_init_from_file(str(path).encode(), _GgufParams(no_alloc=True))
+    try:
+        if any(libggml.gguf_find_tensor(file, name) >= 0 for name in _HEADS):
+            return
+    finally:
+        libggml.gguf_free(file)
+    raise PreconditionFailed(
+        f"model {alias!r} scores pairs of texts (pooling 'rank'), but its file has no classification head: "
+        "convert the model together with its head",
+        code=ErrorCode.CONFIG_NO_ENGINE,
+    )

@@ -19,11 +19,10 @@ from typing import Any
 from pagantic_common.domain.messages import ModelInfo
 from pagantic_common.settings import LogFormat
 from pagantic_common.telemetry.logging import set_up_logging
-from services.inference.adapters.llama_cpp_embedder import EmbedderOptions, LlamaCppEmbedder
+from services.inference.adapters.llama_cpp_embedder import EmbedderOptions, embedder_kind
 from services.inference.adapters.llama_cpp_engine import EngineOptions, LlamaCppEngine
 from services.inference.adapters.machine import CpuClock, spare_cores
 from services.inference.adapters.model_file import describe_model
-from services.inference.core.embedding import CAPABILITY
 from services.inference.core.scheduling.batch import Slice
 from services.inference.core.tuning import MAX_ROUNDS
 
@@ -139,8 +138,8 @@ def _round(benches: Mapping[bool, _Bench], threads: tuple[int, ...], sizes: tupl
 def check(path: Path, options: EngineOptions) -> None:
     """Decode one batch; a build that does not fit this CPU dies here."""
     info = describe_model(path, alias="probe", context_tokens=CHECKED_TOKENS)
-    if CAPABILITY in info.capabilities:
-        embedder = LlamaCppEmbedder(path, info, EmbedderOptions.like(options))
+    if kind := embedder_kind(info):
+        embedder = kind(path, info, EmbedderOptions.like(options))
         embedder.embed([[1] * min(CHECKED_TOKENS, info.context_window)])
         embedder.close()
         return

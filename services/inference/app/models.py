@@ -8,17 +8,21 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, NotFound, Overloaded, PaganticError, Unavailable
 from pagantic_common.domain.messages import ModelInfo
-from services.inference.app.embedding import Embedding
 from services.inference.app.generation import Generation
+from services.inference.app.pooling.embedding import Embedding
+from services.inference.app.pooling.pair_scoring import PairScoring
 from services.inference.app.workload import Load, Workload
-from services.inference.core.embedding import CAPABILITY
+from services.inference.core import embedding, pairs
 from services.inference.core.generation import ChatPrompt
 
 RETRY_AFTER_S = 5.0
 COOL_DOWN_S = 5.0  # between two attempts to load a model that fails
+
+WorkT = TypeVar("WorkT", bound=Workload)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +41,16 @@ class ServedModel:
     workload: Workload
 
     def generates(self) -> Generation:
-        """Return the generation of text; raises InvalidRequest for an embedding model."""
-        if not isinstance(self.workload, Generation):
-            raise InvalidRequest(
-                f"model {self.info.name!r} makes embeddings, not text", code=ErrorCode.CONFIG_NO_ENGINE
-            )
-        return self.workload
+        """Return the generation of text; raises InvalidRequest for another kind of model."""
+        return self._work_of(Generation, "generates no text")
 
     def embeds(self) -> Embedding:
-        """Return the embedding of texts; raises InvalidRequest for a model that generates text."""
-        if not isinstance(self.workload, Embedding):
-            raise InvalidRequest(
-                f"model {self.info.name!r} generates text, it makes no embeddings", code=ErrorCode.CONFIG_NO_ENGINE
-            )
-        return self.workload
+        """Return the embedding of texts; raises InvalidRequest for another kind of model."""
+        return self._work_of(Embedding, "makes no embeddings")
+
+    def scores_pairs(self) -> PairScoring:
+        """Return the scoring of pairs; raises InvalidRequest for another kind of model."""
+        return self._work_of(PairScoring, "is no cross-encoder")
 
     async def count_tokens(self, texts: Sequence[str], chat: ChatPrompt | None) -> tuple[list[int], int]:
         """Return the tokens of each text, and those of the rendered conversation; 0 without a conversation."""
@@ -58,6 +58,11 @@ class ServedModel:
         if chat is None:
             return counts, 0
         return counts, len(await self.generates().prompt_tokens(chat))
+
+    def _work_of(self, kind: type[WorkT], problem: str) -> WorkT:
+        if not isinstance(self.workload, kind):
+            raise InvalidRequest(f"model {self.info.name!r} {problem}", code=ErrorCode.CONFIG_NO_ENGINE)
+        return self.workload
 
 
 class _Entry:
@@ -136,20 +141,24 @@ class Models:
 
         Raises InvalidRequest (CONFIG_NO_ENGINE) for a model that makes no embeddings, or when there is no such model.
         """
-        able = [name for name, entry in self._entries.items() if CAPABILITY in entry.spec.info.capabilities]
-        if not able:
-            raise InvalidRequest(
-                "this service has no model that makes embeddings: install the bundled one with `make setup` and leave "
-                "PAGANTIC_INFERENCE_EMBEDDING_MODEL at 'bundled', or add a GGUF file to PAGANTIC_INFERENCE_MODELS",
-                code=ErrorCode.CONFIG_NO_ENGINE,
-            )
-        if not alias:
-            return able[0]
-        if alias in able or alias not in self._entries:
-            return alias  # `use` refuses an unknown alias
-        raise InvalidRequest(
-            f"model {alias!r} generates text, it makes no embeddings: use {', '.join(map(repr, able))}",
-            code=ErrorCode.CONFIG_NO_ENGINE,
+        return self._able_alias(
+            alias,
+            embedding.CAPABILITY,
+            "makes no embeddings",
+            "this service has no model that makes embeddings: install the bundled one with `make setup` and leave "
+            "PAGANTIC_INFERENCE_EMBEDDING_MODEL at 'bundled', or add a GGUF file to PAGANTIC_INFERENCE_MODELS",
+        )
+
+    def cross_encoder_alias(self, alias: str) -> str:
+        """Return the alias of a cross-encoder; an empty alias is the first one.
+
+        Raises InvalidRequest (CONFIG_NO_ENGINE) for a model that is no cross-encoder, or when there is no such model.
+        """
+        return self._able_alias(
+            alias,
+            pairs.CAPABILITY,
+            "is no cross-encoder",
+            "this service has no cross-encoder: add a GGUF file of one to PAGANTIC_INFERENCE_MODELS",
         )
 
     @asynccontextmanager
@@ -180,6 +189,19 @@ class Models:
         """Unload everything."""
         for entry in self._entries.values():
             await self._unload(entry)
+
+    def _able_alias(self, alias: str, capability: str, problem: str, next_step: str) -> str:
+        """Return the alias of a model with a capability; an empty alias is the first such model."""
+        able = [name for name, entry in self._entries.items() if capability in entry.spec.info.capabilities]
+        if not able:
+            raise InvalidRequest(next_step, code=ErrorCode.CONFIG_NO_ENGINE)
+        if not alias:
+            return able[0]
+        if alias in able or alias not in self._entries:
+            return alias  # `use` refuses an unknown alias
+        raise InvalidRequest(
+            f"model {alias!r} {problem}: use {', '.join(map(repr, able))}", code=ErrorCode.CONFIG_NO_ENGINE
+        )
 
     async def _loaded(self, entry: _Entry) -> ServedModel:
         if entry.loading is None:

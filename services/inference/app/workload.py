@@ -1,4 +1,4 @@
-"""A loaded model at work, whether it generates text or makes embeddings, and its load."""
+"""A loaded model at work, whether it generates text, makes embeddings or scores pairs, and its load."""
 
 from __future__ import annotations
 

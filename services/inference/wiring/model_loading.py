@@ -14,15 +14,14 @@ from services.inference.adapters.embedding_model import (
     describe_embedding_model,
     is_installed,
 )
-from services.inference.adapters.llama_cpp_embedder import EmbedderOptions
+from services.inference.adapters.llama_cpp_embedder import EmbedderOptions, embedder_kind
 from services.inference.adapters.llama_cpp_engine import MAX_SEQUENCES, EngineOptions
 from services.inference.adapters.llguidance_constraints import Workers
 from services.inference.adapters.model_file import check_digest, describe_model
 from services.inference.app.models import ModelSpec, ServedModel
-from services.inference.core.embedding import CAPABILITY
 from services.inference.core.tuning import Tuning
 from services.inference.settings import BUNDLED, InferenceSettings
-from services.inference.wiring.text_embedding import load_embedding
+from services.inference.wiring.pooling import load_pooled
 from services.inference.wiring.text_generation import load_generation
 
 IDLE_SEQUENCES = 96  # ids for finished sequences whose tokens may be shared
@@ -81,8 +80,8 @@ class ModelLoader:
     async def load(self, spec: ModelSpec) -> ServedModel:
         """Load a model; its file must be the expected one still."""
         path = await asyncio.to_thread(self._file_of, spec.info.name)
-        if CAPABILITY in spec.info.capabilities:
+        if embedder_kind(spec.info):
             options = EmbedderOptions.like(self._options)
-            return ServedModel(spec.info, await load_embedding(path, spec.info, self._settings, options))
+            return ServedModel(spec.info, await load_pooled(path, spec.info, self._settings, options))
         generation = await load_generation(path, spec.info, self._settings, self._options, self._workers)
         return ServedModel(spec.info, generation)

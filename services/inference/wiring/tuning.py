@@ -13,7 +13,7 @@ from services.inference.adapters.tuning import ChildProber, Machine, TuningFile,
 from services.inference.app.generation import Generation
 from services.inference.app.models import Models
 from services.inference.app.tuning import Tuner
-from services.inference.core.embedding import CAPABILITY
+from services.inference.core import embedding, pairs
 from services.inference.core.tuning import NAMES, Tuning, untuned
 from services.inference.settings import AUTO, InferenceSettings
 from services.inference.wiring.default_model import load_default
@@ -84,7 +84,7 @@ async def _run_tuner(tuner: Tuner) -> None:
 def _why_not_measured(settings: InferenceSettings, capabilities: Sequence[str], given: Mapping[str, object]) -> str:
     if not settings.tuning:
         return "PAGANTIC_INFERENCE_TUNING is false"
-    if CAPABILITY in capabilities:
+    if {embedding.CAPABILITY, pairs.CAPABILITY} & set(capabilities):
         return "the model decodes no text"
     if settings.gpu_layers:
         return "layers are on a GPU, which may have no room to measure beside"

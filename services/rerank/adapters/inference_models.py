@@ -20,7 +20,7 @@ from services.rerank.ports import Continuation
 
 
 class InferenceModels:
-    """Implements LanguageModel and TextEmbedder.
+    """Implements LanguageModel, PairScorer and TextEmbedder.
 
     Raises the errors of the inference service, and Unavailable (INFERENCE_MODEL_UNAVAILABLE) when it cannot be reached.
     """
@@ -35,6 +35,13 @@ class InferenceModels:
         """Return a row for each text."""
         with _naming_the_address():
             return await self._embedder.embed(model, texts)
+
+    async def score_pairs(self, model: str, query: str, texts: Sequence[str]) -> list[float]:
+        """Return the score of each text with the query."""
+        request = pb.ScorePairsRequest(model=model, query=query, texts=texts)
+        with _naming_the_address():
+            reply = await self._peer.call_unary(self._stub.ScorePairs, request, self._timeout_s)
+        return list(reply.scores)
 
     async def weigh(self, model: str, prompt: Sequence[Message], continuations: Sequence[str]) -> list[Continuation]:
         """Return each continuation's probability after the prompt, rendered by the model's template."""

@@ -42,7 +42,7 @@ class RetrieverScorer:
 
 
 def local_scorers() -> tuple[Scorer, ...]:
-    """Return the scorers that ask no model, the default first."""
+    """Return the scorers that ask no model."""
     bm25 = ScorerInfo("bm25", "Okapi BM25 over the given chunks; 0 when no term of the query occurs", 0.0, math.inf)
     keyword = ScorerInfo("keyword", "fraction of the query's distinct terms that the chunk has", 0.0, 1.0)
     return (IndexScorer(bm25, TextIndex.bm25), IndexScorer(keyword, TextIndex.coverage), RetrieverScorer())

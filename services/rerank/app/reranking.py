@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from pagantic_common.domain.chunks import Chunk, check_chunks
 from pagantic_common.domain.errors import InvalidRequest
@@ -17,18 +18,25 @@ class Reranking:
     """Reranks chunks.
 
     Args:
-        scorers: The scorers by which requests may ask, the default first.
+        scorers: The scorers by which requests may ask.
         embedding: The scorer whose embeddings tell which chunks differ.
+        default: Weights of the scorers of requests that name none, at least one. Raises InvalidRequest for a scorer
+            that is unknown.
     """
 
-    def __init__(self, scorers: Sequence[Scorer], embedding: EmbeddingScorer) -> None:
+    def __init__(self, scorers: Sequence[Scorer], embedding: EmbeddingScorer, default: Mapping[str, float]) -> None:
         self._scorers = {scorer.info.name: scorer for scorer in scorers}
         self._embedding = embedding
+        self._default = tuple(WeightedScorer(name, weight) for name, weight in default.items())
+        for weighted in self._default:
+            self._find(weighted)
 
     @property
-    def infos(self) -> list[ScorerInfo]:
-        """The scorers for callers, the default first."""
-        return [scorer.info for scorer in self._scorers.values()]
+    def infos(self) -> list[tuple[ScorerInfo, float]]:
+        """The scorers for callers with their weights in the default, those of the default first."""
+        weights = {weighted.name: weighted.weight for weighted in self._default}
+        names = [*weights, *(name for name in self._scorers if name not in weights)]
+        return [(self._scorers[name].info, weights.get(name, 0.0)) for name in names]
 
     async def rerank(self, query: str, chunks: Sequence[Chunk], policy: RerankPolicy) -> list[Chunk]:
         """Return the chunks to keep, with their new scores.
@@ -37,6 +45,7 @@ class Reranking:
         diversity. Raises InvalidRequest for an unknown scorer, an empty query and values out of their range, and the
         errors of the scorers.
         """
+        policy = replace(policy, scorers=policy.scorers or self._default)
         policy.check()
         scorers = [self._find(weighted) for weighted in policy.scorers]
         if not query.strip():

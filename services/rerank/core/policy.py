@@ -10,7 +10,6 @@ from typing import Final
 from pagantic_common.domain.chunks import check_min_score
 from pagantic_common.domain.errors import InvalidRequest
 
-DEFAULT_SCORER: Final = "bm25"
 MAX_SCORERS: Final = 8
 MAX_WEIGHT: Final = 1000.0
 
@@ -26,7 +25,7 @@ class Fusion(StrEnum):
 class WeightedScorer:
     """A scorer by its name, its share of a fused score, and its model; an empty model is the service's setting."""
 
-    name: str = DEFAULT_SCORER
+    name: str
     weight: float = 1.0
     model: str = ""
 
@@ -40,9 +39,12 @@ class WeightedScorer:
 
 @dataclass(frozen=True, slots=True)
 class RerankPolicy:
-    """How to score and what to keep; 0 is no limit, and a fusion of a newer version is None."""
+    """How to score and what to keep.
 
-    scorers: tuple[WeightedScorer, ...] = (WeightedScorer(),)
+    No scorers are the service's default, 0 is no limit, and a fusion of a newer version is None.
+    """
+
+    scorers: tuple[WeightedScorer, ...] = ()
     min_score: float | None = None
     top_k: int = 0
     fusion: Fusion | None = Fusion.WEIGHTED

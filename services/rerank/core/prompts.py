@@ -1,4 +1,4 @@
-"""The questions to a language model about a chunk, and the scores that its probabilities give."""
+"""The questions to a language model about a chunk, and the scores that the numbers of models give."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import threading
 from dataclasses import replace
 
 import numpy as np
@@ -28,26 +27,13 @@ from pagantic_common.testing.clock import FakeClock
 from pagantic_common.testing.scripted_embedder import ScriptedEmbedder
 from pagantic_common.testing.scripted_engine import ScriptedEngine
 from pagantic_common.testing.server import serving
-from services.inference.app.embedder_loop import EmbedderLoop
-from services.inference.app.embedding import Embedding
-from services.inference.app.models import Models, ModelSpec, ServedModel
+from services.inference.app.pooling.embedder_loop import EmbedderLoop
+from services.inference.app.pooling.embedding import Embedding
 from services.inference.app.watchdog import wait_until_broken
 from services.inference.settings import InferenceSettings
 from services.inference.wiring.service import open_app
-from tests.support.inference_app import generation_over, registration_of, served
+from tests.support.pooled_app import Gate, embedding_over, load_with, models_over
 from tests.support.tiny_bert import write_tiny_bert
-
-
-class Gate:
-    """Lets an embedder go on when it is told to."""
-
-    def __init__(self):
-        self.reached = threading.Event()
-        self.opened = threading.Event()
-
-    def __call__(self, _texts):
-        self.reached.set()
-        self.opened.wait(10)
 
 
 def chat_engine():
@@ -56,52 +42,8 @@ def chat_engine():
     return engine
 
 
-def embedding_over(embedder, *, queue_capacity=4):
-    return Embedding(EmbedderLoop(embedder, queue_capacity=queue_capacity, clock=SystemClock()))
-
-
-def models_over(*embeddings, engine=None):
-    """Return models of which `engine`, if there is one, is the default."""
-    made = {embedding.embedder.model.name: embedding for embedding in embeddings}
-    specs = [ModelSpec(embedding.embedder.model, 0) for embedding in embeddings]
-
-    async def load(spec):
-        if engine is not None and spec.info is engine.model:
-            return await served(generation_over(engine))
-        embedding = made[spec.info.name]
-        return ServedModel(spec.info, embedding)
-
-    return Models([ModelSpec(engine.model, 0), *specs] if engine else specs, load)
-
-
-@pytest.fixture
-async def stub_of():
-    """Gives a function that serves models and returns a stub; they are closed at the end."""
-    opened = []
-
-    async def serve(models):
-        context = serving([registration_of(models)])
-        channel, _address = await context.__aenter__()
-        opened.append((context, models))
-        return rpc.InferenceServiceStub(channel)
-
-    yield serve
-    for context, models in opened:
-        await context.__aexit__(None, None, None)
-        await models.close()
-
-
 async def embed(stub, *texts, model="", timeout_s=10.0):
     return await call_unary("inference", stub.Embed, pb.EmbedRequest(model=model, texts=texts), timeout_s)
-
-
-async def load_with(stub, *, queued_requests):
-    for _ in range(500):
-        load = await call_unary("inference", stub.GetLoad, pb.GetLoadRequest())
-        if load.queued_requests == queued_requests:
-            return load
-        await asyncio.sleep(0.01)
-    raise AssertionError(load)
 
 
 async def emptied(queue):
@@ -174,7 +116,7 @@ async def test_an_empty_alias_is_the_first_embedding_model_and_a_chat_model_says
     models = models_over(embedding_over(ScriptedEmbedder()), engine=chat_engine())
     stub = await stub_of(models)
     assert len((await embed(stub, "x")).embeddings) == 1
-    for model, word in (("chat", "'chat' generates text, it makes no embeddings: use 'scripted'"), ("x", "no engine")):
+    for model, word in (("chat", "'chat' makes no embeddings: use 'scripted'"), ("x", "no engine")):
         with pytest.raises(InvalidRequest, match=word) as refused:
             await embed(stub, "x", model=model)
         assert refused.value.code is ErrorCode.CONFIG_NO_ENGINE
@@ -289,7 +231,7 @@ async def test_the_service_embeds_with_a_real_encoder(tmp_path, monkeypatch):
         with pytest.raises(InvalidRequest, match="has 33 tokens") as refused:
             await embed(stub, "red " * 31)
         assert refused.value.code is ErrorCode.INFERENCE_CONTEXT_EXCEEDED
-        with pytest.raises(InvalidRequest, match="makes embeddings, not text"):
+        with pytest.raises(InvalidRequest, match="generates no text"):
             await call_unary("inference", stub.Score, pb.ScoreRequest(text="x", continuations=["y"]))
         tokens = await call_unary("inference", stub.Tokenize, pb.TokenizeRequest(text="red", add_special=True))
         assert len(tokens.tokens) == 3

@@ -7,14 +7,18 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
+from pagantic.common.v1 import error_pb2
 from pagantic.context.v1 import collection_pb2, file_pb2, policy_pb2
 from pagantic.context.v1 import context_service_pb2 as pb
 from pagantic.context.v1 import context_service_pb2_grpc as rpc
+from pagantic_common.client import AsyncClient, Client
 from pagantic_common.domain.calls.api_keys import StoredKey, hash_of, make_key
 from pagantic_common.domain.calls.principal import Scope
 from pagantic_common.domain.errors import (
+    DeadlineExceeded,
     ErrorCode,
     Internal,
+    InvalidRequest,
     NotFound,
     PaganticError,
     PermissionDenied,
@@ -84,8 +88,15 @@ def callers():
 
 
 @asynccontextmanager
-async def door(path, callers, signing=None, policy=None, records=None):
-    """Serve a context service that wants tenant tokens, and the door before it."""
+async def door(path, callers, **options):
+    """Serve a context service that wants tenant tokens, and the door before it; yields a stub."""
+    async with serving_door(path, callers, **options) as (channel, _):
+        yield rpc.ContextServiceStub(channel)
+
+
+@asynccontextmanager
+async def serving_door(path, callers, signing=None, policy=None, records=None):
+    """Serve as `door` does; yields the channel and the address."""
     own_signing, verifying = write_key_pair(path / "identity")
     settings = ContextSettings(
         port=0, auth=Auth.TOKENS, verifying_keys_file=verifying, data_folder=path / "context", embedding_model=""
@@ -94,8 +105,8 @@ async def door(path, callers, signing=None, policy=None, records=None):
         credentials = TenantTokens(read_signing_key(signing or own_signing)).credentials
         opened = ContextProxy(to_context, Audit(records or Records(), SystemClock()), policy, 5.0, credentials)
         registration = Registration(SERVICE_NAME, opened.add_to, SCOPES, Guard(callers.authenticator()))
-        async with serving([registration]) as (channel, _):
-            yield rpc.ContextServiceStub(channel)
+        async with serving([registration]) as served:
+            yield served
 
 
 async def ask(stub, method, request, key):
@@ -225,3 +236,52 @@ async def test_files_go_through_the_door_and_the_operators_folders_for_the_defau
         assert (sent.summary.added, served.summary.added, served.summary.collection.document_count) == (1, 1, 2)
         with pytest.raises(NotFound, match="no folder is named 'shell': the folders are 'shelf'"):
             await ask(stub, "IngestFolder", pb.IngestFolderRequest(collection="docs", root="shell"), key)
+
+
+async def test_the_client_stores_files_and_folders_and_tells_of_each(tmp_path, callers):
+    folder = tmp_path / "files"
+    (folder / "in").mkdir(parents=True)
+    (folder / "a.txt").write_text("the red fox", encoding="utf-8")
+    (folder / "in" / "b.md").write_text("# Foxes\n\nthe grey fox", encoding="utf-8")
+    (folder / "c.bin").write_bytes(b"\xff\xfe")
+    key, told = callers.add("acme", *Scope), []
+    async with serving_door(tmp_path, callers) as (_, address), AsyncClient(address, api_key=key) as client:
+        ingested = await client.ingest_files("docs", [folder, str(folder / "a.txt")], on_file=told.append)
+        assert (ingested.summary.added, ingested.summary.unchanged, ingested.summary.failed) == (2, 1, 1)
+        assert ingested.summary.collection.document_count == 2
+        sources = [(folder / name).as_posix() for name in ("a.txt", "c.bin", "in/b.md", "a.txt")]
+        assert [result.source for result in told] == sources
+        assert [(result.source, result.error.code) for result in ingested.failed] == [
+            (sources[1], error_pb2.ERROR_CODE_CONFIG_INVALID)
+        ]
+        assert [chunk.source for chunk in await client.retrieve("docs", "grey fox")][:1] == [sources[2]]
+
+
+async def test_the_client_raises_for_paths_that_it_cannot_send(tmp_path, callers):
+    (tmp_path / "empty").mkdir()
+    key = callers.add("acme", *Scope)
+    async with serving_door(tmp_path, callers) as (_, address), AsyncClient(address, api_key=key) as client:
+        with pytest.raises(FileNotFoundError, match="nowhere"):
+            await client.ingest_files("docs", [tmp_path / "nowhere.txt"])
+        with pytest.raises(InvalidRequest, match="the paths have no files"):
+            await client.ingest_files("docs", [tmp_path / "empty"])
+        with pytest.raises(OSError, match="/proc/self/mem"):  # it opens, and cannot be read
+            await client.ingest_files("docs", ["/proc/self/mem"])
+        (tmp_path / "a.txt").write_text("the red fox", encoding="utf-8")
+        with pytest.raises(DeadlineExceeded, match="no file was stored within"):
+            await client.ingest_files("docs", [tmp_path / "a.txt"], file_timeout_s=1e-6)
+        with pytest.raises(PermissionDenied):
+            async with AsyncClient(address, api_key=callers.add("acme", Scope.READ)) as reader:
+                await reader.ingest_files("docs", [tmp_path / "a.txt"])
+
+
+async def test_the_blocking_client_stores_files_too(tmp_path, callers):
+    (tmp_path / "a.txt").write_text("the red fox", encoding="utf-8")
+    key = callers.add("acme", *Scope)
+    async with serving_door(tmp_path, callers) as (_, address):
+
+        def store():
+            with Client(address, api_key=key) as client:
+                return client.ingest_files("docs", [tmp_path / "a.txt"])
+
+        assert (await asyncio.to_thread(store)).summary.added == 1

@@ -28,11 +28,14 @@ from tests.support.embedding import FirstLetters
 
 INFERENCE = "pagantic.inference.v1.InferenceService"
 WINDOW_CHARS = 1000
-MODEL_SCORERS = ("embedding", "likelihood", "judge")
+MODEL_SCORERS = ("embedding", "cross_encoder", "likelihood", "judge")
 
 
 class WordsOfChunks(inference_grpc.InferenceServiceServicer):
-    """Finds a word probable when the chunk has it, and "Yes" when the chunk has a word of the question."""
+    """Finds a word probable when the chunk has it, and "Yes" when the chunk has a word of the question.
+
+    The score of a pair is 1 less than the number of words that query and text share.
+    """
 
     def __init__(self):
         self.embedder = FirstLetters()
@@ -48,6 +51,16 @@ class WordsOfChunks(inference_grpc.InferenceServiceServicer):
         assert len(request.texts) <= 256
         vectors = await self.embedder.embed(request.model, request.texts)
         return inference_pb.EmbedResponse(embeddings=[inference_pb.Embedding(values=vector) for vector in vectors])
+
+    async def ScorePairs(self, request, _context):
+        self._check(request.model, ("", "pairs"))
+        assert 1 <= len(request.texts) <= 32
+        if len(request.query) > WINDOW_CHARS:
+            raise InvalidRequest("the query is too long", code=ErrorCode.INFERENCE_CONTEXT_EXCEEDED)
+        self.scored += [(request.model, text) for text in request.texts]
+        words = set(request.query.split())
+        scores = [len(words & set(text.split())) - 1 for text in request.texts]
+        return inference_pb.ScorePairsResponse(scores=scores)
 
     async def Score(self, request, _context):
         self._check(request.model, ("", "large"))
@@ -140,6 +153,52 @@ async def test_a_chunk_that_fits_comes_first(stub, scorer):
     assert {one.score_kind for one in reply.chunks} == {scorer}
 
 
+async def test_without_a_scorer_the_score_of_retrieval_and_the_embedding_are_fused(stub):
+    work = request("the green car", "red fox", "blue red car")
+    for one, score in zip(work.chunks, (4.0, 2.0, 3.0), strict=True):
+        one.score = score
+    reply = await stub.Rerank(work)
+    assert contents(reply) == ["red fox", "blue red car", "the green car"]
+    assert [one.score for one in reply.chunks[::2]] == pytest.approx([0.7, 0.3], abs=1e-6)
+    assert {one.score_kind for one in reply.chunks} == {"weighted"}
+    assert json.loads(reply.chunks[0].metadata_json)["rerank_scores"].keys() == {"retriever", "embedding"}
+
+
+async def test_without_a_scorer_chunks_without_scores_are_ordered_by_the_embedding(stub):
+    reply = await stub.Rerank(request("the green car", "red fox", "red car"))
+    assert contents(reply) == ["red fox", "red car", "the green car"]
+
+
+async def test_the_default_is_a_setting():
+    async for stub in serve("127.0.0.1:1", default_scorers={"keyword": 1.0}):
+        (first, *others) = (await stub.ListScorers(pb.ListScorersRequest())).scorers
+        assert (first.name, first.default_weight) == ("keyword", 1.0)
+        assert not any(one.default_weight for one in others)
+        reply = await stub.Rerank(request("blue", "red"))
+        assert [(one.content, one.score) for one in reply.chunks] == [("red", 0.5), ("blue", 0.0)]
+
+
+async def test_a_default_of_an_unknown_scorer_ends_the_start():
+    with pytest.raises(InvalidRequest, match="scorer 'magic' is not known"):
+        async for _ in serve("127.0.0.1:1", default_scorers={"magic": 1.0}):
+            pass
+
+
+async def test_a_cross_encoders_score_becomes_a_probability(stub):
+    reply = await stub.Rerank(request("green car", "red car", "red fox", scorer="cross_encoder"))
+    expected = [1 / (1 + math.exp(-score)) for score in (1, 0, -1)]
+    assert [one.score for one in reply.chunks] == pytest.approx(expected)
+
+
+async def test_a_cross_encoder_reads_the_end_of_a_long_query_and_many_chunks_in_turn(stub, inference):
+    scorers = [ranking_pb2.WeightedScorer(scorer="cross_encoder", model="pairs")]
+    work = request(*["red car"] * 40, "red fox", scorers=scorers)
+    work.query = "green " * 1000 + "red fox"
+    reply = await stub.Rerank(work)
+    assert contents(reply)[0] == "red fox"
+    assert [model for model, _ in inference.scored] == ["pairs"] * 41
+
+
 async def test_likelihood_is_the_mean_over_the_querys_tokens(stub):
     reply = await stub.Rerank(request("a red car", scorer="likelihood"))
     assert reply.chunks[0].score == pytest.approx((math.log(0.5) + math.log(0.01)) / 2)
@@ -216,7 +275,7 @@ async def test_an_inference_service_that_is_away_is_named_with_its_setting(score
         status, error = await failing(stub, request("red", scorer=scorer))
         assert (status, error.code) == (grpc.StatusCode.UNAVAILABLE, ErrorCode.INFERENCE_MODEL_UNAVAILABLE)
         assert "PAGANTIC_RERANK_INFERENCE_ADDRESS" in str(error)
-        assert contents(await stub.Rerank(request("blue", "red"))) == ["red", "blue"]
+        assert contents(await stub.Rerank(request("blue", "red", scorer="bm25"))) == ["red", "blue"]
 
 
 async def test_the_callers_deadline_ends_the_calls(stub, inference):

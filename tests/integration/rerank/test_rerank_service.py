@@ -32,7 +32,9 @@ def chunk(content):
 
 
 async def test_chunks_come_back_best_first(stub):
-    request = pb.RerankRequest(query="red fox", chunks=[chunk("blue"), chunk("a fox"), chunk("red fox")], top_k=2)
+    request = pb.RerankRequest(
+        query="red fox", chunks=[chunk("blue"), chunk("a fox"), chunk("red fox")], top_k=2, scorer="bm25"
+    )
     reply = await stub.Rerank(request)
     assert [one.content for one in reply.chunks] == ["red fox", "a fox"]
     assert reply.chunks[0].score_kind == "bm25"
@@ -43,18 +45,21 @@ async def test_min_score_of_zero_differs_from_unset(stub):
     chunks = [chunk("blue"), chunk("red")]
     kept = await stub.Rerank(pb.RerankRequest(query="red", chunks=chunks, scorer="keyword", min_score=1.0))
     assert [one.content for one in kept.chunks] == ["red"]
-    assert len((await stub.Rerank(pb.RerankRequest(query="red", chunks=chunks, min_score=0.0))).chunks) == 2
+    assert (
+        len((await stub.Rerank(pb.RerankRequest(query="red", chunks=chunks, scorer="bm25", min_score=0.0))).chunks) == 2
+    )
 
 
 async def test_scorers_are_listed_default_first(stub):
     reply = await stub.ListScorers(pb.ListScorersRequest())
-    assert [(one.name, one.min_score, one.max_score) for one in reply.scorers] == [
-        ("bm25", 0.0, math.inf),
-        ("keyword", 0.0, 1.0),
-        ("retriever", -math.inf, math.inf),
-        ("embedding", -1.0, 1.0),
-        ("likelihood", -100.0, 0.0),
-        ("judge", 0.0, 1.0),
+    assert [(one.name, one.min_score, one.max_score, one.default_weight) for one in reply.scorers] == [
+        ("retriever", -math.inf, math.inf, 0.3),
+        ("embedding", -1.0, 1.0, 0.7),
+        ("bm25", 0.0, math.inf, 0.0),
+        ("keyword", 0.0, 1.0, 0.0),
+        ("cross_encoder", 0.0, 1.0, 0.0),
+        ("likelihood", -100.0, 0.0, 0.0),
+        ("judge", 0.0, 1.0, 0.0),
     ]
 
 
@@ -67,7 +72,9 @@ async def test_unknown_scorer_is_invalid_argument_listing_the_known(stub):
 
 async def test_deadline_of_the_caller_holds(stub):
     with pytest.raises(grpc.aio.AioRpcError) as raised:
-        await stub.Rerank(pb.RerankRequest(query="a", chunks=[chunk("a b c " * 200)] * 900), timeout=1e-6)
+        await stub.Rerank(
+            pb.RerankRequest(query="a", scorer="bm25", chunks=[chunk("a b c " * 200)] * 900), timeout=1e-6
+        )
     assert raised.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
@@ -78,8 +85,8 @@ BOMB_S = 20
 
 @pytest.mark.parametrize("text", BOMBS.values(), ids=BOMBS)
 async def test_no_text_keeps_others_from_their_answer(stub, text):
-    query = stub.Rerank(pb.RerankRequest(query=text * 10, chunks=[chunk("a")]), timeout=BOMB_S)
-    chunks = stub.Rerank(pb.RerankRequest(query="a", chunks=[chunk(text)] * 3), timeout=BOMB_S)
+    query = stub.Rerank(pb.RerankRequest(query=text * 10, scorer="bm25", chunks=[chunk("a")]), timeout=BOMB_S)
+    chunks = stub.Rerank(pb.RerankRequest(query="a", scorer="bm25", chunks=[chunk(text)] * 3), timeout=BOMB_S)
     await stub.ListScorers(pb.ListScorersRequest(), timeout=BOMB_S)
     assert len((await query).chunks) == 1
     assert len((await chunks).chunks) == 3

@@ -8,9 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from gateway.cli.main import app
-from gateway.cli.retrieval import ingest
 from gateway.cli.serving import local
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
+from pagantic_common.client.sources.files import find_files
 from tests.unit.client.scripted_orchestrator import ScriptedOrchestrator, serving
 
 
@@ -102,7 +102,7 @@ def test_a_folder_is_read_with_its_folders_and_without_hidden_files(tmp_path):
     (tmp_path / ".d").touch()
     (tmp_path / "in" / "b.bin").touch()
     (tmp_path / "a.md").touch()
-    found = ingest._find_files([tmp_path, tmp_path / "a.md"])
+    found = find_files([tmp_path, str(tmp_path / "a.md")])
     assert [str(path.relative_to(tmp_path)) for path in found] == ["a.md", "in/b.bin", "a.md"]
 
 

@@ -17,7 +17,7 @@ from services.rerank.core.policy import Fusion, RerankPolicy, WeightedScorer
 from tests.support.embedding import FirstLetters
 
 EMBEDDING = EmbeddingScorer(FirstLetters(), "letters")
-RERANKING = Reranking([*local_scorers(), EMBEDDING], EMBEDDING)
+RERANKING = Reranking([*local_scorers(), EMBEDDING], EMBEDDING, {"bm25": 1.0})
 
 chunks = st.lists(
     st.builds(
@@ -29,7 +29,7 @@ chunks = st.lists(
     ),
     max_size=10,
 )
-names = [info.name for info in RERANKING.infos]
+names = [info.name for info, _ in RERANKING.infos]
 scorers = st.sampled_from(names)
 fusions = st.builds(
     lambda several, weights, fusion: RerankPolicy(
@@ -60,7 +60,7 @@ def test_every_chunk_is_kept_once_best_first_within_the_scorers_range(query, giv
     assert sorted(one.content for one in ranked) == sorted(one.content for one in given_chunks)
     scores = [one.score for one in ranked]
     assert scores == sorted(scores, reverse=True)
-    limits = next(info for info in RERANKING.infos if info.name == scorer)
+    limits = next(info for info, _ in RERANKING.infos if info.name == scorer)
     assert all(limits.min_score <= score <= limits.max_score for score in scores)
     assert {one.score_kind for one in ranked} <= {scorer}
 
@@ -83,8 +83,28 @@ def test_keyword_is_the_fraction_of_distinct_terms():
     assert [one.score for one in ranked] == [1.0, 0.5]
 
 
-def test_default_scorer_is_bm25():
-    assert rerank("a", [chunk("a")], RerankPolicy())[0].score_kind == "bm25"
+def test_a_policy_without_scorers_has_those_of_the_default():
+    fused = Reranking([*local_scorers(), EMBEDDING], EMBEDDING, {"retriever": 0.25, "keyword": 0.75})
+    given_chunks = [chunk("a b", score=1.0), chunk("b", score=5.0), chunk("a", score=3.0)]
+    ranked = asyncio.run(fused.rerank("a b", given_chunks, RerankPolicy()))
+    assert [(one.content, one.score, one.score_kind) for one in ranked] == [
+        ("a b", 0.75, "weighted"),
+        ("b", 0.25, "weighted"),
+        ("a", 0.125, "weighted"),
+    ]
+    alone = asyncio.run(fused.rerank("a b", given_chunks, by("keyword")))
+    assert [one.score for one in alone] == [1.0, 0.5, 0.5]
+
+
+def test_scorers_of_the_default_are_listed_first_with_their_weights():
+    fused = Reranking([*local_scorers(), EMBEDDING], EMBEDDING, {"embedding": 0.7, "retriever": 0.3})
+    listed = [(info.name, weight) for info, weight in fused.infos]
+    assert listed == [("embedding", 0.7), ("retriever", 0.3), ("bm25", 0.0), ("keyword", 0.0)]
+
+
+def test_a_default_of_an_unknown_scorer_is_refused():
+    with pytest.raises(InvalidRequest, match="'magic' is not known: use one of 'bm25'"):
+        Reranking(local_scorers(), EMBEDDING, {"magic": 1.0})
 
 
 def test_retrievers_score_stays_in_the_metadata():
@@ -109,8 +129,8 @@ def test_retrievers_score_stays_in_the_metadata():
         ("q", [], RerankPolicy(fusion=None), "use one of SCORE_FUSION_RECIPROCAL_RANK, SCORE_FUSION_WEIGHTED"),
         ("q", [], RerankPolicy((WeightedScorer("bm25", 0.0),)), r"scorers\[0\].weight is 0.0: it must be above 0"),
         ("q", [], RerankPolicy((WeightedScorer("bm25", math.nan),)), r"scorers\[0\].weight is nan"),
-        ("q", [], RerankPolicy((WeightedScorer(), WeightedScorer())), "'bm25' more than once"),
-        ("q", [], RerankPolicy((WeightedScorer(),) * 9), "9 entries, at most 8"),
+        ("q", [], RerankPolicy((WeightedScorer("bm25"),) * 2), "'bm25' more than once"),
+        ("q", [], RerankPolicy((WeightedScorer("bm25"),) * 9), "9 entries, at most 8"),
         ("q", [chunk("a"), chunk("a", metadata_json="{")], RerankPolicy(), r"chunks\[1\].metadata_json is not JSON"),
         ("q", [chunk("a", metadata_json="[]")], RerankPolicy(), "not a JSON object"),
         ("q", [chunk("a", score=math.nan)], RerankPolicy(), "score is nan"),

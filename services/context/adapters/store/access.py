@@ -47,6 +47,11 @@ class StoreAccess:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="store-writer")
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="store-reader")
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether several replicas may use the database; a SQLite file has one service."""
+        return self._engine.dialect.name == "postgresql"
+
     def close(self) -> None:
         """Finish the current work and disconnect."""
         self._writer.shutdown()

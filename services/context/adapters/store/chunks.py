@@ -12,9 +12,9 @@ from sqlalchemy import Connection, Row, Select, func, select
 from pagantic_common.domain.chunks import Chunk, ChunkLocation
 from pagantic_common.domain.text.ranking import Vectors
 from services.context.adapters.store.access import StoreAccess
-from services.context.adapters.store.collections import batches, find_row
+from services.context.adapters.store.collections import batches, find_row, read_options
 from services.context.adapters.store.schema import chunks, documents, embeddings, removals
-from services.context.core.document import CollectionKey, CollectionOptions, Document
+from services.context.core.document import CollectionKey, Document
 from services.context.core.outline import Outline
 from services.context.core.search.collection_index import Changes, IndexedChunk, IndexedDocument, Version
 from services.context.core.search.terms import TermCounts
@@ -85,7 +85,7 @@ def _read_changes(db: Connection, collection: Row[Any], seen_revision: int | Non
     vectors = db.execute(new_vectors.order_by(embeddings.c.chunk_id)).all()
     return Changes(
         now,
-        CollectionOptions(collection.embedding_model, collection.language),
+        read_options(collection),
         is_whole,
         documents=[IndexedDocument(*row) for row in db.execute(new_documents)],
         chunks=[

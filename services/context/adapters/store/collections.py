@@ -12,7 +12,7 @@ from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import Conflict, NotFound, PreconditionFailed
 from services.context.adapters.store.access import StoreAccess
 from services.context.adapters.store.schema import chunks, collections, documents, embeddings, removals, unembedded
-from services.context.core.document import Collection, CollectionKey, CollectionOptions
+from services.context.core.document import Collection, CollectionKey, CollectionOptions, Prefixes
 from services.context.core.search.terms import content_digest
 from services.context.ports import IngestResult, SplitDocument
 
@@ -84,6 +84,8 @@ class SqlCollections:
                 whole_revision=0,
                 embedding_model=options.embedding_model,
                 language=options.language,
+                query_prefix=options.prefixes.query,
+                document_prefix=options.prefixes.document,
             )
             .on_conflict_do_nothing()
             .returning(collections.c.id)
@@ -101,7 +103,7 @@ class SqlCollections:
         self._insert(db, key, options)
         revision = next_revision(db, key)
         row = find_row(db, key)
-        if CollectionOptions(row.embedding_model, row.language) != options:
+        if read_options(row) != options:
             raise Conflict(f"collection {key.name!r} was changed meanwhile: send the documents again")
         known = _read_digests(db, key, [one.document.source for one in split])
         changed = [one for one in split if known.get(one.document.source) != one.document.digest]
@@ -125,6 +127,11 @@ def find_row(db: Connection, key: CollectionKey) -> Row[Any]:
     if row is None:
         raise NotFound(f"no collection is named {key.name!r}")
     return row
+
+
+def read_options(row: Row[Any]) -> CollectionOptions:
+    """Return the options of the row of a collection."""
+    return CollectionOptions(row.embedding_model, row.language, Prefixes(row.query_prefix, row.document_prefix))
 
 
 def next_revision(db: Connection, key: CollectionKey) -> int:
@@ -165,8 +172,7 @@ def _to_collection(row: Row[Any]) -> Collection:
     return Collection(
         name=row.name,
         created_at=datetime.fromisoformat(row.created_at).astimezone(UTC),
-        embedding_model=row.embedding_model,
-        language=row.language,
+        options=read_options(row),
         document_count=row.document_count,
         chunk_count=row.chunk_count,
         embedded_chunk_count=embedded_count,

@@ -6,85 +6,138 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection, delete, insert, select, update
 
+from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.text.ranking import Vectors
 from services.context.adapters.store.access import StoreAccess
 from services.context.adapters.store.collections import batches, find_row, next_revision, read_collection
 from services.context.adapters.store.schema import chunks, collections, embeddings, unembedded
-from services.context.core.document import Collection, CollectionKey
-from services.context.ports import UnembeddedChunk
+from services.context.core.document import Collection, CollectionKey, Prefixes
+from services.context.ports import UnembeddedChunks
 
 
 class SqlEmbeddings:
-    """Implements EmbeddingStore. A vector is stored as little-endian 32-bit floats."""
+    """Implements EmbeddingStore. A vector is stored as little-endian 32-bit floats.
 
-    def __init__(self, access: StoreAccess) -> None:
+    Args:
+        access: The database.
+        clock: The time of claims, which replicas share but for the difference of their clocks.
+        lease_s: How long a replica has claimed chunks for itself. Nobody claims in a database with one service.
+    """
+
+    def __init__(self, access: StoreAccess, clock: Clock, lease_s: float) -> None:
         self._access = access
+        self._clock = clock
+        self._lease_s = lease_s
 
-    async def find_unembedded(self, limit: int, excluded_models: Sequence[str]) -> tuple[str, list[UnembeddedChunk]]:
-        """Return the oldest chunks of one embedding model that wait, with the model's alias; empty when none waits."""
-        return await self._access.read(lambda db: _find_unembedded(db, limit, excluded_models))
+    async def claim_unembedded(self, limit: int, excluded_models: Sequence[str]) -> UnembeddedChunks | None:
+        """Return the oldest chunks of a collection that wait, which no other replica gets for a time."""
+        now_s = self._clock.now().timestamp()
+        if not self._access.is_shared:
+            return await self._access.read(lambda db: _find_unembedded(db, limit, excluded_models, now_s))
+        return await self._access.write(lambda db: self._claim(db, limit, excluded_models, now_s))
 
-    async def put_embeddings(self, model: str, chunks: Sequence[UnembeddedChunk], vectors: Vectors) -> None:
-        """Store embeddings of chunks that are still there and still want this model."""
-        await self._access.write(lambda db: _put(db, model, chunks, vectors))
+    async def release(self, chunks: UnembeddedChunks) -> None:
+        """Let every replica have claimed chunks again."""
+        if self._access.is_shared:
+            await self._access.write(lambda db: _set_claim(db, chunks.ids, 0))
 
-    async def change_model(self, key: CollectionKey, model: str) -> Collection:
-        """Drop a collection's embeddings, and queue its chunks for another model; raises NotFound."""
-        return await self._access.write(lambda db: _change_model(db, key, model))
+    async def put_embeddings(self, chunks: UnembeddedChunks, vectors: Vectors) -> None:
+        """Store embeddings of chunks that are still there and still want this model and prefix."""
+        await self._access.write(lambda db: _put(db, chunks, vectors))
+
+    async def change_model(self, key: CollectionKey, model: str, prefixes: Prefixes) -> Collection:
+        """Drop a collection's embeddings, and queue its chunks for a model; raises NotFound."""
+        return await self._access.write(lambda db: _change_model(db, key, model, prefixes))
+
+    def _claim(
+        self, db: Connection, limit: int, excluded_models: Sequence[str], now_s: float
+    ) -> UnembeddedChunks | None:
+        found = _find_unembedded(db, limit, excluded_models, now_s)
+        if found is not None:
+            _set_claim(db, found.ids, int(now_s + self._lease_s))
+        return found
 
 
-def _find_unembedded(db: Connection, limit: int, excluded_models: Sequence[str]) -> tuple[str, list[UnembeddedChunk]]:
+def _find_unembedded(
+    db: Connection, limit: int, excluded_models: Sequence[str], now_s: float
+) -> UnembeddedChunks | None:
+    is_free = unembedded.c.claimed_until <= int(now_s)
     oldest = (
-        select(unembedded.c.collection_id, collections.c.embedding_model)
-        .join(collections, collections.c.id == unembedded.c.collection_id)
-        .where(collections.c.embedding_model.not_in(excluded_models))
+        select(collections)
+        .join(unembedded, collections.c.id == unembedded.c.collection_id)
+        .where(collections.c.embedding_model.not_in(excluded_models), is_free)
         .order_by(unembedded.c.chunk_id)
         .limit(1)
     )
     first = db.execute(oldest).one_or_none()
     if first is None:
-        return "", []
+        return None
+    # Chunks that another replica claims at this moment are passed over; SQLite has no such locks, and needs none.
     waiting = (
-        select(chunks.c.id, chunks.c.collection_id, chunks.c.content)
+        select(chunks.c.id, chunks.c.content)
         .join(unembedded, unembedded.c.chunk_id == chunks.c.id)
-        .where(unembedded.c.collection_id == first.collection_id)
+        .where(unembedded.c.collection_id == first.id, is_free)
         .order_by(chunks.c.id)
         .limit(limit)
+        .with_for_update(of=unembedded, skip_locked=True)
     )
-    return first.embedding_model, [UnembeddedChunk(*row) for row in db.execute(waiting)]
+    rows = db.execute(waiting).all()
+    if not rows:
+        return None
+    return UnembeddedChunks(
+        first.tenant,
+        first.id,
+        first.embedding_model,
+        first.document_prefix,
+        [row.id for row in rows],
+        [row.content for row in rows],
+    )
 
 
-def _put(db: Connection, model: str, embedded: Sequence[UnembeddedChunk], vectors: Vectors) -> None:
-    for collection_id in {one.collection_id for one in embedded}:
-        mine = (collections.c.id == collection_id) & (collections.c.embedding_model == model)
-        raised = update(collections).where(mine).values(revision=collections.c.revision + 1)
-        revision = db.execute(raised.returning(collections.c.revision)).scalar_one_or_none()
-        if revision is None:  # deleted, or embedded by another model now
-            continue
-        rows = {one.id: vectors[row] for row, one in enumerate(embedded) if one.collection_id == collection_id}
-        waiting: set[int] = set()
-        for some in batches(list(rows)):
-            waiting |= set(db.execute(select(unembedded.c.chunk_id).where(unembedded.c.chunk_id.in_(some))).scalars())
-            db.execute(delete(unembedded).where(unembedded.c.chunk_id.in_(some)))
-        values = [
-            {
-                "chunk_id": chunk_id,
-                "collection_id": collection_id,
-                "revision": revision,
-                "vector": rows[chunk_id].astype("<f4").tobytes(),
-            }
-            for chunk_id in sorted(waiting)
-        ]
-        if values:
-            db.execute(insert(embeddings), values)
+def _set_claim(db: Connection, ids: Sequence[int], claimed_until: int) -> None:
+    for some in batches(ids):
+        db.execute(update(unembedded).where(unembedded.c.chunk_id.in_(some)).values(claimed_until=claimed_until))
 
 
-def _change_model(db: Connection, key: CollectionKey, model: str) -> Collection:
+def _put(db: Connection, embedded: UnembeddedChunks, vectors: Vectors) -> None:
+    wanted = (
+        (collections.c.id == embedded.collection_id)
+        & (collections.c.embedding_model == embedded.model)
+        & (collections.c.document_prefix == embedded.prefix)
+    )
+    raised = update(collections).where(wanted).values(revision=collections.c.revision + 1)
+    revision = db.execute(raised.returning(collections.c.revision)).scalar_one_or_none()
+    if revision is None:  # deleted, or embedded by another model now
+        return
+    waiting: set[int] = set()
+    for some in batches(embedded.ids):
+        waiting |= set(db.execute(select(unembedded.c.chunk_id).where(unembedded.c.chunk_id.in_(some))).scalars())
+        db.execute(delete(unembedded).where(unembedded.c.chunk_id.in_(some)))
+    values = [
+        {
+            "chunk_id": chunk_id,
+            "collection_id": embedded.collection_id,
+            "revision": revision,
+            "vector": vector.astype("<f4").tobytes(),
+        }
+        for chunk_id, vector in zip(embedded.ids, vectors, strict=True)
+        if chunk_id in waiting
+    ]
+    if values:
+        db.execute(insert(embeddings), values)
+
+
+def _change_model(db: Connection, key: CollectionKey, model: str, prefixes: Prefixes) -> Collection:
     revision = next_revision(db, key)
     collection_id = find_row(db, key).id
     for table in (embeddings, unembedded):
         db.execute(delete(table).where(table.c.collection_id == collection_id))
-    changed = {"embedding_model": model, "whole_revision": revision}
+    changed = {
+        "embedding_model": model,
+        "query_prefix": prefixes.query,
+        "document_prefix": prefixes.document,
+        "whole_revision": revision,
+    }
     db.execute(update(collections).where(collections.c.id == collection_id).values(changed))
     if model:
         waiting = select(chunks.c.id, chunks.c.collection_id).where(chunks.c.collection_id == collection_id)

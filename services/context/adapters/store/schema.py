@@ -27,6 +27,8 @@ collections = Table(
     Column("whole_revision", BigInteger, nullable=False),
     Column("embedding_model", Text, nullable=False),
     Column("language", Text, nullable=False),
+    Column("query_prefix", Text, nullable=False, server_default=""),
+    Column("document_prefix", Text, nullable=False, server_default=""),
     UniqueConstraint("tenant", "name"),
     sqlite_autoincrement=True,
 )
@@ -78,6 +80,8 @@ unembedded = Table(
     TABLES,
     Column("chunk_id", BigInteger, primary_key=True, autoincrement=False),
     Column("collection_id", BigInteger, nullable=False),
+    # Seconds since 1970: until then a replica embeds the chunk, and the others leave it alone.
+    Column("claimed_until", BigInteger, nullable=False, server_default="0"),
     Index("context_unembedded_of_collection", "collection_id"),
 )
 removals = Table(

@@ -321,7 +321,9 @@ class ModelInfo(_message.Message):
     """Largest number of tokens, prompt and output together, of one sequence."""
     @_builtins.property
     def capabilities(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Capabilities: "chat", "tools", "embed", "json_schema", "gbnf"."""
+        """Capabilities: "chat", "tools", "json_schema" and "gbnf" of a model that generates text, "embed" of an embedding model,
+        "score_pairs" of a cross-encoder.
+        """
 
     def __init__(
         self,

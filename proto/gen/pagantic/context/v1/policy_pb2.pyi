@@ -367,7 +367,7 @@ class RerankPolicy(_message.Message):
     DIVERSITY_FIELD_NUMBER: _builtins.int
     MAX_PER_SOURCE_FIELD_NUMBER: _builtins.int
     scorer: _builtins.str
-    """Name of a scorer, as RerankService.ListScorers gives it."""
+    """Name of a scorer, as RerankService.ListScorers gives it; without one, the default of the rerank service holds."""
     top_k: _builtins.int
     """Number of chunks kept; 0 is all."""
     fusion: _ranking_pb2.ScoreFusion.ValueType

@@ -28,15 +28,15 @@ from pagantic.common.v1 import usage_pb2 as pagantic_dot_common_dot_v1_dot_usage
 from pagantic.inference.v1 import generation_pb2 as pagantic_dot_inference_dot_v1_dot_generation__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n-pagantic/inference/v1/inference_service.proto\x12\x15pagantic.inference.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a pagantic/common/v1/message.proto\x1a\x1epagantic/common/v1/usage.proto\x1a&pagantic/inference/v1/generation.proto\"\x9f\x03\n\x0cInferRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x31\n\x04\x63hat\x18\x02 \x01(\x0b\x32!.pagantic.inference.v1.ChatPromptH\x00\x12\x0e\n\x04text\x18\x03 \x01(\tH\x00\x12\x31\n\x08sampling\x18\x04 \x01(\x0b\x32\x1f.pagantic.inference.v1.Sampling\x12<\n\nconstraint\x18\x05 \x01(\x0b\x32(.pagantic.inference.v1.DecoderConstraint\x12\x12\n\nmax_tokens\x18\x06 \x01(\x05\x12\x0c\n\x04stop\x18\x07 \x03(\t\x12\x17\n\x0f\x63\x61ndidate_count\x18\x08 \x01(\x05\x12\x19\n\x0ctop_logprobs\x18\t \x01(\x05H\x01\x88\x01\x01\x12\x10\n\x08priority\x18\n \x01(\x05\x12\x14\n\x0coptions_json\x18\x0b \x01(\t\x12\x33\n\treasoning\x18\x0c \x01(\x0b\x32 .pagantic.inference.v1.ReasoningB\x08\n\x06promptB\x0f\n\r_top_logprobs\"\x8a\x02\n\rInferResponse\x12:\n\x07started\x18\x01 \x01(\x0b\x32\'.pagantic.inference.v1.InferenceStartedH\x00\x12\x36\n\x05\x64\x65lta\x18\x02 \x01(\x0b\x32%.pagantic.inference.v1.CandidateDeltaH\x00\x12<\n\rcandidate_end\x18\x03 \x01(\x0b\x32#.pagantic.inference.v1.CandidateEndH\x00\x12>\n\tcompleted\x18\x04 \x01(\x0b\x32).pagantic.inference.v1.InferenceCompletedH\x00\x42\x07\n\x05\x65vent\"\x99\x01\n\x10InferenceStarted\x12,\n\x05model\x18\x01 \x01(\x0b\x32\x1d.pagantic.common.v1.ModelInfo\x12\x15\n\rprompt_tokens\x18\x02 \x01(\x05\x12\x1c\n\x14\x63\x61\x63hed_prompt_tokens\x18\x03 \x01(\x05\x12\x0c\n\x04seed\x18\x04 \x01(\x04\x12\x14\n\x0cinference_id\x18\x05 \x01(\t\"J\n\x17\x43\x61ncelCandidatesRequest\x12\x14\n\x0cinference_id\x18\x01 \x01(\t\x12\x19\n\x11\x63\x61ndidate_indexes\x18\x02 \x03(\x05\"\x1a\n\x18\x43\x61ncelCandidatesResponse\"\xd5\x01\n\x0e\x43\x61ndidateDelta\x12\x17\n\x0f\x63\x61ndidate_index\x18\x01 \x01(\x05\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12\x11\n\treasoning\x18\x03 \x01(\t\x12\x38\n\ntool_calls\x18\x04 \x03(\x0b\x32$.pagantic.inference.v1.ToolCallDelta\x12\x35\n\x08logprobs\x18\x05 \x03(\x0b\x32#.pagantic.inference.v1.TokenLogprob\x12\x15\n\routput_tokens\x18\x06 \x01(\x05\"\xca\x01\n\x0c\x43\x61ndidateEnd\x12\x17\n\x0f\x63\x61ndidate_index\x18\x01 \x01(\x05\x12:\n\rfinish_reason\x18\x02 \x01(\x0e\x32#.pagantic.inference.v1.FinishReason\x12\x30\n\ntool_calls\x18\x03 \x03(\x0b\x32\x1c.pagantic.common.v1.ToolCall\x12\x15\n\routput_tokens\x18\x04 \x01(\x05\x12\x1c\n\x14\x63onstraint_satisfied\x18\x05 \x01(\x08\"\\\n\x12InferenceCompleted\x12-\n\x05usage\x18\x01 \x01(\x0b\x32\x1e.pagantic.common.v1.TokenUsage\x12\x17\n\x0f\x63omputed_tokens\x18\x02 \x01(\x03\",\n\x0c\x45mbedRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\r\n\x05texts\x18\x02 \x03(\t\"\x1b\n\tEmbedding\x12\x0e\n\x06values\x18\x01 \x03(\x02\"t\n\rEmbedResponse\x12\x34\n\nembeddings\x18\x01 \x03(\x0b\x32 .pagantic.inference.v1.Embedding\x12-\n\x05usage\x18\x02 \x01(\x0b\x32\x1e.pagantic.common.v1.TokenUsage\"\x81\x01\n\x0cScoreRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x31\n\x04\x63hat\x18\x02 \x01(\x0b\x32!.pagantic.inference.v1.ChatPromptH\x00\x12\x0e\n\x04text\x18\x03 \x01(\tH\x00\x12\x15\n\rcontinuations\x18\x04 \x03(\tB\x08\n\x06prompt\"Y\n\x11\x43ontinuationScore\x12\x0f\n\x07logprob\x18\x01 \x01(\x01\x12\x33\n\x06tokens\x18\x02 \x03(\x0b\x32#.pagantic.inference.v1.TokenLogprob\"x\n\rScoreResponse\x12\x38\n\x06scores\x18\x01 \x03(\x0b\x32(.pagantic.inference.v1.ContinuationScore\x12-\n\x05usage\x18\x02 \x01(\x0b\x32\x1e.pagantic.common.v1.TokenUsage\"Z\n\x0fTokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x13\n\x0b\x61\x64\x64_special\x18\x03 \x01(\x08\x12\x15\n\rparse_special\x18\x04 \x01(\x08\"\"\n\x10TokenizeResponse\x12\x0e\n\x06tokens\x18\x01 \x03(\x05\"H\n\x11\x44\x65tokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x06tokens\x18\x02 \x03(\x05\x12\x14\n\x0cwith_special\x18\x03 \x01(\x08\"\"\n\x12\x44\x65tokenizeResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\"c\n\x12\x43ountTokensRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\r\n\x05texts\x18\x02 \x03(\t\x12/\n\x04\x63hat\x18\x03 \x01(\x0b\x32!.pagantic.inference.v1.ChatPrompt\"W\n\x13\x43ountTokensResponse\x12\x13\n\x0btext_tokens\x18\x01 \x03(\x05\x12\x13\n\x0b\x63hat_tokens\x18\x02 \x01(\x05\x12\x16\n\x0e\x63ontext_window\x18\x03 \x01(\x05\"\x13\n\x11ListModelsRequest\"C\n\x12ListModelsResponse\x12-\n\x06models\x18\x01 \x03(\x0b\x32\x1d.pagantic.common.v1.ModelInfo\"\x10\n\x0eGetLoadRequest\"\xc9\x01\n\x0fGetLoadResponse\x12\x17\n\x0fqueued_requests\x18\x01 \x01(\x05\x12\x16\n\x0equeue_capacity\x18\x02 \x01(\x05\x12\x19\n\x11running_sequences\x18\x03 \x01(\x05\x12\x19\n\x11sequence_capacity\x18\x04 \x01(\x05\x12\x16\n\x0ekv_used_tokens\x18\x05 \x01(\x05\x12\x1a\n\x12kv_capacity_tokens\x18\x06 \x01(\x05\x12\x1b\n\x13output_tokens_total\x18\x07 \x01(\x04\"\x17\n\x15\x44\x65scribeEngineRequest\";\n\x0c\x45ngineChoice\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\xf1\x01\n\x16\x44\x65scribeEngineResponse\x12\x34\n\x07\x63hoices\x18\x01 \x03(\x0b\x32#.pagantic.inference.v1.EngineChoice\x12\x31\n\x05state\x18\x02 \x01(\x0e\x32\".pagantic.inference.v1.TuningState\x12/\n\x0bmeasured_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x18\n\x10other_load_cores\x18\x04 \x01(\x01\x12\x0c\n\x04note\x18\x05 \x01(\t\x12\x15\n\rloaded_models\x18\x06 \x03(\t\"\x13\n\x11TuneEngineRequest\"\x14\n\x12TuneEngineResponse*}\n\x0bTuningState\x12\x1c\n\x18TUNING_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15TUNING_STATE_DEFAULTS\x10\x01\x12\x1a\n\x16TUNING_STATE_MEASURING\x10\x02\x12\x19\n\x15TUNING_STATE_MEASURED\x10\x03\x32\xba\x08\n\x10InferenceService\x12T\n\x05Infer\x12#.pagantic.inference.v1.InferRequest\x1a$.pagantic.inference.v1.InferResponse0\x01\x12s\n\x10\x43\x61ncelCandidates\x12..pagantic.inference.v1.CancelCandidatesRequest\x1a/.pagantic.inference.v1.CancelCandidatesResponse\x12R\n\x05\x45mbed\x12#.pagantic.inference.v1.EmbedRequest\x1a$.pagantic.inference.v1.EmbedResponse\x12R\n\x05Score\x12#.pagantic.inference.v1.ScoreRequest\x1a$.pagantic.inference.v1.ScoreResponse\x12[\n\x08Tokenize\x12&.pagantic.inference.v1.TokenizeRequest\x1a\'.pagantic.inference.v1.TokenizeResponse\x12\x61\n\nDetokenize\x12(.pagantic.inference.v1.DetokenizeRequest\x1a).pagantic.inference.v1.DetokenizeResponse\x12\x64\n\x0b\x43ountTokens\x12).pagantic.inference.v1.CountTokensRequest\x1a*.pagantic.inference.v1.CountTokensResponse\x12\x61\n\nListModels\x12(.pagantic.inference.v1.ListModelsRequest\x1a).pagantic.inference.v1.ListModelsResponse\x12X\n\x07GetLoad\x12%.pagantic.inference.v1.GetLoadRequest\x1a&.pagantic.inference.v1.GetLoadResponse\x12m\n\x0e\x44\x65scribeEngine\x12,.pagantic.inference.v1.DescribeEngineRequest\x1a-.pagantic.inference.v1.DescribeEngineResponse\x12\x61\n\nTuneEngine\x12(.pagantic.inference.v1.TuneEngineRequest\x1a).pagantic.inference.v1.TuneEngineResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n-pagantic/inference/v1/inference_service.proto\x12\x15pagantic.inference.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a pagantic/common/v1/message.proto\x1a\x1epagantic/common/v1/usage.proto\x1a&pagantic/inference/v1/generation.proto\"\x9f\x03\n\x0cInferRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x31\n\x04\x63hat\x18\x02 \x01(\x0b\x32!.pagantic.inference.v1.ChatPromptH\x00\x12\x0e\n\x04text\x18\x03 \x01(\tH\x00\x12\x31\n\x08sampling\x18\x04 \x01(\x0b\x32\x1f.pagantic.inference.v1.Sampling\x12<\n\nconstraint\x18\x05 \x01(\x0b\x32(.pagantic.inference.v1.DecoderConstraint\x12\x12\n\nmax_tokens\x18\x06 \x01(\x05\x12\x0c\n\x04stop\x18\x07 \x03(\t\x12\x17\n\x0f\x63\x61ndidate_count\x18\x08 \x01(\x05\x12\x19\n\x0ctop_logprobs\x18\t \x01(\x05H\x01\x88\x01\x01\x12\x10\n\x08priority\x18\n \x01(\x05\x12\x14\n\x0coptions_json\x18\x0b \x01(\t\x12\x33\n\treasoning\x18\x0c \x01(\x0b\x32 .pagantic.inference.v1.ReasoningB\x08\n\x06promptB\x0f\n\r_top_logprobs\"\x8a\x02\n\rInferResponse\x12:\n\x07started\x18\x01 \x01(\x0b\x32\'.pagantic.inference.v1.InferenceStartedH\x00\x12\x36\n\x05\x64\x65lta\x18\x02 \x01(\x0b\x32%.pagantic.inference.v1.CandidateDeltaH\x00\x12<\n\rcandidate_end\x18\x03 \x01(\x0b\x32#.pagantic.inference.v1.CandidateEndH\x00\x12>\n\tcompleted\x18\x04 \x01(\x0b\x32).pagantic.inference.v1.InferenceCompletedH\x00\x42\x07\n\x05\x65vent\"\x99\x01\n\x10InferenceStarted\x12,\n\x05model\x18\x01 \x01(\x0b\x32\x1d.pagantic.common.v1.ModelInfo\x12\x15\n\rprompt_tokens\x18\x02 \x01(\x05\x12\x1c\n\x14\x63\x61\x63hed_prompt_tokens\x18\x03 \x01(\x05\x12\x0c\n\x04seed\x18\x04 \x01(\x04\x12\x14\n\x0cinference_id\x18\x05 \x01(\t\"J\n\x17\x43\x61ncelCandidatesRequest\x12\x14\n\x0cinference_id\x18\x01 \x01(\t\x12\x19\n\x11\x63\x61ndidate_indexes\x18\x02 \x03(\x05\"\x1a\n\x18\x43\x61ncelCandidatesResponse\"\xd5\x01\n\x0e\x43\x61ndidateDelta\x12\x17\n\x0f\x63\x61ndidate_index\x18\x01 \x01(\x05\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12\x11\n\treasoning\x18\x03 \x01(\t\x12\x38\n\ntool_calls\x18\x04 \x03(\x0b\x32$.pagantic.inference.v1.ToolCallDelta\x12\x35\n\x08logprobs\x18\x05 \x03(\x0b\x32#.pagantic.inference.v1.TokenLogprob\x12\x15\n\routput_tokens\x18\x06 \x01(\x05\"\xca\x01\n\x0c\x43\x61ndidateEnd\x12\x17\n\x0f\x63\x61ndidate_index\x18\x01 \x01(\x05\x12:\n\rfinish_reason\x18\x02 \x01(\x0e\x32#.pagantic.inference.v1.FinishReason\x12\x30\n\ntool_calls\x18\x03 \x03(\x0b\x32\x1c.pagantic.common.v1.ToolCall\x12\x15\n\routput_tokens\x18\x04 \x01(\x05\x12\x1c\n\x14\x63onstraint_satisfied\x18\x05 \x01(\x08\"\\\n\x12InferenceCompleted\x12-\n\x05usage\x18\x01 \x01(\x0b\x32\x1e.pagantic.common.v1.TokenUsage\x12\x17\n\x0f\x63omputed_tokens\x18\x02 \x01(\x03\",\n\x0c\x45mbedRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\r\n\x05texts\x18\x02 \x03(\t\"\x1b\n\tEmbedding\x12\x0e\n\x06values\x18\x01 \x03(\x02\"t\n\rEmbedResponse\x12\x34\n\nembeddings\x18\x01 \x03(\x0b\x32 .pagantic.inference.v1.Embedding\x12-\n\x05usage\x18\x02 \x01(\x0b\x32\x1e.pagantic.common.v1.TokenUsage\"@\n\x11ScorePairsRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\r\n\x05query\x18\x02 \x01(\t\x12\r\n\x05texts\x18\x03 \x03(\t\"S\n\x12ScorePairsResponse\x12\x0e\n\x06scores\x18\x01 \x03(\x02\x12-\n\x05usage\x18\x02 \x01(\x0b\x32\x1e.pagantic.common.v1.TokenUsage\"\x81\x01\n\x0cScoreRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x31\n\x04\x63hat\x18\x02 \x01(\x0b\x32!.pagantic.inference.v1.ChatPromptH\x00\x12\x0e\n\x04text\x18\x03 \x01(\tH\x00\x12\x15\n\rcontinuations\x18\x04 \x03(\tB\x08\n\x06prompt\"Y\n\x11\x43ontinuationScore\x12\x0f\n\x07logprob\x18\x01 \x01(\x01\x12\x33\n\x06tokens\x18\x02 \x03(\x0b\x32#.pagantic.inference.v1.TokenLogprob\"x\n\rScoreResponse\x12\x38\n\x06scores\x18\x01 \x03(\x0b\x32(.pagantic.inference.v1.ContinuationScore\x12-\n\x05usage\x18\x02 \x01(\x0b\x32\x1e.pagantic.common.v1.TokenUsage\"Z\n\x0fTokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x13\n\x0b\x61\x64\x64_special\x18\x03 \x01(\x08\x12\x15\n\rparse_special\x18\x04 \x01(\x08\"\"\n\x10TokenizeResponse\x12\x0e\n\x06tokens\x18\x01 \x03(\x05\"H\n\x11\x44\x65tokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x06tokens\x18\x02 \x03(\x05\x12\x14\n\x0cwith_special\x18\x03 \x01(\x08\"\"\n\x12\x44\x65tokenizeResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\"c\n\x12\x43ountTokensRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\r\n\x05texts\x18\x02 \x03(\t\x12/\n\x04\x63hat\x18\x03 \x01(\x0b\x32!.pagantic.inference.v1.ChatPrompt\"W\n\x13\x43ountTokensResponse\x12\x13\n\x0btext_tokens\x18\x01 \x03(\x05\x12\x13\n\x0b\x63hat_tokens\x18\x02 \x01(\x05\x12\x16\n\x0e\x63ontext_window\x18\x03 \x01(\x05\"\x13\n\x11ListModelsRequest\"C\n\x12ListModelsResponse\x12-\n\x06models\x18\x01 \x03(\x0b\x32\x1d.pagantic.common.v1.ModelInfo\"\x10\n\x0eGetLoadRequest\"\xc9\x01\n\x0fGetLoadResponse\x12\x17\n\x0fqueued_requests\x18\x01 \x01(\x05\x12\x16\n\x0equeue_capacity\x18\x02 \x01(\x05\x12\x19\n\x11running_sequences\x18\x03 \x01(\x05\x12\x19\n\x11sequence_capacity\x18\x04 \x01(\x05\x12\x16\n\x0ekv_used_tokens\x18\x05 \x01(\x05\x12\x1a\n\x12kv_capacity_tokens\x18\x06 \x01(\x05\x12\x1b\n\x13output_tokens_total\x18\x07 \x01(\x04\"\x17\n\x15\x44\x65scribeEngineRequest\";\n\x0c\x45ngineChoice\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\xf1\x01\n\x16\x44\x65scribeEngineResponse\x12\x34\n\x07\x63hoices\x18\x01 \x03(\x0b\x32#.pagantic.inference.v1.EngineChoice\x12\x31\n\x05state\x18\x02 \x01(\x0e\x32\".pagantic.inference.v1.TuningState\x12/\n\x0bmeasured_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x18\n\x10other_load_cores\x18\x04 \x01(\x01\x12\x0c\n\x04note\x18\x05 \x01(\t\x12\x15\n\rloaded_models\x18\x06 \x03(\t\"\x13\n\x11TuneEngineRequest\"\x14\n\x12TuneEngineResponse*}\n\x0bTuningState\x12\x1c\n\x18TUNING_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15TUNING_STATE_DEFAULTS\x10\x01\x12\x1a\n\x16TUNING_STATE_MEASURING\x10\x02\x12\x19\n\x15TUNING_STATE_MEASURED\x10\x03\x32\x9d\t\n\x10InferenceService\x12T\n\x05Infer\x12#.pagantic.inference.v1.InferRequest\x1a$.pagantic.inference.v1.InferResponse0\x01\x12s\n\x10\x43\x61ncelCandidates\x12..pagantic.inference.v1.CancelCandidatesRequest\x1a/.pagantic.inference.v1.CancelCandidatesResponse\x12R\n\x05\x45mbed\x12#.pagantic.inference.v1.EmbedRequest\x1a$.pagantic.inference.v1.EmbedResponse\x12\x61\n\nScorePairs\x12(.pagantic.inference.v1.ScorePairsRequest\x1a).pagantic.inference.v1.ScorePairsResponse\x12R\n\x05Score\x12#.pagantic.inference.v1.ScoreRequest\x1a$.pagantic.inference.v1.ScoreResponse\x12[\n\x08Tokenize\x12&.pagantic.inference.v1.TokenizeRequest\x1a\'.pagantic.inference.v1.TokenizeResponse\x12\x61\n\nDetokenize\x12(.pagantic.inference.v1.DetokenizeRequest\x1a).pagantic.inference.v1.DetokenizeResponse\x12\x64\n\x0b\x43ountTokens\x12).pagantic.inference.v1.CountTokensRequest\x1a*.pagantic.inference.v1.CountTokensResponse\x12\x61\n\nListModels\x12(.pagantic.inference.v1.ListModelsRequest\x1a).pagantic.inference.v1.ListModelsResponse\x12X\n\x07GetLoad\x12%.pagantic.inference.v1.GetLoadRequest\x1a&.pagantic.inference.v1.GetLoadResponse\x12m\n\x0e\x44\x65scribeEngine\x12,.pagantic.inference.v1.DescribeEngineRequest\x1a-.pagantic.inference.v1.DescribeEngineResponse\x12\x61\n\nTuneEngine\x12(.pagantic.inference.v1.TuneEngineRequest\x1a).pagantic.inference.v1.TuneEngineResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'pagantic.inference.v1.inference_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_TUNINGSTATE']._serialized_start=3324
-  _globals['_TUNINGSTATE']._serialized_end=3449
+  _globals['_TUNINGSTATE']._serialized_start=3475
+  _globals['_TUNINGSTATE']._serialized_end=3600
   _globals['_INFERREQUEST']._serialized_start=212
   _globals['_INFERREQUEST']._serialized_end=627
   _globals['_INFERRESPONSE']._serialized_start=630
@@ -59,42 +59,46 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_EMBEDDING']._serialized_end=1746
   _globals['_EMBEDRESPONSE']._serialized_start=1748
   _globals['_EMBEDRESPONSE']._serialized_end=1864
-  _globals['_SCOREREQUEST']._serialized_start=1867
-  _globals['_SCOREREQUEST']._serialized_end=1996
-  _globals['_CONTINUATIONSCORE']._serialized_start=1998
-  _globals['_CONTINUATIONSCORE']._serialized_end=2087
-  _globals['_SCORERESPONSE']._serialized_start=2089
-  _globals['_SCORERESPONSE']._serialized_end=2209
-  _globals['_TOKENIZEREQUEST']._serialized_start=2211
-  _globals['_TOKENIZEREQUEST']._serialized_end=2301
-  _globals['_TOKENIZERESPONSE']._serialized_start=2303
-  _globals['_TOKENIZERESPONSE']._serialized_end=2337
-  _globals['_DETOKENIZEREQUEST']._serialized_start=2339
-  _globals['_DETOKENIZEREQUEST']._serialized_end=2411
-  _globals['_DETOKENIZERESPONSE']._serialized_start=2413
-  _globals['_DETOKENIZERESPONSE']._serialized_end=2447
-  _globals['_COUNTTOKENSREQUEST']._serialized_start=2449
-  _globals['_COUNTTOKENSREQUEST']._serialized_end=2548
-  _globals['_COUNTTOKENSRESPONSE']._serialized_start=2550
-  _globals['_COUNTTOKENSRESPONSE']._serialized_end=2637
-  _globals['_LISTMODELSREQUEST']._serialized_start=2639
-  _globals['_LISTMODELSREQUEST']._serialized_end=2658
-  _globals['_LISTMODELSRESPONSE']._serialized_start=2660
-  _globals['_LISTMODELSRESPONSE']._serialized_end=2727
-  _globals['_GETLOADREQUEST']._serialized_start=2729
-  _globals['_GETLOADREQUEST']._serialized_end=2745
-  _globals['_GETLOADRESPONSE']._serialized_start=2748
-  _globals['_GETLOADRESPONSE']._serialized_end=2949
-  _globals['_DESCRIBEENGINEREQUEST']._serialized_start=2951
-  _globals['_DESCRIBEENGINEREQUEST']._serialized_end=2974
-  _globals['_ENGINECHOICE']._serialized_start=2976
-  _globals['_ENGINECHOICE']._serialized_end=3035
-  _globals['_DESCRIBEENGINERESPONSE']._serialized_start=3038
-  _globals['_DESCRIBEENGINERESPONSE']._serialized_end=3279
-  _globals['_TUNEENGINEREQUEST']._serialized_start=3281
-  _globals['_TUNEENGINEREQUEST']._serialized_end=3300
-  _globals['_TUNEENGINERESPONSE']._serialized_start=3302
-  _globals['_TUNEENGINERESPONSE']._serialized_end=3322
-  _globals['_INFERENCESERVICE']._serialized_start=3452
-  _globals['_INFERENCESERVICE']._serialized_end=4534
+  _globals['_SCOREPAIRSREQUEST']._serialized_start=1866
+  _globals['_SCOREPAIRSREQUEST']._serialized_end=1930
+  _globals['_SCOREPAIRSRESPONSE']._serialized_start=1932
+  _globals['_SCOREPAIRSRESPONSE']._serialized_end=2015
+  _globals['_SCOREREQUEST']._serialized_start=2018
+  _globals['_SCOREREQUEST']._serialized_end=2147
+  _globals['_CONTINUATIONSCORE']._serialized_start=2149
+  _globals['_CONTINUATIONSCORE']._serialized_end=2238
+  _globals['_SCORERESPONSE']._serialized_start=2240
+  _globals['_SCORERESPONSE']._serialized_end=2360
+  _globals['_TOKENIZEREQUEST']._serialized_start=2362
+  _globals['_TOKENIZEREQUEST']._serialized_end=2452
+  _globals['_TOKENIZERESPONSE']._serialized_start=2454
+  _globals['_TOKENIZERESPONSE']._serialized_end=2488
+  _globals['_DETOKENIZEREQUEST']._serialized_start=2490
+  _globals['_DETOKENIZEREQUEST']._serialized_end=2562
+  _globals['_DETOKENIZERESPONSE']._serialized_start=2564
+  _globals['_DETOKENIZERESPONSE']._serialized_end=2598
+  _globals['_COUNTTOKENSREQUEST']._serialized_start=2600
+  _globals['_COUNTTOKENSREQUEST']._serialized_end=2699
+  _globals['_COUNTTOKENSRESPONSE']._serialized_start=2701
+  _globals['_COUNTTOKENSRESPONSE']._serialized_end=2788
+  _globals['_LISTMODELSREQUEST']._serialized_start=2790
+  _globals['_LISTMODELSREQUEST']._serialized_end=2809
+  _globals['_LISTMODELSRESPONSE']._serialized_start=2811
+  _globals['_LISTMODELSRESPONSE']._serialized_end=2878
+  _globals['_GETLOADREQUEST']._serialized_start=2880
+  _globals['_GETLOADREQUEST']._serialized_end=2896
+  _globals['_GETLOADRESPONSE']._serialized_start=2899
+  _globals['_GETLOADRESPONSE']._serialized_end=3100
+  _globals['_DESCRIBEENGINEREQUEST']._serialized_start=3102
+  _globals['_DESCRIBEENGINEREQUEST']._serialized_end=3125
+  _globals['_ENGINECHOICE']._serialized_start=3127
+  _globals['_ENGINECHOICE']._serialized_end=3186
+  _globals['_DESCRIBEENGINERESPONSE']._serialized_start=3189
+  _globals['_DESCRIBEENGINERESPONSE']._serialized_end=3430
+  _globals['_TUNEENGINEREQUEST']._serialized_start=3432
+  _globals['_TUNEENGINEREQUEST']._serialized_end=3451
+  _globals['_TUNEENGINERESPONSE']._serialized_start=3453
+  _globals['_TUNEENGINERESPONSE']._serialized_end=3473
+  _globals['_INFERENCESERVICE']._serialized_start=3603
+  _globals['_INFERENCESERVICE']._serialized_end=4784
 # @@protoc_insertion_point(module_scope)

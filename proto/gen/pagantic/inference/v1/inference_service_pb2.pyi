@@ -464,6 +464,71 @@ class EmbedResponse(_message.Message):
 Global___EmbedResponse: _TypeAlias = EmbedResponse  # noqa: Y015
 
 @_typing.final
+class ScorePairsRequest(_message.Message):
+    """A query, and the texts to score with it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    QUERY_FIELD_NUMBER: _builtins.int
+    TEXTS_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    """Alias of a cross-encoder; empty is the first one of ListModels."""
+    query: _builtins.str
+    """The query; it must not be empty."""
+    @_builtins.property
+    def texts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The texts, 1 to 256. A text that has no room in the window beside the query is cut at its end."""
+
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        query: _builtins.str = ...,
+        texts: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "query", b"query", "texts", b"texts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ScorePairsRequest: _TypeAlias = ScorePairsRequest  # noqa: Y015
+
+@_typing.final
+class ScorePairsResponse(_message.Message):
+    """Scores, in the order of the texts."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SCORES_FIELD_NUMBER: _builtins.int
+    USAGE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def scores(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """One for each text: the output of the model's classification head as it is, or the log-odds of yes where the head
+        has the outputs yes and no. Without bounds; higher is more relevant, and scores of different models cannot be
+        compared. The logistic function makes a probability of it.
+        """
+
+    @_builtins.property
+    def usage(self) -> _usage_pb2.TokenUsage:
+        """Usage of the request; prompt_tokens counts the query once for each text, special tokens included."""
+
+    def __init__(
+        self,
+        *,
+        scores: _abc.Iterable[_builtins.float] | None = ...,
+        usage: _usage_pb2.TokenUsage | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["usage", b"usage"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["scores", b"scores", "usage", b"usage"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ScorePairsResponse: _TypeAlias = ScorePairsResponse  # noqa: Y015
+
+@_typing.final
 class ScoreRequest(_message.Message):
     """A prompt and the continuations to weigh."""
 

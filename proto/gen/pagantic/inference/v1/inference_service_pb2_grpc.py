@@ -50,6 +50,11 @@ class InferenceServiceStub:
                 request_serializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.EmbedRequest.SerializeToString,
                 response_deserializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.EmbedResponse.FromString,
                 _registered_method=True)
+        self.ScorePairs = channel.unary_unary(
+                '/pagantic.inference.v1.InferenceService/ScorePairs',
+                request_serializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.ScorePairsRequest.SerializeToString,
+                response_deserializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.ScorePairsResponse.FromString,
+                _registered_method=True)
         self.Score = channel.unary_unary(
                 '/pagantic.inference.v1.InferenceService/Score',
                 request_serializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.ScoreRequest.SerializeToString,
@@ -119,6 +124,15 @@ class InferenceServiceServicer:
         """Turns texts into vectors of unit length, pooled as the model wants it. Needs an embedding model. Errors:
         INFERENCE_CONTEXT_EXCEEDED when a text is longer than the model's window (nothing is cut), INFERENCE_OVERLOADED with
         RetryInfo when the queue is full, CONFIG_NO_ENGINE for a model that makes no embeddings.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ScorePairs(self, request, context):
+        """Tells how relevant texts are to a query. A cross-encoder reads the query and one text together, and gives one number
+        for the two. Errors: INFERENCE_CONTEXT_EXCEEDED when the query has more than half of the tokens of the model's window,
+        INFERENCE_OVERLOADED with RetryInfo when the queue is full, CONFIG_NO_ENGINE for a model that is no cross-encoder.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -198,6 +212,11 @@ def add_InferenceServiceServicer_to_server(servicer, server):
                     servicer.Embed,
                     request_deserializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.EmbedRequest.FromString,
                     response_serializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.EmbedResponse.SerializeToString,
+            ),
+            'ScorePairs': grpc.unary_unary_rpc_method_handler(
+                    servicer.ScorePairs,
+                    request_deserializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.ScorePairsRequest.FromString,
+                    response_serializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.ScorePairsResponse.SerializeToString,
             ),
             'Score': grpc.unary_unary_rpc_method_handler(
                     servicer.Score,
@@ -322,6 +341,33 @@ class InferenceService:
             '/pagantic.inference.v1.InferenceService/Embed',
             pagantic_dot_inference_dot_v1_dot_inference__service__pb2.EmbedRequest.SerializeToString,
             pagantic_dot_inference_dot_v1_dot_inference__service__pb2.EmbedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ScorePairs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagantic.inference.v1.InferenceService/ScorePairs',
+            pagantic_dot_inference_dot_v1_dot_inference__service__pb2.ScorePairsRequest.SerializeToString,
+            pagantic_dot_inference_dot_v1_dot_inference__service__pb2.ScorePairsResponse.FromString,
             options,
             channel_credentials,
             insecure,

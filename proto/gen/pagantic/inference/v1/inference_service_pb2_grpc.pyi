@@ -49,6 +49,11 @@ class InferenceServiceStub:
     INFERENCE_CONTEXT_EXCEEDED when a text is longer than the model's window (nothing is cut), INFERENCE_OVERLOADED with
     RetryInfo when the queue is full, CONFIG_NO_ENGINE for a model that makes no embeddings.
     """
+    ScorePairs: _grpc.UnaryUnaryMultiCallable[_inference_service_pb2.ScorePairsRequest, _inference_service_pb2.ScorePairsResponse]
+    """Tells how relevant texts are to a query. A cross-encoder reads the query and one text together, and gives one number
+    for the two. Errors: INFERENCE_CONTEXT_EXCEEDED when the query has more than half of the tokens of the model's window,
+    INFERENCE_OVERLOADED with RetryInfo when the queue is full, CONFIG_NO_ENGINE for a model that is no cross-encoder.
+    """
     Score: _grpc.UnaryUnaryMultiCallable[_inference_service_pb2.ScoreRequest, _inference_service_pb2.ScoreResponse]
     """Gives the log-probability of continuations of a prompt."""
     Tokenize: _grpc.UnaryUnaryMultiCallable[_inference_service_pb2.TokenizeRequest, _inference_service_pb2.TokenizeResponse]
@@ -88,6 +93,11 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
     """Turns texts into vectors of unit length, pooled as the model wants it. Needs an embedding model. Errors:
     INFERENCE_CONTEXT_EXCEEDED when a text is longer than the model's window (nothing is cut), INFERENCE_OVERLOADED with
     RetryInfo when the queue is full, CONFIG_NO_ENGINE for a model that makes no embeddings.
+    """
+    ScorePairs: _aio.UnaryUnaryMultiCallable[_inference_service_pb2.ScorePairsRequest, _inference_service_pb2.ScorePairsResponse]  # type: ignore[assignment]
+    """Tells how relevant texts are to a query. A cross-encoder reads the query and one text together, and gives one number
+    for the two. Errors: INFERENCE_CONTEXT_EXCEEDED when the query has more than half of the tokens of the model's window,
+    INFERENCE_OVERLOADED with RetryInfo when the queue is full, CONFIG_NO_ENGINE for a model that is no cross-encoder.
     """
     Score: _aio.UnaryUnaryMultiCallable[_inference_service_pb2.ScoreRequest, _inference_service_pb2.ScoreResponse]  # type: ignore[assignment]
     """Gives the log-probability of continuations of a prompt."""
@@ -143,6 +153,17 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         """Turns texts into vectors of unit length, pooled as the model wants it. Needs an embedding model. Errors:
         INFERENCE_CONTEXT_EXCEEDED when a text is longer than the model's window (nothing is cut), INFERENCE_OVERLOADED with
         RetryInfo when the queue is full, CONFIG_NO_ENGINE for a model that makes no embeddings.
+        """
+
+    @_abc_1.abstractmethod
+    def ScorePairs(
+        self,
+        request: _inference_service_pb2.ScorePairsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_inference_service_pb2.ScorePairsResponse, _abc.Awaitable[_inference_service_pb2.ScorePairsResponse]]:
+        """Tells how relevant texts are to a query. A cross-encoder reads the query and one text together, and gives one number
+        for the two. Errors: INFERENCE_CONTEXT_EXCEEDED when the query has more than half of the tokens of the model's window,
+        INFERENCE_OVERLOADED with RetryInfo when the queue is full, CONFIG_NO_ENGINE for a model that is no cross-encoder.
         """
 
     @_abc_1.abstractmethod

@@ -51,7 +51,7 @@ class WeightedScorer(_message.Message):
     WEIGHT_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
     scorer: _builtins.str
-    """Name of a scorer, as RerankService.ListScorers gives it; empty is the default one."""
+    """Name of a scorer, as RerankService.ListScorers gives it."""
     weight: _builtins.float
     """Weight beside the other scorers, above 0 and at most 1000; unset is 1."""
     model: _builtins.str

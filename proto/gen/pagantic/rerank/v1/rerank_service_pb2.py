@@ -26,7 +26,7 @@ from pagantic.common.v1 import chunk_pb2 as pagantic_dot_common_dot_v1_dot_chunk
 from pagantic.rerank.v1 import ranking_pb2 as pagantic_dot_rerank_dot_v1_dot_ranking__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'pagantic/rerank/v1/rerank_service.proto\x12\x12pagantic.rerank.v1\x1a\x1epagantic/common/v1/chunk.proto\x1a pagantic/rerank/v1/ranking.proto\"\x9f\x02\n\rRerankRequest\x12\r\n\x05query\x18\x01 \x01(\t\x12)\n\x06\x63hunks\x18\x02 \x03(\x0b\x32\x19.pagantic.common.v1.Chunk\x12\x0e\n\x06scorer\x18\x03 \x01(\t\x12\x16\n\tmin_score\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\r\n\x05top_k\x18\x05 \x01(\x05\x12\x33\n\x07scorers\x18\x06 \x03(\x0b\x32\".pagantic.rerank.v1.WeightedScorer\x12/\n\x06\x66usion\x18\x07 \x01(\x0e\x32\x1f.pagantic.rerank.v1.ScoreFusion\x12\x11\n\tdiversity\x18\x08 \x01(\x01\x12\x16\n\x0emax_per_source\x18\t \x01(\x05\x42\x0c\n\n_min_score\";\n\x0eRerankResponse\x12)\n\x06\x63hunks\x18\x01 \x03(\x0b\x32\x19.pagantic.common.v1.Chunk\"\x14\n\x12ListScorersRequest\"Q\n\x06Scorer\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x11\n\tmin_score\x18\x03 \x01(\x01\x12\x11\n\tmax_score\x18\x04 \x01(\x01\"B\n\x13ListScorersResponse\x12+\n\x07scorers\x18\x01 \x03(\x0b\x32\x1a.pagantic.rerank.v1.Scorer2\xc0\x01\n\rRerankService\x12O\n\x06Rerank\x12!.pagantic.rerank.v1.RerankRequest\x1a\".pagantic.rerank.v1.RerankResponse\x12^\n\x0bListScorers\x12&.pagantic.rerank.v1.ListScorersRequest\x1a\'.pagantic.rerank.v1.ListScorersResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'pagantic/rerank/v1/rerank_service.proto\x12\x12pagantic.rerank.v1\x1a\x1epagantic/common/v1/chunk.proto\x1a pagantic/rerank/v1/ranking.proto\"\x9f\x02\n\rRerankRequest\x12\r\n\x05query\x18\x01 \x01(\t\x12)\n\x06\x63hunks\x18\x02 \x03(\x0b\x32\x19.pagantic.common.v1.Chunk\x12\x0e\n\x06scorer\x18\x03 \x01(\t\x12\x16\n\tmin_score\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\r\n\x05top_k\x18\x05 \x01(\x05\x12\x33\n\x07scorers\x18\x06 \x03(\x0b\x32\".pagantic.rerank.v1.WeightedScorer\x12/\n\x06\x66usion\x18\x07 \x01(\x0e\x32\x1f.pagantic.rerank.v1.ScoreFusion\x12\x11\n\tdiversity\x18\x08 \x01(\x01\x12\x16\n\x0emax_per_source\x18\t \x01(\x05\x42\x0c\n\n_min_score\";\n\x0eRerankResponse\x12)\n\x06\x63hunks\x18\x01 \x03(\x0b\x32\x19.pagantic.common.v1.Chunk\"\x14\n\x12ListScorersRequest\"i\n\x06Scorer\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x11\n\tmin_score\x18\x03 \x01(\x01\x12\x11\n\tmax_score\x18\x04 \x01(\x01\x12\x16\n\x0e\x64\x65\x66\x61ult_weight\x18\x05 \x01(\x01\"B\n\x13ListScorersResponse\x12+\n\x07scorers\x18\x01 \x03(\x0b\x32\x1a.pagantic.rerank.v1.Scorer2\xc0\x01\n\rRerankService\x12O\n\x06Rerank\x12!.pagantic.rerank.v1.RerankRequest\x1a\".pagantic.rerank.v1.RerankResponse\x12^\n\x0bListScorers\x12&.pagantic.rerank.v1.ListScorersRequest\x1a\'.pagantic.rerank.v1.ListScorersResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,9 +40,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTSCORERSREQUEST']._serialized_start=480
   _globals['_LISTSCORERSREQUEST']._serialized_end=500
   _globals['_SCORER']._serialized_start=502
-  _globals['_SCORER']._serialized_end=583
-  _globals['_LISTSCORERSRESPONSE']._serialized_start=585
-  _globals['_LISTSCORERSRESPONSE']._serialized_end=651
-  _globals['_RERANKSERVICE']._serialized_start=654
-  _globals['_RERANKSERVICE']._serialized_end=846
+  _globals['_SCORER']._serialized_end=607
+  _globals['_LISTSCORERSRESPONSE']._serialized_start=609
+  _globals['_LISTSCORERSRESPONSE']._serialized_end=675
+  _globals['_RERANKSERVICE']._serialized_start=678
+  _globals['_RERANKSERVICE']._serialized_end=870
 # @@protoc_insertion_point(module_scope)

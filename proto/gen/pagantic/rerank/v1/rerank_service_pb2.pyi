@@ -38,7 +38,9 @@ class RerankRequest(_message.Message):
     query: _builtins.str
     """The query; of a longer one its last 8192 characters count."""
     scorer: _builtins.str
-    """Name of a scorer; empty is the default one. The scorer "retriever" is the score that the chunks come with."""
+    """Name of a scorer. Without one here or in `scorers` the service's setting holds, by default the weighted fusion of
+    "retriever", which is the score that the chunks come with, and "embedding".
+    """
     min_score: _builtins.float
     """Chunks below this score are dropped; unset drops none."""
     top_k: _builtins.int
@@ -136,6 +138,7 @@ class Scorer(_message.Message):
     DESCRIPTION_FIELD_NUMBER: _builtins.int
     MIN_SCORE_FIELD_NUMBER: _builtins.int
     MAX_SCORE_FIELD_NUMBER: _builtins.int
+    DEFAULT_WEIGHT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Value of RerankRequest.scorer, and score_kind of the result."""
     description: _builtins.str
@@ -144,6 +147,8 @@ class Scorer(_message.Message):
     """The lowest score that it gives."""
     max_score: _builtins.float
     """Highest score; infinity when there is none."""
+    default_weight: _builtins.float
+    """Weight of the scorer in requests that name none; 0 when it is no part of the default."""
     def __init__(
         self,
         *,
@@ -151,10 +156,11 @@ class Scorer(_message.Message):
         description: _builtins.str = ...,
         min_score: _builtins.float = ...,
         max_score: _builtins.float = ...,
+        default_weight: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "max_score", b"max_score", "min_score", b"min_score", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["default_weight", b"default_weight", "description", b"description", "max_score", b"max_score", "min_score", b"min_score", "name", b"name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -169,7 +175,7 @@ class ListScorersResponse(_message.Message):
     SCORERS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def scorers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Scorer]:
-        """The scorers, the default one first."""
+        """The scorers, those of the default first."""
 
     def __init__(
         self,

@@ -61,7 +61,7 @@ class RerankServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListScorers(self, request, context):
-        """Lists the scorers of this service, the default first.
+        """Lists the scorers of this service, those of the default first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -39,7 +39,7 @@ class RerankServiceStub:
     that it does not serve, INFERENCE_OVERLOADED with RetryInfo, INFERENCE_MODEL_UNAVAILABLE when it cannot be reached.
     """
     ListScorers: _grpc.UnaryUnaryMultiCallable[_rerank_service_pb2.ListScorersRequest, _rerank_service_pb2.ListScorersResponse]
-    """Lists the scorers of this service, the default first."""
+    """Lists the scorers of this service, those of the default first."""
 
 @_typing.type_check_only
 class RerankServiceAsyncStub(RerankServiceStub):
@@ -52,7 +52,7 @@ class RerankServiceAsyncStub(RerankServiceStub):
     that it does not serve, INFERENCE_OVERLOADED with RetryInfo, INFERENCE_MODEL_UNAVAILABLE when it cannot be reached.
     """
     ListScorers: _aio.UnaryUnaryMultiCallable[_rerank_service_pb2.ListScorersRequest, _rerank_service_pb2.ListScorersResponse]  # type: ignore[assignment]
-    """Lists the scorers of this service, the default first."""
+    """Lists the scorers of this service, those of the default first."""
 
 class RerankServiceServicer(metaclass=_abc_1.ABCMeta):
     """Orders chunks by how well they fit a query."""
@@ -74,6 +74,6 @@ class RerankServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _rerank_service_pb2.ListScorersRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_rerank_service_pb2.ListScorersResponse, _abc.Awaitable[_rerank_service_pb2.ListScorersResponse]]:
-        """Lists the scorers of this service, the default first."""
+        """Lists the scorers of this service, those of the default first."""
 
 def add_RerankServiceServicer_to_server(servicer: RerankServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

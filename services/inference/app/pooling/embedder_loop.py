@@ -111,7 +111,7 @@ class EmbedderLoop:
             for number, request in self._requests.items():
                 if request.deadline.has_passed(now_s):
                     self.queue.remove(number)
-                    request.fail(DeadlineExceeded("the deadline passed while the texts were embedded"))
+                    request.fail(DeadlineExceeded("the deadline passed while the texts were computed"))
             if batch := self.queue.take():
                 await self._compute(batch)
 

@@ -1,21 +1,28 @@
-"""The client's methods that read what a deployment has to answer from: collections, tools, prompt templates."""
+"""The client's methods for what a deployment has to answer from: collections, tools, prompt templates."""
 
 from __future__ import annotations
 
+import asyncio
+import os
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 
 from pagantic.common.v1 import chunk_pb2
 from pagantic.context.v1 import collection_pb2, context_service_pb2, context_service_pb2_grpc, policy_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.client.administration import OrchestratorCalls
+from pagantic_common.client.sources.files import find_files
+from pagantic_common.client.sources.upload import IngestedFiles, OnFile, upload_files
+from pagantic_common.domain.errors import InvalidRequest
 
 RETRIEVED_CHUNKS = 10
 
 
 class Sources(OrchestratorCalls):
-    """Listing tools needs a key with the scope EXECUTE, the rest READ. The orchestrator's port serves both."""
+    """Listing tools needs a key with the scope EXECUTE, what only reads READ. The orchestrator's port serves all."""
+
+    _timeout_s: float
 
     async def list_collections(self) -> list[collection_pb2.Collection]:
         """Return the collections of documents by name."""
@@ -29,6 +36,32 @@ class Sources(OrchestratorCalls):
         policy = policy_pb2.ContextPolicy(collection=collection, max_chunks=max_chunks)
         request = context_service_pb2.RetrieveRequest(query=query, policy=policy)
         return (await self._call(self._context_stub().Retrieve, request)).chunks
+
+    async def ingest_files(
+        self,
+        collection: str,
+        paths: Iterable[str | os.PathLike[str]],
+        *,
+        file_timeout_s: float | None = None,
+        on_file: OnFile | None = None,
+    ) -> IngestedFiles:
+        """Store files, and the files of folders, in a collection, which is made if it does not exist.
+
+        Needs a key with the scope WRITE. The service reads the bytes, whatever their format; a file that it cannot
+        read fails alone, and is among the `failed` of the result. Raises OSError for a path that cannot be read,
+        InvalidRequest where there are no files, and DeadlineExceeded for a file that takes too long.
+
+        Args:
+            collection: Name of the collection.
+            paths: Files, and folders, whose hidden files are left out. A path is the source of its document.
+            file_timeout_s: Longest time for one file; None is the client's time.
+            on_file: Called with the result of each file. A Client calls it in a thread of its own.
+        """
+        files = await asyncio.to_thread(find_files, paths)
+        if not files:
+            raise InvalidRequest("the paths have no files: name files, or folders that have some")
+        timeout_s = file_timeout_s or self._timeout_s
+        return await upload_files(self._call_ingest, collection, files, timeout_s=timeout_s, on_file=on_file)
 
     async def list_tools(self) -> list[pb.CallableTool]:
         """Return the tools that the caller's requests may name, by name, without those that are denied."""
@@ -47,6 +80,12 @@ class Sources(OrchestratorCalls):
         template = execution_pb2.PromptTemplate(name=name, variables=variables)
         request = pb.RenderPromptTemplateRequest(template=template, session_id=session_id)
         return (await self._call(self._stub().RenderPromptTemplate, request)).text
+
+    @abstractmethod
+    def _call_ingest(
+        self, requests: AsyncIterator[context_service_pb2.IngestFilesRequest]
+    ) -> AsyncGenerator[context_service_pb2.IngestFilesResponse, None]:
+        """Call IngestFiles with a stream of requests, of any length in all."""
 
     @abstractmethod
     def _context_stub(self) -> context_service_pb2_grpc.ContextServiceAsyncStub:

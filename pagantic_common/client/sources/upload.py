@@ -1,0 +1,129 @@
+"""Sends the bytes of files by IngestFiles, and reads the result of each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from pagantic.context.v1 import context_service_pb2 as pb
+from pagantic.context.v1 import file_pb2
+from pagantic_common.codec.errors import failure_to_proto
+from pagantic_common.domain.errors import DeadlineExceeded, ErrorCode, failure_of
+
+PART_BYTES = 256 * 1024
+
+IngestCall = Callable[[AsyncIterator[pb.IngestFilesRequest]], AsyncGenerator[pb.IngestFilesResponse, None]]
+OnFile = Callable[[file_pb2.FileResult], None]
+
+
+@dataclass(frozen=True, slots=True)
+class IngestedFiles:
+    """The counts of an ingest, and the results of the files that failed, those that could not be sent included."""
+
+    summary: file_pb2.FilesSummary
+    failed: Sequence[file_pb2.FileResult]
+
+
+async def upload_files(
+    call: IngestCall,
+    collection: str,
+    files: Sequence[Path],
+    *,
+    timeout_s: float,
+    on_file: OnFile | None = None,
+) -> IngestedFiles:
+    """Send files to a collection, one after another; a file that cannot be read by the service fails alone.
+
+    Args:
+        call: Calls IngestFiles with a stream of requests.
+        collection: Name of the collection.
+        files: The files; the path of each is the source of its document.
+        timeout_s: Longest time for one file. Raises DeadlineExceeded for one that takes longer.
+        on_file: Called with the result of each file.
+
+    Raises OSError for a file that cannot be read to its end; the files before it are stored.
+    """
+    upload = _Upload(collection, files, on_file)
+    return IngestedFiles(await upload.send(call, timeout_s), upload.failed)
+
+
+class _Upload:
+    def __init__(self, collection: str, files: Sequence[Path], on_file: OnFile | None) -> None:
+        self._collection = collection
+        self._files = files
+        self._on_file = on_file
+        self._broken: OSError | None = None
+        self.failed: list[file_pb2.FileResult] = []
+
+    async def send(self, call: IngestCall, timeout_s: float) -> file_pb2.FilesSummary:
+        async with aclosing(call(self._requests())) as responses:
+            while True:
+                response = await self._next_of(responses, timeout_s)
+                if response.HasField("summary"):
+                    return response.summary
+                self._note(response.file)
+
+    def _note(self, result: file_pb2.FileResult) -> None:
+        if result.outcome == file_pb2.FILE_OUTCOME_FAILED:
+            self.failed.append(result)
+        if self._on_file is not None:
+            self._on_file(result)
+
+    async def _next_of(
+        self, responses: AsyncIterator[pb.IngestFilesResponse], timeout_s: float
+    ) -> pb.IngestFilesResponse:
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await anext(responses)
+        except TimeoutError:
+            raise DeadlineExceeded(f"no file was stored within {timeout_s:g} s") from None
+        finally:
+            if self._broken is not None:
+                raise self._broken
+
+    async def _requests(self) -> AsyncIterator[pb.IngestFilesRequest]:
+        yield pb.IngestFilesRequest(collection=self._collection)
+        for path in self._files:
+            try:
+                file = await asyncio.to_thread(path.open, "rb")
+                header = file_pb2.FileHeader(source=path.as_posix())
+            except (OSError, UnicodeEncodeError) as error:
+                self._note(_failed(path, error))
+                continue
+            with file:
+                yield pb.IngestFilesRequest(header=header)
+                async for part in self._parts_of(path, file):
+                    yield pb.IngestFilesRequest(content=part)
+            if self._broken:
+                return
+
+    async def _parts_of(self, path: Path, file: IO[bytes]) -> AsyncIterator[file_pb2.FilePart]:
+        """Yield the bytes of a file; the last part has none. A file that cannot be read to its end has no last part."""
+        try:
+            while data := await asyncio.to_thread(file.read, PART_BYTES):
+                yield file_pb2.FilePart(data=data)
+        except OSError as error:
+            error.filename = str(path)
+            self._broken = error
+            return
+        yield file_pb2.FilePart(is_last=True)
+
+
+def _failed(path: Path, error: OSError | UnicodeEncodeError) -> file_pb2.FileResult:
+    """Return the result of a file that was not sent."""
+    source = path.as_posix().encode(errors="backslashreplace").decode()
+    reason = "its name is not UTF-8: rename it"
+    if isinstance(error, OSError):
+        reason = reason_of(error)
+    failure = failure_of(ErrorCode.CONFIG_INVALID, f"the file cannot be sent: {reason}")
+    outcome = file_pb2.FILE_OUTCOME_FAILED
+    return file_pb2.FileResult(source=source, outcome=outcome, error=failure_to_proto(failure))
+
+
+def reason_of(error: OSError) -> str:
+    """Return why a file cannot be read, in lower case."""
+    return (error.strerror or str(error)).lower()

@@ -1,0 +1,49 @@
+"""Makes what embeds: queries in the name of their callers, and chunks in the background."""
+
+from __future__ import annotations
+
+import time
+
+import grpc
+
+from pagantic_common.rpc.access.tenant_tokens import TenantTokens, read_signing_key
+from pagantic_common.rpc.inference_embedder import InferenceEmbedder
+from pagantic_common.rpc.peer import Credentials, pass_on
+from pagantic_common.telemetry.clock import SystemClock
+from services.context.adapters.store.access import StoreAccess
+from services.context.adapters.store.embeddings import SqlEmbeddings
+from services.context.app.embedding import BackgroundEmbedding
+from services.context.settings import ContextSettings
+
+LEASE_TIMEOUTS = 2  # a batch of chunks takes one call, or a few where texts are too long
+
+
+def make_embedding(settings: ContextSettings, access: StoreAccess, channel: grpc.aio.Channel) -> BackgroundEmbedding:
+    """Make the background embedding of the store's chunks."""
+    lease_s = LEASE_TIMEOUTS * settings.embedding_timeout_s
+    return BackgroundEmbedding(
+        SqlEmbeddings(access, SystemClock(), lease_s),
+        make_embedder(settings, channel, _background_credentials(settings)),
+        settings.defaults,
+        settings.embedding_pause_s,
+        time.monotonic,
+    )
+
+
+def make_embedder(
+    settings: ContextSettings, channel: grpc.aio.Channel, credentials: Credentials = pass_on
+) -> InferenceEmbedder:
+    """Make the adapter of the inference service's Embed."""
+    return InferenceEmbedder(
+        channel, settings.embedding_timeout_s, settings.connect_patience_s, credentials=credentials
+    )
+
+
+def _background_credentials(settings: ContextSettings) -> Credentials:
+    """Return what signs tokens for work without a caller; without a key such calls have no token.
+
+    Raises InvalidRequest for a file that cannot be used.
+    """
+    if settings.signing_key_file is None:
+        return pass_on
+    return TenantTokens(read_signing_key(settings.signing_key_file)).credentials

@@ -1,0 +1,1 @@
+"""Models that pool sequences of tokens: embedding models and cross-encoders."""

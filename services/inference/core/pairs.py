@@ -1,0 +1,82 @@
+"""Joins the tokens of a query and of a text to the one sequence that a cross-encoder reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pagantic_common.domain.errors import ErrorCode, Internal, InvalidRequest
+from services.inference.core.embedding import Vectors
+
+CAPABILITY = "score_pairs"
+
+
+@dataclass(frozen=True, slots=True)
+class PairLayout:
+    """What a model wants around a query and a text.
+
+    Attributes:
+        before: Tokens before the query.
+        between: Tokens between the query and the text.
+        after: Tokens after the text.
+        query_lead: White space that the tokenizer must see together with the query.
+        text_lead: White space that the tokenizer must see together with the text.
+    """
+
+    before: tuple[int, ...] = ()
+    between: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+    query_lead: str = ""
+    text_lead: str = ""
+
+    @property
+    def size(self) -> int:
+        """The tokens that are neither of the query nor of the text."""
+        return len(self.before) + len(self.between) + len(self.after)
+
+    def check_query(self, query: Sequence[int], window: int) -> None:
+        """Raise InvalidRequest (INFERENCE_CONTEXT_EXCEEDED) for a query that leaves texts too little of the window.
+
+        Half of the window is theirs; a window without room for one token of each is too small for the model.
+        """
+        limit = min(window // 2, window - self.size - 1)
+        if len(query) > limit:
+            raise InvalidRequest(
+                f"query has {len(query)} tokens, at most {limit} leave texts room in the context window of {window}: "
+                "shorten it",
+                code=ErrorCode.INFERENCE_CONTEXT_EXCEEDED,
+                details={"prompt_tokens": len(query), "context_window": window},
+            )
+
+    def join(self, query: Sequence[int], text: Sequence[int], window: int) -> list[int]:
+        """Return the sequence of a checked query and a text, of which the end is cut if it does not fit."""
+        room = window - self.size - len(query)
+        return [*self.before, *query, *self.between, *text[:room], *self.after]
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateParts:
+    """What a template has around a query and a text, and the white space that precedes each of the two."""
+
+    fixed: tuple[str, str, str]
+    query_lead: str
+    text_lead: str
+
+
+def split_template(template: str) -> TemplateParts | None:
+    """Return the parts of a template around its {query} and {document}; None if it has not both, in this order."""
+    before, query, rest = template.partition("{query}")
+    between, document, after = rest.partition("{document}")
+    if not (query and document):
+        return None
+    head, middle = before.rstrip(" "), between.rstrip(" ")
+    return TemplateParts((head, middle, after), before[len(head) :], between[len(middle) :])
+
+
+def pair_scores(rows: Vectors) -> list[float]:
+    """Return the number of each row; raises Internal (INFERENCE_ENGINE_ERROR) for one that is not finite."""
+    if not np.isfinite(rows).all():
+        raise Internal("the model gave a score that is not a number", code=ErrorCode.INFERENCE_ENGINE_ERROR)
+    return [float(score) for score in rows[:, 0]]
